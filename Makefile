@@ -1,0 +1,47 @@
+# Everything a person needs, on a machine that has Python, make and a package index.
+#   make demo    set up, then train a small model with a planted bottleneck and diagnose it
+#   make test    set up, then run the tests
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all lint format check bench clean
+
+help:  ## Show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(STAMP)  ## Make the environment in .venv (torch included)
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV): stepscope with torch and the development tools (about a minute)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@# torch goes first and pinned: a bare requirement would pull a build with gigabytes of libraries.
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[torch,dev]'
+	@touch $@
+
+demo: setup  ## Train a small model with a slow input pipeline, diagnose it, fix it, measure again
+	@$(BIN)/stepscope demo
+
+test: setup  ## Run the tests
+	$(BIN)/python -m pytest
+
+test-all: setup  ## Run the tests, the slow ones and the fuzzers included
+	$(BIN)/python -m pytest -m 'not gpu'
+
+lint: setup  ## Check style, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup  ## Put the code into the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+check: lint test  ## What CI runs
+
+clean:  ## Remove the environment and what tools left behind
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist

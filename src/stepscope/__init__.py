@@ -1,0 +1,52 @@
+"""Stepscope shows where every PyTorch training step's time and memory go, and what to do about it.
+
+The public names, loaded when first used: importing this package imports neither torch nor numpy
+nor polars.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from stepscope._version import __version__
+
+if TYPE_CHECKING:
+    from stepscope.capture.config import CaptureConfig
+    from stepscope.capture.profiler import Profiler
+    from stepscope.errors import StepscopeError
+    from stepscope.run.reader import Run, open_run
+    from stepscope.trace.load import load
+    from stepscope.trace.model import Trace
+
+__all__ = [
+    "CaptureConfig",
+    "Profiler",
+    "Run",
+    "StepscopeError",
+    "Trace",
+    "__version__",
+    "load",
+    "open_run",
+]
+
+_HOMES = {
+    "CaptureConfig": "stepscope.capture.config",
+    "Profiler": "stepscope.capture.profiler",
+    "Run": "stepscope.run.reader",
+    "StepscopeError": "stepscope.errors",
+    "Trace": "stepscope.trace.model",
+    "load": "stepscope.trace.load",
+    "open_run": "stepscope.run.reader",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'stepscope' has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

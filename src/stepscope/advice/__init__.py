@@ -1,0 +1,1 @@
+"""Findings: one module per rule, each with its evidence and the saving it promises."""

@@ -1,0 +1,1 @@
+"""The run directory: layout, manifest, atomic files. Both wings stand on it."""

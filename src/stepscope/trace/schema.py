@@ -1,0 +1,151 @@
+"""Every table of a trace: its columns, their types and units. The one place for names.
+
+All times are int64 nanoseconds on the one clock of the rank that wrote the file. Sizes are int64
+bytes. A null means that the file did not say. Tables are Polars frames; in the store each is one
+Parquet file of the same name.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import polars as pl
+
+SCHEMA_VERSION = 1
+"""Part of every store's key: raise it whenever a table, a column or its meaning changes."""
+
+
+class Category(str, Enum):
+    """What recorded an event, the same words for every vendor and for every age of the format."""
+
+    CPU_OP = "cpu_op"
+    USER_ANNOTATION = "user_annotation"
+    PYTHON_FUNCTION = "python_function"
+    RUNTIME = "runtime"
+    """Calls of the device runtime (cudaLaunchKernel, hipMemcpyAsync, …), XPU and MTIA alike."""
+    DRIVER = "driver"
+    KERNEL = "kernel"
+    GPU_MEMCPY = "gpu_memcpy"
+    GPU_MEMSET = "gpu_memset"
+    GPU_USER_ANNOTATION = "gpu_user_annotation"
+    DEVICE_SYNC = "device_sync"
+    """Synchronisation records on the device's side (`cuda_sync`): waiting, never GPU work."""
+    OVERHEAD = "overhead"
+    """Time that the profiler itself took."""
+    COLLECTIVE = "collective_comm"
+    SPAN = "span"
+    """The `Trace` spans: the window's extent as the recorder noted it."""
+    OTHER = "other"
+    """Anything else; `names.raw_category` has the word that the file used."""
+
+
+CATEGORY = pl.Enum([member.value for member in Category])
+
+
+class Kind(str, Enum):
+    """What a name stands for, as the one classifier (`classify.py`) decides it."""
+
+    COMPUTE = "compute"
+    COMMUNICATION = "communication"
+    MEMCPY = "memcpy"
+    MEMSET = "memset"
+    NONE = "none"
+    """No GPU work: host events, annotations, synchronisation records, overhead."""
+
+
+KIND = pl.Enum([member.value for member in Kind])
+
+EVENTS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "event": pl.Int64,  # row number in file order, from 0; the identity of an event
+    "name_id": pl.UInt32,  # -> names
+    "category": CATEGORY,
+    "lane_id": pl.UInt32,  # -> lanes
+    "start_ns": pl.Int64,
+    "dur_ns": pl.Int64,  # >= 0
+    "correlation": pl.UInt64,  # joins a runtime call and its GPU work; null: none
+    "external_id": pl.UInt64,  # joins an operator and its GPU work; null: none
+    "device": pl.Int32,  # the GPU of GPU work; null on the host
+    "stream": pl.Int64,  # the stream of GPU work; null on the host
+    "bytes": pl.Int64,  # size of a copy or fill; null elsewhere
+}
+"""One row per duration (`ph` X, or a B with its E)."""
+
+ARGS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "event": pl.Int64,
+    "args": pl.String,  # the JSON object's text exactly as the file has it; null: no arguments
+}
+"""Row for row beside `events`; a table of its own because most questions never read it."""
+
+NAMES: dict[str, pl.DataType | type[pl.DataType]] = {
+    "name_id": pl.UInt32,  # row number, from 0
+    "name": pl.String,
+    "raw_category": pl.String,  # the file's own word, e.g. "cuda_runtime", "Operator"
+    "category": CATEGORY,
+    "kind": KIND,  # by name alone; metadata of single events overrides it in `derived.kind`
+    "group": pl.String,  # finer: "gemm", "attention", "all_reduce", "host_to_device", …
+}
+"""One row per distinct pair of name and raw category."""
+
+LANES: dict[str, pl.DataType | type[pl.DataType]] = {
+    "lane_id": pl.UInt32,  # row number, from 0
+    "pid": pl.String,  # as in the file: a process number, a device number, "Spans", …
+    "tid": pl.String,  # as in the file: a thread number, a stream number, a word
+    "is_gpu": pl.Boolean,  # a GPU stream, not a CPU thread
+    "device": pl.Int32,  # null on the host
+    "stream": pl.Int64,  # null on the host
+    "process_name": pl.String,
+    "thread_name": pl.String,
+}
+"""One row per CPU thread or GPU stream."""
+
+INSTANTS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "name_id": pl.UInt32,
+    "lane_id": pl.UInt32,
+    "time_ns": pl.Int64,
+    "args": pl.String,
+}
+"""Moments without duration (`ph` i, I, R), `[memory]` events among them."""
+
+COUNTERS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "name_id": pl.UInt32,
+    "lane_id": pl.UInt32,
+    "time_ns": pl.Int64,
+    "args": pl.String,  # series name -> value
+}
+"""Sampled values (`ph` C)."""
+
+FLOWS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "flow_id": pl.UInt64,
+    "name_id": pl.UInt32,  # "ac2g", "fwdbwd"
+    "lane_id": pl.UInt32,
+    "time_ns": pl.Int64,
+    "phase": pl.String,  # "s" start, "t" step, "f" end
+}
+"""Ends of arrows between events (`ph` s, t, f)."""
+
+METADATA: dict[str, pl.DataType | type[pl.DataType]] = {
+    "key": pl.String,  # a top-level key of the file
+    "value": pl.String,  # its JSON text
+}
+"""Everything in the file outside the events: schema version, devices, distributed info, …"""
+
+PROBLEMS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "problem": pl.String,  # a short stable word, e.g. "truncated", "invalid_utf8"
+    "count": pl.Int64,
+    "place": pl.String,  # the first place, e.g. "byte 1048577"
+    "message": pl.String,  # what happened and what was done about it
+}
+"""What was repaired, skipped or looks wrong."""
+
+DERIVED: dict[str, pl.DataType | type[pl.DataType]] = {
+    "event": pl.Int64,
+    "step": pl.Int32,  # number of the step that the event belongs to; null: none
+    "parent": pl.Int64,  # the event that encloses it on its lane; null: a root
+    "depth": pl.Int32,  # 0 for a root
+    "self_ns": pl.Int64,  # duration less the union of its children's
+    "launch": pl.Int64,  # GPU work: the runtime or driver call that launched it; null: not linked
+    "op": pl.Int64,  # GPU work and runtime calls: the innermost operator around the launch
+    "kind": KIND,  # of GPU work: by metadata, then by name; "none" for everything else
+    "group": pl.String,  # as names.group, with metadata first
+}
+"""Row for row beside `events`; computed on first use."""
