@@ -1,0 +1,1 @@
+"""Builders of synthetic traces, runs and jobs, with known answers, shared by the tests."""
