@@ -1,4 +1,4 @@
-"""The errors that Stepscope raises on purpose. Each names the thing that is wrong and the remedy."""
+"""The errors that Stepscope raises on purpose: each names what is wrong, and the remedy."""
 
 from __future__ import annotations
 

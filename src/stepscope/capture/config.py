@@ -1,0 +1,233 @@
+"""The options of a capture, checked once, in one place."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepscope.capture.ranks import RanksOption, parse_ranks
+from stepscope.capture.schedule import Schedule
+from stepscope.errors import UsageError
+
+TraceHandler = Callable[[Any], object]
+"""A function that gets the torch profiler of a finished window, as in torch.profiler."""
+
+STEP_UNITS = ("iteration", "micro-batch", "optimizer step")
+ACTIVITIES = ("cpu", "cuda", "xpu")
+SORT_COLUMNS = (
+    "auto",
+    "cpu_time",
+    "cpu_time_total",
+    "cpu_memory_usage",
+    "self_cpu_time_total",
+    "self_cpu_memory_usage",
+    "device_time",
+    "device_time_total",
+    "device_memory_usage",
+    "self_device_time_total",
+    "self_device_memory_usage",
+    "count",
+)
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,199}")
+
+
+class ConfigError(UsageError, ValueError):
+    """An option of a capture that cannot work. Names the option, the value and the remedy."""
+
+
+@dataclass(frozen=True)
+class CaptureConfig:
+    """What to record, when, and where to put it.
+
+    Steps are counted from 0 at the start of the capture. After `skip_first` steps come cycles of
+    `wait` + `warmup` + `active` steps, of which the `active` ones are recorded as one window.
+
+    Attributes:
+        enabled: False makes the profiler do nothing at all.
+        output_dir: Folder in which the run's directory is made.
+        run_name: Name of that directory. None: made from the time of the start, the same on all
+            ranks of a job.
+        skip_first: Steps to leave out before the first cycle.
+        wait: Steps of each cycle in which nothing is recorded.
+        warmup: Steps of each cycle in which the profiler warms up.
+        active: Steps of each cycle that are recorded; at least 1.
+        repeat: Number of cycles; 0 for no end.
+        cycle_length: With `repeat=0`, the length of a cycle: `wait` becomes
+            cycle_length - warmup - active. Ignored with any other `repeat`.
+        max_steps: End of the loop as `watch` and `should_stop` see it; -1 for none. A positive
+            number that is too small for one window is raised to what one window needs.
+        ranks: Which ranks record windows: "all", "node-first", "every:8", a rank or a list. Every
+            rank keeps its step record.
+        step_unit: What one step is: "iteration", "micro-batch" or "optimizer step".
+        activities: What to record: some of "cpu", "cuda", "xpu", or "auto" for all that torch
+            supports here. What is asked for and missing is left out with one line of warning.
+        record_shapes: Record the shapes of operators' inputs.
+        profile_memory: Record allocations and frees of tensor memory.
+        with_stack: Record Python stacks; also writes `stacks.txt`.
+        with_flops: Estimate floating-point operations (implies shapes).
+        with_modules: Record the module hierarchy (TorchScript).
+        step_record: Write one line per step to `steps.jsonl`.
+        export_trace: Write `trace.json.gz` for each window.
+        key_averages: Write `key_averages.txt` for each window.
+        key_averages_sort: Column that orders it; "auto" is self_device_time_total where a device
+            is recorded, else self_cpu_time_total.
+        key_averages_rows: Greatest number of rows in it; -1 for all.
+        stacks_metric: What weighs the stacks: "auto", "self_cpu_time_total" or
+            "self_cuda_time_total".
+        on_trace_ready: Function or functions called with the torch profiler of each finished
+            window, as torch.profiler does. What they raise is noted and never reaches the loop.
+
+    Raises:
+        ConfigError: An option cannot work.
+    """
+
+    enabled: bool = True
+    output_dir: str | os.PathLike[str] = "profiles"
+    run_name: str | None = None
+    skip_first: int = 0
+    wait: int = 5
+    warmup: int = 2
+    active: int = 3
+    repeat: int = 1
+    cycle_length: int | None = None
+    max_steps: int = -1
+    ranks: RanksOption = "all"
+    step_unit: str = "iteration"
+    activities: str | Sequence[str] = "auto"
+    record_shapes: bool = False
+    profile_memory: bool = False
+    with_stack: bool = False
+    with_flops: bool = False
+    with_modules: bool = False
+    step_record: bool = True
+    export_trace: bool = True
+    key_averages: bool = True
+    key_averages_sort: str = "auto"
+    key_averages_rows: int = 100
+    stacks_metric: str = "auto"
+    on_trace_ready: TraceHandler | Sequence[TraceHandler] | None = None
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if field.type == "bool":
+                _check_bool(field.name, getattr(self, field.name))
+        for name, least in (
+            ("skip_first", 0),
+            ("wait", 0),
+            ("warmup", 0),
+            ("active", 1),
+            ("repeat", 0),
+            ("max_steps", -1),
+            ("key_averages_rows", -1),
+        ):
+            _check_whole(name, getattr(self, name), least)
+        self._settle_cycle()
+        self._settle_max_steps()
+        self._settle_words()
+        handlers = self.on_trace_ready
+        if handlers is None:
+            handlers = ()
+        elif not isinstance(handlers, Sequence):
+            handlers = (handlers,)
+        for handler in handlers:
+            if not callable(handler):
+                raise ConfigError(
+                    f"on_trace_ready={handler!r} cannot be called: give a function of one argument"
+                )
+        self._set("on_trace_ready", tuple(handlers))
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule that the options describe."""
+        return Schedule(self.skip_first, self.wait, self.warmup, self.active, self.repeat)
+
+    @property
+    def handlers(self) -> tuple[TraceHandler, ...]:
+        """The functions of `on_trace_ready`."""
+        return self.on_trace_ready if isinstance(self.on_trace_ready, tuple) else ()
+
+    def options(self) -> dict[str, Any]:
+        """The options as plain values, for the run's description."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        values["output_dir"] = str(self.output_dir)
+        values["on_trace_ready"] = [
+            getattr(handler, "__qualname__", repr(handler)) for handler in self.handlers
+        ]
+        return values
+
+    def _settle_cycle(self) -> None:
+        if self.cycle_length is None:
+            return
+        _check_whole("cycle_length", self.cycle_length, 1)
+        if self.repeat != 0:
+            return
+        wait = self.cycle_length - self.warmup - self.active
+        if wait < 0:
+            raise ConfigError(
+                f"cycle_length={self.cycle_length} is too short for warmup={self.warmup} and "
+                f"active={self.active}: give at least {self.warmup + self.active}"
+            )
+        self._set("wait", wait)
+
+    def _settle_max_steps(self) -> None:
+        if self.max_steps == 0:
+            raise ConfigError("max_steps=0 leaves nothing to do: give -1 for no limit")
+        if 0 < self.max_steps < self.schedule.first_end():
+            self._set("max_steps", self.schedule.first_end())
+
+    def _settle_words(self) -> None:
+        try:
+            self._set("ranks", parse_ranks(self.ranks))
+        except UsageError as error:
+            raise ConfigError(str(error)) from None
+        _check_choice("step_unit", self.step_unit, STEP_UNITS)
+        _check_choice("key_averages_sort", self.key_averages_sort, SORT_COLUMNS)
+        _check_choice(
+            "stacks_metric",
+            self.stacks_metric,
+            ("auto", "self_cpu_time_total", "self_cuda_time_total"),
+        )
+        activities = self.activities
+        if activities != "auto":
+            words = (activities,) if isinstance(activities, str) else tuple(activities)
+            for word in words:
+                _check_choice("activities", word, (*ACTIVITIES, "auto"))
+            if not words or "auto" in words:
+                raise ConfigError(
+                    f"activities={activities!r}: give 'auto', or some of {', '.join(ACTIVITIES)}"
+                )
+            self._set("activities", tuple(dict.fromkeys(words)))
+        if self.run_name is not None and not _RUN_NAME.fullmatch(str(self.run_name)):
+            raise ConfigError(
+                f"run_name={self.run_name!r} is no name for a directory: use up to 200 letters, "
+                "digits and . _ + = @ -, beginning with a letter or digit"
+            )
+        try:
+            self._set("output_dir", Path(self.output_dir))
+        except TypeError:
+            raise ConfigError(f"output_dir={self.output_dir!r} is not a path") from None
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+
+def _check_bool(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name}={value!r} is neither True nor False")
+
+
+def _check_whole(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{name}={value!r} is not a whole number")
+    if value < least:
+        raise ConfigError(f"{name}={value} is too small: give {least} or more")
+
+
+def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name}={value!r} is not known: choose one of {', '.join(choices)}")

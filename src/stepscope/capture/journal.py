@@ -1,0 +1,141 @@
+"""What a capture writes down while it runs: the job, the rank's manifest, the step record."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import socket
+import time
+
+from stepscope.capture.config import CaptureConfig
+from stepscope.capture.home import choose_home
+from stepscope.capture.job import describe_job
+from stepscope.capture.ranks import RankIdentity
+from stepscope.capture.steps import Clock
+from stepscope.run.files import LineFile
+from stepscope.run.layout import RunLayout
+from stepscope.run.manifest import ProblemRecord, RankManifest, WindowRecord, write_record
+from stepscope.run.step_record import StepRecord, encode_step
+
+log = logging.getLogger("stepscope")
+
+_MOST_PROBLEMS = 100
+
+
+class Journal:
+    """The files of one rank of one run, kept up to date.
+
+    Attributes:
+        layout: Where the run lies.
+    """
+
+    def __init__(
+        self,
+        layout: RunLayout,
+        identity: RankIdentity,
+        manifest: RankManifest,
+        lines: LineFile | None,
+    ) -> None:
+        self.layout = layout
+        self._identity = identity
+        self._manifest = manifest
+        self._lines = lines
+        self._steps = 0
+
+    @classmethod
+    def open(cls, config: CaptureConfig, identity: RankIdentity, clock: Clock) -> Journal:
+        """Make the run's directory, describe the job and begin the manifest.
+
+        Raises:
+            OSError: The directory cannot be made or written.
+        """
+        layout = choose_home(config, identity, clock)
+        rank = layout.rank(identity.rank)
+        rank.root.mkdir(parents=True, exist_ok=True)
+        if identity.rank == 0:
+            write_record(layout.run_file, describe_job(config, identity, clock, layout.root.name))
+        manifest = RankManifest(
+            rank=identity.rank,
+            local_rank=identity.local_rank,
+            world_size=identity.world_size,
+            host=socket.gethostname(),
+            process_id=os.getpid(),
+            step_unit=config.step_unit,
+            clock_epoch_ns=clock.epoch_ns,
+            clock_monotonic_ns=clock.monotonic_ns,
+        )
+        write_record(rank.manifest, manifest)
+        lines = LineFile(rank.steps) if config.step_record else None
+        return cls(layout, identity, manifest, lines)
+
+    @property
+    def windows(self) -> tuple[WindowRecord, ...]:
+        """The windows noted so far."""
+        return self._manifest.windows
+
+    def has_window(self, index: int) -> bool:
+        """Whether a window of this number has been noted."""
+        return any(window.index == index for window in self._manifest.windows)
+
+    def write_step(self, record: StepRecord) -> None:
+        """Append a step to the step record."""
+        if self._lines is not None:
+            self._lines.write(encode_step(record))
+
+    def count_step(self) -> None:
+        """Count a step that ended."""
+        self._steps += 1
+
+    def add_window(self, record: WindowRecord, stop_ns: int = 0) -> None:
+        """Note a window; `stop_ns` is what stopping it took before it was saved."""
+        started_ns = time.perf_counter_ns()
+        record = dataclasses.replace(record, pause_ns=record.pause_ns + stop_ns)
+        self._manifest = dataclasses.replace(
+            self._manifest, windows=(*self._manifest.windows, record), steps=self._steps
+        )
+        for artifact in record.artifacts:
+            if artifact.problem:
+                log.warning(
+                    "stepscope: window %d: %s: %s", record.index, artifact.path, artifact.problem
+                )
+        self._write()
+        log.debug("stepscope: manifest took %d ns", time.perf_counter_ns() - started_ns)
+
+    def note(self, where: str, message: str, step: int) -> None:
+        """Note something that went wrong; after a hundred of them, only the log has them."""
+        if len(self._manifest.problems) >= _MOST_PROBLEMS:
+            return
+        problem = ProblemRecord(where, message, step, time.time_ns())
+        self._manifest = dataclasses.replace(
+            self._manifest, problems=(*self._manifest.problems, problem)
+        )
+
+    def close(self, error: BaseException | None, ended: str) -> None:
+        """Write down how the run ended and close the files.
+
+        Raises:
+            OSError: The manifest cannot be written.
+        """
+        if self._lines is not None:
+            self._lines.close()
+            if self._lines.problem is not None:
+                lost = self._lines.lost_lines
+                self.note(
+                    "writing the step record",
+                    f"{self._lines.problem}; {lost} lines lost",
+                    self._steps,
+                )
+        self._manifest = dataclasses.replace(
+            self._manifest, state=_state(error), ended=ended, steps=self._steps
+        )
+        self._write()
+
+    def _write(self) -> None:
+        write_record(self.layout.rank(self._identity.rank).manifest, self._manifest)
+
+
+def _state(error: BaseException | None) -> str:
+    if error is None:
+        return "finished"
+    return "failed" if isinstance(error, Exception) else "stopped"

@@ -1,0 +1,103 @@
+"""Who this process is in the job, and whether it is one of those that record windows."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stepscope.errors import UsageError
+
+RanksOption = str | Sequence[int]
+
+_EVERY = re.compile(r"every:([1-9]\d*)")
+_LIST = re.compile(r"\d+([,\s]+\d+)*")
+
+
+@dataclass(frozen=True)
+class RankIdentity:
+    """A process's place in its job.
+
+    Attributes:
+        rank: Global rank, from 0.
+        local_rank: Rank on its node, from 0.
+        world_size: Number of ranks.
+    """
+
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+
+
+def identify(environment: Mapping[str, str] | None = None) -> RankIdentity:
+    """Find the process's rank from torch.distributed where it is up, else from the launcher.
+
+    The variables of torchrun come first, then Slurm's, Open MPI's and PMI's; a process that none
+    of them describes is rank 0 of 1. Nonsense in a variable counts as its absence.
+    """
+    variables = os.environ if environment is None else environment
+    rank = _first(variables, "RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+    world_size = _first(variables, "WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+    local_rank = _first(
+        variables, "LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"
+    )
+    if environment is None:
+        found = _from_torch()
+        if found is not None:
+            rank, world_size = found
+    if rank is None or world_size is None or not 0 <= rank < world_size:
+        return RankIdentity()
+    return RankIdentity(rank, rank if local_rank is None else local_rank, world_size)
+
+
+def parse_ranks(option: RanksOption) -> RanksOption:
+    """Check the option `ranks` and bring it into one form: a word, or a tuple of ranks.
+
+    Raises:
+        UsageError: The option is none of the forms that the message lists.
+    """
+    if isinstance(option, str):
+        text = option.strip()
+        if text in {"all", "node-first"} or _EVERY.fullmatch(text):
+            return text
+        if _LIST.fullmatch(text):
+            return tuple(int(word) for word in re.split(r"[,\s]+", text))
+    elif isinstance(option, (list, tuple, range)) and option and all(map(_is_rank, option)):
+        return tuple(option)
+    raise UsageError(
+        f"ranks={option!r} is not understood: give 'all', 'node-first', 'every:8', "
+        "a rank such as '0', or a list such as [0, 1]"
+    )
+
+
+def records(option: RanksOption, identity: RankIdentity) -> bool:
+    """Whether the process is one of those that the (parsed) option names."""
+    if isinstance(option, str):
+        if option == "all":
+            return True
+        if option == "node-first":
+            return identity.local_rank == 0
+        match = _EVERY.fullmatch(option)
+        return match is not None and identity.rank % int(match.group(1)) == 0
+    return identity.rank in option
+
+
+def _is_rank(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _first(variables: Mapping[str, str], *names: str) -> int | None:
+    for name in names:
+        value = variables.get(name, "")
+        if value.isdecimal():
+            return int(value)
+    return None
+
+
+def _from_torch() -> tuple[int, int] | None:
+    from torch import distributed
+
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return None

@@ -1,0 +1,69 @@
+"""Which steps are recorded: pure arithmetic on step numbers counted from 0."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Action(Enum):
+    """What the capture does during a step."""
+
+    NONE = "none"
+    WARMUP = "warmup"
+    """The profiler is armed but what it sees is thrown away: its start-up cost falls here."""
+    RECORD = "record"
+    RECORD_AND_SAVE = "record_and_save"
+    """The last step of a window."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Cycles of waiting, warming up and recording, after some steps that are skipped once.
+
+    Attributes:
+        skip_first: Steps before the first cycle.
+        wait: Steps at the start of each cycle in which nothing happens.
+        warmup: Steps of warming up that follow.
+        active: Steps that are recorded, which end the cycle; at least 1.
+        repeat: Number of cycles; 0 for no end.
+    """
+
+    skip_first: int
+    wait: int
+    warmup: int
+    active: int
+    repeat: int
+
+    @property
+    def cycle(self) -> int:
+        """Number of steps of one cycle."""
+        return self.wait + self.warmup + self.active
+
+    def action(self, step: int) -> Action:
+        """What to do during a step."""
+        position = self._position(step)
+        if position is None or position < self.wait:
+            return Action.NONE
+        if position < self.wait + self.warmup:
+            return Action.WARMUP
+        return Action.RECORD if position < self.cycle - 1 else Action.RECORD_AND_SAVE
+
+    def window(self, step: int) -> int | None:
+        """Index of the window that the step's cycle ends in; None before and after all cycles."""
+        return None if self._position(step) is None else (step - self.skip_first) // self.cycle
+
+    def recorded_steps(self, window: int) -> range:
+        """The steps that a window records."""
+        end = self.skip_first + (window + 1) * self.cycle
+        return range(end - self.active, end)
+
+    def first_end(self) -> int:
+        """Number of steps that a loop needs for its first complete window."""
+        return self.skip_first + self.cycle
+
+    def _position(self, step: int) -> int | None:
+        if step < self.skip_first:
+            return None
+        cycles, position = divmod(step - self.skip_first, self.cycle)
+        return None if self.repeat and cycles >= self.repeat else position

@@ -1,0 +1,236 @@
+"""Timing the steps of the loop: what makes the step record, at a cost of microseconds."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from stepscope.run.step_record import StepRecord
+
+
+@dataclass(frozen=True)
+class Clock:
+    """One clock per rank: epoch time read once, then advanced by the monotonic clock.
+
+    Attributes:
+        epoch_ns: Nanoseconds since the epoch at the anchor.
+        monotonic_ns: `time.perf_counter_ns()` at the anchor.
+    """
+
+    epoch_ns: int
+    monotonic_ns: int
+
+    @classmethod
+    def start(cls) -> Clock:
+        """Read both clocks now."""
+        return cls(time.time_ns(), time.perf_counter_ns())
+
+    def epoch(self, monotonic_ns: int) -> int:
+        """Epoch nanoseconds of a moment of the monotonic clock."""
+        return self.epoch_ns + monotonic_ns - self.monotonic_ns
+
+
+class DeviceTimer:
+    """Time between step boundaries on the current stream of a GPU, without ever waiting for it.
+
+    An event is recorded at each boundary. A step's time is asked for later, when both of its
+    events have passed; a step whose events are still on the way after `LATEST` further steps is
+    given up, so that nothing accumulates when the host runs far ahead.
+
+    Args:
+        event: Makes a timing event, such as `torch.cuda.Event(enable_timing=True)`.
+    """
+
+    LATEST = 64
+
+    def __init__(self, event: Callable[[], Any]) -> None:
+        self._event = event
+        self._spare: list[Any] = []
+        self._last: Any = None
+
+    def boundary(self) -> tuple[Any, Any] | None:
+        """Record an event now; returns it with the one of the boundary before, if there is one."""
+        event = self._spare.pop() if self._spare else self._event()
+        event.record()
+        before, self._last = self._last, event
+        return None if before is None else (before, event)
+
+    def restart(self) -> None:
+        """Forget the last boundary: what follows does not belong to the same step."""
+        self._last = None
+
+    def result(self, pair: tuple[Any, Any]) -> int | None:
+        """Nanoseconds between two events, or None while the device has not passed them."""
+        before, after = pair
+        if not after.query():
+            return None
+        milliseconds: float = before.elapsed_time(after)
+        self._spare.append(before)  # `after` is the next step's `before`
+        return round(milliseconds * 1_000_000)
+
+
+class StepRecorder:
+    """Keeps the step that is going on and hands finished ones to `write`.
+
+    Only the training thread times phases; other threads' phases are left out, since they run
+    beside the step and not in it.
+
+    Args:
+        clock: The rank's clock.
+        write: Receives each finished record, in order.
+    """
+
+    def __init__(self, clock: Clock, write: Callable[[StepRecord], None]) -> None:
+        self._clock = clock
+        self._write = write
+        self._device_timer: DeviceTimer | None = None
+        self._peak_memory: Callable[[], tuple[tuple[int, ...], tuple[int, ...]]] | None = None
+        self._thread = threading.get_ident()
+        self._waiting: deque[tuple[StepRecord, tuple[Any, Any] | None]] = deque()
+        self._start_ns: int | None = None
+        self._open_phases: list[tuple[str, int]] = []
+        self._data_wait_ns = 0
+        self._phases: dict[str, int] = {}
+        self._kind = "train"
+        self._tokens: int | None = None
+        self._samples: int | None = None
+
+    def attach_device(
+        self,
+        timer: DeviceTimer,
+        peak_memory: Callable[[], tuple[tuple[int, ...], tuple[int, ...]]],
+    ) -> None:
+        """Time and measure the GPU from the next step boundary on."""
+        self._device_timer = timer
+        self._peak_memory = peak_memory
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a step is going on."""
+        return self._start_ns is not None
+
+    def begin(self) -> None:
+        """Start a step now, forgetting one that may be going on."""
+        self._clear()
+        self._start_ns = time.perf_counter_ns()
+        if self._device_timer is not None:
+            self._device_timer.restart()
+            self._device_timer.boundary()
+
+    def end(self, step: int, *, window: int | None = None, is_partial: bool = False) -> int:
+        """End the step that is going on and begin the next at the same moment.
+
+        Returns:
+            The duration of the ended step in nanoseconds; 0 if none was going on.
+        """
+        now_ns = time.perf_counter_ns()
+        start_ns = self._start_ns
+        if start_ns is None:
+            self.begin()
+            return 0
+        # A phase may span the boundary: each step gets its part.
+        for depth in range(1, len(self._open_phases) + 1):
+            self._add_phase(depth, now_ns)
+        pair = self._device_timer.boundary() if self._device_timer is not None else None
+        peaks: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+        if self._peak_memory is not None:
+            peaks = self._peak_memory()
+        record = StepRecord(
+            step=step,
+            start_ns=self._clock.epoch(start_ns),
+            dur_ns=now_ns - start_ns,
+            data_wait_ns=self._data_wait_ns,
+            phases=self._phases,
+            kind=self._kind,
+            is_partial=is_partial,
+            window=window,
+            tokens=self._tokens,
+            samples=self._samples,
+            peak_allocated_bytes=peaks[0],
+            peak_reserved_bytes=peaks[1],
+        )
+        self._clear()
+        self._start_ns = now_ns
+        if self._device_timer is None:
+            self._write(record)
+        else:
+            self._waiting.append((record, pair))
+            self._drain(self._device_timer)
+        return now_ns - start_ns
+
+    def cancel(self) -> None:
+        """Forget the step that is going on: it was none."""
+        self._clear()
+        self._start_ns = None
+
+    def close(self) -> None:
+        """Hand over what still waits for the device, without waiting for it."""
+        while self._waiting:
+            record, pair = self._waiting.popleft()
+            self._write(self._with_device_time(record, pair))
+
+    def add_wait(self, duration_ns: int) -> None:
+        """Count time in which the training thread waited for its batch."""
+        self._data_wait_ns += duration_ns
+
+    def count(self, tokens: int | None, samples: int | None) -> None:
+        """Count work done in the step that is going on."""
+        if tokens is not None:
+            self._tokens = (self._tokens or 0) + int(tokens)
+        if samples is not None:
+            self._samples = (self._samples or 0) + int(samples)
+
+    def mark(self, kind: str) -> None:
+        """Say of what kind the step that is going on is."""
+        self._kind = kind
+
+    def enter_phase(self, name: str) -> bool:
+        """Enter a phase; False if this thread's phases are not timed."""
+        if threading.get_ident() != self._thread:
+            return False
+        self._open_phases.append((name.replace("/", "_"), time.perf_counter_ns()))
+        return True
+
+    def leave_phase(self) -> None:
+        """Leave the innermost phase of the training thread."""
+        if self._open_phases:
+            self._add_phase(len(self._open_phases), time.perf_counter_ns())
+            self._open_phases.pop()
+
+    def _add_phase(self, depth: int, now_ns: int) -> None:
+        """Count the open phase at `depth` (from 1) up to now."""
+        path = "/".join(name for name, _ in self._open_phases[:depth])
+        entered_ns = self._open_phases[depth - 1][1]
+        if self._start_ns is not None:
+            entered_ns = max(entered_ns, self._start_ns)
+        self._phases[path] = self._phases.get(path, 0) + now_ns - entered_ns
+
+    def _clear(self) -> None:
+        self._data_wait_ns = 0
+        self._phases = {}
+        self._kind = "train"
+        self._tokens = None
+        self._samples = None
+
+    def _drain(self, timer: DeviceTimer) -> None:
+        while self._waiting:
+            record, pair = self._waiting[0]
+            device_ns = timer.result(pair) if pair is not None else None
+            if device_ns is None and pair is not None and len(self._waiting) <= timer.LATEST:
+                return
+            self._waiting.popleft()
+            self._write(_replace_device_ns(record, device_ns))
+
+    def _with_device_time(self, record: StepRecord, pair: tuple[Any, Any] | None) -> StepRecord:
+        if pair is None or self._device_timer is None:
+            return record
+        return _replace_device_ns(record, self._device_timer.result(pair))
+
+
+def _replace_device_ns(record: StepRecord, device_ns: int | None) -> StepRecord:
+    return record if device_ns is None else dataclasses.replace(record, device_ns=device_ns)

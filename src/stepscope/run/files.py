@@ -1,0 +1,126 @@
+"""Writing files so that a reader never meets half of one, and a kill costs at most a line."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+_DIGEST_BLOCK_BYTES = 1 << 20
+
+
+@contextlib.contextmanager
+def replacing(path: Path, check: Callable[[Path], None] | None = None) -> Iterator[Path]:
+    """Give a temporary path beside `path`; on success check it and rename it into place.
+
+    Args:
+        path: Where the finished file shall stand. Its folder is made if it is missing.
+        check: Called with the temporary path after the block; what it raises keeps the file
+            from appearing.
+
+    Yields:
+        A path in the same folder, to be written by the block. It is removed if the block or the
+        check raises, so that neither half a file nor a leftover remains.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}.tmp")
+    try:
+        yield temporary
+        if check is not None:
+            check(temporary)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write `data` to `path`, so that a reader sees the old content or the new, never a part."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def digest_of(path: Path) -> str:
+    """The file's BLAKE2b digest of 16 bytes, in hexadecimal."""
+    digest = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while block := file.read(_DIGEST_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+class LineFile:
+    """An append-only file of lines that survives the death of its process.
+
+    Each line goes to the operating system at once (no buffer of ours to lose), as one write, so
+    that a killed process leaves at most one incomplete line. Where the file system makes that
+    slow, lines are gathered and written once a second instead: a slow disk must not slow the
+    training. Nothing here raises after the file was opened: the first error is kept in
+    `problem` and later lines are counted in `lost_lines`.
+
+    Attributes:
+        problem: The first error while writing, or None.
+        lost_lines: How many lines could not be written.
+    """
+
+    _SLOW_WRITE_NS = 2_000_000
+    _GATHER_NS = 1_000_000_000
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._descriptor: int | None = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o644
+        )
+        self._gathered: list[bytes] = []
+        self._gathering = False
+        self._slow_writes = 0
+        self._last_write_ns = 0
+        self.problem: str | None = None
+        self.lost_lines = 0
+
+    def write(self, line: bytes) -> None:
+        """Append one line, which must end with a newline."""
+        if self._gathering:
+            self._gathered.append(line)
+            if time.monotonic_ns() - self._last_write_ns >= self._GATHER_NS:
+                self.flush()
+            return
+        started_ns = time.monotonic_ns()
+        self._put(line, 1)
+        self._last_write_ns = time.monotonic_ns()
+        if self._last_write_ns - started_ns > self._SLOW_WRITE_NS:
+            self._slow_writes += 1
+            # One slow write is an accident; a third one is the file system's nature.
+            self._gathering = self._slow_writes >= 3
+
+    def flush(self) -> None:
+        """Write the lines gathered so far."""
+        if self._gathered:
+            lines, self._gathered = self._gathered, []
+            self._put(b"".join(lines), len(lines))
+        self._last_write_ns = time.monotonic_ns()
+
+    def close(self) -> None:
+        """Write what is gathered and close the file; a second call does nothing."""
+        self.flush()
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+    def _put(self, data: bytes, lines: int) -> None:
+        if self._descriptor is None:
+            self.lost_lines += lines
+            return
+        try:
+            written = os.write(self._descriptor, data)
+            if written < len(data):
+                os.write(self._descriptor, data[written:])
+        except OSError as error:
+            self.lost_lines += lines
+            if self.problem is None:
+                self.problem = f"{type(error).__name__}: {error}"

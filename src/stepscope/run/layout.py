@@ -1,0 +1,86 @@
+"""Where things stand in a run directory. Nothing here touches the disk."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+RUN_FILE = "run.json"
+MANIFEST_FILE = "manifest.json"
+STEPS_FILE = "steps.jsonl"
+METRICS_FILE = "metrics.csv"
+TRACE_FILE = "trace.json.gz"
+KEY_AVERAGES_FILE = "key_averages.txt"
+STACKS_FILE = "stacks.txt"
+SNAPSHOTS_DIRECTORY = "snapshots"
+
+_RANK_DIRECTORY = re.compile(r"rank(\d{5,})")
+_WINDOW_DIRECTORY = re.compile(r"window-(\d{4,})")
+
+
+@dataclass(frozen=True)
+class RunLayout:
+    """The paths of one run.
+
+    Attributes:
+        root: The run directory.
+    """
+
+    root: Path
+
+    @property
+    def run_file(self) -> Path:
+        """The description of the job: `run.json`."""
+        return self.root / RUN_FILE
+
+    def rank(self, rank: int) -> RankLayout:
+        """The paths of one rank."""
+        return RankLayout(self.root / f"rank{rank:05d}")
+
+    @staticmethod
+    def rank_of(directory_name: str) -> int | None:
+        """The rank that a folder's name stands for, or None."""
+        match = _RANK_DIRECTORY.fullmatch(directory_name)
+        return int(match.group(1)) if match else None
+
+
+@dataclass(frozen=True)
+class RankLayout:
+    """The paths of one rank of a run.
+
+    Attributes:
+        root: The rank's directory; no other process writes into it.
+    """
+
+    root: Path
+
+    @property
+    def manifest(self) -> Path:
+        """What the rank recorded and how it ended: `manifest.json`."""
+        return self.root / MANIFEST_FILE
+
+    @property
+    def steps(self) -> Path:
+        """One line per step: `steps.jsonl`."""
+        return self.root / STEPS_FILE
+
+    @property
+    def metrics(self) -> Path:
+        """Sampled metrics of device and host: `metrics.csv`."""
+        return self.root / METRICS_FILE
+
+    @property
+    def snapshots(self) -> Path:
+        """The folder of memory snapshots."""
+        return self.root / SNAPSHOTS_DIRECTORY
+
+    def window(self, index: int) -> Path:
+        """The folder of one window's artifacts."""
+        return self.root / f"window-{index:04d}"
+
+    @staticmethod
+    def window_of(directory_name: str) -> int | None:
+        """The window index that a folder's name stands for, or None."""
+        match = _WINDOW_DIRECTORY.fullmatch(directory_name)
+        return int(match.group(1)) if match else None

@@ -1,0 +1,241 @@
+"""What a run says about itself: `run.json` for the job, `manifest.json` for each rank."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
+
+from stepscope.errors import UnreadableInputError
+from stepscope.run.files import write_atomically
+
+FORMAT_VERSION = 1
+"""Raised when a reader of the older version would misunderstand a file."""
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """`run.json`: the job as its first rank saw it at the start.
+
+    Attributes:
+        name: Name of the run, also of its directory.
+        created_ns: Start of the capture, nanoseconds since the epoch.
+        command: The process's arguments; values that look like secrets are replaced.
+        working_directory: Where the process was started.
+        host: Name of the machine.
+        versions: Versions of python, torch, stepscope and of what else matters.
+        platform: Operating system and machine.
+        cpu_count: CPUs that the process may use.
+        devices: Names of the GPUs that the process sees.
+        world_size: Number of ranks of the job.
+        options: The capture's options as given and completed.
+        format: Word that marks the file.
+        version: Version of this format.
+    """
+
+    name: str
+    created_ns: int
+    command: tuple[str, ...] = ()
+    working_directory: str = ""
+    host: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    platform: str = ""
+    cpu_count: int = 0
+    devices: tuple[str, ...] = ()
+    world_size: int = 1
+    options: dict[str, Any] = field(default_factory=dict)
+    format: str = "stepscope-run"
+    version: int = FORMAT_VERSION
+
+
+@dataclass(frozen=True)
+class ArtifactRecord:
+    """One file that a window or a snapshot left behind.
+
+    Attributes:
+        kind: "trace", "key_averages", "stacks", …
+        path: Relative to the rank's directory, with forward slashes.
+        bytes: Size; 0 where the file could not be made.
+        digest: BLAKE2b of 16 bytes in hexadecimal; empty where there is no file.
+        problem: Why the file is missing or may not be trusted; empty where all is well.
+    """
+
+    kind: str
+    path: str
+    bytes: int = 0
+    digest: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class WindowRecord:
+    """One window: consecutive steps recorded in detail.
+
+    Attributes:
+        index: Number of the window, from 0.
+        state: "complete"; "partial" (ended before all its steps were recorded); "empty" (nothing
+            happened in it); "abandoned" (ended while still warming up); "skipped" (could not be
+            opened); "failed" (could not be saved).
+        first_step: First step recorded, or None.
+        last_step: Last step recorded to its end, or None.
+        planned_steps: How many steps the schedule meant to record.
+        reason: Why the state is not "complete"; empty otherwise.
+        pause_ns: Time that ending the window took from the training thread.
+        artifacts: The files.
+    """
+
+    index: int
+    state: str
+    first_step: int | None = None
+    last_step: int | None = None
+    planned_steps: int = 0
+    reason: str = ""
+    pause_ns: int = 0
+    artifacts: tuple[ArtifactRecord, ...] = ()
+
+
+@dataclass(frozen=True)
+class ProblemRecord:
+    """Something that went wrong in the capture while the training went on.
+
+    Attributes:
+        where: What was being done.
+        message: What happened.
+        step: The step in which it happened.
+        time_ns: When, nanoseconds since the epoch.
+    """
+
+    where: str
+    message: str
+    step: int
+    time_ns: int
+
+
+@dataclass(frozen=True)
+class RankManifest:
+    """`manifest.json`: what one rank recorded, and how it ended.
+
+    Attributes:
+        rank: Global rank.
+        local_rank: Rank on its node.
+        world_size: Number of ranks of the job.
+        host: Name of the machine.
+        process_id: Number of the process.
+        state: "running", "finished", "failed" (an exception ended the loop),
+            "stopped" (KeyboardInterrupt or SystemExit did).
+        ended: What happened at the end, in a sentence; empty while running.
+        step_unit: What one step is: "iteration", "micro-batch" or "optimizer step".
+        steps: Number of steps that ended.
+        clock_epoch_ns: Epoch time at the anchor of the rank's clock.
+        clock_monotonic_ns: Monotonic time at the same moment.
+        windows: The windows, in order.
+        problems: What went wrong.
+        format: Word that marks the file.
+        version: Version of this format.
+    """
+
+    rank: int
+    local_rank: int = 0
+    world_size: int = 1
+    host: str = ""
+    process_id: int = 0
+    state: str = "running"
+    ended: str = ""
+    step_unit: str = "iteration"
+    steps: int = 0
+    clock_epoch_ns: int = 0
+    clock_monotonic_ns: int = 0
+    windows: tuple[WindowRecord, ...] = ()
+    problems: tuple[ProblemRecord, ...] = ()
+    format: str = "stepscope-rank"
+    version: int = FORMAT_VERSION
+
+
+_Record = TypeVar("_Record", JobRecord, RankManifest)
+
+
+def write_record(path: Path, record: JobRecord | RankManifest) -> None:
+    """Write a record as indented JSON, atomically.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    data = orjson.dumps(
+        dataclasses.asdict(record),
+        option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS,
+        default=str,
+    )
+    write_atomically(path, data)
+
+
+def read_job(path: Path) -> JobRecord:
+    """Read a `run.json`.
+
+    Raises:
+        UnreadableInputError: The file is missing, malformed, or of a newer format.
+    """
+    return _read(path, JobRecord, "stepscope-run")
+
+
+def read_rank(path: Path) -> RankManifest:
+    """Read a rank's `manifest.json`.
+
+    Raises:
+        UnreadableInputError: The file is missing, malformed, or of a newer format.
+    """
+    return _read(path, RankManifest, "stepscope-rank")
+
+
+def _read(path: Path, kind: type[_Record], word: str) -> _Record:
+    try:
+        data = orjson.loads(path.read_bytes())
+    except OSError as error:
+        raise UnreadableInputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except orjson.JSONDecodeError as error:
+        raise UnreadableInputError(f"{path}: not valid JSON: {error}") from error
+    if not isinstance(data, dict) or data.get("format") != word:
+        raise UnreadableInputError(f"{path}: not a {word} file")
+    version = data.get("version")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise UnreadableInputError(
+            f"{path}: written in format version {version!r}, this stepscope reads up to "
+            f"{FORMAT_VERSION}: upgrade stepscope"
+        )
+    try:
+        return typing.cast(_Record, _build(kind, data))
+    except (TypeError, ValueError) as error:
+        raise UnreadableInputError(f"{path}: {error}") from error
+
+
+def _build(kind: Any, value: Any) -> Any:
+    """Turn decoded JSON into the dataclass `kind`; unknown keys of newer writers are left out."""
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        if not isinstance(value, dict):
+            raise TypeError(f"{value!r} is not an object")
+        hints = typing.get_type_hints(kind)
+        known = {
+            f.name: _build(hints[f.name], value[f.name])
+            for f in dataclasses.fields(kind)
+            if f.name in value
+        }
+        return kind(**known)
+    origin = typing.get_origin(kind)
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise TypeError(f"{value!r} is not a list")
+        return tuple(_build(typing.get_args(kind)[0], item) for item in value)
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise TypeError(f"{value!r} is not an object")
+        item = typing.get_args(kind)[1]
+        return {key: _build(item, entry) for key, entry in value.items()}
+    if origin in (typing.Union, types.UnionType):
+        return None if value is None else _build(typing.get_args(kind)[0], value)
+    if kind is Any or isinstance(value, kind):
+        return value
+    raise TypeError(f"{value!r} is not a {kind.__name__}")

@@ -1,0 +1,203 @@
+"""Opening a run: from its directory and manifests, or from loose trace files."""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepscope.errors import UnreadableInputError
+from stepscope.run.discover import TraceFile, find_traces, has_wildcard
+from stepscope.run.layout import RunLayout
+from stepscope.run.manifest import (
+    JobRecord,
+    RankManifest,
+    WindowRecord,
+    read_job,
+    read_rank,
+)
+from stepscope.run.step_record import StepRecord, read_steps
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window of one rank, as it lies on the disk.
+
+    Attributes:
+        rank: The rank that recorded it.
+        index: Its number in the rank, from 0.
+        trace_path: Its trace file, or None where the trace is missing or known to be bad.
+        record: What the manifest says of it; None for loose trace files.
+    """
+
+    rank: int
+    index: int
+    trace_path: Path | None
+    record: WindowRecord | None = None
+
+
+@dataclass(frozen=True)
+class RankRun:
+    """One rank of a run.
+
+    Attributes:
+        rank: Its global rank. For loose traces that do not tell, their position.
+        directory: Where its files lie.
+        manifest: What it recorded and how it ended; None for loose trace files.
+        windows: Its windows, in order.
+    """
+
+    rank: int
+    directory: Path
+    manifest: RankManifest | None
+    windows: tuple[Window, ...]
+
+    @functools.cached_property
+    def steps(self) -> tuple[StepRecord, ...]:
+        """The step records, in the order of the file; empty for loose trace files."""
+        return tuple(self._steps_and_problems[0])
+
+    @functools.cached_property
+    def step_problems(self) -> tuple[str, ...]:
+        """Lines of the step record that had to be skipped."""
+        return tuple(self._steps_and_problems[1])
+
+    @functools.cached_property
+    def _steps_and_problems(self) -> tuple[list[StepRecord], list[str]]:
+        return read_steps(self.directory / "steps.jsonl") if self.manifest else ([], [])
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training job observed.
+
+    Attributes:
+        path: The run directory, or what was opened as a run.
+        job: What `run.json` says; None where there is none.
+        ranks: The ranks that left something, by rank.
+        problems: What could not be read.
+    """
+
+    path: Path
+    job: JobRecord | None
+    ranks: tuple[RankRun, ...]
+    problems: tuple[str, ...] = ()
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """All windows of all ranks."""
+        return tuple(window for rank in self.ranks for window in rank.windows)
+
+
+def open_run(path: str | os.PathLike[str]) -> Run:
+    """Open a run directory, a directory of traces, a single trace file, or a glob of them.
+
+    A directory that holds several runs opens as its newest one. Trace files outside a run
+    directory (other tools' layouts, TensorBoard log directories) become the windows of their
+    ranks, which are found from their names.
+
+    Raises:
+        UnreadableInputError: There is nothing of the kind at `path`; the message says what was
+            looked for.
+    """
+    root = Path(path)
+    if has_wildcard(str(path)) and not root.exists():
+        return _open_loose(root)
+    if not root.exists():
+        raise UnreadableInputError(f"{root}: no such file or directory")
+    if root.is_file():
+        return _open_loose(root)
+    try:
+        home = _find_run(root)
+    except OSError as error:
+        raise UnreadableInputError(
+            f"{root}: cannot be listed: {error.strerror or error}"
+        ) from error
+    return _open_home(home) if home is not None else _open_loose(root)
+
+
+def _find_run(root: Path) -> Path | None:
+    """`root` itself, the run that contains it, or the newest run in it."""
+    for candidate in (root, root.parent, root.parent.parent):
+        if _is_run(candidate):
+            return candidate
+    runs = [child for child in root.iterdir() if child.is_dir() and _is_run(child)]
+    return max(runs, key=_age_key, default=None)
+
+
+def _is_run(directory: Path) -> bool:
+    layout = RunLayout(directory)
+    if layout.run_file.is_file():
+        return True
+    return any(
+        RunLayout.rank_of(child.parent.name) is not None
+        for child in directory.glob("rank*/manifest.json")
+    )
+
+
+def _age_key(run: Path) -> tuple[int, str]:
+    layout = RunLayout(run)
+    try:
+        created_ns = read_job(layout.run_file).created_ns
+    except UnreadableInputError:
+        created_ns = run.stat().st_mtime_ns
+    return created_ns, run.name
+
+
+def _open_home(home: Path) -> Run:
+    layout = RunLayout(home)
+    problems: list[str] = []
+    job: JobRecord | None = None
+    if layout.run_file.is_file():
+        try:
+            job = read_job(layout.run_file)
+        except UnreadableInputError as error:
+            problems.append(str(error))
+    else:
+        problems.append(f"{layout.run_file}: missing, so the job's description is unknown")
+    ranks: list[RankRun] = []
+    for directory in sorted(home.iterdir()):
+        rank = RunLayout.rank_of(directory.name)
+        if rank is None or not directory.is_dir():
+            continue
+        try:
+            manifest = read_rank(layout.rank(rank).manifest)
+        except UnreadableInputError as error:
+            problems.append(str(error))
+            # The steps are there all the same: a rank without a manifest is read with an empty one.
+            manifest = RankManifest(rank=rank, state="unknown", ended="the manifest is missing")
+        ranks.append(RankRun(rank, directory, manifest, _windows_of(rank, directory, manifest)))
+    return Run(home, job, tuple(ranks), tuple(problems))
+
+
+def _windows_of(rank: int, directory: Path, manifest: RankManifest) -> tuple[Window, ...]:
+    windows = []
+    for record in manifest.windows:
+        path: Path | None = None
+        for artifact in record.artifacts:
+            if artifact.kind == "trace" and not artifact.problem:
+                candidate = directory / artifact.path
+                # A manifest comes from a stranger: it may not point outside its rank.
+                inside = candidate.resolve().is_relative_to(directory.resolve())
+                path = candidate if inside and candidate.is_file() else None
+        windows.append(Window(rank, record.index, path, record))
+    return tuple(windows)
+
+
+def _open_loose(root: Path) -> Run:
+    files = find_traces(root)
+    if not files:
+        raise UnreadableInputError(
+            f"{root}: no run (run.json, rank*/manifest.json) and no trace "
+            "(*.json, *.json.gz, *.json.zst, *.sqlite, *.nsys-rep) found there"
+        )
+    by_rank: dict[int, list[TraceFile]] = {}
+    for position, file in enumerate(files):
+        by_rank.setdefault(file.rank if file.rank is not None else position, []).append(file)
+    ranks = []
+    for rank in sorted(by_rank):
+        members = by_rank[rank]
+        windows = tuple(Window(rank, index, file.path) for index, file in enumerate(members))
+        ranks.append(RankRun(rank, members[0].path.parent, None, windows))
+    return Run(root, None, tuple(ranks))

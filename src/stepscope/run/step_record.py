@@ -1,0 +1,139 @@
+"""The step record: one line of JSON per training step, always on, readable at any moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One step as the training process saw it.
+
+    Attributes:
+        step: Number of the step, counted from 0 at the start of the capture.
+        start_ns: Start, in nanoseconds since the epoch; the rank's clock is read once as epoch
+            time and advanced by the monotonic clock, so it never jumps.
+        dur_ns: Duration on the training thread, up to the start of the next step.
+        data_wait_ns: Time in which the training thread waited for its batch; 0 where the loop
+            does not use `watch`.
+        phases: Duration of each phase in nanoseconds. A phase inside another is named
+            "outer/inner" and is contained in the outer one's duration.
+        kind: "train", or what else the loop says that the step is ("evaluation", "checkpoint").
+        is_partial: The step did not end at a step boundary: the loop broke off in it.
+        window: Index of the window that recorded this step in detail, or None.
+        tokens: Tokens processed in the step, if the loop said so.
+        samples: Samples processed in the step, if the loop said so.
+        device_ns: Time between the device events recorded at the step's two boundaries on the
+            current stream, where there is a GPU.
+        peak_allocated_bytes: Greatest allocated memory per device since the process started or
+            the user reset it, at the end of the step. Empty without a GPU.
+        peak_reserved_bytes: The same for reserved memory.
+    """
+
+    step: int
+    start_ns: int
+    dur_ns: int
+    data_wait_ns: int = 0
+    phases: dict[str, int] = field(default_factory=dict)
+    kind: str = "train"
+    is_partial: bool = False
+    window: int | None = None
+    tokens: int | None = None
+    samples: int | None = None
+    device_ns: int | None = None
+    peak_allocated_bytes: tuple[int, ...] = ()
+    peak_reserved_bytes: tuple[int, ...] = ()
+
+
+def encode_step(record: StepRecord) -> bytes:
+    """One line of JSON with its newline. What has its default value is left out."""
+    line: dict[str, object] = {
+        "step": record.step,
+        "start_ns": record.start_ns,
+        "dur_ns": record.dur_ns,
+        "data_wait_ns": record.data_wait_ns,
+    }
+    if record.phases:
+        line["phases"] = record.phases
+    if record.kind != "train":
+        line["kind"] = record.kind
+    if record.is_partial:
+        line["is_partial"] = True
+    if record.window is not None:
+        line["window"] = record.window
+    if record.tokens is not None:
+        line["tokens"] = record.tokens
+    if record.samples is not None:
+        line["samples"] = record.samples
+    if record.device_ns is not None:
+        line["device_ns"] = record.device_ns
+    if record.peak_allocated_bytes:
+        line["peak_allocated_bytes"] = record.peak_allocated_bytes
+        line["peak_reserved_bytes"] = record.peak_reserved_bytes
+    return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
+
+
+def decode_step(line: bytes) -> StepRecord:
+    """The record of one line.
+
+    Raises:
+        ValueError: The line is not a step record; the message says why.
+    """
+    data = orjson.loads(line)
+    if not isinstance(data, dict):
+        raise ValueError("not an object")
+    try:
+        return StepRecord(
+            step=_whole(data["step"]),
+            start_ns=_whole(data["start_ns"]),
+            dur_ns=_whole(data["dur_ns"]),
+            data_wait_ns=_whole(data.get("data_wait_ns", 0)),
+            phases={str(k): _whole(v) for k, v in dict(data.get("phases", {})).items()},
+            kind=str(data.get("kind", "train")),
+            is_partial=bool(data.get("is_partial", False)),
+            window=_optional(data.get("window")),
+            tokens=_optional(data.get("tokens")),
+            samples=_optional(data.get("samples")),
+            device_ns=_optional(data.get("device_ns")),
+            peak_allocated_bytes=tuple(map(_whole, data.get("peak_allocated_bytes", ()))),
+            peak_reserved_bytes=tuple(map(_whole, data.get("peak_reserved_bytes", ()))),
+        )
+    except KeyError as error:
+        raise ValueError(f"the key {error} is missing") from error
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+
+
+def read_steps(path: Path) -> tuple[list[StepRecord], list[str]]:
+    """All records of a `steps.jsonl`, and what had to be skipped.
+
+    A last line without its newline is what a killed process leaves behind: it is skipped and
+    reported like any other line that cannot be read. A missing file gives no records.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return [], []
+    records: list[StepRecord] = []
+    problems: list[str] = []
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            records.append(decode_step(line))
+        except ValueError as error:
+            problems.append(f"{path.name} line {number}: skipped, {error}")
+    return records, problems
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{value!r} is not a whole number")
+    return value
+
+
+def _optional(value: object) -> int | None:
+    return None if value is None else _whole(value)
