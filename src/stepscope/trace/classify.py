@@ -1,0 +1,342 @@
+"""The one classifier: what a name, or an event with its metadata, stands for.
+
+`kind` says which part of a step's partition an event belongs to (see `schema.Kind`); `group` is
+finer and also sorts host names, so that analyses never match names of their own. Rules are
+ordered: the first that matches decides. They are searched in the name without regard to case,
+unless the pattern says otherwise. Only distinct names are looked at, never single events.
+
+Groups of GPU work
+    compute: gemm, convolution, attention, normalisation, softmax, elementwise, reduction,
+    optimizer, embedding, pooling, loss, random, recurrent, sort_scan_index, triton (a kernel that
+    the PyTorch compiler fused), other.
+    communication: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather,
+    scatter, send_recv, barrier, expert_dispatch, expert_combine, collective (name not known).
+    memcpy: host_to_device, device_to_host, device_to_device, peer, host_to_host, copy (direction
+    not known). memset: fill.
+
+Groups of host names (kind "none"; null where no rule matches)
+    profiler_step, dataloader, optimizer_step, forward, backward, the groups of communication, and
+    for operators those of compute; for calls of the runtime and driver: launch, sync, allocation,
+    copy_call, fill_call, stream_wait, event, module_load, graph, host_function.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.trace.schema import KIND, Category, Kind
+
+Rules = tuple[tuple[str, str], ...]
+"""Pairs of a pattern and the group that it stands for, in order of precedence."""
+
+_COLLECTIVES: Rules = (
+    (r"all_?reduce", "all_reduce"),
+    (r"all_?gather", "all_gather"),
+    (r"reduce_?scatter", "reduce_scatter"),
+    (r"all_?to_?all|all2all", "all_to_all"),
+    (r"broadcast", "broadcast"),
+    (r"send|recv|p2p", "send_recv"),
+    (r"barrier", "barrier"),
+    (r"scatter", "scatter"),
+    (r"gather", "gather"),
+    (r"reduce", "reduce"),
+)
+"""Which collective, where it is known already that the name is one of communication."""
+
+COLLECTIVE_GROUPS: tuple[str, ...] = (
+    *(group for _, group in _COLLECTIVES),
+    "expert_dispatch",
+    "expert_combine",
+    "collective",
+)
+"""Every group of communication; "collective" is the one whose operation is not known."""
+
+_COMPILED = r"^triton_(poi|red|per|for|tem|mm|unk|spl|split_scan|mix|cooperative)"
+
+_COMMUNICATION_LIBRARY = (
+    r"nccl|rccl|msccl|hccl|oneccl|\bccl(::|_)|sycl_(all|reduce)|nvshmem|rocshmem|deep_ep::"
+    r"|multimem_|cross_device_reduce|(one|two)_shot_|quickreduce|allreduce_prototype"
+    r"|(?-i:\w::(dispatch|combine)[<(])"
+)
+_COMMUNICATION_WORD = r"all_?reduce|all_?gather_?(kernel|into)|reduce_?scatter|all_?to_?all|all2all"
+
+_KERNELS_OF_COMMUNICATION: Rules = (
+    (r"deep_ep::.*dispatch|(?-i:\w::dispatch[<(])", "expert_dispatch"),
+    (r"deep_ep::.*combine|(?-i:\w::combine[<(])", "expert_combine"),
+    (r"cross_device_reduce|quickreduce|allreduce_prototype", "all_reduce"),
+    # Only the part before the arguments names the operation: types there may hold "Broadcast".
+    *_COLLECTIVES,
+)
+
+_COPIES: Rules = (
+    (r"PtoP|peer", "peer"),
+    (r"HtoD|Host_?To_?Device|HtoA|HostToArray", "host_to_device"),
+    (r"DtoH|Device_?To_?Host|AtoH", "device_to_host"),
+    (r"DtoD|Device_?To_?Device|[AD]to[AD]", "device_to_device"),
+    (r"HtoH|Host_?To_?Host", "host_to_host"),
+)
+
+# ROCm before 7.2 records the copies and fills of its runtime as kernels.
+_KERNELS_THAT_COPY = r"^(__amd_rocclr_copy|MEMORY_COPY_|Copy(Host|Device|Peer)|Memcpy )"
+_KERNELS_THAT_FILL = r"^(__amd_rocclr_fill|Memset )"
+
+_KERNELS: Rules = (
+    (r"^triton_tem.*(_|\b)(mm|bmm|addmm|baddbmm|mm_plus_mm)(_|\b)", "gemm"),
+    (r"^triton_tem.*(attention|sdpa)", "attention"),
+    (r"^triton_tem.*convolution", "convolution"),
+    (_COMPILED, "triton"),
+    (
+        (
+            r"flash_?(fwd|bwd|attn)|flash::|flashinfer|fmha|attention|_attn|attn_|sdpa|aotriton"
+            r"|bwd_kernel_d(k|q)|BatchPrefill|BatchDecode|(^|_)mha_"
+        ),
+        "attention",
+    ),
+    (
+        (
+            r"embedding|_embs_|EmbeddingBag|recat_|bounds_check_indices|linearize_index|jagged"
+            r"|block_bucketize|fbgemm_gpu::|dense_representation"
+        ),
+        "embedding",
+    ),
+    (
+        (
+            r"multi_tensor_apply|FusedOptimizer|(fused|multi_tensor)_?(adam|sgd|lamb|adagrad)"
+            r"|adamw?_?(cuda|functor|kernel)|lamb_?stage|_lion_|muon"
+        ),
+        "optimizer",
+    ),
+    (
+        r"_loss|loss_|(?-i:[a-z]Loss)|cross_?entropy|kl_div|mse_kernel|huber|NLLCriterion",
+        "loss",
+    ),
+    (r"soft_?max|softmin", "softmax"),
+    (
+        (
+            r"(batch|layer|group|instance|rms)_?norm|bn_(fw|bw)_|cudnn::bn|RowwiseMoments|GammaBeta"
+            r"|ComputeFusedParams|ComputeInternalGradients|norm_(fwd|bwd|forward|backward)"
+        ),
+        "normalisation",
+    ),
+    (r"max_?pool|avg_?pool|average_?pool|pooling|poolfw|poolbw|adaptive.*pool", "pooling"),
+    (r"\brnn|_rnn|lstm|\bgru|gru_|RNN_", "recurrent"),
+    (
+        (
+            r"conv([^e]|$)|convol|winograd|dgrad|wgrad|fprop|implicit_?gemm|_[sh]?cudnn_|im2col|col2im"
+            r"|depthwise|igemm_(fwd|bwd|wrw)|n(chw|hwc)ToN(chw|hwc)|^batched_transpose_\d|SubTensorOp"
+            r"|miopenSp|^cudnn::|void cudnn::|cask_cudnn|_(NCHW|CNHW|NHWC)2|SubSample"
+        ),
+        "convolution",
+    ),
+    (
+        (
+            r"gemm|gemv|nvjet|cublas|^Cijk_|splitK|matmul|(^|_)b?mm_|cutlass.*tensorop|wmma|hipblas"
+            r"|rocblas|dot_kernel|marlin|epilogue::impl|grouped_mm|scaled_mm"
+        ),
+        "gemm",
+    ),
+    (
+        r"distribution_|random|dropout|bernoulli|curand|randperm|multinomial|generate_seed",
+        "random",
+    ),
+    (r"with_index|arange|linspace", "elementwise"),
+    (
+        (
+            r"sort|DeviceScan|_scan|scan_|topk|kthvalue|median|index|searchsorted|histogram|bincount"
+            r"|cumsum|cumprod|unique|nonzero|DeviceSelect|DevicePartition|gather|scatter"
+            r"|take_(put|along)|ReduceByKey|RunLength|DeviceCompact|SegmentedSort|cumulative|offsets"
+        ),
+        "sort_scan_index",
+    ),
+    (r"elementwise|CatArray|TensorTransform|OpTensor|Op\dd?Tensor|pointwise", "elementwise"),
+    (r"reduce|reduction|welford|argm(ax|in)|norm_kernel|DeviceSum|_sum_|warp_?sum", "reduction"),
+    (
+        (
+            r"copy|fill|transpose|permute|cast|convert|quanti[sz]e|rotary|rope|activation|gelu|silu"
+            r"|swiglu|relu|upsample|interpolat|triu|tril|scale|unpack|pack_|concat|split|slice|clamp"
+            r"|nonfinite|amp_(foreach|update)|vectorized|kernelPointwise|for_each"
+            r"|parallel_for|transform_kernel|roll_|flip_"
+        ),
+        "elementwise",
+    ),
+)
+
+_CALLS: Rules = (
+    (r"LaunchHostFunc", "host_function"),
+    (r"Launch|EnqueueKernel", "launch"),
+    (r"Synchronize|QueueFinish|urEventWait$|piEventsWait", "sync"),
+    (r"Memcpy|MemoryCopy|BufferCopy|BufferRead|BufferWrite", "copy_call"),
+    (r"Memset|USMFill|BufferFill|MemsetD\d", "fill_call"),
+    (
+        (
+            r"Malloc|Mem(ory)?Alloc|HostAlloc|USM(Host|Device|Shared)Alloc|Mem(ory)?(Create|Map|Unmap"
+            r"|Release|Pool|AddressReserve|AddressFree|SetAccess)|HostRegister|HostUnregister"
+            r"|Free(Async|Host|Array)?(_v\d+)?$|MemGetInfo"
+        ),
+        "allocation",
+    ),
+    (r"StreamWait(Event|Value)|WaitExternalSemaphores", "stream_wait"),
+    (r"Event(Record|Query|Create|Destroy|Elapsed)", "event"),
+    (r"Module(Load|GetFunction|Unload)|LibraryLoad|LibraryGetKernel|LinkComplete", "module_load"),
+    (r"Graph|Capture", "graph"),
+)
+
+_COLLECTIVE_CALL = r"^(nccl|gloo|mpi|ucc|xccl|hccl|rccl|ccl|c10d|_c10d_functional)(::?|_functional)"
+
+_HOST_BEFORE_COLLECTIVES: Rules = (
+    (r"^ProfilerStep(#|\*)", "profiler_step"),
+    (
+        (
+            r"enumerate\((DataLoader|DataPipe)\)#|DataLoaderIter\.__next__|dataloader\.py\(\d+\): "
+            r"(__next__|_next_data|_try_get_data|_get_data)|^#{0,2} ?(load_batch|wait_for_batch)\b"
+        ),
+        "dataloader",
+    ),
+    (r"^Optimizer\.(step|zero_grad)#|^#{0,2} ?(optimizer|zero_grad) ?#{0,2}$", "optimizer_step"),
+    (r"autograd::engine::evaluate_function|^#{0,2} ?backward ?#{0,2}$", "backward"),
+    (r"^#{0,2} ?forward ?#{0,2}$|(Distributed|FullySharded)DataParallel\.forward$", "forward"),
+)
+
+_OPERATORS: Rules = (
+    (r"aten::(_scaled_|_grouped_|_int_)?(mm|addmm|bmm|baddbmm|addbmm|matmul|linear)\b", "gemm"),
+    (r"aten::(addmv|mv|dot|vdot|einsum|_addmm_activation|_scaled_grouped_mm)\b", "gemm"),
+    (r"attention|sdpa|flash_attn", "attention"),
+    (r"aten::.*(convolution|conv[123]d|conv_transpose|conv_depthwise)", "convolution"),
+    (r"aten::.*(batch|layer|group|instance|rms)_norm", "normalisation"),
+    (r"aten::.*(softmax|softmin)", "softmax"),
+    (r"aten::.*pool[123]d", "pooling"),
+    (r"aten::.*(_loss|cross_entropy|kl_div)", "loss"),
+    (r"embedding", "embedding"),
+    (r"aten::(_foreach_|_fused_)", "optimizer"),
+    (r"aten::(dropout|native_dropout|rand|bernoulli|uniform_|normal_|exponential_)", "random"),
+    (r"aten::.*(lstm|gru|rnn)", "recurrent"),
+)
+
+_HOST_OPERATORS = (Category.CPU_OP, Category.USER_ANNOTATION, Category.GPU_USER_ANNOTATION)
+_HOST_CALLS = (Category.RUNTIME, Category.DRIVER)
+
+
+def _first_match(text: pl.Expr, rules: Rules, otherwise: str | None) -> pl.Expr:
+    matches = [
+        pl.when(text.str.contains(f"(?i){pattern}")).then(pl.lit(group)) for pattern, group in rules
+    ]
+    return pl.coalesce(*matches, pl.lit(otherwise, pl.String))
+
+
+def _kernel_kind(name: pl.Expr) -> pl.Expr:
+    compiled = name.str.contains(_COMPILED)
+    communicates = name.str.contains(f"(?i){_COMMUNICATION_LIBRARY}|{_COMMUNICATION_WORD}")
+    return (
+        pl.when(name.str.contains(f"(?i){_KERNELS_THAT_COPY}"))
+        .then(pl.lit(Kind.MEMCPY.value))
+        .when(name.str.contains(f"(?i){_KERNELS_THAT_FILL}"))
+        .then(pl.lit(Kind.MEMSET.value))
+        .when(communicates & ~compiled)
+        .then(pl.lit(Kind.COMMUNICATION.value))
+        .otherwise(pl.lit(Kind.COMPUTE.value))
+    )
+
+
+def _classify_part(part: pl.DataFrame, category: str) -> pl.DataFrame:
+    """Kind and group of names that share a category."""
+    name = pl.col("name").fill_null("")
+    kind = pl.lit(Kind.NONE.value)
+    group = pl.lit(None, pl.String)
+    if category == Category.KERNEL.value:
+        part = part.with_columns(_kernel_kind(name).alias("kind"))
+        pieces = []
+        for (found,), rows in part.group_by(["kind"], maintain_order=True):
+            pieces.append(rows.with_columns(_kernel_group(name, str(found)).alias("group")))
+        return pl.concat(pieces)
+    if category == Category.GPU_MEMCPY.value:
+        kind, group = pl.lit(Kind.MEMCPY.value), _first_match(name, _COPIES, "copy")
+    elif category == Category.GPU_MEMSET.value:
+        kind, group = pl.lit(Kind.MEMSET.value), pl.lit("fill")
+    elif category in {c.value for c in _HOST_CALLS}:
+        group = _first_match(name, _CALLS, None)
+    elif category in {c.value for c in _HOST_OPERATORS}:
+        collective = name.str.contains(f"(?i){_COLLECTIVE_CALL}") | (name == "record_param_comms")
+        group = pl.coalesce(
+            _first_match(name, _HOST_BEFORE_COLLECTIVES, None),
+            pl.when(collective).then(_first_match(name, _COLLECTIVES, "collective")),
+            _first_match(name, _OPERATORS, None),
+        )
+    elif category == Category.PYTHON_FUNCTION.value:
+        group = _first_match(name, _HOST_BEFORE_COLLECTIVES[1:2], None)
+    elif category == Category.DEVICE_SYNC.value:
+        group = pl.lit("sync")
+    elif category == Category.COLLECTIVE.value:
+        group = _first_match(name, _COLLECTIVES, "collective")
+    return part.with_columns(kind.alias("kind"), group.alias("group"))
+
+
+def _kernel_group(name: pl.Expr, kind: str) -> pl.Expr:
+    if kind == Kind.MEMCPY.value:
+        return _first_match(name, _COPIES, "copy")
+    if kind == Kind.MEMSET.value:
+        return pl.lit("fill")
+    if kind == Kind.COMMUNICATION.value:
+        stem = pl.coalesce(name.str.extract(r"^([^(<]*(?:ccl|reduce|gather|all)[^(<]*)"), name)
+        return _first_match(stem, _KERNELS_OF_COMMUNICATION, "collective")
+    return _first_match(name, _KERNELS, "other")
+
+
+def classify_names(names: pl.DataFrame) -> pl.DataFrame:
+    """Add or replace the columns `kind` and `group` of a table of names.
+
+    Args:
+        names: At least `name` and `category` (see `schema.NAMES`).
+
+    Returns:
+        The same rows in the same order.
+    """
+    rows = names.drop("kind", "group", strict=False).with_row_index("__row")
+    parts = [
+        _classify_part(part, str(category))
+        for (category,), part in rows.group_by(["category"], maintain_order=True)
+    ]
+    if not parts:
+        return names.with_columns(
+            pl.lit(None, KIND).alias("kind"), pl.lit(None, pl.String).alias("group")
+        )
+    return (
+        pl.concat(parts)
+        .sort("__row")
+        .drop("__row")
+        .with_columns(pl.col("kind").cast(KIND), pl.col("group").cast(pl.String))
+    )
+
+
+def collective_group(word: pl.Expr) -> pl.Expr:
+    """The group of a collective, from a word such as "allreduce" or "_allgather_base".
+
+    It reads the metadata `Collective name` of torch, and the names of c10d operations alike.
+    """
+    return _first_match(word, _COLLECTIVES, "collective")
+
+
+def classify_by_metadata(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Find the kernels that their own metadata calls communication.
+
+    Metadata goes before names: RCCL often names nothing but `ncclDevKernel_Generic`, and a new
+    library's name may be unknown, while torch writes `Collective name` into the arguments.
+
+    Args:
+        kernels: `event` and `args` (the JSON text) of events of category `kernel`.
+
+    Returns:
+        `event`, `kind` and `group` of those kernels alone.
+    """
+    word = pl.col("args").str.extract(r'"Collective name"\s*:\s*"([^"]+)"')
+    return (
+        kernels.lazy()
+        .filter(pl.col("args").str.contains('"Collective name"', literal=True))
+        .select("event", word.alias("word"))
+        .filter(pl.col("word").is_not_null())
+        .select(
+            "event",
+            pl.lit(Kind.COMMUNICATION.value).cast(KIND).alias("kind"),
+            collective_group(pl.col("word")).alias("group"),
+        )
+        .collect()
+    )
