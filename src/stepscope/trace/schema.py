@@ -120,6 +120,7 @@ FLOWS: dict[str, pl.DataType | type[pl.DataType]] = {
     "lane_id": pl.UInt32,
     "time_ns": pl.Int64,
     "phase": pl.String,  # "s" start, "t" step, "f" end
+    "args": pl.String,  # null nearly always: recorders write none
 }
 """Ends of arrows between events (`ph` s, t, f)."""
 

@@ -1,0 +1,560 @@
+"""Turns the events of a file, stretch by stretch, into the tables of `schema.py`.
+
+Everything that gives an event its meaning happens here, once for both readers: phases become
+tables, pairs of beginnings and ends become durations, names and lanes get their numbers in the
+order of their first appearance.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK, category_of
+from stepscope.trace.classify import classify_names
+from stepscope.trace.problems import Problems
+from stepscope.trace.rows import (
+    HAS_BYTES,
+    HAS_CORRELATION,
+    HAS_DEVICE,
+    HAS_DURATION,
+    HAS_EXTERNAL,
+    HAS_FLOW,
+    HAS_STREAM,
+    HAS_TIME,
+    INT64_MAX,
+    LanePair,
+    NamePair,
+    Rows,
+)
+from stepscope.trace.schema import (
+    ARGS,
+    CATEGORY,
+    COUNTERS,
+    EVENTS,
+    FLOWS,
+    INSTANTS,
+    LANES,
+    METADATA,
+    NAMES,
+    Category,
+)
+from stepscope.trace.tables import Tables
+
+_CATEGORIES = list(Category)
+_CATEGORY_VALUES = pl.Series("category", [category.value for category in _CATEGORIES], CATEGORY)
+_CODES = {category: code for code, category in enumerate(_CATEGORIES)}
+
+_UNKNOWN, _EVENT, _INSTANT, _COUNTER, _FLOW, _METADATA, _BEGIN, _END = range(8)
+_ROLES = np.zeros(256, np.uint8)
+for _role, _phases in (
+    (_EVENT, "X"),
+    (_INSTANT, "iIRn"),
+    (_COUNTER, "C"),
+    (_FLOW, "stf"),
+    (_METADATA, "M"),
+    (_BEGIN, "BbS"),
+    (_END, "EeF"),
+):
+    for _phase in _phases:
+        _ROLES[ord(_phase)] = _role
+_NAMED = np.isin(np.arange(8), (_EVENT, _INSTANT, _COUNTER, _FLOW, _BEGIN))
+_ASYNCHRONOUS = frozenset(map(ord, "bSeF"))
+
+_PHASE_WORDS = pl.Series([chr(code) for code in range(128)] + ["?"] * 128)
+
+_is_gpu_category = np.array([category in GPU_CATEGORIES for category in _CATEGORIES])
+_is_gpu_work = np.array([category in GPU_WORK for category in _CATEGORIES])
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows for the tables that grow with the file, ready to be appended."""
+
+    events: pl.DataFrame
+    args: pl.DataFrame
+    instants: pl.DataFrame
+    counters: pl.DataFrame
+    flows: pl.DataFrame
+
+
+@dataclass(frozen=True)
+class _Ids:
+    """Numbers of names and lanes, row for row."""
+
+    name: npt.NDArray[np.uint32]
+    lane: npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A beginning that waits for its end."""
+
+    name: int
+    time_ns: int
+    values: tuple[int, ...]
+    args: str | None
+
+
+def _nullable(
+    values: npt.NDArray[Any], present: npt.NDArray[np.bool_], dtype: Any, name: str
+) -> pl.Series:
+    """A column with nulls where a value is not present."""
+    column = pl.Series(name, values).cast(dtype, strict=False)
+    if present.all():
+        return column
+    return pl.select(
+        pl.when(pl.Series(present)).then(column).otherwise(pl.lit(None, dtype)).alias(name)
+    ).to_series()
+
+
+def _lane_number(text: str | None) -> int | None:
+    """The device or stream number in a pid or tid: `7`, or `stream 7` as of 2021."""
+    if text is None:
+        return None
+    digits = text.removeprefix("stream ").strip()
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None
+
+
+class Assembler:
+    """Collects the tables of one file from consecutive `Rows`."""
+
+    def __init__(self) -> None:
+        self.problems = Problems()
+        self.metadata: list[tuple[str, str]] = []
+        self._names: dict[NamePair, int] = {}
+        self._lanes: dict[LanePair, int] = {}
+        self._name_category: list[int] = []
+        self._lane_device: list[int] = []  # -1: none in the pid
+        self._lane_stream: list[int] = []
+        self._gpu_lanes: dict[int, tuple[int | None, int | None]] = {}
+        self._open: dict[int, list[_Open]] = {}
+        self._process_names: dict[str | None, str] = {}
+        self._thread_names: dict[LanePair, str] = {}
+        self._events = 0
+        self._latest_ns = 0
+
+    # -- names and lanes -------------------------------------------------------------------
+
+    def _name_ids(self, rows: Rows, named: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
+        known = np.array([self._names.get(pair, -1) for pair in rows.names], np.int64)
+        for index in _first_appearances(rows.name[named], known):
+            pair = rows.names[index]
+            known[index] = self._names[pair] = len(self._names)
+            self._name_category.append(_CODES[category_of(pair[1])])
+        return np.where(known < 0, 0, known).astype(np.uint32)[rows.name]
+
+    def _lane_ids(self, rows: Rows, named: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
+        lanes, of_row = _with_asynchronous_lanes(rows)
+        known = np.array([self._lanes.get(pair, -1) for pair in lanes], np.int64)
+        for index in _first_appearances(of_row[named], known):
+            pid, tid = lanes[index]
+            known[index] = self._lanes[pid, tid] = len(self._lanes)
+            device, stream = _lane_number(pid), _lane_number(tid)
+            self._lane_device.append(-1 if device is None or device >= 2**31 else device)
+            self._lane_stream.append(-1 if stream is None else stream)
+        return np.where(known < 0, 0, known).astype(np.uint32)[of_row]
+
+    # -- stretches -------------------------------------------------------------------------
+
+    def add(self, rows: Rows) -> Chunk:
+        """Appends consecutive events, and returns what they add to the tables."""
+        self.problems.merge(rows.problems)
+        role = _ROLES[rows.phase]
+        named = _NAMED[role]
+        name_id = self._name_ids(rows, named)
+        lane_id = self._lane_ids(rows, named)
+        has_time = (rows.flags & HAS_TIME) != 0
+        self._count(rows, "no_phase", rows.phase == 0)
+        self._count(rows, "phase_not_kept", (role == _UNKNOWN) & (rows.phase != 0))
+        needs_time = named | (role == _END)
+        self._count(rows, "no_time", needs_time & ~has_time)
+
+        for index in np.flatnonzero(role == _METADATA):
+            self._add_metadata(rows, int(index))
+        return Chunk(
+            *self._event_tables(rows, role, has_time, _Ids(name_id, lane_id)),
+            self._moments(rows, (role == _INSTANT) & has_time, name_id, lane_id, INSTANTS),
+            self._moments(rows, (role == _COUNTER) & has_time, name_id, lane_id, COUNTERS),
+            self._flows(rows, (role == _FLOW) & has_time, name_id, lane_id),
+        )
+
+    def _count(self, rows: Rows, kind: str, wrong: npt.NDArray[np.bool_]) -> None:
+        count = int(np.count_nonzero(wrong))
+        if count:
+            self.problems.add(kind, int(rows.place[np.argmax(wrong)]), count)
+
+    def _event_tables(
+        self,
+        rows: Rows,
+        role: npt.NDArray[np.uint8],
+        has_time: npt.NDArray[np.bool_],
+        ids: _Ids,
+    ) -> tuple[pl.DataFrame, pl.DataFrame]:
+        name_id, lane_id = ids.name, ids.lane
+        codes = np.array(self._name_category, np.uint8)
+        code = codes[name_id] if len(codes) else np.zeros(len(rows), np.uint8)
+        complete = (role == _EVENT) & has_time
+        dur = rows.dur_ns.copy()
+        dur[(rows.flags & HAS_DURATION) == 0] = 0
+        never_ran = complete & _is_gpu_work[code] & (rows.time_ns == 0) & (dur == 0)
+        self._count(rows, "zero_time", never_ran)
+        complete &= ~never_ran
+        self._count(rows, "no_duration", complete & ((rows.flags & HAS_DURATION) == 0))
+        self._count(rows, "negative_duration", complete & (dur < 0))
+        dur[dur < 0] = 0
+        too_long = complete & (rows.time_ns > 0) & (dur > INT64_MAX - rows.time_ns)
+        self._count(rows, "overflowed_duration", too_long)
+        dur[too_long] = 0
+
+        at = np.flatnonzero(complete)
+        frame = self._frame(rows, at, code, ids, dur)
+        args = rows.args.gather(at) if len(at) < len(rows) else rows.args
+        paired = np.flatnonzero(((role == _BEGIN) | (role == _END)) & has_time)
+        if len(paired):
+            closed, closed_args, places = self._pair(rows, paired, name_id, lane_id)
+            order = np.argsort(np.concatenate([at, places]), kind="stable")
+            frame = pl.concat([frame, closed])[order]
+            args = pl.concat([args, closed_args]).gather(order)
+        if len(frame):
+            ends = frame["start_ns"].to_numpy() + frame["dur_ns"].to_numpy()
+            self._latest_ns = max(self._latest_ns, int(ends.max()))
+        return self._numbered(frame, args)
+
+    def _numbered(self, frame: pl.DataFrame, args: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
+        number = pl.Series(
+            "event", np.arange(self._events, self._events + len(frame), dtype=np.int64)
+        )
+        self._events += len(frame)
+        events = frame.insert_column(0, number)
+        return events, pl.DataFrame({"event": number, "args": args}, schema=ARGS)
+
+    def _frame(
+        self,
+        rows: Rows,
+        at: npt.NDArray[np.intp],
+        code: npt.NDArray[np.uint8],
+        ids: _Ids,
+        dur: npt.NDArray[np.int64],
+    ) -> pl.DataFrame:
+        """The complete events of some rows as `events` without their numbers."""
+        name_id, lane_id = ids.name, ids.lane
+        if len(at) < len(rows):
+            code, name_id, lane_id, dur = code[at], name_id[at], lane_id[at], dur[at]
+            flags, time_ns = rows.flags[at], rows.time_ns[at]
+            correlation, external = rows.correlation[at], rows.external_id[at]
+            device, stream, size = rows.device[at], rows.stream[at], rows.bytes[at]
+        else:
+            flags, time_ns = rows.flags, rows.time_ns
+            correlation, external = rows.correlation, rows.external_id
+            device, stream, size = rows.device, rows.stream, rows.bytes
+        gpu = _is_gpu_category[code]
+        lane_device = np.array(self._lane_device or [-1], np.int64)[lane_id]
+        lane_stream = np.array(self._lane_stream or [-1], np.int64)[lane_id]
+        device = np.where((flags & HAS_DEVICE) != 0, device, lane_device)
+        stream = np.where((flags & HAS_STREAM) != 0, stream, lane_stream)
+        has_device = gpu & (device >= 0) & (device < 2**31)
+        has_stream = gpu & (stream >= 0)
+        has_size = _is_gpu_work[code] & ((flags & HAS_BYTES) != 0) & (size >= 0)
+        device = np.where(has_device, device, -1)
+        stream = np.where(has_stream, stream, -1)
+        self._note_gpu_lanes(lane_id, np.flatnonzero(gpu), device, stream)
+        return pl.DataFrame(
+            [
+                pl.Series("name_id", name_id),
+                _categories(code),
+                pl.Series("lane_id", lane_id),
+                pl.Series("start_ns", time_ns),
+                pl.Series("dur_ns", dur),
+                _nullable(correlation, (flags & HAS_CORRELATION) != 0, pl.UInt64, "correlation"),
+                _nullable(external, (flags & HAS_EXTERNAL) != 0, pl.UInt64, "external_id"),
+                _nullable(device.astype(np.int32), has_device, pl.Int32, "device"),
+                _nullable(stream, has_stream, pl.Int64, "stream"),
+                _nullable(size, has_size, pl.Int64, "bytes"),
+            ]
+        )
+
+    def _note_gpu_lanes(
+        self,
+        lane_id: npt.NDArray[np.uint32],
+        at: npt.NDArray[np.intp],
+        device: npt.NDArray[np.int64],
+        stream: npt.NDArray[np.int64],
+    ) -> None:
+        """Notes lanes of GPUs, with the device and stream (-1: none) of their first event."""
+        lanes, first = np.unique(lane_id[at], return_index=True)
+        for lane, index in zip(lanes.tolist(), at[first].tolist(), strict=True):
+            if lane not in self._gpu_lanes:
+                on, within = int(device[index]), int(stream[index])
+                self._gpu_lanes[lane] = (
+                    on if on >= 0 else None,
+                    within if within >= 0 else None,
+                )
+
+    # -- beginnings and ends ---------------------------------------------------------------
+
+    def _pair(
+        self,
+        rows: Rows,
+        paired: npt.NDArray[np.intp],
+        name_id: npt.NDArray[np.uint32],
+        lane_id: npt.NDArray[np.uint32],
+    ) -> tuple[pl.DataFrame, pl.Series, npt.NDArray[np.intp]]:
+        """Closes what ends in these rows; an event stands where its end stands."""
+        closed: list[tuple[_Open, int, int]] = []
+        args: list[str | None] = []
+        places: list[int] = []
+        for index, text in zip(paired.tolist(), rows.args.gather(paired), strict=True):
+            lane, time_ns = int(lane_id[index]), int(rows.time_ns[index])
+            self._latest_ns = max(self._latest_ns, time_ns)
+            if _ROLES[rows.phase[index]] == _BEGIN:
+                values = _optional_values(rows, index)
+                opened = _Open(int(name_id[index]), time_ns, values, text)
+                self._open.setdefault(lane, []).append(opened)
+                continue
+            stack = self._open.get(lane)
+            if not stack:
+                self.problems.add("unmatched_end", int(rows.place[index]))
+                continue
+            opened = stack.pop()
+            dur = time_ns - opened.time_ns
+            if dur < 0 or dur > INT64_MAX:
+                kind = "negative_duration" if dur < 0 else "overflowed_duration"
+                self.problems.add(kind, int(rows.place[index]))
+                dur = 0
+            closed.append((opened, lane, dur))
+            args.append(_merged_args(opened.args, text))
+            places.append(index)
+        series = pl.Series("args", args, pl.String)
+        return self._closed_frame(closed), series, np.array(places, np.intp)
+
+    def _closed_frame(self, closed: list[tuple[_Open, int, int]]) -> pl.DataFrame:
+        """Finished pairs in the columns of `_frame`."""
+        values = [opened.values for opened, _, _ in closed]
+        columns = np.array(values, object).reshape(len(closed), 6).T
+        count = len(closed)
+        rows = Rows(
+            phase=np.full(count, ord("X"), np.uint8),
+            flags=columns[0].astype(np.uint32),
+            name=np.zeros(count, np.int32),
+            lane=np.zeros(count, np.int32),
+            time_ns=np.array([opened.time_ns for opened, _, _ in closed], np.int64),
+            dur_ns=np.zeros(count, np.int64),
+            flow_id=np.zeros(count, np.uint64),
+            correlation=columns[1].astype(np.uint64),
+            external_id=columns[2].astype(np.uint64),
+            device=columns[3].astype(np.int64),
+            stream=columns[4].astype(np.int64),
+            bytes=columns[5].astype(np.int64),
+            place=np.zeros(count, np.int64),
+            args=pl.Series("args", [], pl.String),
+            names=[],
+            lanes=[],
+        )
+        names = np.array([opened.name for opened, _, _ in closed], np.uint32)
+        lanes = np.array([lane for _, lane, _ in closed], np.uint32)
+        durations = np.array([dur for _, _, dur in closed], np.int64)
+        code = np.array(self._name_category or [0], np.uint8)[names]
+        return self._frame(rows, np.arange(count), code, _Ids(names, lanes), durations)
+
+    def close(self) -> Chunk:
+        """Ends the file: what is still open ends with the latest time seen."""
+        left = [
+            (opened.time_ns, lane, opened)
+            for lane, stack in sorted(self._open.items())
+            for opened in stack
+        ]
+        self._open.clear()
+        self.problems.add("unclosed", None, len(left))
+        closed = [
+            (opened, lane, max(0, min(self._latest_ns - time_ns, INT64_MAX)))
+            for time_ns, lane, opened in left
+        ]
+        series = pl.Series("args", [opened.args for opened, _, _ in closed], pl.String)
+        frame = self._closed_frame(closed)
+        return Chunk(
+            *self._numbered(frame, series),
+            pl.DataFrame(schema=INSTANTS),
+            pl.DataFrame(schema=COUNTERS),
+            pl.DataFrame(schema=FLOWS),
+        )
+
+    # -- the other tables ------------------------------------------------------------------
+
+    def _moments(
+        self,
+        rows: Rows,
+        wanted: npt.NDArray[np.bool_],
+        name_id: npt.NDArray[np.uint32],
+        lane_id: npt.NDArray[np.uint32],
+        schema: dict[str, Any],
+    ) -> pl.DataFrame:
+        at = np.flatnonzero(wanted)
+        if not len(at):
+            return pl.DataFrame(schema=schema)
+        return pl.DataFrame(
+            {
+                "name_id": name_id[at],
+                "lane_id": lane_id[at],
+                "time_ns": rows.time_ns[at],
+                "args": rows.args.gather(at),
+            },
+            schema=schema,
+        )
+
+    def _flows(
+        self,
+        rows: Rows,
+        wanted: npt.NDArray[np.bool_],
+        name_id: npt.NDArray[np.uint32],
+        lane_id: npt.NDArray[np.uint32],
+    ) -> pl.DataFrame:
+        at = np.flatnonzero(wanted)
+        if not len(at):
+            return pl.DataFrame(schema=FLOWS)
+        present = (rows.flags[at] & HAS_FLOW) != 0
+        phases = _PHASE_WORDS.gather(rows.phase[at])
+        return pl.DataFrame(
+            {
+                "flow_id": _nullable(rows.flow_id[at], present, pl.UInt64, "flow_id"),
+                "name_id": name_id[at],
+                "lane_id": lane_id[at],
+                "time_ns": rows.time_ns[at],
+                "phase": phases,
+                "args": rows.args.gather(at),
+            },
+            schema=FLOWS,
+        )
+
+    def _add_metadata(self, rows: Rows, index: int) -> None:
+        """Names of processes and threads; anything else goes to `metadata`, sort orders aside."""
+        name = rows.names[int(rows.name[index])][0]
+        pid, tid = rows.lanes[int(rows.lane[index])]
+        text = rows.args[index]
+        if name.endswith("_sort_index"):
+            return
+        if name in ("process_name", "thread_name"):
+            value = _object(text).get("name")
+            if isinstance(value, str):
+                if name == "process_name":
+                    self._process_names[pid] = value
+                else:
+                    self._thread_names[pid, tid] = value
+                return
+        entry = (f"{name} (pid {pid}, tid {tid})", text or "null")
+        if entry not in self.metadata:
+            self.metadata.append(entry)
+
+    def names_table(self) -> pl.DataFrame:
+        """`names`, without what the classifier adds."""
+        names = list(self._names)
+        return pl.DataFrame(
+            {
+                "name_id": np.arange(len(names), dtype=np.uint32),
+                "name": pl.Series([name for name, _ in names], dtype=pl.String),
+                "raw_category": pl.Series([category for _, category in names], dtype=pl.String),
+                "category": _categories(np.array(self._name_category, np.uint8)),
+            }
+        )
+
+    def lanes_table(self) -> pl.DataFrame:
+        """`lanes`."""
+        pairs: Sequence[LanePair] = list(self._lanes)
+        nothing = (None, None)
+        gpu = [self._gpu_lanes.get(lane, nothing) for lane in range(len(pairs))]
+        return pl.DataFrame(
+            {
+                "lane_id": np.arange(len(pairs), dtype=np.uint32),
+                "pid": [pid for pid, _ in pairs],
+                "tid": [tid for _, tid in pairs],
+                "is_gpu": [lane in self._gpu_lanes for lane in range(len(pairs))],
+                "device": [device for device, _ in gpu],
+                "stream": [stream for _, stream in gpu],
+                "process_name": [self._process_names.get(pid) for pid, _ in pairs],
+                "thread_name": [self._thread_names.get(pair) for pair in pairs],
+            },
+            schema=LANES,
+        )
+
+    def tables(self, chunks: Sequence[Chunk]) -> Tables:
+        """All tables of the file, from what `add` and `close` returned, in that order."""
+
+        def whole(table: str, schema: dict[str, Any]) -> pl.DataFrame:
+            parts = [getattr(chunk, table) for chunk in chunks]
+            parts = [part for part in parts if len(part)]
+            return pl.concat(parts) if parts else pl.DataFrame(schema=schema)
+
+        return Tables(
+            events=whole("events", EVENTS),
+            args=whole("args", ARGS),
+            names=classified(self.names_table()),
+            lanes=self.lanes_table(),
+            instants=whole("instants", INSTANTS),
+            counters=whole("counters", COUNTERS),
+            flows=whole("flows", FLOWS),
+            metadata=pl.DataFrame(self.metadata, schema=METADATA, orient="row"),
+            problems=self.problems.frame(),
+        )
+
+
+def classified(names: pl.DataFrame) -> pl.DataFrame:
+    """`names` complete: with `kind` and `group` from the classifier."""
+    return classify_names(names).select(list(NAMES)).cast(NAMES)  # type: ignore[arg-type]
+
+
+def _categories(code: npt.NDArray[np.uint8]) -> pl.Series:
+    return _CATEGORY_VALUES.gather(code)
+
+
+def _first_appearances(ids: npt.NDArray[np.int32], known: npt.NDArray[np.int64]) -> Sequence[int]:
+    """Those of the `ids` that `known` marks as new (-1), in the order of their appearance."""
+    if not len(known) or known.min() >= 0:
+        return []
+    new = ids[known[ids] < 0]
+    distinct, first = np.unique(new, return_index=True)
+    return [int(index) for index in distinct[np.argsort(first)]]
+
+
+def _with_asynchronous_lanes(rows: Rows) -> tuple[list[LanePair], npt.NDArray[np.int32]]:
+    """Lanes of rows, where asynchronous events stand on lanes of their own, one per identifier."""
+    at = np.flatnonzero(np.isin(rows.phase, list(_ASYNCHRONOUS)))
+    if not len(at):
+        return rows.lanes, rows.lane
+    lanes = dict(zip(rows.lanes, range(len(rows.lanes)), strict=True))
+    of_row = rows.lane.copy()
+    for index in at.tolist():
+        pid, tid = rows.lanes[int(rows.lane[index])]
+        category = rows.names[int(rows.name[index])][1]
+        number = int(rows.flow_id[index]) if rows.flags[index] & HAS_FLOW else f"tid {tid}"
+        key = (pid, f"async {category or ''}:{number}")
+        of_row[index] = lanes.setdefault(key, len(lanes))
+    return list(lanes), of_row
+
+
+def _optional_values(rows: Rows, index: int) -> tuple[int, ...]:
+    return (
+        int(rows.flags[index]) | HAS_DURATION,
+        int(rows.correlation[index]),
+        int(rows.external_id[index]),
+        int(rows.device[index]),
+        int(rows.stream[index]),
+        int(rows.bytes[index]),
+    )
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    value = json.loads(text) if text else {}
+    return value if isinstance(value, dict) else {}
+
+
+def _merged_args(begin: str | None, end: str | None) -> str | None:
+    """Arguments of a pair: those of both sides, the end's where they differ."""
+    if end is None or begin is None:
+        return begin if end is None else end
+    return json.dumps(_object(begin) | _object(end), ensure_ascii=False)

@@ -1,0 +1,62 @@
+"""The words that recorders of every vendor and age use for what they recorded, as one set."""
+
+from __future__ import annotations
+
+from stepscope.trace.schema import Category
+
+_WORDS = {
+    # PyTorch before 2022 wrote these with a capital.
+    "Operator": Category.CPU_OP,
+    "Kernel": Category.KERNEL,
+    "Runtime": Category.RUNTIME,
+    "Memcpy": Category.GPU_MEMCPY,
+    "Memset": Category.GPU_MEMSET,
+    "Python": Category.PYTHON_FUNCTION,
+    "User Annotation": Category.USER_ANNOTATION,
+    "Overhead": Category.OVERHEAD,
+    "Trace": Category.SPAN,
+    "cpu_op": Category.CPU_OP,
+    "user_annotation": Category.USER_ANNOTATION,
+    "python_function": Category.PYTHON_FUNCTION,
+    "kernel": Category.KERNEL,
+    "gpu_memcpy": Category.GPU_MEMCPY,
+    "gpu_memset": Category.GPU_MEMSET,
+    "gpu_user_annotation": Category.GPU_USER_ANNOTATION,
+    "overhead": Category.OVERHEAD,
+    "collective_comm": Category.COLLECTIVE,
+    "cuda_sync": Category.DEVICE_SYNC,
+    "cuda_event": Category.DEVICE_SYNC,
+    "xpu_sync": Category.DEVICE_SYNC,
+    "mtia_ccp_events": Category.KERNEL,
+    "hpu_op": Category.RUNTIME,  # recorded on the host
+}
+
+GPU_CATEGORIES = (
+    Category.KERNEL,
+    Category.GPU_MEMCPY,
+    Category.GPU_MEMSET,
+    Category.GPU_USER_ANNOTATION,
+    Category.DEVICE_SYNC,
+)
+"""What stands on the lanes of a device; of these only the first three are GPU work."""
+
+GPU_WORK = (Category.KERNEL, Category.GPU_MEMCPY, Category.GPU_MEMSET)
+"""What keeps a device busy."""
+
+
+def category_of(word: str | None) -> Category:
+    """The category that a recorder's word stands for.
+
+    Runtimes and drivers are recognised by the end of the word (`cuda_runtime`, `mtia_runtime`,
+    `privateuse1_driver`, …), so that new devices need no change here.
+    """
+    if word is None:
+        return Category.OTHER
+    known = _WORDS.get(word)
+    if known is not None:
+        return known
+    if word.endswith("_runtime"):
+        return Category.RUNTIME
+    if word.endswith("_driver"):
+        return Category.DRIVER
+    return Category.OTHER

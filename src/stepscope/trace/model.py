@@ -1,0 +1,233 @@
+"""A trace as analyses receive it: lazy tables, and what is asked of every trace."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from stepscope.errors import UsageError
+from stepscope.trace.schema import Category
+from stepscope.trace.tables import Tables
+
+_STEP_PATTERN = r"^ProfilerStep\s*#(\d+)$"
+_HOST_STEP_CATEGORIES = [
+    Category.USER_ANNOTATION.value,
+    Category.CPU_OP.value,  # before 2023 the annotation was recorded as an operator
+    Category.OTHER.value,
+]
+
+STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "step": pl.Int32,
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+    "lane_id": pl.UInt32,
+}
+"""Host steps: `end_ns` is the start of the next step, and of the last step its own end."""
+
+DEVICES: dict[str, pl.DataType | type[pl.DataType]] = {
+    "device": pl.Int32,
+    "name": pl.String,
+    "total_memory_bytes": pl.Int64,
+    "multiprocessors": pl.Int64,
+    "is_used": pl.Boolean,  # this trace has events on it
+    "properties": pl.String,  # everything the file says about it, as JSON
+}
+"""GPUs that the file describes, and those that it has events of."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The tables of one trace file. Columns and units: `stepscope.trace.schema`.
+
+    Frames are lazy: nothing is read before it is collected.
+
+    Attributes:
+        path: Where the trace was read from, for messages.
+        events: One row per duration.
+        args: The remaining arguments of each event, as JSON text.
+        names: Distinct names, classified.
+        instants: Moments without duration.
+        counters: Sampled values.
+        flows: Ends of arrows between events.
+        metadata: Everything outside the events, as JSON text by key.
+        lanes: CPU threads and GPU streams.
+        problems: What was repaired, skipped or looks wrong, with counts and first places.
+        store: The directory of Parquet files that the frames read from; None: in memory.
+    """
+
+    path: str
+    events: pl.LazyFrame
+    args: pl.LazyFrame
+    names: pl.LazyFrame
+    instants: pl.LazyFrame
+    counters: pl.LazyFrame
+    flows: pl.LazyFrame
+    metadata: pl.LazyFrame
+    lanes: pl.DataFrame
+    problems: pl.DataFrame
+    store: Path | None = None
+
+    @classmethod
+    def from_tables(cls, tables: Tables, path: str) -> Trace:
+        """A trace whose tables are in memory."""
+        return cls(
+            path=path,
+            events=tables.events.lazy(),
+            args=tables.args.lazy(),
+            names=tables.names.lazy(),
+            instants=tables.instants.lazy(),
+            counters=tables.counters.lazy(),
+            flows=tables.flows.lazy(),
+            metadata=tables.metadata.lazy(),
+            lanes=tables.lanes,
+            problems=tables.problems,
+        )
+
+    def tables(self) -> Tables:
+        """All tables, read into memory."""
+        return Tables(
+            events=self.events.collect(),
+            args=self.args.collect(),
+            names=self.names.collect(),
+            lanes=self.lanes,
+            instants=self.instants.collect(),
+            counters=self.counters.collect(),
+            flows=self.flows.collect(),
+            metadata=self.metadata.collect(),
+            problems=self.problems,
+        )
+
+    @cached_property
+    def derived(self) -> pl.LazyFrame:
+        """What follows from the tables, row for row beside `events`; computed on first use."""
+        from stepscope.trace.derive import derive
+
+        return derive(self.tables()).lazy()
+
+    @cached_property
+    def header(self) -> dict[str, Any]:
+        """`metadata` with its values parsed; of a key that occurs twice, the last."""
+        rows = self.metadata.collect().iter_rows()
+        return {key: json.loads(value) for key, value in rows}
+
+    @property
+    def base_time_ns(self) -> int:
+        """What to add to the times of this trace to get Unix time; 0 where the file has no base.
+
+        Recorders since 2024 write times relative to such a base (`baseTimeNanoseconds`); all
+        `*_ns` columns are as in the file.
+        """
+        base = self.header.get("baseTimeNanoseconds", 0)
+        return base if isinstance(base, int) else 0
+
+    @cached_property
+    def steps(self) -> pl.DataFrame:
+        """Host steps in order of time, with the columns of `STEPS`.
+
+        Step N lasts from the start of `ProfilerStep#N` on the main thread to the start of the next
+        one, the last step to its own end, so that steps divide the thread's time without gaps or
+        overlaps. The main thread is the one that carries most of these annotations (then the one
+        with the earliest). Without annotations there are no steps.
+        """
+        steps = (
+            self.names.filter(
+                pl.col("name").str.contains(_STEP_PATTERN),
+                pl.col("category").cast(pl.String).is_in(_HOST_STEP_CATEGORIES),
+            )
+            .select(
+                "name_id",
+                pl.col("name")
+                .str.extract(_STEP_PATTERN)
+                .cast(pl.Int32, strict=False)
+                .alias("step"),
+            )
+            .drop_nulls()
+            .collect()
+        )
+        if not len(steps):
+            return pl.DataFrame(schema=STEPS)
+        marks = (
+            self.events.filter(pl.col("name_id").is_in(steps["name_id"].implode()))
+            .select("name_id", "lane_id", "start_ns", "dur_ns")
+            .collect()
+            .join(steps, on="name_id")
+        )
+        if not len(marks):
+            return pl.DataFrame(schema=STEPS)
+        main = (
+            marks.group_by("lane_id")
+            .agg(pl.col("step").n_unique().alias("steps"), pl.col("start_ns").min())
+            .sort("steps", "start_ns", "lane_id", descending=[True, False, False])["lane_id"][0]
+        )
+        return (
+            marks.filter(pl.col("lane_id") == main)
+            .sort("start_ns", "dur_ns", descending=[False, True])
+            .unique("step", keep="first", maintain_order=True)
+            .with_columns(
+                end_ns=pl.col("start_ns").shift(-1).fill_null(pl.col("start_ns") + pl.col("dur_ns"))
+            )
+            .select(list(STEPS))
+        )
+
+    @cached_property
+    def devices(self) -> pl.DataFrame:
+        """GPUs, with the columns of `DEVICES`."""
+        described = self.header.get("deviceProperties")
+        found: dict[int, dict[str, Any]] = {}
+        for entry in described if isinstance(described, list) else []:
+            if isinstance(entry, dict) and isinstance(entry.get("id"), int):
+                found.setdefault(entry["id"], entry)
+        used = set(self.lanes["device"].drop_nulls().to_list())
+        rows = []
+        for device in sorted(found.keys() | used):
+            entry = found.get(device, {})
+            rows.append(
+                (
+                    device,
+                    entry.get("name") if isinstance(entry.get("name"), str) else None,
+                    _integer(entry.get("totalGlobalMem")),
+                    _integer(entry.get("numSms")),
+                    device in used,
+                    json.dumps(entry) if entry else None,
+                )
+            )
+        return pl.DataFrame(rows, schema=DEVICES, orient="row")
+
+    def arguments(self, event: int) -> dict[str, Any]:
+        """The arguments of one event.
+
+        Args:
+            event: Its number, `events.event`.
+
+        Returns:
+            Keys and values as in the file; empty where the event has none. Arguments that are no
+            JSON object stand under the key "args".
+
+        Raises:
+            UsageError: There is no such event.
+        """
+        found = self.args.filter(pl.col("event") == event).collect()
+        if not len(found):
+            raise UsageError(f"{self.path}: there is no event {event}")
+        text = found["args"][0]
+        value = {} if text is None else json.loads(text)
+        return value if isinstance(value, dict) else {"args": value}
+
+    def sql(self, query: str) -> pl.DataFrame:
+        """Answers a SQL query over the views of this trace (`stepscope query --list`).
+
+        Raises:
+            UsageError: The query is wrong, or does anything but read.
+        """
+        from stepscope.trace.sql import run_sql
+
+        return run_sql(self, query)
+
+
+def _integer(value: object) -> int | None:
+    return value if isinstance(value, int) and abs(value) < 2**63 else None

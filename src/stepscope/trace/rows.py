@@ -1,0 +1,126 @@
+"""What both Kineto readers make of a stretch of a file, before it becomes tables.
+
+The tolerant reader and the compiled scanner agree when they agree on these columns: everything
+after them is shared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.trace.problems import Problems
+
+# Bits of `Rows.flags`: which of the optional columns have a value.
+HAS_TIME = 1
+HAS_DURATION = 2
+HAS_FLOW = 4
+HAS_CORRELATION = 8
+HAS_EXTERNAL = 16
+HAS_DEVICE = 32
+HAS_STREAM = 64
+HAS_BYTES = 128
+
+INT64_MAX = 2**63 - 1
+INT64_MIN = -(2**63)
+UINT64_MAX = 2**64 - 1
+
+NamePair = tuple[str, str | None]
+"""A name and the file's word for its category."""
+LanePair = tuple[str | None, str | None]
+"""`pid` and `tid` as text."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One element of the list of events, as the file has it; None: absent or unusable."""
+
+    phase: str | None
+    name: str
+    category: str | None
+    pid: str | None
+    tid: str | None
+    time_ns: int | None
+    dur_ns: int | None
+    flow_id: int | None
+    correlation: int | None
+    external_id: int | None
+    device: int | None
+    stream: int | None
+    bytes: int | None
+    args: str | None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Consecutive events of a file as columns, row for row, in file order.
+
+    `name` and `lane` index `names` and `lanes`, which hold each distinct pair of these rows.
+    `place` is the byte offset of each event in the uncompressed file.
+    """
+
+    phase: npt.NDArray[np.uint8]
+    flags: npt.NDArray[np.uint32]
+    name: npt.NDArray[np.int32]
+    lane: npt.NDArray[np.int32]
+    time_ns: npt.NDArray[np.int64]
+    dur_ns: npt.NDArray[np.int64]
+    flow_id: npt.NDArray[np.uint64]
+    correlation: npt.NDArray[np.uint64]
+    external_id: npt.NDArray[np.uint64]
+    device: npt.NDArray[np.int64]
+    stream: npt.NDArray[np.int64]
+    bytes: npt.NDArray[np.int64]
+    place: npt.NDArray[np.int64]
+    args: pl.Series
+    names: list[NamePair]
+    lanes: list[LanePair]
+    problems: Problems = field(default_factory=Problems)
+
+    def __len__(self) -> int:
+        return len(self.phase)
+
+
+def phase_code(phase: str | None) -> int:
+    """A phase as one byte; 0 for none, 255 for what is no single ASCII character."""
+    if phase is None:
+        return 0
+    return ord(phase) if len(phase) == 1 and phase < "\x7f" else 255
+
+
+def rows_from_events(events: list[Event], places: list[int], problems: Problems) -> Rows:
+    """Turns events, one by one in hand, into columns."""
+    names: dict[NamePair, int] = {}
+    lanes: dict[LanePair, int] = {}
+    name = [names.setdefault((event.name, event.category), len(names)) for event in events]
+    lane = [lanes.setdefault((event.pid, event.tid), len(lanes)) for event in events]
+    flags = np.zeros(len(events), np.uint32)
+
+    def column(attribute: str, bit: int, dtype: type[np.generic]) -> npt.NDArray[np.generic]:
+        values = [getattr(event, attribute) for event in events]
+        present = np.fromiter((value is not None for value in values), bool, len(values))
+        flags[present] |= np.uint32(bit)
+        return np.array([0 if value is None else value for value in values], dtype)
+
+    return Rows(
+        phase=np.array([phase_code(event.phase) for event in events], np.uint8),
+        name=np.array(name, np.int32),
+        lane=np.array(lane, np.int32),
+        time_ns=column("time_ns", HAS_TIME, np.int64),  # type: ignore[arg-type]
+        dur_ns=column("dur_ns", HAS_DURATION, np.int64),  # type: ignore[arg-type]
+        flow_id=column("flow_id", HAS_FLOW, np.uint64),  # type: ignore[arg-type]
+        correlation=column("correlation", HAS_CORRELATION, np.uint64),  # type: ignore[arg-type]
+        external_id=column("external_id", HAS_EXTERNAL, np.uint64),  # type: ignore[arg-type]
+        device=column("device", HAS_DEVICE, np.int64),  # type: ignore[arg-type]
+        stream=column("stream", HAS_STREAM, np.int64),  # type: ignore[arg-type]
+        bytes=column("bytes", HAS_BYTES, np.int64),  # type: ignore[arg-type]
+        flags=flags,
+        place=np.array(places, np.int64),
+        args=pl.Series("args", [event.args for event in events], pl.String),
+        names=list(names),
+        lanes=list(lanes),
+        problems=problems,
+    )

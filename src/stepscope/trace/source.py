@@ -1,0 +1,218 @@
+"""Opens what a trace may come as: a path, an fsspec URL or a binary stream, compressed or not.
+
+Nothing goes by a file's name: compression is found by the first bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Protocol, cast
+
+from stepscope.errors import UnreadableInputError
+from stepscope.trace.problems import Problems
+
+BLOCK_BYTES = 4 * 1024 * 1024
+"""How much of a file is in hand at once, uncompressed."""
+
+Location = str | os.PathLike[str] | IO[bytes]
+"""A path, an fsspec URL (`s3://…`) or a binary stream."""
+
+_GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_OTHER_COMPRESSIONS = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip"}
+SQLITE_MAGIC = b"SQLite format 3\x00"
+NSYS_REPORT_MAGIC = b"NVIDIA"
+
+
+class _Inflater(Protocol):
+    """What turns compressed bytes into plain ones, piece by piece."""
+
+    eof: bool
+    unused_data: bytes
+
+    def decompress(self, data: bytes) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class Source:
+    """Something to read a trace from.
+
+    Attributes:
+        name: For messages.
+        path: The local file; None for a URL or a stream.
+        size_bytes: Size as stored, compressed or not; None where unknown.
+        stream: Positioned at the first byte.
+        first: Its first bytes, which the stream will not give again.
+    """
+
+    name: str
+    path: Path | None
+    size_bytes: int | None
+    stream: IO[bytes]
+    first: bytes
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether the content is gzip or zstd."""
+        return self.first.startswith((_GZIP, _ZSTD))
+
+    def blocks(self, problems: Problems, size: int = BLOCK_BYTES) -> Iterator[bytes]:
+        """The uncompressed content, in order, in blocks of about `size` bytes.
+
+        A damaged or truncated compressed stream ends early, with an entry in `problems`.
+
+        Raises:
+            UnreadableInputError: The compression is not supported, or reading fails.
+        """
+        for magic, word in _OTHER_COMPRESSIONS.items():
+            if self.first.startswith(magic):
+                raise UnreadableInputError(
+                    f"{self.name}: compressed with {word}, which is not supported; "
+                    "unpack it, or pack it with gzip or zstd"
+                )
+        if self.first.startswith(_GZIP):
+            return _inflated(self._raw(size // 4), _gzip_inflater, problems, size)
+        if self.first.startswith(_ZSTD):
+            return _inflated(self._raw(size // 4), self._zstd_inflater, problems, size)
+        return self._raw(size)
+
+    def _raw(self, size: int) -> Iterator[bytes]:
+        ahead = self.first
+        while True:
+            try:
+                piece = self.stream.read(size - len(ahead))
+            except (OSError, EOFError, ValueError) as error:
+                raise UnreadableInputError(f"{self.name}: cannot be read: {error}") from error
+            if ahead:
+                piece, ahead = ahead + piece, b""
+            if not piece:
+                return
+            yield piece
+
+    def _zstd_inflater(self) -> _Inflater:
+        if sys.version_info >= (3, 14):
+            from compression import zstd
+
+            return cast(_Inflater, zstd.ZstdDecompressor())
+        try:
+            import zstandard
+        except ImportError as error:
+            raise UnreadableInputError(
+                f"{self.name}: compressed with zstd; install stepscope[zstd] to read it"
+            ) from error
+        return cast(_Inflater, zstandard.ZstdDecompressor().decompressobj())
+
+
+def _gzip_inflater() -> _Inflater:
+    from isal import isal_zlib
+
+    return cast(_Inflater, isal_zlib.decompressobj(wbits=31))
+
+
+def _inflated(
+    raw: Iterator[bytes], new_inflater: Any, problems: Problems, size: int
+) -> Iterator[bytes]:
+    """Inflates a stream of one or several members."""
+    inflater = new_inflater()
+    started = False  # the current member has had data
+    total = 0
+    pieces: list[bytes] = []
+    held = 0
+    for compressed in raw:
+        data = compressed
+        while data:
+            if inflater.eof:
+                data = data.lstrip(b"\x00")  # padding between or after members
+                if not data:
+                    break
+                inflater, started = new_inflater(), False
+            try:
+                plain = inflater.decompress(data)
+            except Exception:  # noqa: BLE001 - each library raises its own class
+                if total or held:
+                    problems.add("corrupt_stream", total + held)
+                    if held:
+                        yield b"".join(pieces)
+                    return
+                problems.add("corrupt_stream", 0)
+                return
+            started = True
+            data = inflater.unused_data if inflater.eof else b""
+            pieces.append(plain)
+            held += len(plain)
+            if held >= size:
+                yield b"".join(pieces)
+                total += held
+                pieces, held = [], 0
+    if held:
+        yield b"".join(pieces)
+        total += held
+    if started and not inflater.eof:
+        problems.add("truncated_stream", total)
+
+
+@contextmanager
+def open_source(location: Location) -> Iterator[Source]:
+    """Opens a trace for reading, and closes what it opened.
+
+    Raises:
+        UnreadableInputError: There is nothing to read; says why and what to do.
+    """
+    if hasattr(location, "read"):
+        stream = cast("IO[bytes]", location)
+        name = str(getattr(stream, "name", "<stream>"))
+        first = _first_bytes(stream, name)
+        yield Source(name, None, None, stream, first)
+        return
+    text = os.fspath(location)
+    if "://" in text:
+        with _open_url(text) as remote:
+            yield Source(text, None, None, remote, _first_bytes(remote, text))
+        return
+    path = Path(text)
+    if path.is_dir():
+        raise UnreadableInputError(
+            f"{path}: a directory, not a trace file; use open_run() or "
+            "`stepscope report` for a run directory, or name one file in it"
+        )
+    try:
+        size = path.stat().st_size
+        opened = path.open("rb")
+    except FileNotFoundError:
+        hint = "; a pattern names several files: use open_run() or `stepscope report`"
+        is_pattern = any(character in text for character in "*?[")
+        raise UnreadableInputError(f"{path}: no such file{hint if is_pattern else ''}") from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UnreadableInputError(f"{path}: cannot be opened: {reason}") from error
+    with opened:
+        yield Source(str(path), path, size, opened, _first_bytes(opened, str(path)))
+
+
+def _first_bytes(stream: IO[bytes], name: str) -> bytes:
+    try:
+        first = stream.read(64)
+    except (OSError, ValueError) as error:
+        raise UnreadableInputError(f"{name}: cannot be read: {error}") from error
+    if not isinstance(first, bytes):
+        raise UnreadableInputError(f"{name}: a text stream; open it in binary mode ('rb')")
+    if not first:
+        raise UnreadableInputError(f"{name}: empty; the recorder wrote nothing")
+    return first
+
+
+@contextmanager
+def _open_url(url: str) -> Iterator[IO[bytes]]:
+    import fsspec
+
+    try:
+        opened = fsspec.open(url, "rb").open()
+    except Exception as error:
+        raise UnreadableInputError(f"{url}: cannot be opened: {error}") from error
+    with opened:
+        yield opened
