@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from tests.support.step_records import MS, step_records
+
 from stepscope.advice.finding import Severity
-from stepscope.advice.rules import input_bound, slow_first_steps, slow_phase
+from stepscope.advice.rules import input_bound, slow_first_steps, slow_phase, uneven_steps
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.step_record import summarise_steps
-from tests.support.step_records import MS, step_records
 
 
 def subject(durations_ms, thresholds=None, **columns):
@@ -77,3 +78,27 @@ def test_a_spiking_phase_is_found_with_its_steps_even_in_the_models_work():
 def test_phases_inside_others_and_input_phases_are_left_to_others():
     phases = {"forward": 90, "forward/logging": 50, "data": 5}
     assert slow_phase.find(subject([100] * 20, phases_ms=phases)) == []
+
+
+def test_steps_that_are_slow_in_every_phase_are_uneven_and_no_phase_is_blamed():
+    durations = [60.0] * 20
+    forward, backward = [20.0] * 20, [30.0] * 20
+    for step in (9, 14):
+        durations[step], forward[step], backward[step] = 600, 200, 300
+    disturbed = subject(durations, phases_ms={"forward": forward, "backward": backward})
+    assert slow_phase.find(disturbed) == []
+    (finding,) = uneven_steps.find(disturbed)
+    assert finding.steps == (9, 14)
+    assert finding.saving_ns is None
+    assert finding.saving_reason
+    assert finding.evidence[0].value == 2 * 540 * MS
+
+
+def test_steps_that_a_slow_phase_explains_are_not_uneven_as_well():
+    forward, durations = [20.0] * 20, [60.0] * 20
+    for step in (9, 14):
+        forward[step], durations[step] = 220, 260
+    explained = subject(durations, phases_ms={"forward": forward})
+    assert slow_phase.find(explained)
+    assert uneven_steps.find(explained) == []
+    assert uneven_steps.find(subject([100] * 20)) == []

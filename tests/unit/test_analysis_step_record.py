@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.step_records import MS, step_records
 
 from stepscope.analysis.partition import Part, Partition
 from stepscope.analysis.step_record import ExcludedSteps, summarise_steps
 from stepscope.run.step_record import StepRecord
-from tests.support.step_records import MS, step_records
 
 
 def test_parts_that_do_not_add_up_are_refused():

@@ -85,8 +85,8 @@ def _from_trace(subject: Subject) -> _Measured | None:
     """The same from the ranges of a trace."""
     if subject.host is None or subject.host.partition.of(INPUT) == 0:
         return None
-    partition, steps = subject.host.partition, subject.host.steps
-    wall_ns = round(steps["wall_ns"].median())
-    without_ns = round((steps["wall_ns"] - steps["input_ns"]).median())
+    partition = subject.host.partition
+    wall_ns = subject.host.median_step_ns
+    saved_ns = wall_ns - subject.host.median_without_input_ns
     share = partition.of(INPUT) / partition.total_ns
-    return wall_ns, wall_ns - without_ns, share, "trace", steps.height
+    return wall_ns, saved_ns, share, "trace", partition.steps
