@@ -1,0 +1,148 @@
+"""The diagnosis of a run: verdict, partition of the step, findings by saving."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.rules import input_bound, slow_first_steps, slow_phase
+from stepscope.advice.subject import Subject
+from stepscope.advice.thresholds import Thresholds
+from stepscope.analysis.host_partition import HostPartition, partition_host
+from stepscope.analysis.partition import Partition
+from stepscope.analysis.step_record import StepSummary, summarise_steps
+from stepscope.errors import StepscopeError, UnreadableInputError
+from stepscope.run.reader import RankRun, Run, Window
+from stepscope.trace.load import load
+
+Rule = Callable[[Subject], list[Finding]]
+RULES: tuple[Rule, ...] = (input_bound.find, slow_phase.find, slow_first_steps.find)
+
+_ORDER = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2, Severity.INFO: 3}
+
+
+@dataclass(frozen=True)
+class RankDiagnosis:
+    """One rank.
+
+    Attributes:
+        rank: The rank.
+        steps: What its step record tells; None where there is none.
+        host: The partition of a recorded window's main thread; None where there is none.
+        window: The window that was read for it.
+        notes: What could not be read or was left out.
+    """
+
+    rank: int
+    steps: StepSummary | None
+    host: HostPartition | None
+    window: Window | None
+    notes: tuple[str, ...]
+
+    @property
+    def partition(self) -> Partition | None:
+        """The partition that a report shows: the trace's where there is one.
+
+        The record's stands in for it where the trace is missing.
+        """
+        if self.host is not None:
+            return self.host.partition
+        return self.steps.partition if self.steps is not None else None
+
+    @property
+    def step_ns(self) -> int | None:
+        """The steady step: from the record where there is one, since recording slows steps."""
+        if self.steps is not None:
+            return self.steps.median_ns
+        if self.host is not None:
+            return round(self.host.steps["wall_ns"].median())
+        return None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A run, judged.
+
+    Attributes:
+        run: The run.
+        verdict: What limits the step, in one sentence.
+        ranks: Each rank that left something, in order.
+        findings: All findings, the greatest saving first; those without one follow by severity.
+    """
+
+    run: Run
+    verdict: str
+    ranks: tuple[RankDiagnosis, ...]
+    findings: tuple[Finding, ...]
+
+
+def diagnose(run: Run, thresholds: Thresholds | None = None) -> Diagnosis:
+    """Judge a run.
+
+    Raises:
+        UnreadableInputError: Nothing in the run can be read.
+    """
+    limits = thresholds or Thresholds()
+    ranks = tuple(_diagnose_rank(rank) for rank in run.ranks)
+    if not any(rank.steps or rank.host for rank in ranks):
+        raise UnreadableInputError(f"{run.path}: nothing to judge: {_why_nothing(run, ranks)}")
+    findings: list[Finding] = []
+    for rank in ranks:
+        subject = Subject(rank.rank, rank.steps, rank.host, limits)
+        for rule in RULES:
+            findings.extend(rule(subject))
+    findings.sort(key=lambda f: (f.saving_ns is None, -(f.saving_ns or 0), _ORDER[f.severity]))
+    return Diagnosis(run, _verdict(ranks, findings), ranks, tuple(findings))
+
+
+def _diagnose_rank(rank: RankRun) -> RankDiagnosis:
+    notes = list(rank.step_problems)
+    summary = summarise_steps(rank.steps)
+    host: HostPartition | None = None
+    chosen: Window | None = None
+    # The last window is the one farthest from the start, where nothing is warming up any more.
+    for window in reversed(rank.windows):
+        if window.trace_path is None:
+            continue
+        try:
+            trace = load(window.trace_path)
+            host = partition_host(trace)
+        except StepscopeError as error:
+            notes.append(str(error))
+            continue
+        chosen = window
+        notes.extend(_problems_of(trace.problems))
+        if host is None:
+            notes.append(f"{window.trace_path}: no ProfilerStep ranges, so it shows no steps")
+            continue
+        break
+    return RankDiagnosis(rank.rank, summary, host, chosen, tuple(notes))
+
+
+def _problems_of(problems: object) -> list[str]:
+    rows = problems.collect() if hasattr(problems, "collect") else problems
+    return [f"{row['message']} ({row['count']})" for row in rows.to_dicts()]  # type: ignore[attr-defined]
+
+
+def _why_nothing(run: Run, ranks: tuple[RankDiagnosis, ...]) -> str:
+    reasons = [note for rank in ranks for note in rank.notes] + list(run.problems)
+    for rank in run.ranks:
+        if rank.manifest is not None and rank.manifest.ended:
+            reasons.append(rank.manifest.ended)
+    return "; ".join(reasons) or "no step record and no trace"
+
+
+def _verdict(ranks: tuple[RankDiagnosis, ...], findings: list[Finding]) -> str:
+    first = next(rank for rank in ranks if rank.steps or rank.host)
+    step_ns = first.step_ns or 0
+    best = findings[0] if findings and findings[0].saving_ns else None
+    if best is not None and best.saving_ns and best.saving_ns >= 0.1 * step_ns:
+        return f"{best.id}: {best.title}; mending it saves {best.saving_ns / step_ns:.0%} of it"
+    partition = first.partition
+    if partition is None or not partition.parts:
+        return "no finding with a saving of a tenth of the step or more"
+    largest = max(partition.parts, key=lambda part: part.total_ns)
+    return (
+        f"nothing stands out: most of the step is {largest.name} ({partition.share(largest):.0%})"
+    )

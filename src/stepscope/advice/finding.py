@@ -1,0 +1,72 @@
+"""A finding: what is wrong, how it was seen, what mending it saves, and how to mend it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+DOCS_FOLDER = "docs/findings"
+
+
+class Severity(str, Enum):
+    """How much a finding matters."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+    INFO = "info"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One observation that a finding rests on.
+
+    Attributes:
+        label: What was observed.
+        value: The number: nanoseconds where the unit is "ns", bytes where it is "bytes".
+        unit: "ns", "bytes", "share" (0 to 1), "count", "factor", or "text".
+    """
+
+    label: str
+    value: int | float | str
+    unit: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong, with its evidence, the saving it promises, and the advice.
+
+    Attributes:
+        id: The rule that found it; also the name of its page under docs/findings.
+        title: What is wrong, in a few words.
+        severity: How much it matters.
+        rank: The rank that it was found on.
+        saving_ns: Nanoseconds per step that mending it saves, or None.
+        saving_reason: Why no saving per step can be given; empty where there is one.
+        assumption: What the saving takes for granted.
+        predicted_step_ns: The step after mending; None where there is no saving.
+        evidence: What it rests on.
+        steps: Numbers of steps in which it shows best; empty where it shows in all.
+        advice: What to do, in one or two sentences.
+    """
+
+    id: str
+    title: str
+    severity: Severity
+    rank: int
+    saving_ns: int | None
+    saving_reason: str
+    assumption: str
+    predicted_step_ns: int | None
+    evidence: tuple[Evidence, ...]
+    steps: tuple[int, ...]
+    advice: str
+
+    def __post_init__(self) -> None:
+        if self.saving_ns is None and not self.saving_reason:
+            raise ValueError(f"the finding '{self.id}' has neither a saving nor a reason for none")
+
+    @property
+    def page(self) -> str:
+        """Path of the page that explains the finding."""
+        return f"{DOCS_FOLDER}/{self.id}.md"

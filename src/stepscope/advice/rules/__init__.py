@@ -1,0 +1,1 @@
+"""One module per rule. Each has `ID` and `find(subject)`, which gives the rule's findings."""

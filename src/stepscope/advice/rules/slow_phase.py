@@ -1,0 +1,120 @@
+"""One slow phase: a named part of the step costs more than it should.
+
+Two cases, both measured from the step record's phases over the steady steps. A phase *dominates*
+if it is none of the model's own work (forward, backward, optimizer) and still takes a large share
+of the step; mending it removes its time. A phase *spikes* if in some steps it takes more than three
+times its median; mending it removes what those steps took beyond the median.
+"""
+
+from __future__ import annotations
+
+from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.subject import Subject
+from stepscope.advice.thresholds import Thresholds
+from stepscope.analysis.step_record import PhaseTimes, StepSummary
+
+ID = "slow-phase"
+
+_MODEL_WORK = frozenset(
+    {
+        "forward",
+        "backward",
+        "optimizer",
+        "optimizer_step",
+        "loss",
+        "step",
+        "train_step",
+        "training_step",
+        "forward_backward",
+        "forward_pass",
+        "backward_pass",
+        "model",
+        "compute",
+    }
+)
+_INPUT_WORDS = frozenset({"data", "input", "data_wait", "dataload", "dataloading", "load"})
+
+
+def find(subject: Subject) -> list[Finding]:
+    """The findings, at most one per phase, outermost phases only."""
+    if subject.steps is None:
+        return []
+    findings = []
+    for phase in subject.steps.phases:
+        if "/" in phase.name or phase.name.lower() in _INPUT_WORDS:
+            continue
+        finding = _spikes(subject, subject.steps, phase) or _dominates(
+            subject, subject.steps, phase
+        )
+        if finding is not None:
+            findings.append(finding)
+    return findings
+
+
+def _dominates(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Finding | None:
+    if phase.name.lower() in _MODEL_WORK:
+        return None
+    share = phase.total_ns / summary.partition.total_ns
+    if share < subject.thresholds.slow_phase_share:
+        return None
+    saving_ns = round(phase.total_ns / len(summary.steps))
+    return Finding(
+        id=ID,
+        title=f"the phase '{phase.name}' takes {share:.0%} of the step",
+        severity=_severity(share, subject.thresholds),
+        rank=subject.rank,
+        saving_ns=saving_ns,
+        saving_reason="",
+        assumption="the phase is removed, or moved off the training thread",
+        predicted_step_ns=summary.mean_ns - saving_ns,
+        evidence=(
+            Evidence("mean per step", saving_ns, "ns"),
+            Evidence("share of the step", share, "share"),
+            Evidence("steps that have it", phase.steps, "count"),
+            Evidence("longest", phase.worst_ns, "ns"),
+        ),
+        steps=(),
+        advice=(
+            f"Look at what '{phase.name}' does in every step: do it less often, make it cheaper, "
+            "or hand it to a thread or process beside the training."
+        ),
+    )
+
+
+def _spikes(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Finding | None:
+    share = phase.excess_ns / summary.partition.total_ns
+    if not phase.slow_steps or share < subject.thresholds.slow_phase_excess:
+        return None
+    saving_ns = round(phase.excess_ns / len(summary.steps))
+    return Finding(
+        id=ID,
+        title=f"the phase '{phase.name}' is far slower in {len(phase.slow_steps)} "
+        f"of {phase.steps} steps",
+        severity=_severity(share, subject.thresholds),
+        rank=subject.rank,
+        saving_ns=saving_ns,
+        saving_reason="",
+        assumption="in the slow steps the phase takes its median time",
+        predicted_step_ns=summary.mean_ns - saving_ns,
+        evidence=(
+            Evidence("median", phase.median_ns, "ns"),
+            Evidence("longest", phase.worst_ns, "ns"),
+            Evidence("beyond the median, per step", saving_ns, "ns"),
+            Evidence("share of the step", share, "share"),
+        ),
+        steps=phase.slow_steps,
+        advice=(
+            f"Compare what '{phase.name}' does in steps {_some(phase.slow_steps)} with the others: "
+            "periodic work (saving, logging, evaluation), changing shapes, or something else on "
+            "the machine. Record a window over one of them."
+        ),
+    )
+
+
+def _severity(share: float, limits: Thresholds) -> Severity:
+    return Severity.HIGH if share >= limits.slow_phase_high else Severity.MEDIUM
+
+
+def _some(steps: tuple[int, ...]) -> str:
+    shown = ", ".join(str(step) for step in steps[:5])
+    return f"{shown}, …" if len(steps) > 5 else shown

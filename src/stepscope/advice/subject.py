@@ -1,0 +1,26 @@
+"""What the rules look at: one rank of a run, with the analyses that they need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stepscope.advice.thresholds import Thresholds
+from stepscope.analysis.host_partition import HostPartition
+from stepscope.analysis.step_record import StepSummary
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One rank of a run.
+
+    Attributes:
+        rank: The rank.
+        steps: What its step record tells; None where there is none.
+        host: The partition of its main thread in a recorded window; None without a trace.
+        thresholds: From where on something is worth a finding.
+    """
+
+    rank: int
+    steps: StepSummary | None = None
+    host: HostPartition | None = None
+    thresholds: Thresholds = field(default_factory=Thresholds)

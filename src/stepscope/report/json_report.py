@@ -1,0 +1,87 @@
+"""The diagnosis as JSON for programs: integer nanoseconds, with the scope of every number."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from stepscope.advice.diagnosis import Diagnosis, RankDiagnosis
+from stepscope.advice.finding import Finding
+from stepscope.analysis.partition import Partition
+
+FORMAT_VERSION = 1
+
+
+def diagnosis_to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
+    """A dictionary of plain values, the same as `stepscope report --format json` prints."""
+    job = diagnosis.run.job
+    return {
+        "format": "stepscope-report",
+        "version": FORMAT_VERSION,
+        "path": str(diagnosis.run.path),
+        "job": None if job is None else _plain(job),
+        "verdict": diagnosis.verdict,
+        "ranks": [_rank(rank, diagnosis) for rank in diagnosis.ranks],
+        "findings": [_finding(finding) for finding in diagnosis.findings],
+        "problems": list(diagnosis.run.problems),
+    }
+
+
+def _rank(rank: RankDiagnosis, diagnosis: Diagnosis) -> dict[str, Any]:
+    run = next(candidate for candidate in diagnosis.run.ranks if candidate.rank == rank.rank)
+    manifest = run.manifest
+    summary = rank.steps
+    steps: dict[str, Any] | None = None
+    if summary is not None:
+        steps = {
+            key: item
+            for key, item in _plain(summary).items()
+            if key not in {"steps", "excluded", "partition"}
+        }
+        steps["scope"] = {
+            "steps": list(summary.steps),
+            "excluded": _plain(summary.excluded),
+        }
+        steps["partition"] = _partition(summary.partition)
+    trace: dict[str, Any] | None = None
+    if rank.host is not None:
+        trace = {
+            "path": str(rank.window.trace_path) if rank.window else None,
+            "scope": {
+                "steps": rank.host.steps["step"].to_list(),
+                "excluded": {"empty": list(rank.host.excluded_steps)},
+            },
+            "partition": _partition(rank.host.partition),
+            "steps": rank.host.steps.to_dicts(),
+        }
+    return {
+        "rank": rank.rank,
+        "state": manifest.state if manifest else None,
+        "ended": manifest.ended if manifest else None,
+        "windows": [_plain(window) for window in manifest.windows] if manifest else [],
+        "capture_problems": [_plain(item) for item in manifest.problems] if manifest else [],
+        "step_ns": rank.step_ns,
+        "step_record": steps,
+        "trace": trace,
+        "notes": list(rank.notes),
+    }
+
+
+def _partition(partition: Partition) -> dict[str, Any]:
+    return {
+        "basis": partition.basis,
+        "steps": partition.steps,
+        "total_ns": partition.total_ns,
+        "parts": [
+            {"name": part.name, "total_ns": part.total_ns, "share": partition.share(part)}
+            for part in partition.parts
+        ],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {**_plain(finding), "page": finding.page}
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    return dataclasses.asdict(record)

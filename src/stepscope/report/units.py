@@ -1,0 +1,58 @@
+"""Numbers as a person reads them. Programs get integers; see the JSON reporter."""
+
+from __future__ import annotations
+
+_TIMES = ((60_000_000_000, "min"), (1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
+_SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def duration(nanoseconds: float) -> str:
+    """Three significant digits in the unit a person would choose: 92.1 ms, 1.53 s, 2.5 min."""
+    for size, unit in _TIMES:
+        # 999.6 µs would round to 1000 µs: the next unit says it better.
+        if abs(nanoseconds) >= size * 0.9995:
+            return f"{_three_digits(nanoseconds / size)} {unit}"
+    return f"{nanoseconds:.0f} ns"
+
+
+def size(count_bytes: float) -> str:
+    """Bytes in binary units: 1.50 GiB."""
+    for step, unit in _SIZES:
+        if abs(count_bytes) >= step * 0.9995:
+            return f"{_three_digits(count_bytes / step)} {unit}"
+    return f"{count_bytes:.0f} B"
+
+
+def share(fraction: float) -> str:
+    """A share as a percentage; small ones with a digit, so that nothing real reads as 0 %."""
+    percent = fraction * 100
+    if percent and abs(percent) < 0.1:
+        return "<0.1 %"
+    return f"{percent:.1f} %" if abs(percent) < 9.95 else f"{percent:.0f} %"
+
+
+def count(number: float) -> str:
+    """A count with its thousands set apart."""
+    return f"{number:,.0f}" if float(number).is_integer() or number >= 100 else f"{number:.1f}"
+
+
+def value(number: float | str, unit: str) -> str:
+    """An observation in the unit that `Evidence` names."""
+    if isinstance(number, str):
+        return number
+    if unit == "ns":
+        return duration(number)
+    if unit == "bytes":
+        return size(number)
+    if unit == "share":
+        return share(number)
+    if unit == "factor":
+        return f"{_three_digits(number)}×"
+    return count(number)
+
+
+def _three_digits(number: float) -> str:
+    magnitude = abs(number)
+    if magnitude >= 99.95:
+        return f"{number:.0f}"
+    return f"{number:.1f}" if magnitude >= 9.995 else f"{number:.2f}"
