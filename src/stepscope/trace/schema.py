@@ -11,7 +11,7 @@ from enum import Enum
 
 import polars as pl
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Part of every store's key: raise it whenever a table, a column or its meaning changes."""
 
 
@@ -146,7 +146,29 @@ DERIVED: dict[str, pl.DataType | type[pl.DataType]] = {
     "self_ns": pl.Int64,  # duration less the union of its children's
     "launch": pl.Int64,  # GPU work: the runtime or driver call that launched it; null: not linked
     "op": pl.Int64,  # GPU work and runtime calls: the innermost operator around the launch
+    "forward": pl.Int64,  # a backward operator: the forward operator whose gradient it computes
     "kind": KIND,  # of GPU work: by metadata, then by name; "none" for everything else
     "group": pl.String,  # as names.group, with metadata first
 }
 """Row for row beside `events`; computed on first use."""
+
+HOST_STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "step": pl.Int32,  # its number, as annotated
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,  # start of the next step; of the last step the end of its own annotation
+    "annotation_end_ns": pl.Int64,  # where its own annotation ends
+    "lane_id": pl.UInt32,  # the thread that carries the annotations
+    "event": pl.Int64,  # the annotation
+    "is_empty": pl.Boolean,  # no operator began and nothing was launched in it
+    "is_complete": pl.Boolean,  # neither empty nor the last step of a file that was cut off
+}
+"""Steps on the host's clock, in order of time; they divide it without gaps or overlaps."""
+
+DEVICE_STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "device": pl.Int32,
+    "step": pl.Int32,
+    "start_ns": pl.Int64,  # when the work of earlier steps has ended; first: start of the host step
+    "end_ns": pl.Int64,  # when the work launched up to this step has ended
+    "is_linked": pl.Boolean,  # false: no GPU work of the device has a launch; host steps stand in
+}
+"""Steps on each device's clock; they divide it without gaps or overlaps."""

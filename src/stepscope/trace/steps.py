@@ -1,0 +1,166 @@
+"""Which steps a trace holds, on the host's clock and on each device's.
+
+Definitions
+    Host step N lasts from the start of the annotation of step N to the start of the next, the last
+    one to its own end. Annotations are `ProfilerStep#N`; in a trace without any, annotations such
+    as `iteration 12` or `step=12` take their place. Where several threads carry them, the thread
+    with the most (then the earliest) counts: steps then divide that thread's time, and work of any
+    thread belongs to the step in which it begins.
+    Device step N lasts, on each device, from the moment the GPU work launched in earlier steps has
+    ended to the moment the work launched up to step N has ended, a running maximum; the first
+    begins with its host step. A device none of whose work can be linked to a launch takes the host
+    steps instead. Both kinds divide their clock: nothing is counted twice when the host runs ahead.
+
+    A step is empty if no operator began in it and no GPU work was launched from it: torch leaves
+    such a step at the end when the profiler stops right after a step began. It is complete unless
+    it is empty, or the last one in a file that ends early.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.trace.categories import GPU_WORK
+from stepscope.trace.intervals import Int64Array
+from stepscope.trace.schema import DEVICE_STEPS, HOST_STEPS, Category
+from stepscope.trace.tables import Tables
+
+STEP_PATTERNS = (
+    r"^ProfilerStep\s*#(\d{1,9})$",
+    r"(?i)^(?:train(?:ing)?[ _]?|global[ _]?)?(?:iteration|iter|step)[ _#:=/]*(\d{1,9})$",
+)
+"""How steps are annotated, the surest first; the group is the step's number."""
+
+_ANNOTATIONS = (Category.USER_ANNOTATION, Category.CPU_OP, Category.OTHER)
+_WORK_ON_HOST = (Category.CPU_OP, Category.RUNTIME, Category.DRIVER, Category.PYTHON_FUNCTION)
+_CUT_OFF = ("truncated", "truncated_stream", "corrupt_stream")
+
+
+def host_steps(tables: Tables) -> pl.DataFrame:
+    """Steps on the host's clock, with the columns of `schema.HOST_STEPS`; empty without any."""
+    marks = _marks(tables)
+    if marks.is_empty():
+        return pl.DataFrame(schema=HOST_STEPS)
+    main = (
+        marks.group_by("lane_id")
+        .agg(pl.col("step").n_unique().alias("steps"), pl.col("start_ns").min())
+        .sort("steps", "start_ns", "lane_id", descending=[True, False, False])["lane_id"][0]
+    )
+    annotation_end = pl.col("start_ns") + pl.col("dur_ns")
+    steps = (
+        marks.filter(pl.col("lane_id") == main)
+        .sort("start_ns", "dur_ns", descending=[False, True])
+        .unique("step", keep="first", maintain_order=True)
+        .with_columns(
+            annotation_end.alias("annotation_end_ns"),
+            pl.col("start_ns").shift(-1).fill_null(annotation_end).alias("end_ns"),
+        )
+    )
+    empty = ~_has_work(tables, steps)
+    cut_off = bool(tables.problems["problem"].is_in(_CUT_OFF).any())
+    is_last = np.arange(len(steps)) == len(steps) - 1
+    return steps.with_columns(
+        pl.Series("is_empty", empty),
+        pl.Series("is_complete", ~empty & ~(is_last & cut_off)),
+    ).select(pl.col(column).cast(dtype) for column, dtype in HOST_STEPS.items())
+
+
+def _marks(tables: Tables) -> pl.DataFrame:
+    """The events that annotate steps, with the step's number."""
+    names = tables.names.filter(
+        pl.col("category").cast(pl.String).is_in([c.value for c in _ANNOTATIONS])
+    )
+    for pattern in STEP_PATTERNS:
+        numbers = names.select(
+            "name_id", pl.col("name").str.extract(pattern).cast(pl.Int32).alias("step")
+        ).drop_nulls()
+        if numbers.is_empty():
+            continue
+        marks = (
+            tables.events.filter(pl.col("name_id").is_in(numbers["name_id"].implode()))
+            .select("event", "name_id", "lane_id", "start_ns", "dur_ns")
+            .join(numbers, on="name_id")
+        )
+        if not marks.is_empty():
+            return marks
+    return pl.DataFrame()
+
+
+def _has_work(tables: Tables, steps: pl.DataFrame) -> npt.NDArray[np.bool_]:
+    """For each step whether an operator, a call or a Python function begins in it."""
+    is_work = pl.col("category").is_in([c.value for c in _WORK_ON_HOST])
+    is_mark = pl.col("event").is_in(steps["event"].implode())
+    starts = (
+        tables.events.filter(is_work & ~is_mark)
+        .join(
+            tables.names.filter(pl.col("group") == "profiler_step").select("name_id"),
+            on="name_id",
+            how="anti",
+        )["start_ns"]
+        .sort()
+        .to_numpy()
+    )
+    begun = np.searchsorted(starts, steps["end_ns"].to_numpy()) - np.searchsorted(
+        starts, steps["start_ns"].to_numpy()
+    )
+    found: npt.NDArray[np.bool_] = begun > 0
+    return found
+
+
+def step_at(steps: pl.DataFrame, times: Int64Array) -> Int64Array:
+    """Index of the step of a partition (host, or one device) that holds each time; -1: none.
+
+    Steps of length 0 hold nothing.
+    """
+    if steps.is_empty():
+        return np.full(len(times), -1, np.int64)
+    index = np.searchsorted(steps["start_ns"].to_numpy(), times, side="right") - 1
+    ends = steps["end_ns"].to_numpy()
+    inside = (index >= 0) & (times < ends[index])
+    return np.where(inside, index, -1)
+
+
+def device_steps(events: pl.DataFrame, launch_step: Int64Array, host: pl.DataFrame) -> pl.DataFrame:
+    """Steps on each device's clock, with the columns of `schema.DEVICE_STEPS`.
+
+    Args:
+        events: The events table.
+        launch_step: For each event the index, in `host`, of the step that launched it; -1: not
+            known or outside every step.
+        host: What `host_steps` gave.
+    """
+    is_work = events["category"].is_in([c.value for c in GPU_WORK]) & events["device"].is_not_null()
+    devices = events.filter(is_work)["device"].unique().sort().to_list()
+    if host.is_empty() or not devices:
+        return pl.DataFrame(schema=DEVICE_STEPS)
+    linked = is_work.to_numpy() & (launch_step >= 0)
+    device = (
+        events["device"].to_numpy()
+        if not events["device"].has_nulls()
+        else (events["device"].fill_null(-1).to_numpy())
+    )
+    end = (events["start_ns"] + events["dur_ns"]).to_numpy()
+    parts = []
+    for number in devices:
+        mine = linked & (device == number)
+        starts, ends = host["start_ns"].to_numpy(), host["end_ns"].to_numpy()
+        is_linked = bool(mine.any())
+        if is_linked:
+            latest = np.full(len(host), starts[0], np.int64)
+            np.maximum.at(latest, launch_step[mine], end[mine])
+            ends = np.maximum.accumulate(latest)
+            starts = np.concatenate((starts[:1], ends[:-1]))
+        parts.append(
+            pl.DataFrame(
+                {
+                    "device": np.full(len(host), number),
+                    "step": host["step"],
+                    "start_ns": starts,
+                    "end_ns": ends,
+                    "is_linked": np.full(len(host), is_linked),
+                }
+            ).select(pl.col(column).cast(dtype) for column, dtype in DEVICE_STEPS.items())
+        )
+    return pl.concat(parts)
