@@ -1,6 +1,9 @@
-"""`python -m stepscope` is the command `stepscope`."""
+"""`python -m stepscope`: the same as the command `stepscope`."""
+
+from __future__ import annotations
+
+import sys
 
 from stepscope.commands.main import main
 
-if __name__ == "__main__":
-    main()
+sys.exit(main())
