@@ -146,8 +146,10 @@ class Assembler:
         known = np.array([self._names.get(pair, -1) for pair in rows.names], np.int64)
         for index in _first_appearances(rows.name[named], known):
             pair = rows.names[index]
-            known[index] = self._names[pair] = len(self._names)
-            self._name_category.append(_CODES[category_of(pair[1])])
+            if pair not in self._names:  # one name may be spelt in two ways
+                self._names[pair] = len(self._names)
+                self._name_category.append(_CODES[category_of(pair[1])])
+            known[index] = self._names[pair]
         return np.where(known < 0, 0, known).astype(np.uint32)[rows.name]
 
     def _lane_ids(self, rows: Rows, named: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
@@ -155,10 +157,12 @@ class Assembler:
         known = np.array([self._lanes.get(pair, -1) for pair in lanes], np.int64)
         for index in _first_appearances(of_row[named], known):
             pid, tid = lanes[index]
-            known[index] = self._lanes[pid, tid] = len(self._lanes)
-            device, stream = _lane_number(pid), _lane_number(tid)
-            self._lane_device.append(-1 if device is None or device >= 2**31 else device)
-            self._lane_stream.append(-1 if stream is None else stream)
+            if (pid, tid) not in self._lanes:
+                self._lanes[pid, tid] = len(self._lanes)
+                device, stream = _lane_number(pid), _lane_number(tid)
+                self._lane_device.append(-1 if device is None or device >= 2**31 else device)
+                self._lane_stream.append(-1 if stream is None else stream)
+            known[index] = self._lanes[pid, tid]
         return np.where(known < 0, 0, known).astype(np.uint32)[of_row]
 
     # -- stretches -------------------------------------------------------------------------

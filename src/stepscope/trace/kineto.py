@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stepscope.trace.assemble import Assembler, Chunk
-from stepscope.trace.document import read_document, read_events_tolerantly
+from stepscope.trace.document import ReadEvents, read_document, read_events_tolerantly
 from stepscope.trace.problems import Problems
 from stepscope.trace.rows import Rows
 from stepscope.trace.source import Location, open_source
@@ -34,13 +34,19 @@ def read_kineto(location: Location) -> Tables:
         return read_kineto_blocks(source.name, source.blocks(problems), problems)
 
 
-def read_kineto_blocks(name: str, blocks: Iterator[bytes], problems: Problems) -> Tables:
-    """As `read_kineto`, of uncompressed content.
+def read_kineto_blocks(
+    name: str,
+    blocks: Iterator[bytes],
+    problems: Problems,
+    read_events: ReadEvents = read_events_tolerantly,
+) -> Tables:
+    """As `read_kineto`, of uncompressed content, with either reader of the list of events.
 
     Args:
         name: For messages.
         blocks: The content, in order.
         problems: What reading the blocks itself has found.
+        read_events: The tolerant reader or the compiled one.
     """
     assembler = Assembler()
     chunks: list[Chunk] = []
@@ -48,7 +54,7 @@ def read_kineto_blocks(name: str, blocks: Iterator[bytes], problems: Problems) -
     def take(rows: Rows) -> None:
         chunks.append(assembler.add(rows))
 
-    read_document(name, blocks, assembler, read_events_tolerantly, take)
+    read_document(name, blocks, assembler, read_events, take)
     chunks.append(assembler.close())
     assembler.problems.merge(problems)
     return assembler.tables(chunks)
