@@ -7,7 +7,7 @@ scanner's oracle in tests.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from stepscope.trace.assemble import Assembler, Chunk
 from stepscope.trace.document import ReadEvents, read_document, read_events_tolerantly
@@ -48,13 +48,28 @@ def read_kineto_blocks(
         problems: What reading the blocks itself has found.
         read_events: The tolerant reader or the compiled one.
     """
-    assembler = Assembler()
     chunks: list[Chunk] = []
+    return read_into(name, blocks, problems, read_events, chunks.append).tables(chunks)
 
-    def take(rows: Rows) -> None:
-        chunks.append(assembler.add(rows))
 
-    read_document(name, blocks, assembler, read_events, take)
-    chunks.append(assembler.close())
+def read_into(
+    name: str,
+    blocks: Iterator[bytes],
+    problems: Problems,
+    read_events: ReadEvents,
+    take: Callable[[Chunk], None],
+) -> Assembler:
+    """As `read_kineto_blocks`, handing over the growing tables piece by piece.
+
+    Returns:
+        The assembler, for the tables that do not grow with the file.
+    """
+    assembler = Assembler()
+
+    def assemble(rows: Rows) -> None:
+        take(assembler.add(rows))
+
+    read_document(name, blocks, assembler, read_events, assemble)
+    take(assembler.close())
     assembler.problems.merge(problems)
-    return assembler.tables(chunks)
+    return assembler

@@ -21,15 +21,13 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.trace.arrow_strings import strings_of
+from stepscope.trace.arrow_columns import strings_of
 from stepscope.trace.document import Ending, Take, byte_offsets, decode
 from stepscope.trace.event_text import Between, Outcome, Stretch, read_stretch
 from stepscope.trace.problems import Problems
 from stepscope.trace.rows import Event, LanePair, NamePair, Rows, rows_from_events
 from stepscope.trace.scan_bytes import PADDING
 from stepscope.trace.scan_events import (
-    ARGS_END,
-    ARGS_START,
     BETWEEN,
     BYTES,
     COLUMNS,
@@ -73,6 +71,7 @@ class Scan:
         self.data = np.frombuffer(raw, np.uint8)
         self.state = np.array([0, between.value, 0, 0, 0], np.int64)
         self.columns = np.empty((COLUMNS, rows), np.int64)
+        self.views = np.empty((rows, 4), np.uint32)
         self.phases = np.empty(rows, np.uint8)
         self.flags = np.empty(rows, np.uint32)
         self.name = np.empty(rows, np.int32)
@@ -84,7 +83,7 @@ class Scan:
     def run(self) -> Scan:
         """Scans from the state on."""
         self.status = scan_events(
-            self.data, self.end, self.state, self.columns, self.phases, self.flags,
+            self.data, self.end, self.state, self.columns, self.views, self.phases, self.flags,
             self.name, self.lane, *self._names, *self._lanes,
         )  # fmt: skip
         return self
@@ -96,7 +95,7 @@ class Scan:
     def rows(self, strings: dict[bytes, str]) -> Rows:
         """What was scanned so far."""
         count = int(self.state[ROWS])
-        columns = self.columns[:, :count]
+        columns, views = self.columns[:, :count], self.views[:count]
         return Rows(
             phase=self.phases[:count],
             flags=self.flags[:count],
@@ -111,7 +110,7 @@ class Scan:
             stream=columns[STREAM],
             bytes=columns[BYTES],
             place=columns[PLACE] + self.place,
-            args=strings_of(self.data, columns[ARGS_START], columns[ARGS_END], "args"),
+            args=strings_of(self.data, views, views[:, 0] > 0, "args"),
             names=self._name_pairs(strings),
             lanes=self._lane_pairs(),
         )

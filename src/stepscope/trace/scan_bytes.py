@@ -206,9 +206,7 @@ def hash_bytes(data: Data, at: int, end: int) -> np.uint64:
         value ^= value >> np.uint64(32)
         at += 8
     if at < end:
-        rest = word_at(data, at) & (
-            (np.uint64(1) << np.uint64(8 * (end - at))) - np.uint64(1)
-        )
+        rest = word_at(data, at) & ((np.uint64(1) << np.uint64(8 * (end - at))) - np.uint64(1))
         value = (value ^ rest) * np.uint64(0xD6E8FEB86659FD93)
         value ^= value >> np.uint64(32)
     return value * np.uint64(0xCA5A826395121157)

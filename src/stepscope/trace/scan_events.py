@@ -42,8 +42,8 @@ from stepscope.trace.scan_values import integer_end, is_digit, magnitude, nanose
 
 # Rows of the matrix of int64 columns.
 TIME, DURATION, FLOW, CORRELATION, EXTERNAL, DEVICE, STREAM, BYTES = range(8)
-PLACE, ARGS_START, ARGS_END = range(8, 11)
-COLUMNS = 11
+PLACE = 8
+COLUMNS = 9
 
 # Columns of the tables of distinct words: where each word's two parts stand in the block.
 FIRST_START, FIRST_LENGTH, SECOND_START, SECOND_LENGTH = range(4)
@@ -73,7 +73,7 @@ _KEY_BYTES, _KEY_DEVICE, _KEY_STREAM = _word(b'bytes"'), _word(b'device"'), _wor
 _CORRELAT, _ION = _word(b"correlat"), _word(b'ion"')
 _EXTERNAL_NEW, _EXTERNAL_OLD, _SPACE_ID = _word(b"External"), _word(b"external"), _word(b' id"')
 
-_NO_BITS = np.uint32(0)
+_INLINE_BYTES = 12
 _ARGUMENT_BITS = HAS_CORRELATION | HAS_EXTERNAL | HAS_DEVICE | HAS_STREAM | HAS_BYTES
 _EXTERNAL_NEW_SLOT = 100
 
@@ -217,6 +217,22 @@ def intern(
 
 
 @part
+def write_view(data: Data, start: int, end: int, views: npt.NDArray[np.uint32], row: int) -> None:
+    """Describes a stretch of the block in the layout of an Arrow string view."""
+    length = end - start
+    views[row, 0] = length
+    if length <= _INLINE_BYTES:
+        views[row, 1] = views[row, 2] = views[row, 3] = 0
+        for offset in range(length):
+            shifted = byte_at(data, start + offset) << (8 * (offset % 4))
+            views[row, 1 + offset // 4] |= np.uint32(shifted)
+        return
+    views[row, 1] = np.uint32(word_at(data, start) & _FOUR)
+    views[row, 2] = 0
+    views[row, 3] = start
+
+
+@part
 def lane_word(data: Data, at: int) -> tuple[int, int, int]:
     """A pid or tid: where its text stands, its length, the position after; -1: unusual."""
     if byte_at(data, at) == QUOTE:
@@ -235,6 +251,7 @@ def scan_events(
     end: int,
     state: npt.NDArray[np.int64],
     columns: npt.NDArray[np.int64],
+    views: npt.NDArray[np.uint32],
     phases: npt.NDArray[np.uint8],
     flag_column: npt.NDArray[np.uint32],
     name_column: npt.NDArray[np.int32],
@@ -252,8 +269,8 @@ def scan_events(
         data: The block, with its padding.
         end: Where the block ends.
         state: Where to begin, and the counts so far; updated.
-        columns: One row per int64 column; `PLACE` and the positions of arguments count from the
-            start of the block.
+        columns: One row per int64 column; `PLACE` counts from the start of the block.
+        views: The text of the arguments, as `arrow_columns.strings_of` wants it; length 0: none.
         phases: The phase of each event.
         flag_column: Which columns have a value (`rows.HAS_*`).
         name_column: Number of each event's pair of name and category.
@@ -404,8 +421,7 @@ def scan_events(
         phases[row] = phase
         flag_column[row] = flags
         columns[PLACE, row] = at
-        columns[ARGS_START, row] = args_start
-        columns[ARGS_END, row] = args_end
+        write_view(data, args_start, args_end, views, row)
         row += 1
         at = here
         between = _AFTER_EVENT

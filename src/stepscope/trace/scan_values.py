@@ -95,9 +95,9 @@ def up_to_eight_digits(data: Data, at: int, count: int) -> np.uint64:
     digits = ((digits & np.uint64(0x00FF00FF00FF00FF)) * np.uint64(100 * 2**16 + 1)) >> np.uint64(
         16
     )
-    return (
-        (digits & np.uint64(0x0000FFFF0000FFFF)) * np.uint64(10000 * 2**32 + 1)
-    ) >> np.uint64(32)
+    return ((digits & np.uint64(0x0000FFFF0000FFFF)) * np.uint64(10000 * 2**32 + 1)) >> np.uint64(
+        32
+    )
 
 
 @part

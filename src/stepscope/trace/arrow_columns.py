@@ -1,8 +1,8 @@
-"""Hands stretches of a buffer to Polars as a column of strings, without copying the text.
+"""Hands arrays to Polars as columns, without copying them.
 
-The column refers to the buffer and keeps it alive. This is the Arrow C data interface
-(https://arrow.apache.org/docs/format/CDataInterface.html) with the layout "string view": sixteen
-bytes for each string, which hold its length and either the text (up to twelve bytes) or the first
+A column refers to the arrays and keeps them alive. This is the Arrow C data interface
+(https://arrow.apache.org/docs/format/CDataInterface.html). Strings have the layout "string view":
+sixteen bytes for each, which hold its length and either the text (up to twelve bytes) or the first
 four bytes, the number of a buffer, and the offset in it.
 """
 
@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-
-_INLINE_BYTES = 12
 
 
 class _Schema(ctypes.Structure):
@@ -81,26 +79,25 @@ _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 class _Exported:
     """A column in the form that every Arrow library imports."""
 
-    def __init__(self, views: npt.NDArray[Any], valid: npt.NDArray[Any], text: Any) -> None:
-        sizes = np.array([len(text)], np.int64)
-        pointers = (ctypes.c_void_p * 4)(
-            valid.ctypes.data, views.ctypes.data, text.ctypes.data, sizes.ctypes.data
+    def __init__(self, layout: bytes, length: int, buffers: list[npt.NDArray[Any] | None]) -> None:
+        pointers = (ctypes.c_void_p * len(buffers))(
+            *(None if buffer is None else buffer.ctypes.data for buffer in buffers)
         )
         number = next(_numbers)
         self._array = _Array(
-            length=len(views),
-            null_count=-1,
+            length=length,
+            null_count=0 if buffers[0] is None else -1,
             offset=0,
-            n_buffers=4,
+            n_buffers=len(buffers),
             n_children=0,
             buffers=pointers,
             release=_release_array_pointer,
             private_data=number,
         )
         self._schema = _Schema(
-            format=b"vu", name=b"", flags=_NULLABLE, release=_release_schema_pointer
+            format=layout, name=b"", flags=_NULLABLE, release=_release_schema_pointer
         )
-        _held[number] = (views, valid, text, sizes, pointers)
+        _held[number] = (buffers, pointers)
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         return (
@@ -109,29 +106,47 @@ class _Exported:
         )
 
 
-def strings_of(
-    data: npt.NDArray[np.uint8],
-    starts: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
-    name: str,
+_LAYOUTS = {
+    np.dtype(np.int32): b"i",
+    np.dtype(np.uint32): b"I",
+    np.dtype(np.int64): b"l",
+    np.dtype(np.uint64): b"L",
+}
+
+
+def _bitmap(present: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint8]:
+    return np.packbits(present, bitorder="little")
+
+
+def numbers_of(
+    values: npt.NDArray[Any], present: npt.NDArray[np.bool_] | None, name: str
 ) -> pl.Series:
-    """A column of stretches of `data`, which must be valid UTF-8; null where one is empty.
+    """A column of numbers, null where they are not present.
 
     Args:
-        data: Less than 2 GiB; with at least four bytes after the last stretch. It must not change
-            as long as the column lives.
-        starts: Where each stretch begins.
-        ends: Where it ends.
+        values: 32 or 64 bit integers; they must not change as long as the column lives.
+        present: Which of them count; None: all.
         name: Of the column.
     """
-    lengths = ends - starts
-    views = np.zeros((len(starts), 4), np.uint32)
-    views[:, 0] = lengths
-    words = np.lib.stride_tricks.sliding_window_view(data, 4)
-    views[:, 1] = np.ascontiguousarray(words[starts]).view(np.uint32)[:, 0]
-    views[:, 3] = starts
-    for row in np.flatnonzero(lengths <= _INLINE_BYTES):
-        inside = bytes(data[starts[row] : ends[row]]).ljust(_INLINE_BYTES, b"\x00")
-        views[row, 1:] = np.frombuffer(inside, np.uint32)
-    valid = np.packbits(lengths > 0, bitorder="little")
-    return pl.Series(_Exported(views, valid, data)).alias(name)
+    values = np.ascontiguousarray(values)
+    buffers = [None if present is None else _bitmap(present), values]
+    return pl.Series(_Exported(_LAYOUTS[values.dtype], len(values), buffers)).alias(name)
+
+
+def strings_of(
+    data: npt.NDArray[np.uint8],
+    views: npt.NDArray[np.uint32],
+    present: npt.NDArray[np.bool_],
+    name: str,
+) -> pl.Series:
+    """A column of stretches of `data`, which must be valid UTF-8.
+
+    Args:
+        data: Less than 2 GiB; it must not change as long as the column lives.
+        views: Four words for each string, as the layout wants them; they must not change either.
+        present: Which of them are no null.
+        name: Of the column.
+    """
+    sizes = np.array([len(data)], np.int64)
+    buffers = [_bitmap(present), np.ascontiguousarray(views), data, sizes]
+    return pl.Series(_Exported(b"vu", len(views), buffers)).alias(name)
