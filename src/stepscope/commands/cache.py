@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
 
 
-class _Size(click.ParamType):
+class _Size(click.ParamType[int]):
     name = "size"
 
     def convert(

@@ -129,7 +129,7 @@ def numbers_of(
         name: Of the column.
     """
     values = np.ascontiguousarray(values)
-    buffers = [None if present is None else _bitmap(present), values]
+    buffers: list[npt.NDArray[Any] | None] = [None if present is None else _bitmap(present), values]
     return pl.Series(_Exported(_LAYOUTS[values.dtype], len(values), buffers)).alias(name)
 
 
@@ -148,5 +148,10 @@ def strings_of(
         name: Of the column.
     """
     sizes = np.array([len(data)], np.int64)
-    buffers = [_bitmap(present), np.ascontiguousarray(views), data, sizes]
+    buffers: list[npt.NDArray[Any] | None] = [
+        _bitmap(present),
+        np.ascontiguousarray(views),
+        data,
+        sizes,
+    ]
     return pl.Series(_Exported(b"vu", len(views), buffers)).alias(name)

@@ -20,13 +20,17 @@ def compiled(function: Function) -> Function:
     The machine code is kept beside the module, or in the user's cache directory where the package
     cannot be written to; where neither can, it is compiled anew in each process.
     """
-    options = {"nogil": True, "error_model": "numpy", "fastmath": False}
+    compile_it: Any = numba.njit  # its own types say more than is known here
+    options = {"nogil": True, "error_model": "numpy"}
     try:
-        return numba.njit(cache=True, **options)(function)  # type: ignore[no-any-return]
+        compiled_function: Function = compile_it(cache=True, **options)(function)
     except RuntimeError:  # "no locator available": nowhere to keep it
-        return numba.njit(**options)(function)  # type: ignore[no-any-return]
+        compiled_function = compile_it(**options)(function)
+    return compiled_function
 
 
 def part(function: Function) -> Function:
     """Marks a small function that only compiled functions call: it becomes part of each of them."""
-    return numba.njit(forceinline=True, nogil=True, error_model="numpy")(function)  # type: ignore[no-any-return]
+    compile_it: Any = numba.njit
+    inlined: Function = compile_it(forceinline=True, nogil=True, error_model="numpy")(function)
+    return inlined

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections import deque
 from collections.abc import Iterator
 from enum import Enum
 from itertools import chain
 from pathlib import Path
-
 from typing import Literal
 
 from stepscope.errors import UnreadableInputError, UsageError
@@ -21,11 +21,10 @@ from stepscope.trace.source import SQLITE_MAGIC, Location, Source, open_source
 from stepscope.trace.store import StoreWriter, find_store, open_store
 from stepscope.trace.tables import Tables
 
-
 COMPILED_ABOVE_BYTES = 20_000_000
 """Above this (uncompressed), the compiled scanner is worth loading."""
 STORE_ABOVE_BYTES = 200_000_000
-"""Above this (uncompressed), a local trace goes through the store."""
+"""Above this, a local trace goes through the store; compressed ones above a tenth of it."""
 
 
 class Format(Enum):
@@ -96,18 +95,14 @@ def _read(source: Source, store: bool | Literal["auto"], progress: Progress) -> 
         return Trace.from_tables(tables, source.name)
     if store is True and source.path is None:
         raise UsageError(f"{source.name}: a store is only made of local files")
-    head, is_whole = _up_to([first], blocks, COMPILED_ABOVE_BYTES)
+    head, is_whole = _up_to(first, blocks, COMPILED_ABOVE_BYTES)
     read_events = read_events_tolerantly
     if not is_whole:
         from stepscope.trace.scan import read_events_compiled
 
         read_events = read_events_compiled
-    through_store = store is True
-    if store == "auto" and source.path is not None and not is_whole:
-        head, is_whole = _up_to(head, blocks, STORE_ABOVE_BYTES)
-        through_store = not is_whole
-    content = chain(head, blocks)
-    if through_store and source.path is not None:
+    content = chain(_drained(head), blocks)
+    if source.path is not None and (store is True or (store == "auto" and _is_large(source))):
         with StoreWriter(source.path) as writer:
             assembler = read_into(source.name, content, problems, read_events, writer.add)
             place = writer.finish(assembler)
@@ -116,9 +111,15 @@ def _read(source: Source, store: bool | Literal["auto"], progress: Progress) -> 
     return Trace.from_tables(tables, source.name)
 
 
-def _up_to(head: list[bytes], blocks: Iterator[bytes], size: int) -> tuple[list[bytes], bool]:
+def _is_large(source: Source) -> bool:
+    above = STORE_ABOVE_BYTES // 10 if source.is_compressed else STORE_ABOVE_BYTES
+    return source.size_bytes is not None and source.size_bytes > above
+
+
+def _up_to(first: bytes, blocks: Iterator[bytes], size: int) -> tuple[deque[bytes], bool]:
     """Reads ahead until so many bytes are at hand; and whether that is all there is."""
-    total = sum(map(len, head))
+    head = deque([first])
+    total = len(first)
     while total <= size:
         block = next(blocks, None)
         if block is None:
@@ -126,6 +127,12 @@ def _up_to(head: list[bytes], blocks: Iterator[bytes], size: int) -> tuple[list[
         head.append(block)
         total += len(block)
     return head, False
+
+
+def _drained(head: deque[bytes]) -> Iterator[bytes]:
+    """The blocks read ahead, none of which is kept."""
+    while head:
+        yield head.popleft()
 
 
 def _read_other(kind: Format, source: Source, blocks: Iterator[bytes]) -> Tables:

@@ -324,15 +324,15 @@ class _Reader:
             self.carry += scan.raw[: scan.end]
             if len(self.carry) < self.wanted:
                 return
-            scan = self._again(final=False)
+            scan = self._again()
         self._accept(scan, final=False)
 
     def finish(self) -> None:
         """Takes what is left when the file is over."""
         if self.carry and not self.ended:
-            self._accept(self._again(final=True), final=True)
+            self._accept(self._again(), final=True)
 
-    def _again(self, final: bool) -> Scan:
+    def _again(self) -> Scan:
         padded = self.carry + _PADDING
         return Scan(padded, len(self.carry), self.place, self.between).run()
 

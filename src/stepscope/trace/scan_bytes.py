@@ -6,11 +6,12 @@ loop stops there without asking for the length. A position that is negative mean
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 
@@ -26,17 +27,10 @@ OPEN_OBJECT, CLOSE_OBJECT, OPEN_LIST, CLOSE_LIST = 123, 125, 91, 93
 SPACE, TAB, NEWLINE, RETURN = 32, 9, 10, 13
 
 if TYPE_CHECKING:
-
-    def byte_at(data: Data, at: int) -> int: ...
-
-    def word_at(data: Data, at: int) -> np.uint64: ...
-
-    def strings_go_on(data: Data, at: int) -> int: ...
-
-    def space_goes_on(data: Data, at: int) -> int: ...
-
-    def digits_go_on(data: Data, at: int) -> int: ...
-
+    # What the intrinsics below look like to those who call them.
+    byte_at: Callable[[Data, int], int]
+    word_at: Callable[[Data, int], np.uint64]
+    strings_go_on: Callable[[Data, int], int]
 else:
     _BYTE, _MASK, _LONG = ir.IntType(8), ir.IntType(_WIDTH), ir.IntType(64)
 
@@ -47,7 +41,7 @@ else:
         fast: the length of a run cannot be mispredicted. The count is `_WIDTH` where none stops.
         """
 
-        def count(typing_context: Any, data: Any, at: Any) -> Any:
+        def count(_: Any, data: Any, at: Any) -> Any:
             def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
                 array = context.make_array(signature.args[0])(context, builder, arguments[0])
                 start = builder.gep(array.data, [arguments[1]])
@@ -63,7 +57,7 @@ else:
                 zeros = builder.cttz(mask, ir.Constant(ir.IntType(1), 0))
                 return builder.zext(zeros, _LONG)
 
-            return types.int64(data, types.int64), generate
+            return types.int64(data, at), generate
 
         return intrinsic(count)
 
@@ -73,21 +67,10 @@ else:
         ends = builder.or_(ends, builder.icmp_unsigned("==", some, all_of(QUOTE)))
         return builder.or_(ends, builder.icmp_unsigned("==", some, all_of(BACKSLASH)))
 
-    def _ends_space(builder: Any, some: Any, all_of: Any) -> Any:
-        space = builder.icmp_unsigned("==", some, all_of(SPACE))
-        for other in (NEWLINE, RETURN, TAB):
-            space = builder.or_(space, builder.icmp_unsigned("==", some, all_of(other)))
-        return builder.not_(space)
-
-    def _ends_digits(builder: Any, some: Any, all_of: Any) -> Any:
-        return builder.icmp_unsigned(">", builder.sub(some, all_of(ZERO)), all_of(9))
-
     strings_go_on = _run_length(_ends_plain)
-    space_goes_on = _run_length(_ends_space)
-    digits_go_on = _run_length(_ends_digits)
 
     @intrinsic
-    def byte_at(typing_context: Any, data: Any, at: Any) -> Any:
+    def byte_at(_: Any, data: Any, at: Any) -> Any:
         """The byte at a position, without the check for negative indices."""
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -95,10 +78,10 @@ else:
             byte = builder.load(builder.gep(array.data, [arguments[1]]))
             return builder.zext(byte, ir.IntType(64))
 
-        return types.int64(data, types.int64), generate
+        return types.int64(data, at), generate
 
     @intrinsic
-    def word_at(typing_context: Any, data: Any, at: Any) -> Any:
+    def word_at(_: Any, data: Any, at: Any) -> Any:
         """Eight bytes as one little-endian word, from any position."""
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -107,7 +90,7 @@ else:
             word = builder.bitcast(start, ir.IntType(64).as_pointer())
             return builder.load(word, align=1, typ=ir.IntType(64))
 
-        return types.uint64(data, types.int64), generate
+        return types.uint64(data, at), generate
 
 
 @part

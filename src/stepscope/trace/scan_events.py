@@ -212,7 +212,7 @@ def intern(
             and same_bytes(data, first, words[number, FIRST_START], first_length)
             and same_bytes(data, second, words[number, SECOND_START], second_length)
         ):
-            return np.int64(number)
+            return np.int64(number)  # type: ignore[return-value]
         slot = (slot + 1) & mask
 
 
@@ -406,18 +406,18 @@ def scan_events(
         if here < 0 or here > end:
             break
 
-        number = intern(
+        word_number = intern(
             data, name_start, name_length, category_start, category_length,
             name_slots, name_hashes, name_words, names,
         )  # fmt: skip
-        names += number == names
-        name_column[row] = number
-        number = intern(
+        names += word_number == names
+        name_column[row] = word_number
+        word_number = intern(
             data, pid_start, pid_length, tid_start, tid_length,
             lane_slots, lane_hashes, lane_words, lanes,
         )  # fmt: skip
-        lanes += number == lanes
-        lane_column[row] = number
+        lanes += word_number == lanes
+        lane_column[row] = word_number
         phases[row] = phase
         flag_column[row] = flags
         columns[PLACE, row] = at

@@ -146,7 +146,7 @@ def thousandths(data: Data, at: int, places: int) -> int:
             beyond = beyond or byte_at(data, position) != ZERO
         if fourth > 5 or (fourth == 5 and (beyond or value % 2 == 1)):
             value += 1
-    return value
+    return value  # type: ignore[return-value]
 
 
 @part
@@ -178,7 +178,7 @@ def nanoseconds_at(data: Data, at: int) -> tuple[int, int]:
         after = byte_at(data, at)
     if (after | 32) == 101:
         return 0, -1
-    return (-value if negative else value), at
+    return (-value if negative else value), at  # type: ignore[return-value]
 
 
 @part

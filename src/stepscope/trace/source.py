@@ -6,8 +6,8 @@ Nothing goes by a file's name: compression is found by the first bytes.
 from __future__ import annotations
 
 import os
-import sys
 import queue
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -8,6 +8,7 @@ schema. It is written under a temporary name and renamed when it is complete.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -263,21 +264,26 @@ def _escaped(name: str) -> str:
 
 def _put_in_place(temporary: Path, place: Path, key: Key) -> None:
     """Renames a complete store to its name; of several at once, whichever comes last remains."""
-    for _ in range(10):
-        try:
-            temporary.rename(place)
-        except OSError:
-            if read_manifest(place).get("key") == asdict(key):
-                return  # another process was faster with the same content
-            stale = place.with_name(f"{place.name}{_TEMPORARY}stale-{secrets.token_hex(4)}")
-            try:
-                place.rename(stale)
-            except OSError:
-                continue
-            shutil.rmtree(stale, ignore_errors=True)
-        else:
-            return
-    raise UnreadableInputError(f"{place}: cannot be replaced; remove it and try again")
+    attempts = 10
+    while attempts and not _replaced(temporary, place, key):
+        attempts -= 1
+    if not attempts:
+        raise UnreadableInputError(f"{place}: cannot be replaced; remove it and try again")
+
+
+def _replaced(temporary: Path, place: Path, key: Key) -> bool:
+    """Tries once to put a store in its place; whether a valid one is there now."""
+    try:
+        temporary.rename(place)
+    except OSError:
+        if read_manifest(place).get("key") == asdict(key):
+            return True  # another process was faster with the same content
+        stale = place.with_name(f"{place.name}{_TEMPORARY}stale-{secrets.token_hex(4)}")
+        with contextlib.suppress(OSError):  # another process may just be doing the same
+            place.rename(stale)
+        shutil.rmtree(stale, ignore_errors=True)
+        return False
+    return True
 
 
 @dataclass(frozen=True)
