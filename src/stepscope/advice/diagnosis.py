@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stepscope.advice.finding import Finding, Severity
-from stepscope.advice.rules import input_bound, slow_first_steps, slow_phase
+from stepscope.advice.rules import input_bound, slow_first_steps, slow_phase, uneven_steps
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.host_partition import HostPartition, partition_host
@@ -17,8 +17,14 @@ from stepscope.run.reader import RankRun, Run, Window
 from stepscope.trace.load import load
 
 Rule = Callable[[Subject], list[Finding]]
-RULES: tuple[Rule, ...] = (input_bound.find, slow_phase.find, slow_first_steps.find)
+RULES: tuple[Rule, ...] = (
+    input_bound.find,
+    slow_phase.find,
+    slow_first_steps.find,
+    uneven_steps.find,
+)
 
+_NOTABLE = 0.1  # of the step: what a saving must reach to become the verdict
 _ORDER = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2, Severity.INFO: 3}
 
 
@@ -56,7 +62,7 @@ class RankDiagnosis:
         if self.steps is not None:
             return self.steps.median_ns
         if self.host is not None:
-            return round(self.host.steps["wall_ns"].median())
+            return self.host.median_step_ns
         return None
 
 
@@ -112,17 +118,12 @@ def _diagnose_rank(rank: RankRun) -> RankDiagnosis:
             notes.append(str(error))
             continue
         chosen = window
-        notes.extend(_problems_of(trace.problems))
+        notes.extend(f"{row['message']} ({row['count']}×)" for row in trace.problems.to_dicts())
         if host is None:
             notes.append(f"{window.trace_path}: no ProfilerStep ranges, so it shows no steps")
             continue
         break
     return RankDiagnosis(rank.rank, summary, host, chosen, tuple(notes))
-
-
-def _problems_of(problems: object) -> list[str]:
-    rows = problems.collect() if hasattr(problems, "collect") else problems
-    return [f"{row['message']} ({row['count']})" for row in rows.to_dicts()]  # type: ignore[attr-defined]
 
 
 def _why_nothing(run: Run, ranks: tuple[RankDiagnosis, ...]) -> str:
@@ -134,15 +135,14 @@ def _why_nothing(run: Run, ranks: tuple[RankDiagnosis, ...]) -> str:
 
 
 def _verdict(ranks: tuple[RankDiagnosis, ...], findings: list[Finding]) -> str:
-    first = next(rank for rank in ranks if rank.steps or rank.host)
-    step_ns = first.step_ns or 0
-    best = findings[0] if findings and findings[0].saving_ns else None
-    if best is not None and best.saving_ns and best.saving_ns >= 0.1 * step_ns:
-        return f"{best.id}: {best.title}; mending it saves {best.saving_ns / step_ns:.0%} of it"
+    best = findings[0] if findings else None
+    if best is not None and best.saving_ns and best.predicted_step_ns is not None:
+        share = best.saving_ns / (best.saving_ns + best.predicted_step_ns)
+        if share >= _NOTABLE:
+            return f"{best.id}: {best.title}; mending it makes the step {share:.0%} shorter"
+    first = next(rank for rank in ranks if rank.partition is not None)
     partition = first.partition
     if partition is None or not partition.parts:
         return "no finding with a saving of a tenth of the step or more"
     largest = max(partition.parts, key=lambda part: part.total_ns)
-    return (
-        f"nothing stands out: most of the step is {largest.name} ({partition.share(largest):.0%})"
-    )
+    return f"nothing stands out: {partition.share(largest):.0%} of the step is {largest.name}"

@@ -19,6 +19,8 @@ class Thresholds:
         slow_phase_share: Share that a phase outside forward, backward and optimizer may have.
         slow_phase_excess: Share that the slow occurrences of one phase may cost beyond its median.
         slow_phase_high: Share of the saving from which on it is of high severity.
+        uneven_steps_share: Share that slow steps without a known reason may cost beyond the median.
+        uneven_steps_medium: From this share on it is of medium severity.
     """
 
     input_bound_low: float = 0.05
@@ -29,3 +31,5 @@ class Thresholds:
     slow_phase_share: float = 0.15
     slow_phase_excess: float = 0.05
     slow_phase_high: float = 0.35
+    uneven_steps_share: float = 0.05
+    uneven_steps_medium: float = 0.2

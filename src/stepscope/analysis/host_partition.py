@@ -46,7 +46,7 @@ class HostPartition:
         partition: All steps together.
         steps: One row per step: step, wall_ns, and one column `<part>_ns` per part.
         lane_id: The main thread.
-        excluded_steps: Steps of the trace that were left out because nothing ran in them.
+        excluded_steps: A last step in which nothing ran is left out: the loop had ended.
     """
 
     partition: Partition
@@ -54,13 +54,24 @@ class HostPartition:
     lane_id: int
     excluded_steps: tuple[int, ...]
 
+    @property
+    def median_step_ns(self) -> int:
+        """Median duration of the steps."""
+        return round(float(np.median(self.steps["wall_ns"].to_numpy())))
+
+    @property
+    def median_without_input_ns(self) -> int:
+        """Median of the steps' durations less their own wait for input."""
+        without = self.steps["wall_ns"].to_numpy() - self.steps["input_ns"].to_numpy()
+        return round(float(np.median(without)))
+
 
 def partition_host(trace: Trace) -> HostPartition | None:
     """Divide the steps of a trace by what the main thread did; None without steps.
 
     The main thread is the one with the `ProfilerStep` ranges.
     """
-    steps = trace.steps.collect() if isinstance(trace.steps, pl.LazyFrame) else trace.steps
+    steps = trace.steps
     if steps.height == 0:
         return None
     lane_id = int(steps["lane_id"][0])
@@ -85,7 +96,8 @@ def partition_host(trace: Trace) -> HostPartition | None:
     wall = ends - starts
     columns[f"{OTHER}_ns"] = pl.Series(wall - busy)
     table = steps.select("step").with_columns(wall_ns=pl.Series(wall), **columns)
-    is_empty = (busy == 0) & (steps["is_empty"].to_numpy() if "is_empty" in steps.columns else True)
+    # The recorder opens one more step at the last boundary; where nothing ran in it, it is none.
+    is_empty = (busy == 0) & (np.arange(steps.height) == steps.height - 1) & (steps.height > 1)
     kept = table.filter(pl.Series(~is_empty))
     parts = tuple(Part(name, int(kept[f"{name}_ns"].sum())) for name in (*PARTS, OTHER))
     return HostPartition(

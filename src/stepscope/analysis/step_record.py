@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stepscope.analysis.partition import Part, Partition
@@ -11,6 +11,10 @@ from stepscope.run.step_record import StepRecord
 
 SLOW_FIRST_FACTOR = 2.0
 """A step at the beginning is slow if it takes more than so many times the later median."""
+SLOW_FACTOR = 2.0
+"""A steady step is slow if it takes more than so many times the median."""
+_PHASE_FACTOR = 3
+_PHASE_BLAME = 0.7
 _FIRST_AT_MOST = 0.2  # of all steps: what lasts longer is no beginning
 _LEAST_UNRECORDED = 5
 _INPUT_PHASES = frozenset({"data", "input", "data_wait", "dataload", "dataloading", "load"})
@@ -45,8 +49,10 @@ class PhaseTimes:
         total_ns: Sum.
         median_ns: Median over the steps that have it.
         steps: How many steps have it.
-        slow_steps: Steps in which it took more than three times its median.
-        excess_ns: What those steps took beyond the median, together.
+        slow_steps: Steps in which it took more than three times its median, and in which it is
+            the reason why the step was slow: at least 70 % of what the step took beyond the
+            median step. A machine that is disturbed slows all phases; that is not the phase's.
+        excess_ns: What it took in those steps beyond its median, together.
         worst_ns: Its longest time.
     """
 
@@ -79,6 +85,8 @@ class StepSummary:
         observed_ns: Duration of all steps of the record, excluded ones too.
         tokens_per_second: Tokens per second of steady steps, where the loop counted them.
         samples_per_second: The same for samples.
+        slow_steps: Steps that took more than twice the median.
+        slow_excess_ns: What each of those took beyond the median.
         recording_factor: Median recorded step divided by the median unrecorded one; None where
             one of them is missing.
     """
@@ -98,6 +106,8 @@ class StepSummary:
     observed_ns: int
     tokens_per_second: float | None
     samples_per_second: float | None
+    slow_steps: tuple[int, ...]
+    slow_excess_ns: tuple[int, ...]
     recording_factor: float | None
 
 
@@ -122,6 +132,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
     if plain and recorded:
         factor = _median(r.dur_ns for r in recorded) / max(1, _median(r.dur_ns for r in plain))
     total_ns = sum(record.dur_ns for record in steady)
+    slow = [record for record in steady if record.dur_ns > SLOW_FACTOR * median_ns]
     return StepSummary(
         steps=tuple(record.step for record in steady),
         excluded=ExcludedSteps(
@@ -136,13 +147,15 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         partition=_partition(steady),
         median_wait_ns=_median(_input_wait(record) for record in steady),
         median_without_wait_ns=_median(r.dur_ns - _input_wait(r) for r in steady),
-        phases=_phases(steady),
+        phases=_phases(steady, median_ns),
         first_steps=tuple(record.step for record in first),
         first_excess_ns=sum(record.dur_ns - median_ns for record in first),
         first_worst_ns=max((record.dur_ns for record in first), default=0),
         observed_ns=sum(record.dur_ns for record in records),
         tokens_per_second=_rate([record.tokens for record in steady], total_ns),
         samples_per_second=_rate([record.samples for record in steady], total_ns),
+        slow_steps=tuple(record.step for record in slow),
+        slow_excess_ns=tuple(record.dur_ns - median_ns for record in slow),
         recording_factor=factor,
     )
 
@@ -187,15 +200,20 @@ def _partition(steady: list[StepRecord]) -> Partition:
     return Partition(parts, total_ns, len(steady), "step record: the training thread's time")
 
 
-def _phases(steady: list[StepRecord]) -> tuple[PhaseTimes, ...]:
-    by_name: dict[str, list[tuple[int, int]]] = {}
+def _phases(steady: list[StepRecord], median_step_ns: int) -> tuple[PhaseTimes, ...]:
+    by_name: dict[str, list[tuple[StepRecord, int]]] = {}
     for record in steady:
         for name, duration_ns in record.phases.items():
-            by_name.setdefault(name, []).append((record.step, duration_ns))
+            by_name.setdefault(name, []).append((record, duration_ns))
     phases = []
     for name, times in by_name.items():
         median_ns = _median(ns for _, ns in times)
-        slow = [(step, ns) for step, ns in times if ns > 3 * median_ns]
+        slow = [
+            (record.step, ns)
+            for record, ns in times
+            if ns > _PHASE_FACTOR * median_ns
+            and ns - median_ns >= _PHASE_BLAME * (record.dur_ns - median_step_ns)
+        ]
         phases.append(
             PhaseTimes(
                 name=name,
@@ -217,5 +235,5 @@ def _rate(counts: list[int | None], total_ns: int) -> float | None:
     return sum(known) * 1e9 / total_ns
 
 
-def _median(values: object) -> int:
-    return round(statistics.median(values))  # type: ignore[call-overload, no-any-return]
+def _median(values: Iterable[int]) -> int:
+    return round(statistics.median(values))

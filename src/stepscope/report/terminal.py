@@ -29,7 +29,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     """Print the whole report."""
     console.print(_header(diagnosis))
     console.print()
-    console.print(Text.assemble(("Verdict  ", "bold"), (diagnosis.verdict, "bold")))
+    console.print(_beside("Verdict", Text(diagnosis.verdict, "bold")))
     console.print()
     first = next(rank for rank in diagnosis.ranks if rank.partition is not None)
     console.print(_step(first))
@@ -52,6 +52,15 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
             console.print(Padding(Text(f"and {rest} more: see --format json", "dim"), (0, 0, 0, 2)))
 
 
+def _beside(label: str, content: RenderableType) -> Table:
+    """A label with its content beside it, so that wrapped lines stay in their column."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="bold", min_width=7)
+    table.add_column()
+    table.add_row(label, content)
+    return table
+
+
 def _header(diagnosis: Diagnosis) -> Text:
     parts = [str(diagnosis.run.path)]
     count = len(diagnosis.ranks)
@@ -68,11 +77,11 @@ def _header(diagnosis: Diagnosis) -> Text:
 
 
 def _step(rank: RankDiagnosis) -> RenderableType:
-    line = Text.assemble(("Step     ", "bold"), (units.duration(rank.step_ns or 0), "bold"))
+    line = Text(units.duration(rank.step_ns or 0), "bold")
     summary = rank.steps
     if summary is None:
         line.append("  median of the steps in the trace; recording slows them down", "dim")
-        return line
+        return _beside("Step", line)
     count = len(summary.steps)
     line.append(f"  median of {count} steady step{'s' if count != 1 else ''}", "dim")
     left_out = _left_out(summary)
@@ -84,7 +93,7 @@ def _step(rank: RankDiagnosis) -> RenderableType:
     if summary.samples_per_second is not None:
         speed.append(f"{units.count(round(summary.samples_per_second))} samples/s")
     speed.append(f"longest {units.duration(summary.worst_ns)}")
-    return Group(line, Text("         " + "  ·  ".join(speed), "dim"))
+    return _beside("Step", Group(line, Text("  ·  ".join(speed), "dim")))
 
 
 def _left_out(summary: StepSummary) -> str:
@@ -102,12 +111,14 @@ def _partition(rank: RankDiagnosis) -> RenderableType:
     partition = rank.partition
     if partition is None:
         return Text()
-    title = Text.assemble(("Where the step goes", "bold"), (f"   {partition.basis}", "dim"))
-    title.append(f", {partition.steps} step{'s' if partition.steps != 1 else ''}", "dim")
+    steps = f"{partition.steps} step{'s' if partition.steps != 1 else ''}"
+    basis = f"{partition.basis}, {steps}"
     if rank.host is not None and rank.steps is not None and rank.steps.recording_factor:
-        factor = rank.steps.recording_factor
-        title.append(f"; recording made them {factor:.2f}× as long", "dim")
-    return Group(title, Padding(_bars(partition), (0, 0, 0, 2)))
+        basis += f"; recording made them {rank.steps.recording_factor:.2f}× as long"
+    return Group(
+        Text("Where the step goes", "bold"),
+        Padding(Group(Text(basis, "dim"), _bars(partition)), (0, 0, 0, 2)),
+    )
 
 
 def _bars(partition: Partition) -> Table:
@@ -170,34 +181,37 @@ def _finding(number: int, finding: Finding, several_ranks: bool) -> RenderableTy
     )
     if several_ranks:
         head.append(f"  (rank {finding.rank})", "dim")
-    body: list[Text] = []
-    if finding.saving_ns is not None and finding.predicted_step_ns is not None:
-        now_ns = finding.saving_ns + finding.predicted_step_ns
-        body.append(
-            Text.assemble(
-                ("saves  ", "bold"),
-                (f"{units.duration(finding.saving_ns)} per step", "bold green"),
-                f": {units.duration(now_ns)} → {units.duration(finding.predicted_step_ns)}",
-            )
-        )
-        body.append(Text(f"if     {finding.assumption}"))
-    else:
-        body.append(Text(f"saves  nothing per step: {finding.saving_reason}"))
-    seen = ", ".join(
-        f"{item.label} {units.value(item.value, item.unit)}" for item in finding.evidence
-    )
-    body.append(Text(f"seen   {seen}"))
-    if finding.steps:
-        shown = ", ".join(map(str, finding.steps[:8])) + (" …" if len(finding.steps) > 8 else "")
-        body.append(Text(f"steps  {shown}"))
-    body.append(Text(f"do     {finding.advice}"))
-    body.append(Text(f"more   {finding.page}", "dim"))
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, style="dim")
     table.add_column()
-    for line in body:
-        table.add_row(line[:7], line[7:])
-    return Padding(Group(head, Padding(table, (0, 0, 0, 3))), (1, 0, 0, 2))
+    if finding.saving_ns is not None and finding.predicted_step_ns is not None:
+        now_ns = finding.saving_ns + finding.predicted_step_ns
+        table.add_row(
+            "saves",
+            Text.assemble(
+                (f"{units.duration(finding.saving_ns)} per step", "bold green"),
+                f": {units.duration(now_ns)} → {units.duration(finding.predicted_step_ns)}",
+            ),
+        )
+        table.add_row("if", Text(finding.assumption))
+    else:
+        table.add_row("saves", Text(f"nothing per step can be promised: {finding.saving_reason}"))
+    table.add_row("seen", _evidence(finding))
+    if finding.steps:
+        shown = ", ".join(map(str, finding.steps[:8])) + (" …" if len(finding.steps) > 8 else "")
+        table.add_row("steps", Text(shown))
+    table.add_row("do", Text(finding.advice))
+    table.add_row("more", Text(finding.page, "dim"))
+    return Padding(Group(head, Padding(table, (0, 0, 0, 3))), (0, 0, 1, 2))
+
+
+def _evidence(finding: Finding) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column()
+    table.add_column(no_wrap=True)
+    for item in finding.evidence:
+        table.add_row(item.label, units.value(item.value, item.unit))
+    return table
 
 
 def _notes(diagnosis: Diagnosis) -> list[str]:

@@ -15,6 +15,7 @@ from stepscope.advice.subject import Subject
 from stepscope.analysis.step_record import INPUT
 
 ID = "input-bound"
+WORKERS_LABEL = "loader workers to begin with"
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -33,7 +34,8 @@ def find(subject: Subject) -> list[Finding]:
         severity = Severity.HIGH
     predicted_ns = step_ns - saved_ns
     # A loader that works only while the step waits needs this many hands to keep up with the step.
-    workers = max(1, math.ceil(saved_ns / max(1, predicted_ns)))
+    # One more absorbs what varies between batches.
+    workers = 1 + math.ceil(saved_ns / max(1, predicted_ns))
     return [
         Finding(
             id=ID,
@@ -43,8 +45,7 @@ def find(subject: Subject) -> list[Finding]:
             saving_ns=saved_ns,
             saving_reason="",
             assumption=(
-                f"batches are prepared beside the step, by {workers} "
-                f"{'worker' if workers == 1 else 'workers'} or more that do not take CPU time "
+                f"{workers} workers prepare batches beside the step and take no CPU time "
                 "away from it"
             ),
             predicted_step_ns=predicted_ns,
@@ -53,11 +54,12 @@ def find(subject: Subject) -> list[Finding]:
                 Evidence("wait for input per step", saved_ns, "ns"),
                 Evidence("share of waiting in the step", share, "share"),
                 Evidence("steps measured", steps, "count"),
+                Evidence(WORKERS_LABEL, workers, "count"),
                 Evidence("measured by", source, "text"),
             ),
             steps=(),
             advice=(
-                f"Prepare batches in the background: DataLoader(num_workers={max(2, workers)}, "
+                f"Prepare batches in the background: DataLoader(num_workers={workers}, "
                 "persistent_workers=True, pin_memory=True on a GPU). If workers run already, "
                 "raise their number or prefetch_factor, or make the work per sample cheaper "
                 "(decode and tokenise ahead of time, store larger records, read from local disk)."
@@ -83,8 +85,8 @@ def _from_trace(subject: Subject) -> _Measured | None:
     """The same from the ranges of a trace."""
     if subject.host is None or subject.host.partition.of(INPUT) == 0:
         return None
-    partition, steps = subject.host.partition, subject.host.steps
-    wall_ns = round(steps["wall_ns"].median())
-    without_ns = round((steps["wall_ns"] - steps["input_ns"]).median())
+    partition = subject.host.partition
+    wall_ns = subject.host.median_step_ns
+    saved_ns = wall_ns - subject.host.median_without_input_ns
     share = partition.of(INPUT) / partition.total_ns
-    return wall_ns, wall_ns - without_ns, share, "trace", steps.height
+    return wall_ns, saved_ns, share, "trace", partition.steps

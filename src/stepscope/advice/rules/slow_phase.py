@@ -3,7 +3,8 @@
 Two cases, both measured from the step record's phases over the steady steps. A phase *dominates*
 if it is none of the model's own work (forward, backward, optimizer) and still takes a large share
 of the step; mending it removes its time. A phase *spikes* if in some steps it takes more than three
-times its median; mending it removes what those steps took beyond the median.
+times its median and is the reason why those steps are slow; mending it removes what they took
+beyond the median. Where several phases spike, something else is the reason: `uneven-steps`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ _MODEL_WORK = frozenset(
         "compute",
     }
 )
+_ALONE = 0.7  # of what all phases' spikes cost: below it, no single phase is to blame
 _INPUT_WORDS = frozenset({"data", "input", "data_wait", "dataload", "dataloading", "load"})
 
 
@@ -40,12 +42,13 @@ def find(subject: Subject) -> list[Finding]:
     if subject.steps is None:
         return []
     findings = []
+    total_excess_ns = sum(p.excess_ns for p in subject.steps.phases if "/" not in p.name)
     for phase in subject.steps.phases:
         if "/" in phase.name or phase.name.lower() in _INPUT_WORDS:
             continue
-        finding = _spikes(subject, subject.steps, phase) or _dominates(
-            subject, subject.steps, phase
-        )
+        is_alone = phase.excess_ns >= _ALONE * total_excess_ns
+        finding = _spikes(subject, subject.steps, phase) if is_alone else None
+        finding = finding or _dominates(subject, subject.steps, phase)
         if finding is not None:
             findings.append(finding)
     return findings

@@ -1,0 +1,49 @@
+"""Which steps, devices and events a question is asked of, and what the answer left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class EventChoice(str, Enum):
+    """Which GPU events count."""
+
+    ALL = "all"
+    LINKED = "linked"
+    """Only GPU events whose launch is in the trace, as some other tools count."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a question is asked of.
+
+    Attributes:
+        steps: Numbers of steps; None for all of the trace, also what lies outside any step.
+        devices: GPUs; None for all.
+        events: Whether GPU events without a known launch count.
+    """
+
+    steps: tuple[int, ...] | None = None
+    devices: tuple[int, ...] | None = None
+    events: EventChoice = EventChoice.ALL
+
+
+@dataclass(frozen=True)
+class AnsweredScope:
+    """What an answer is about: every result carries it.
+
+    Attributes:
+        asked: The scope of the question.
+        steps: The steps that the answer covers, in order; empty where the trace has no steps.
+        devices: The GPUs that it covers.
+        events: Number of events that it counts.
+        excluded: Number of events or steps left out, by reason, such as
+            {"events outside the steps": 12}; what counts zero is not in it.
+    """
+
+    asked: Scope
+    steps: tuple[int, ...]
+    devices: tuple[int, ...]
+    events: int
+    excluded: dict[str, int] = field(default_factory=dict)

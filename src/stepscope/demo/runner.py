@@ -1,0 +1,159 @@
+"""Starting the demo's trainings, following their progress, and comparing promise with outcome."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepscope.advice.diagnosis import Diagnosis, diagnose
+from stepscope.advice.finding import Finding
+from stepscope.advice.rules import input_bound
+from stepscope.errors import StepscopeError
+from stepscope.run.reader import open_run
+
+Progress = Callable[[int, int], None]
+"""Called with the steps done and the steps in all."""
+
+
+class DemoError(StepscopeError):
+    """The demo could not run; says why and what to do."""
+
+
+@dataclass(frozen=True)
+class TrainingOutcome:
+    """What one training of the demo gave.
+
+    Attributes:
+        diagnosis: Its run, judged.
+        loss: Loss of the last step.
+        device: Where it trained.
+        wait_us: Wait per sample that its storage cost, in microseconds.
+    """
+
+    diagnosis: Diagnosis
+    loss: float
+    device: str
+    wait_us: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The promise of a finding against what was measured after mending.
+
+    Attributes:
+        finding: The finding.
+        before_ns: Steady step before.
+        predicted_ns: Step that the finding promised.
+        measured_ns: Steady step after mending.
+        workers: Number of loader workers that the fix used, as the finding asked.
+        same_loss: Whether both trainings ended with the same loss, to the bit.
+    """
+
+    finding: Finding
+    before_ns: int
+    predicted_ns: int
+    measured_ns: int
+    workers: int
+    same_loss: bool
+
+    @property
+    def error(self) -> float:
+        """How far the prediction lies from the measurement, as a share of the measurement."""
+        return (self.predicted_ns - self.measured_ns) / self.measured_ns
+
+
+def train(
+    output_dir: Path,
+    run_name: str,
+    steps: int,
+    workers: int,
+    progress: Progress,
+    wait_us: int | None = None,
+) -> TrainingOutcome:
+    """Run one training in a process of its own and judge its run.
+
+    Raises:
+        DemoError: torch is missing, or the training failed.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise DemoError("the demo trains a model and needs torch: pip install 'stepscope[torch]'")
+    arguments = [
+        sys.executable, "-m", "stepscope.demo.training",
+        "--output-dir", str(output_dir), "--run-name", run_name,
+        "--steps", str(steps), "--workers", str(workers),
+    ]  # fmt: skip
+    if wait_us is not None:
+        arguments += ["--wait-us", str(wait_us)]
+    told: dict[str, object] = {"wait_us": wait_us}
+    log_path = output_dir / f"{run_name}.log"
+    output_dir.mkdir(parents=True, exist_ok=True)
+    with (
+        log_path.open("w", encoding="utf-8") as log,
+        subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+    ):
+        for line in process.stdout or ():
+            told.update(_read(line))
+            if "step" in told:
+                progress(int(str(told["step"])), steps)
+    if process.returncode != 0 or "run" not in told:
+        last = log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+        raise DemoError(
+            f"the demo's training ended with exit code {process.returncode}: "
+            f"{last[0] if last else 'no message'} (all of it: {log_path})"
+        )
+    return TrainingOutcome(
+        diagnosis=diagnose(open_run(str(told["run"]))),
+        loss=float(str(told["loss"])),
+        device=str(told["device"]),
+        wait_us=int(str(told["wait_us"])),
+    )
+
+
+def input_finding(outcome: TrainingOutcome) -> Finding:
+    """The finding that the demo plants.
+
+    Raises:
+        DemoError: It is not the first one, so the demo has nothing to show.
+    """
+    findings = outcome.diagnosis.findings
+    if not findings or findings[0].id != input_bound.ID:
+        raise DemoError(
+            f"the demo expected '{input_bound.ID}' as the first finding and got "
+            f"'{findings[0].id if findings else 'none'}': the machine may be too busy; try again"
+        )
+    return findings[0]
+
+
+def compare(
+    before: TrainingOutcome, after: TrainingOutcome, finding: Finding, workers: int
+) -> Comparison:
+    """Hold the promise against the outcome."""
+    return Comparison(
+        finding=finding,
+        before_ns=before.diagnosis.ranks[0].step_ns or 0,
+        predicted_ns=finding.predicted_step_ns or 0,
+        measured_ns=after.diagnosis.ranks[0].step_ns or 0,
+        workers=workers,
+        same_loss=before.loss == after.loss,
+    )
+
+
+def workers_needed(finding: Finding) -> int:
+    """Number of loader workers that the finding asks for."""
+    for item in finding.evidence:
+        if item.label == input_bound.WORKERS_LABEL:
+            return int(item.value)
+    return 2
+
+
+def _read(line: str) -> dict[str, object]:
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}

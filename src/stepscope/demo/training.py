@@ -1,0 +1,166 @@
+"""Train a small transformer on text made on the spot, reading its samples from slow storage.
+
+Run as a module by `stepscope demo`, so that the command itself never imports torch. Every sample
+costs a wait that stands for remote storage: the training thread waits for it if it loads its own
+samples, and other processes wait for it if the loader has workers. The wait is chosen once, from
+the measured time of a training step, so that the bottleneck is as clear on a laptop as on a GPU.
+
+Progress goes to standard output, one JSON object a line, for the command to read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from stepscope.capture.config import CaptureConfig
+from stepscope.capture.profiler import Profiler
+
+_WORDS = ("the", "step", "of", "time", "and", "memory", "waits", "for", "its", "data", "again")
+_BATCH = 16
+_LENGTH = 64
+_WIDTH = 128
+_LAYERS = 3
+_CALIBRATION_STEPS = 12
+_WAIT_PER_COMPUTE = 1.6
+"""How much longer the storage takes than the training step: what a slow loader looks like."""
+
+
+class SlowStorage(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Lines of made-up text, each read at the cost of a wait.
+
+    Args:
+        lines: Number of samples.
+        wait_s: Seconds that reading one sample takes.
+    """
+
+    def __init__(self, lines: int, wait_s: float) -> None:
+        self._lines = lines
+        self._wait_s = wait_s
+
+    def __len__(self) -> int:
+        return self._lines
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        words = random.Random(index)  # noqa: S311 - made-up text, not a secret
+        time.sleep(self._wait_s)
+        text = ""
+        while len(text) <= _LENGTH:
+            text += words.choice(_WORDS) + " "
+        tokens = torch.tensor([ord(letter) for letter in text[: _LENGTH + 1]])
+        return tokens[:-1], tokens[1:]
+
+
+class SmallTransformer(nn.Module):
+    """A language model over the letters of ASCII."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(128, _WIDTH)
+        self.position = nn.Parameter(torch.zeros(_LENGTH, _WIDTH))
+        layer = nn.TransformerEncoderLayer(_WIDTH, 4, 4 * _WIDTH, dropout=0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, _LAYERS, enable_nested_tensor=False)
+        self.head = nn.Linear(_WIDTH, 128)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Scores of the next letter for each position."""
+        mask = nn.Transformer.generate_square_subsequent_mask(_LENGTH, device=tokens.device)
+        hidden = self.embedding(tokens) + self.position
+        scores: torch.Tensor = self.head(self.layers(hidden, mask=mask, is_causal=True))
+        return scores
+
+
+class Trainer:
+    """Model, loss and optimizer, on the GPU where there is one."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(1)
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.model = SmallTransformer().to(self.device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        self.loss = nn.CrossEntropyLoss()
+
+    def step(self, batch: tuple[torch.Tensor, torch.Tensor], profiler: Profiler) -> float:
+        """One training step; gives the loss, as a loop that logs it does."""
+        tokens, targets = (part.to(self.device) for part in batch)
+        with profiler.phase("forward"):
+            scores = self.model(tokens)
+            loss = self.loss(scores.flatten(0, 1), targets.flatten())
+        with profiler.phase("backward"):
+            loss.backward()
+        with profiler.phase("optimizer"):
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return float(loss.item())
+
+
+def calibrate() -> float:
+    """Seconds that one training step takes here, without its input."""
+    trainer = Trainer()
+    loader = DataLoader(SlowStorage(_BATCH, 0.0), batch_size=_BATCH)
+    batch: Any = next(iter(loader))
+    idle = Profiler(enabled=False)
+    times = []
+    for _ in range(_CALIBRATION_STEPS):
+        started = time.perf_counter()
+        trainer.step(batch, idle)
+        times.append(time.perf_counter() - started)
+    return sorted(times[2:])[len(times[2:]) // 2]
+
+
+def train(output_dir: str, run_name: str, steps: int, workers: int, wait_s: float) -> None:
+    """Train under the profiler and tell the progress."""
+    trainer = Trainer()
+    loader = DataLoader(
+        SlowStorage(steps * _BATCH, wait_s),
+        batch_size=_BATCH,
+        shuffle=True,
+        generator=torch.Generator().manual_seed(1),
+        num_workers=workers,
+        persistent_workers=workers > 0,
+    )
+    config = CaptureConfig(
+        output_dir=output_dir, run_name=run_name, skip_first=steps // 3, wait=0, warmup=2, active=3
+    )
+    loss = float("nan")
+    with Profiler(config) as profiler:
+        for number, batch in enumerate(profiler.watch(loader), start=1):
+            loss = trainer.step(batch, profiler)
+            profiler.count(samples=_BATCH, tokens=_BATCH * _LENGTH)
+            tell(step=number, steps=steps)
+    tell(run=str(profiler.run_path), loss=loss, device=str(trainer.device))
+
+
+def tell(**what: object) -> None:
+    """One line for the command that started this process."""
+    print(json.dumps(what), flush=True)  # noqa: T201
+
+
+def main() -> None:
+    """Read the arguments and train."""
+    parser = argparse.ArgumentParser(prog="python -m stepscope.demo.training")
+    parser.add_argument("--output-dir", required=True)
+    parser.add_argument("--run-name", required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--workers", type=int, required=True)
+    parser.add_argument("--wait-us", type=int, help="wait per sample; measured if not given")
+    arguments = parser.parse_args()
+    wait_us = arguments.wait_us
+    if wait_us is None:
+        step_s = calibrate()
+        wait_us = round(step_s * _WAIT_PER_COMPUTE / _BATCH * 1e6)
+        tell(wait_us=wait_us, calibrated_step_us=round(step_s * 1e6))
+    train(
+        arguments.output_dir, arguments.run_name, arguments.steps, arguments.workers, wait_us / 1e6
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Step records and runs with known answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from stepscope.run.layout import RunLayout
+from stepscope.run.manifest import JobRecord, RankManifest, write_record
+from stepscope.run.step_record import StepRecord, encode_step
+
+MS = 1_000_000
+
+
+def step_records(
+    durations_ms: Sequence[float],
+    waits_ms: Sequence[float] | float = 0,
+    phases_ms: dict[str, Sequence[float] | float] | None = None,
+    recorded: range = range(0),
+) -> list[StepRecord]:
+    """Consecutive training steps, back to back, in milliseconds."""
+    count = len(durations_ms)
+
+    def column(values: Sequence[float] | float) -> list[int]:
+        row = [values] * count if isinstance(values, (int, float)) else values
+        return [round(value * MS) for value in row]
+
+    waits = column(waits_ms)
+    phases = {name: column(values) for name, values in (phases_ms or {}).items()}
+    records = []
+    now = 1_700_000_000_000_000_000
+    for step, duration_ms in enumerate(durations_ms):
+        records.append(
+            StepRecord(
+                step=step,
+                start_ns=now,
+                dur_ns=round(duration_ms * MS),
+                data_wait_ns=waits[step],
+                phases={name: values[step] for name, values in phases.items()},
+                window=0 if step in recorded else None,
+            )
+        )
+        now += records[-1].dur_ns
+    return records
+
+
+def write_run(root: Path, ranks: dict[int, list[StepRecord]], name: str = "run") -> Path:
+    """A run directory that holds these step records and no window."""
+    layout = RunLayout(root / name)
+    write_record(
+        layout.run_file,
+        JobRecord(name, ranks[min(ranks)][0].start_ns, cpu_count=2, world_size=len(ranks)),
+    )
+    for rank, records in ranks.items():
+        write_record(
+            layout.rank(rank).manifest,
+            RankManifest(
+                rank,
+                world_size=len(ranks),
+                state="finished",
+                ended=f"finished after {len(records)} steps",
+                steps=len(records),
+            ),
+        )
+        layout.rank(rank).steps.write_bytes(b"".join(map(encode_step, records)))
+    return layout.root
