@@ -6,13 +6,13 @@ import io
 import json
 
 from rich.console import Console
+from tests.support.step_records import MS, step_records, write_run
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.report import units
 from stepscope.report.json_report import diagnosis_to_dict
 from stepscope.report.terminal import print_diagnosis
 from stepscope.run.reader import open_run
-from tests.support.step_records import MS, step_records, write_run
 
 
 def slow_input():
