@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -48,6 +49,16 @@ def local_links(page: Path) -> list[tuple[Path, str]]:
     return found
 
 
+def options_of(command: click.Command) -> Iterator[str]:
+    """The long names of a command's options, and of its subcommands'."""
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and not parameter.hidden:
+            yield from (name for name in parameter.opts if name.startswith("--"))
+    if isinstance(command, click.Group):
+        for subcommand in command.commands.values():
+            yield from options_of(subcommand)
+
+
 @each_page
 def test_relative_links_lead_somewhere(page):
     for target, anchor in local_links(page):
@@ -86,13 +97,7 @@ def test_every_page_of_a_verb_is_about_one_that_exists():
 def test_every_option_stands_on_the_page_of_its_verb(verb):
     command = cli.get_command(click.Context(cli), verb)
     assert command is not None
-    options = {
-        name
-        for parameter in command.params
-        if isinstance(parameter, click.Option) and not parameter.hidden
-        for name in parameter.opts
-        if name.startswith("--")
-    }
+    options = set(options_of(command))
     page = text_of(DOCS / "verbs" / f"{verb}.md")
     assert {name for name in options if not re.search(rf"{name}\b", page)} == set()
 
