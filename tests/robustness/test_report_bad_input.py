@@ -9,7 +9,6 @@ import subprocess
 import sys
 
 import pytest
-
 from tests.support.step_records import step_records, write_run
 
 

@@ -6,13 +6,16 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from stepscope.errors import UsageError
 from stepscope.trace.schema import Category
 from stepscope.trace.tables import Tables
+
+if TYPE_CHECKING:
+    from stepscope.trace.derive import Derived
 
 _STEP_PATTERN = r"^ProfilerStep\s*#(\d+)$"
 _HOST_STEP_CATEGORIES = [
@@ -103,11 +106,16 @@ class Trace:
         )
 
     @cached_property
+    def derivation(self) -> Derived:
+        """All that follows from the tables: columns, steps, problems; computed on first use."""
+        from stepscope.trace.derive import derive_all
+
+        return derive_all(self.tables())
+
+    @cached_property
     def derived(self) -> pl.LazyFrame:
         """What follows from the tables, row for row beside `events`; computed on first use."""
-        from stepscope.trace.derive import derive
-
-        return derive(self.tables()).lazy()
+        return self.derivation.columns.lazy()
 
     @cached_property
     def header(self) -> dict[str, Any]:
