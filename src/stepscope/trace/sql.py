@@ -195,11 +195,11 @@ def _files(trace: Trace, directory: Path, tables: set[str]) -> dict[str, Path]:
 
 def _frame(trace: Trace, table: str) -> pl.DataFrame | pl.LazyFrame:
     if table == "host_steps":
-        return trace.derivation.host_steps
+        return trace.steps
     if table == "device_steps":
-        return trace.derivation.device_steps
+        return trace.device_steps
     if table == "problems":
-        return pl.concat([trace.problems, trace.derivation.problems])
+        return pl.concat([trace.problems, trace.doubts])
     frame: pl.DataFrame | pl.LazyFrame = getattr(trace, table)
     return frame
 
