@@ -71,7 +71,7 @@ def run_query(
         files = _files(trace, Path(directory), {table for v in views for table in v.tables})
         result = Path(directory) / "result.parquet"
         _create(database, views, files)
-        _lock(database, [*files.values(), result])
+        _lock(database, [*(path for parts in files.values() for path in parts), result])
         timer = threading.Timer(time_limit_s or 0, database.interrupt)
         timer.daemon = True
         if time_limit_s is not None:
@@ -128,8 +128,8 @@ def view_columns() -> pl.DataFrame:
     with tempfile.TemporaryDirectory(prefix="stepscope-sql-") as directory, _database() as database:
         files = {}
         for table, schema in TABLES.items():
-            files[table] = Path(directory) / f"{table}.parquet"
-            pl.DataFrame(schema=schema).write_parquet(files[table])
+            files[table] = [Path(directory) / f"{table}.parquet"]
+            pl.DataFrame(schema=schema).write_parquet(files[table][0])
         _create(database, VIEWS, files)
         for view in VIEWS:
             relation = database.sql(f"SELECT * FROM {view.name}")  # noqa: S608 - our own name
@@ -179,17 +179,18 @@ def _views_of(query: str) -> tuple[View, ...]:
     return tuple(view for view in VIEWS if view.name in words) or VIEWS
 
 
-def _files(trace: Trace, directory: Path, tables: set[str]) -> dict[str, Path]:
-    """A Parquet file for each table: the store's own, or one written for this query."""
+def _files(trace: Trace, directory: Path, tables: set[str]) -> dict[str, list[Path]]:
+    """Parquet files for each table: the store's own, or one written for this query."""
     files = {}
     for table in sorted(tables):
-        stored = None if trace.store is None else trace.store / f"{table}.parquet"
-        if stored is not None and stored.is_file() and table != "problems":
-            files[table] = stored.absolute()
-            continue
-        files[table] = directory / f"{table}.parquet"
-        frame = _frame(trace, table).lazy().collect()
-        frame.write_parquet(files[table], compression="lz4", statistics=False)
+        stored: list[Path] = []
+        if trace.store is not None and table != "problems":
+            stored = sorted((trace.store.absolute() / table).glob("*.parquet"))
+        if not stored:
+            stored = [directory / f"{table}.parquet"]
+            frame = _frame(trace, table).lazy().collect()
+            frame.write_parquet(stored[0], compression="lz4", statistics=False)
+        files[table] = stored
     return files
 
 
@@ -205,11 +206,11 @@ def _frame(trace: Trace, table: str) -> pl.DataFrame | pl.LazyFrame:
 
 
 def _create(
-    database: duckdb.DuckDBPyConnection, views: tuple[View, ...], files: dict[str, Path]
+    database: duckdb.DuckDBPyConnection, views: tuple[View, ...], files: dict[str, list[Path]]
 ) -> None:
-    for table, path in files.items():
-        source = _literal(path)
-        database.execute(f"CREATE VIEW table_{table} AS FROM read_parquet({source})")
+    for table, paths in files.items():
+        sources = ", ".join(_literal(path) for path in paths)
+        database.execute(f"CREATE VIEW table_{table} AS FROM read_parquet([{sources}])")
     for view in views:
         database.execute(f"CREATE VIEW {view.name} AS {view.sql}")
 

@@ -113,8 +113,8 @@ VIEWS = (
         """
 SELECT c.event AS call, cn.name AS call_name, c.lane_id AS call_lane_id,
     c.start_ns AS call_start_ns, c.dur_ns AS call_dur_ns, w.event AS work, wn.name AS work_name,
-    d.kind::VARCHAR AS kind, d."group", w.device, w.stream, w.start_ns AS work_start_ns, w.dur_ns AS work_dur_ns,
-    w.start_ns - c.start_ns - c.dur_ns AS delay_ns, d.step, d.op
+    d.kind::VARCHAR AS kind, d."group", w.device, w.stream, w.start_ns AS work_start_ns,
+    w.dur_ns AS work_dur_ns, w.start_ns - c.start_ns - c.dur_ns AS delay_ns, d.step, d.op
 FROM table_derived d
 JOIN table_events w ON w.event = d.event
 JOIN table_names wn ON wn.name_id = w.name_id
