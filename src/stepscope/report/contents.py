@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _SHOWN_LANES = 20
+_RECORDER_SWITCHES = ("record_shapes", "with_stack", "profile_memory", "with_modules", "with_flops")
 
 
 def contents_to_dict(contents: Contents) -> dict[str, object]:
@@ -75,6 +76,9 @@ def _print_facts(contents: Contents, console: Console) -> None:
         of = "" if contents.world_size is None else f" of {contents.world_size}"
         by = "" if contents.backend is None else f", {contents.backend}"
         facts.append(("Rank", f"{contents.rank}{of}{by}"))
+    switches = [key for key in _RECORDER_SWITCHES if contents.header.get(key)]
+    if switches:
+        facts.append(("Recorded", ", ".join(switches)))
     if contents.start_ns is not None and contents.end_ns is not None:
         facts.append(("Covers", duration(contents.end_ns - contents.start_ns)))
     facts.append(("Rows", ", ".join(f"{count(n)} {t}" for t, n in contents.tables.rows() if n)))
