@@ -6,13 +6,16 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from stepscope.errors import UsageError
 from stepscope.trace.schema import Category
 from stepscope.trace.tables import Tables
+
+if TYPE_CHECKING:
+    from stepscope.trace.derive import Derived
 
 _STEP_PATTERN = r"^ProfilerStep\s*#(\d+)$"
 _HOST_STEP_CATEGORIES = [
@@ -105,9 +108,28 @@ class Trace:
     @cached_property
     def derived(self) -> pl.LazyFrame:
         """What follows from the tables, row for row beside `events`; computed on first use."""
-        from stepscope.trace.derive import derive
+        return self._derivation.columns.lazy()
 
-        return derive(self.tables()).lazy()
+    @property
+    def host_steps(self) -> pl.DataFrame:
+        """Steps on the host's clock, with the columns of `schema.HOST_STEPS`."""
+        return self._derivation.host_steps
+
+    @property
+    def device_steps(self) -> pl.DataFrame:
+        """Steps on each device's clock, with the columns of `schema.DEVICE_STEPS`."""
+        return self._derivation.device_steps
+
+    @property
+    def derived_problems(self) -> pl.DataFrame:
+        """What looks wrong in links, nesting and steps; beside `problems`, with its columns."""
+        return self._derivation.problems
+
+    @cached_property
+    def _derivation(self) -> Derived:
+        from stepscope.trace.derive import derive_all
+
+        return derive_all(self.tables())
 
     @cached_property
     def header(self) -> dict[str, Any]:
