@@ -10,6 +10,7 @@ import pytest
 from tests.support.real_traces import NAMES, real_file, real_trace
 
 from stepscope.analysis.gpu_work import gpu_work
+from stepscope.analysis.idle import CAUSES, idle_causes
 from stepscope.analysis.scope import EventChoice, Scope
 from stepscope.analysis.timeline import PARTS, device_sets, timeline
 
@@ -158,3 +159,30 @@ def test_parts_add_up_and_steps_divide_the_time(name: str, events: EventChoice) 
     scoped = timeline(trace, Scope(steps=tuple(steps["step"].unique()), events=events))
     assert scoped.total_ns == answer.steps["total_ns"].sum()
     assert scoped.compute_ns == answer.steps["compute_ns"].sum()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("events", list(EventChoice))
+def test_idle_causes_add_up_to_the_idle_time(name: str, events: EventChoice) -> None:
+    trace = real_trace(name)
+    whole = timeline(trace, Scope(events=events))
+    causes = idle_causes(trace, Scope(events=events))
+    assert causes.idle_ns == causes.causes["idle_ns"].sum() == whole.idle_ns
+    both = causes.steps.join(whole.steps, on=["device", "step"], suffix="_timeline")
+    assert len(both) == len(causes.steps) == len(whole.steps)
+    assert (both["idle_ns"] == both["idle_ns_timeline"]).all()
+    parts = both.select(f"{cause}_ns" for cause in CAUSES).sum_horizontal()
+    assert (parts == both["idle_ns"]).all()
+    if events is EventChoice.LINKED and causes.gaps["ended_by"].null_count() == 0:
+        assert causes.of("unknown") == 0
+
+
+def test_the_loader_without_workers_is_what_the_gpu_waits_for() -> None:
+    """The same model twice: only without worker processes is the input the main cause."""
+    folder = "v100_dataloader_contrast"
+    alone = idle_causes(
+        real_trace(f"{folder}/num_workers_0_worker0.1623143089861.pt.trace.json.gz")
+    )
+    four = idle_causes(real_trace(f"{folder}/num_workers_4_worker0.1623212756351.pt.trace.json.gz"))
+    assert alone.causes["cause"][0] == "input"
+    assert alone.of("input") > 20 * four.of("input")
