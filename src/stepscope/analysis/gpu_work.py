@@ -97,7 +97,7 @@ def gpu_work(trace: Trace, scope: Scope | None = None) -> GpuWork:
         _leave_out(excluded, "GPU events without a known launch", work["launch"].is_null())
         work = work.filter(pl.col("launch").is_not_null())
     steps, covered = _steps(trace, asked, devices)
-    if trace.host_steps.is_empty():
+    if trace.steps.is_empty():
         notes.append(NO_STEPS)
     if asked.steps is None:
         in_steps = pl.Series([True]).new_from_index(0, len(work))
@@ -116,7 +116,7 @@ def check_steps(trace: Trace, asked: Scope) -> tuple[int, ...]:
     Raises:
         UsageError: A step asked for is not in the trace.
     """
-    known = trace.host_steps["step"].to_list()
+    known = trace.steps["step"].to_list()
     if asked.steps is None:
         return tuple(known)
     missing = sorted(set(asked.steps) - set(known))

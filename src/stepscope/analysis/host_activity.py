@@ -112,7 +112,7 @@ def host_activity(trace: Trace, work: pl.DataFrame) -> HostActivity:
     rows = _rows(trace, work, launches)
     counts = rows.filter(pl.col("is_launch")).group_by("lane_id").len().sort("len", descending=True)
     order = [int(lane) for lane in counts["lane_id"]]
-    steps = trace.host_steps
+    steps = trace.steps
     if len(steps):
         main = int(steps["lane_id"][0])
         order = [main, *(lane for lane in order if lane != main)]
@@ -142,7 +142,7 @@ def _rows(trace: Trace, work: pl.DataFrame, launches: Int64Array) -> pl.DataFram
         "event", "name_id", "lane_id", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns")
     )
     lanes = all_events.filter(pl.col("event").is_in(launches)).select("lane_id").unique().collect()
-    lane_ids = set(lanes["lane_id"]) | set(trace.host_steps["lane_id"])
+    lane_ids = set(lanes["lane_id"]) | set(trace.steps["lane_id"])
     rows = all_events.filter(
         pl.col("lane_id").is_in(sorted(lane_ids)), pl.col("name_id").is_in(wanted.implode())
     ).collect()
