@@ -7,7 +7,8 @@ import csv
 import numpy as np
 import polars as pl
 import pytest
-from tests.support.real_traces import NAMES, real_file, real_trace
+from tests.support.real_traces import NAMES, real_trace
+from tests.support.traces import trace_path
 
 from stepscope.analysis.gpu_work import gpu_work
 from stepscope.analysis.idle import CAUSES, idle_causes
@@ -28,7 +29,7 @@ LINKED = Scope(events=EventChoice.LINKED)
 
 
 def _expected(folder: str) -> list[dict[str, str]]:
-    with real_file(f"{folder}/expected_gpu_timeline.csv").open() as file:
+    with trace_path(f"{folder}/expected_gpu_timeline.csv").open() as file:
         return list(csv.DictReader(file))
 
 

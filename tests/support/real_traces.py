@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import functools
-import os
-from pathlib import Path
-
-import pytest
 
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
-
-_ROOT = Path(__file__).resolve().parents[2]
-FOLDER = Path(os.environ.get("STEPSCOPE_TRACES", _ROOT.parent / "shared" / "traces"))
+from tests.support.traces import trace_path
 
 NAMES = (
     "a100_nccl_train/trace.json.gz",
@@ -32,17 +26,9 @@ NAMES = (
 """Every trace at hand in Kineto's format."""
 
 
-def real_file(name: str) -> Path:
-    """Path of a file among the traces; skips the test where it is absent."""
-    path = FOLDER / name
-    if not path.is_file():
-        pytest.skip(f"{path} is not there: STEPSCOPE_TRACES names the folder of real traces")
-    return path
-
-
 def real_trace(name: str) -> Trace:
     """A real trace, read once per test session; skips the test where it is absent."""
-    return _load(str(real_file(name)))
+    return _load(str(trace_path(name)))
 
 
 @functools.cache
