@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.analysis.contents import Contents
-from stepscope.report.tables import print_frame
+from stepscope.report.frames import print_frame
 from stepscope.report.units import count, duration, size
 from stepscope.run.reader import Run
 
