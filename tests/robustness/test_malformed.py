@@ -10,10 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-
-from stepscope.errors import UnreadableInputError
-from stepscope.trace.load import load
-from stepscope.trace.tables import Tables
 from tests.support.chrome_traces import (
     Digits,
     assert_same_tables,
@@ -22,6 +18,10 @@ from tests.support.chrome_traces import (
     read_tolerantly,
     write,
 )
+
+from stepscope.errors import UnreadableInputError
+from stepscope.trace.load import load
+from stepscope.trace.tables import Tables
 
 GOOD = [operator(f"op {number}", str(10 * number), "5") for number in range(20)]
 
@@ -285,7 +285,9 @@ def test_what_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
             load(secret)
 
 
-@pytest.mark.parametrize("seed", [b'{"ph":"', b'{"ph":', b'{"ph":"X"', b'{"name":"a","ts":', b'"', b"[{", b"},{"])
+@pytest.mark.parametrize(
+    "seed", [b'{"ph":"', b'{"ph":', b'{"ph":"X"', b'{"name":"a","ts":', b'"', b"[{", b"},{"]
+)
 def test_hostile_repetition_takes_no_quadratic_time(seed: bytes) -> None:
     data = b'{"traceEvents":[' + seed * (400_000 // len(seed))
     began = time.process_time()

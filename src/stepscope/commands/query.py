@@ -80,7 +80,7 @@ def _write(frame: object, output_format: str, output: str | None) -> None:
     import polars as pl
 
     from stepscope.errors import UsageError
-    from stepscope.report import tables
+    from stepscope.report import frames
 
     assert isinstance(frame, pl.DataFrame)
     try:
@@ -94,14 +94,14 @@ def _write(frame: object, output_format: str, output: str | None) -> None:
             from rich.console import Console
 
             if output is None:
-                tables.print_frame(frame, Console(highlight=False))
+                frames.print_frame(frame, Console(highlight=False))
                 return
             text = io.StringIO()
-            tables.print_frame(frame, Console(file=text, width=10_000, highlight=False))
+            frames.print_frame(frame, Console(file=text, width=10_000, highlight=False))
             stream.write(text.getvalue().encode())
         elif output_format == "csv":
-            stream.write(tables.frame_as_csv(frame).encode())
+            stream.write(frames.frame_as_csv(frame).encode())
         elif output_format == "json":
-            stream.write(tables.frame_as_json(frame).encode() + b"\n")
+            stream.write(frames.frame_as_json(frame).encode() + b"\n")
         else:
-            stream.write(tables.frame_as_parquet(frame))
+            stream.write(frames.frame_as_parquet(frame))
