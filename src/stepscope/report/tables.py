@@ -15,11 +15,11 @@ TextFormat = Literal["table", "csv", "json", "md"]
 
 
 def frame_as_csv(frame: pl.DataFrame) -> str:
-    """Comma-separated values with a header; lists and structs as JSON."""
-    nested = [name for name, kind in frame.schema.items() if kind.is_nested()]
+    """Comma-separated values with a header; lists and structs as JSON, bytes as hexadecimal."""
+    special = [n for n, kind in frame.schema.items() if kind.is_nested() or kind == pl.Binary]
     plain = frame.with_columns(
-        pl.Series(name, [_as_json(value) for value in frame[name].to_list()], pl.String)
-        for name in nested
+        pl.Series(name, [_csv_cell(value) for value in frame[name].to_list()], pl.String)
+        for name in special
     )
     return plain.write_csv()
 
@@ -73,6 +73,12 @@ def _cell(value: object) -> str:
     if isinstance(value, (list, dict)):
         return _as_json(value)
     return str(value)
+
+
+def _csv_cell(value: object) -> str | None:
+    if value is None:
+        return None
+    return value.hex() if isinstance(value, bytes) else _as_json(value)
 
 
 def _as_json(value: object) -> str:
