@@ -6,7 +6,7 @@ import json
 import polars as pl
 from rich.console import Console
 
-from stepscope.report import tables
+from stepscope.report import frames
 
 FRAME = pl.DataFrame(
     {
@@ -20,7 +20,7 @@ FRAME = pl.DataFrame(
 
 
 def test_csv_has_nested_values_as_json():
-    assert tables.frame_as_csv(FRAME).splitlines() == [
+    assert frames.frame_as_csv(FRAME).splitlines() == [
         "name,n,many,raw,yes",
         f'a|b,{2**60},"[1, 2]",00ff,true',
         ",,,,",
@@ -29,24 +29,24 @@ def test_csv_has_nested_values_as_json():
 
 
 def test_json_keeps_integers_and_writes_bytes_as_hexadecimal():
-    rows = json.loads(tables.frame_as_json(FRAME))
+    rows = json.loads(frames.frame_as_json(FRAME))
     assert rows[0] == {"name": "a|b", "n": 2**60, "many": [1, 2], "raw": "00ff", "yes": True}
     assert rows[1]["n"] is None
 
 
 def test_markdown_escapes_what_would_break_a_row():
-    lines = tables.frame_as_markdown(FRAME.select("name", "n")).splitlines()
+    lines = frames.frame_as_markdown(FRAME.select("name", "n")).splitlines()
     assert lines[:2] == ["| name | n |", "| --- | ---: |"]
     assert lines[2:] == [f"| a\\|b | {2**60} |", "|  |  |", "| [red]x[/red] | 1 |"]
 
 
 def test_the_table_shows_markup_as_text():
     text = io.StringIO()
-    tables.print_frame(FRAME, Console(file=text, width=200))
+    frames.print_frame(FRAME, Console(file=text, width=200))
     assert "[red]x[/red]" in text.getvalue()
     assert "yes" in text.getvalue()
     assert "None" not in text.getvalue()
 
 
 def test_parquet_comes_back_as_it_was():
-    assert pl.read_parquet(io.BytesIO(tables.frame_as_parquet(FRAME))).equals(FRAME)
+    assert pl.read_parquet(io.BytesIO(frames.frame_as_parquet(FRAME))).equals(FRAME)
