@@ -22,7 +22,9 @@ FILES = sorted(ROOT.glob("*/*.json.gz")) if ROOT.is_dir() else []
 pytestmark = pytest.mark.skipif(not FILES, reason=f"no real traces in {ROOT}")
 
 
-@pytest.mark.parametrize("path", FILES, ids=[f"{path.parent.name}-{path.stem[:20]}" for path in FILES])
+@pytest.mark.parametrize(
+    "path", FILES, ids=[f"{path.parent.name}-{path.stem[:20]}" for path in FILES]
+)
 def test_counts_names_and_durations(path: Path) -> None:
     data = gzip.decompress(path.read_bytes())
     tables = read_tolerantly(data)
@@ -31,7 +33,9 @@ def test_counts_names_and_durations(path: Path) -> None:
     document = json.loads(data, parse_float=Decimal)
     listed = document["traceEvents"]
     complete = [event for event in listed if event["ph"] == "X"]
-    events = tables.events.join(tables.names.select("name_id", "name", "raw_category"), on="name_id")
+    events = tables.events.join(
+        tables.names.select("name_id", "name", "raw_category"), on="name_id"
+    )
     assert len(events) == len(complete)
     assert events["start_ns"].to_list() == [int(event["ts"] * 1000) for event in complete]
     assert events["dur_ns"].sum() == sum(int(event["dur"] * 1000) for event in complete)

@@ -188,7 +188,9 @@ def test_stray_commas(extra: str) -> None:
 
 
 def test_elements_that_are_no_events() -> None:
-    data = write(GOOD, "minified", "header-after").replace(b"[{", b'[1,"x",null,[{"ph":"X"}],{},{', 1)
+    data = write(GOOD, "minified", "header-after").replace(
+        b"[{", b'[1,"x",null,[{"ph":"X"}],{},{', 1
+    )
     tables = read(data)
     assert_good_events_are_there(tables)
     assert problems(tables) == {"not_an_event", "no_phase"}
@@ -285,7 +287,9 @@ def test_what_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
             load(secret)
 
 
-@pytest.mark.parametrize("seed", [b'{"ph":"', b'{"ph":', b'{"ph":"X"', b'{"name":"a","ts":', b'"', b"[{", b"},{"])
+@pytest.mark.parametrize(
+    "seed", [b'{"ph":"', b'{"ph":', b'{"ph":"X"', b'{"name":"a","ts":', b'"', b"[{", b"},{"]
+)
 def test_hostile_repetition_takes_no_quadratic_time(seed: bytes) -> None:
     data = b'{"traceEvents":[' + seed * (400_000 // len(seed))
     began = time.process_time()

@@ -36,7 +36,9 @@ def dump(value: Any, **options: Any) -> str:
         return str(value)
     if isinstance(value, dict):
         separator, colon = options.get("separators", (", ", ": "))
-        body = separator.join(f"{json.dumps(k)}{colon}{dump(v, **options)}" for k, v in value.items())
+        body = separator.join(
+            f"{json.dumps(k)}{colon}{dump(v, **options)}" for k, v in value.items()
+        )
         return "{" + body + "}"
     return json.dumps(value, ensure_ascii=options.get("ensure_ascii", True))
 
@@ -133,7 +135,9 @@ def kernel(start: str = "10.5", dur: str = "2", **more: Any) -> dict[str, Any]:
     return event | more
 
 
-def operator(name: str = "aten::mm", start: str = "1.001", dur: str = "5.25", **more: Any) -> dict[str, Any]:
+def operator(
+    name: str = "aten::mm", start: str = "1.001", dur: str = "5.25", **more: Any
+) -> dict[str, Any]:
     """An operator on the host."""
     event = {
         "ph": "X", "cat": "cpu_op", "name": name, "pid": 100, "tid": 100,

@@ -78,7 +78,9 @@ def test_every_layout_gives_the_same_tables(layout: str, frame: str) -> None:
 
 
 def test_arguments_are_kept_to_the_letter() -> None:
-    data = b'[{"ph":"X","name":"a","ts":1,"dur":1,"args":{ "x" :1.50,\n "y": [1 ,2],"z":"\\u00e9"}}]'
+    data = (
+        b'[{"ph":"X","name":"a","ts":1,"dur":1,"args":{ "x" :1.50,\n "y": [1 ,2],"z":"\\u00e9"}}]'
+    )
     for tables in (read_tolerantly(data), read_compiled(data)):
         assert tables.args["args"][0] == '{ "x" :1.50,\n "y": [1 ,2],"z":"\\u00e9"}'
 

@@ -25,14 +25,22 @@ numbers = st.one_of(
     st.sampled_from(["12.5", "soon", None, True]),
 )
 words = st.one_of(
-    st.sampled_from(["aten::mm", "ProfilerStep#3", 'a "quoted" \\ name', "},{", "\n", "\u00e9\u4e2d"]),
+    st.sampled_from(
+        ["aten::mm", "ProfilerStep#3", 'a "quoted" \\ name', "},{", "\n", "\u00e9\u4e2d"]
+    ),
     st.text(max_size=40),
 )
 identifiers = st.one_of(
     st.integers(-3, 2**64 + 2), st.sampled_from(["0x7f", "3", None, True, 1.5, [], {}])
 )
 nested = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=8), st.floats(allow_nan=False, allow_infinity=False)),
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.text(max_size=8),
+        st.floats(allow_nan=False, allow_infinity=False),
+    ),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(words, inner, max_size=3)),
     max_leaves=6,
 )
@@ -43,7 +51,9 @@ arguments = st.dictionaries(
     st.one_of(st.integers(-(2**65), 2**65), nested),
     max_size=7,
 )
-lane_words = st.one_of(st.integers(-5, 2**40), st.sampled_from(["stream 7", "", "7", None, 1.5]), words)
+lane_words = st.one_of(
+    st.integers(-5, 2**40), st.sampled_from(["stream 7", "", "7", None, 1.5]), words
+)
 events = st.fixed_dictionaries(
     {},
     optional={
@@ -71,7 +81,11 @@ thorough = settings(quick, max_examples=60)
 def both(data: bytes, block: int) -> None:
     """Asserts that both readers say the same of some bytes, however they are cut."""
     outcomes: list[Any] = []
-    for read, size in ((read_tolerantly, 1 << 22), (read_compiled, 1 << 22), (read_compiled, block)):
+    for read, size in (
+        (read_tolerantly, 1 << 22),
+        (read_compiled, 1 << 22),
+        (read_compiled, block),
+    ):
         try:
             outcomes.append(read(data, size))
         except UnreadableInputError as error:
@@ -100,9 +114,7 @@ def test_on_generated_events(
     st.sampled_from(LAYOUTS),
     st.integers(1, 300),
 )
-def test_on_damaged_files(
-    damages: list[tuple[int, bytes, int]], layout: str, block: int
-) -> None:
+def test_on_damaged_files(damages: list[tuple[int, bytes, int]], layout: str, block: int) -> None:
     data = write([operator(f"op {number}", str(number), "1.5") for number in range(9)], layout)
     for at, replacement, length in damages:
         at = at % len(data)
@@ -114,7 +126,9 @@ def test_on_damaged_files(
 @given(st.integers(1, 100), st.sampled_from(LAYOUTS))
 def test_on_strings_that_look_like_the_space_between_events(block: int, layout: str) -> None:
     trap = 'x"},{"ph":"X","name":"y"},{"ph": "X", "ts": 1},\n  {\n    "ph": "X"'
-    listed = [operator(trap, str(n), args={trap: [trap, {"ph": "X", "name": trap}]}) for n in range(6)]
+    listed = [
+        operator(trap, str(n), args={trap: [trap, {"ph": "X", "name": trap}]}) for n in range(6)
+    ]
     both(write(listed, layout), block)
     assert len(read_compiled(write(listed, layout), block).events) == 6
 

@@ -25,9 +25,7 @@ from stepscope.trace.source import prefetched
 from stepscope.trace.store import MANIFEST, StoreWriter, find_store, key_of, stores_in
 from tests.support.chrome_traces import assert_same_tables, kernel, operator, read_tolerantly, write
 
-EVENTS_LISTED = [
-    make(start=str(number)) for number in range(50) for make in (operator, kernel)
-]
+EVENTS_LISTED = [make(start=str(number)) for number in range(50) for make in (operator, kernel)]
 
 
 @pytest.fixture(autouse=True)

@@ -395,7 +395,7 @@ class Assembler:
                 "name_id": name_id[at],
                 "lane_id": lane_id[at],
                 "time_ns": rows.time_ns[at],
-                "args": rows.args.gather(at),
+                "args": _own_copy(rows.args.gather(at)),
             },
             schema=schema,
         )
@@ -419,7 +419,7 @@ class Assembler:
                 "lane_id": lane_id[at],
                 "time_ns": rows.time_ns[at],
                 "phase": phases,
-                "args": rows.args.gather(at),
+                "args": _own_copy(rows.args.gather(at)),
             },
             schema=FLOWS,
         )
@@ -502,6 +502,17 @@ def classified(names: pl.DataFrame) -> pl.DataFrame:
 
 def _categories(code: npt.NDArray[np.uint8]) -> pl.Series:
     return _CATEGORY_VALUES.gather(code)
+
+
+def _own_copy(texts: pl.Series) -> pl.Series:
+    """The same strings without the block of the file that they stand in.
+
+    Few rows of a block are moments or flows: they must not keep all of it in memory until there
+    are enough of them for a part of the store.
+    """
+    if texts.null_count() == len(texts):
+        return pl.Series(texts.name, [None], pl.String).new_from_index(0, len(texts))
+    return pl.Series(texts.name, texts.to_list(), pl.String)
 
 
 def _known(numbers: dict[Any, int], pairs: Sequence[Any]) -> npt.NDArray[np.int64]:
