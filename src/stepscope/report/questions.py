@@ -71,6 +71,33 @@ QUESTIONS: tuple[Question, ...] = (
             "steps": "Steps",
         },
     ),
+    Question(
+        "kernels",
+        "what ran on the GPU: by category and by name, short kernels, sequences, tensor cores",
+        "stepscope.analysis.kernels:kernels",
+        {
+            "groups": "By category",
+            "kernels": "By name",
+            "short": "Short kernels",
+            "sequences": "Sequences that one operator repeats",
+            "tensor_cores": "Matrix kernels and tensor cores",
+            "counters": "Hardware counters",
+        },
+    ),
+    Question(
+        "launches",
+        "how the host feeds the GPU: launch delays, queues, launch-bound stretches, blocking calls",
+        "stepscope.analysis.launches:launches",
+        {
+            "blocking": "Blocking calls",
+            "stretches": "Launch-bound stretches",
+            "delays": "Launching calls",
+            "queues": "Queues",
+            "queue_steps": "Queues by step",
+            "copies": "Copies",
+            "pageable": "Copies to the GPU that hold the host up",
+        },
+    ),
 )
 """In the order in which they are listed."""
 
