@@ -1,36 +1,36 @@
-"""Real GPU traces to test against, where they are at hand (`STEPSCOPE_TRACES`)."""
+"""Real traces for conformance tests, each read once."""
 
 from __future__ import annotations
 
 import functools
-import os
-from pathlib import Path
 
-import pytest
-
-import stepscope
+from stepscope.trace.load import load
 from stepscope.trace.model import Trace
+from tests.support.traces import trace_path
 
-ROOT = Path(
-    os.environ.get("STEPSCOPE_TRACES", Path(__file__).parents[2] / ".." / "shared" / "traces")
+NAMES = (
+    "a100_nccl_train/trace.json.gz",
+    *(f"amd_resnet_ddp_4rank/rank{rank}.pt.trace.json.gz" for rank in range(4)),
+    "h100_qwen_inference/trace.json.gz",
+    "h100_timesformer_inference/trace.json.gz",
+    "hta_trace_diff/control.json.gz",
+    "hta_trace_diff/test.json.gz",
+    "mi300x_resnet_train/trace.json.gz",
+    "v100_dataloader_contrast/num_workers_0_worker0.1623143089861.pt.trace.json.gz",
+    "v100_dataloader_contrast/num_workers_0_worker0.1623143566756.pt.trace.json.gz",
+    "v100_dataloader_contrast/num_workers_4_worker0.1623212756351.pt.trace.json.gz",
+    "v100_dataloader_contrast/num_workers_4_worker0.1623213129365.pt.trace.json.gz",
+    *(f"v100_dlrm_8rank/rank{rank}.pt.trace.json.gz" for rank in range(8)),
+    "v100_train_5steps/trace.json.gz",
 )
+"""Every trace at hand in Kineto's format."""
 
 
-def path_of(name: str) -> Path:
-    """The path of one trace; skips the test where it is absent."""
-    path = ROOT / name
-    if not path.exists():
-        pytest.skip(f"{path} is not at hand; set STEPSCOPE_TRACES")
-    return path
+def real_trace(name: str) -> Trace:
+    """A real trace, read once per test session; skips the test where it is absent."""
+    return _load(str(trace_path(name)))
 
 
-@functools.lru_cache(maxsize=32)
-def load_real(name: str) -> Trace:
-    """One trace, read once for several tests; skips the test where it is absent."""
-    return stepscope.load(path_of(name))
-
-
-def all_names() -> list[str]:
-    """Names of all traces at hand, for parametrising; one that will skip where there are none."""
-    found = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("*/*.json.gz"))
-    return found or ["a100_nccl_train/trace.json.gz"]
+@functools.cache
+def _load(path: str) -> Trace:
+    return load(path)
