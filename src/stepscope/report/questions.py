@@ -71,6 +71,19 @@ QUESTIONS: tuple[Question, ...] = (
             "steps": "Steps",
         },
     ),
+    Question(
+        "kernels",
+        "what ran on the GPU: by category and by name, short kernels, sequences, tensor cores",
+        "stepscope.analysis.kernels:kernels",
+        {
+            "groups": "By category",
+            "kernels": "By name",
+            "short": "Short kernels",
+            "sequences": "Sequences that one operator repeats",
+            "tensor_cores": "Matrix kernels and tensor cores",
+            "counters": "Hardware counters",
+        },
+    ),
 )
 """In the order in which they are listed."""
 
