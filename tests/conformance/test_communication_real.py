@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
-from tests.support.real_traces import all_names, load_real, path_of
+from tests.support.real_traces import NAMES, real_trace
+from tests.support.traces import trace_path
 
 from stepscope.analysis.abnormal_collectives import find_abnormal_collectives
 from stepscope.analysis.communication import analyse_communication
@@ -12,9 +13,9 @@ from stepscope.analysis.scope import EventChoice, Scope
 from stepscope.analysis.stragglers import Clock, find_stragglers
 
 
-@pytest.mark.parametrize("name", all_names())
+@pytest.mark.parametrize("name", NAMES)
 def test_collectives_add_up(name):
-    report = analyse_communication(load_real(name))
+    report = analyse_communication(real_trace(name))
     devices = report.devices
     whole = devices["communication_ns"].to_list()
     parts = (devices["overlapped_ns"] + devices["exposed_ns"]).to_list()
@@ -28,8 +29,8 @@ def test_collectives_add_up(name):
 
 def test_published_table_of_collectives():
     """Theirs has the linked ones only: 12 of 17, for five were launched before the window."""
-    trace = load_real("mi300x_resnet_train/trace.json.gz")
-    theirs = pl.read_csv(path_of("mi300x_resnet_train/expected_coll_analysis.csv"))
+    trace = real_trace("mi300x_resnet_train/trace.json.gz")
+    theirs = pl.read_csv(trace_path("mi300x_resnet_train/expected_coll_analysis.csv"))
     report = analyse_communication(trace, Scope(events=EventChoice.LINKED))
     assert len(report.collectives) == 12
     assert len(analyse_communication(trace).collectives) == 17
@@ -50,7 +51,7 @@ def test_published_table_of_collectives():
 
 def test_overlap_that_is_quoted():
     """47.03 % with the last step left out, as the tool that is quoted does; 46.24 % with it."""
-    trace = load_real("hta_trace_diff/control.json.gz")
+    trace = real_trace("hta_trace_diff/control.json.gz")
     steps = tuple(trace.steps["step"].to_list())
     without_last = analyse_communication(trace, Scope(steps=steps[:-1]))
     assert without_last.overlap_ratio == pytest.approx(0.4703, abs=5e-5)
@@ -60,7 +61,7 @@ def test_overlap_that_is_quoted():
 @pytest.mark.parametrize("clock", list(Clock))
 def test_rank_3_is_the_last_in_all_21(clock):
     ranks = [
-        (rank, load_real(f"amd_resnet_ddp_4rank/rank{rank}.pt.trace.json.gz")) for rank in range(4)
+        (rank, real_trace(f"amd_resnet_ddp_4rank/rank{rank}.pt.trace.json.gz")) for rank in range(4)
     ]
     report = find_stragglers(ranks, clock=clock)
     assert report.straggler == 3
@@ -71,7 +72,9 @@ def test_rank_3_is_the_last_in_all_21(clock):
 
 @pytest.mark.parametrize("clock", list(Clock))
 def test_rank_7_is_the_last_in_5_of_8(clock):
-    ranks = [(rank, load_real(f"v100_dlrm_8rank/rank{rank}.pt.trace.json.gz")) for rank in range(8)]
+    ranks = [
+        (rank, real_trace(f"v100_dlrm_8rank/rank{rank}.pt.trace.json.gz")) for rank in range(8)
+    ]
     report = find_stragglers(ranks, clock=clock)
     assert report.straggler == 7
     last = report.sets["last_rank"].to_list()
@@ -81,7 +84,7 @@ def test_rank_7_is_the_last_in_5_of_8(clock):
 def test_bandwidth_needs_all_ranks():
     """One rank's kernels wait for others: from all ranks the same messages are far faster."""
     ranks = [
-        (rank, load_real(f"amd_resnet_ddp_4rank/rank{rank}.pt.trace.json.gz")) for rank in range(4)
+        (rank, real_trace(f"amd_resnet_ddp_4rank/rank{rank}.pt.trace.json.gz")) for rank in range(4)
     ]
     sets = find_stragglers(ranks).sets.filter(pl.col("message_bytes") == 27_291_648)
     alone = analyse_communication(ranks[0][1]).sizes.filter(pl.col("message_bytes") == 27_291_648)
@@ -91,6 +94,6 @@ def test_bandwidth_needs_all_ranks():
 
 def test_no_false_alarm_on_the_evenly_slow_trace():
     """Each size takes about the same in every step here, though the network is slow."""
-    report = find_abnormal_collectives(load_real("mi300x_resnet_train/trace.json.gz"))
+    report = find_abnormal_collectives(real_trace("mi300x_resnet_train/trace.json.gz"))
     assert report.table.is_empty()
     assert report.judged == 12

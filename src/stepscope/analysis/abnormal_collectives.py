@@ -28,6 +28,7 @@ import polars as pl
 
 from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.scope import AnsweredScope, Scope
+from stepscope.analysis.selection import leaving_out
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -75,6 +76,9 @@ NO_MEMORY_RECORDS = (
     "not known: no memory records (profile_memory=True); another rank may be late, or the network"
 )
 
+_ONE_RANK = "one rank's trace cannot tell a slow transfer from waiting for another rank"
+_NO_BASELINE = "where all collectives of a size are slow alike, only a baseline trace shows it"
+
 _ALLOCATION_CALLS = (
     r"^(cuda|hip|cu)(Malloc|Free|Mem(Create|Map|Unmap|Release|Alloc|Free|AddressReserve))"
     r"|^(cuda|hip)Host(Alloc|Malloc|Free)"
@@ -93,6 +97,7 @@ class AbnormalReport:
         excess_ns: What all abnormal ones took beyond the expected, together.
         factor: From how many times the expected duration on.
         least_excess_ns: And from how much more on.
+        notes: What a reader must know.
     """
 
     table: pl.DataFrame
@@ -101,6 +106,7 @@ class AbnormalReport:
     excess_ns: int
     factor: float
     least_excess_ns: int
+    notes: tuple[str, ...]
 
 
 def find_abnormal_collectives(
@@ -131,23 +137,23 @@ def find_abnormal_collectives(
         pl.col("dur_ns") >= factor * pl.col("expected_ns"),
         pl.col("dur_ns") - pl.col("expected_ns") >= least_excess_ns,
     )
-    left_out = {
-        "collectives of unknown size": len(report.collectives) - len(sized),
-        "collectives without any to compare with": len(sized) - len(judged),
-    }
-    excluded = {
-        **report.scope.excluded,
-        **{reason: count for reason, count in left_out.items() if count},
-    }
     table = _with_memory(trace, abnormal)
-    scope_ = report.scope
+    left_out = leaving_out(
+        report.scope,
+        collectives_of_unknown_size=len(report.collectives) - len(sized),
+        collectives_without_any_to_compare_with=len(sized) - len(judged),
+    )
+    notes = [_ONE_RANK] if len(table) else []
+    if baseline is None and len(sized):
+        notes.append(_NO_BASELINE)
     return AbnormalReport(
         table,
-        AnsweredScope(scope_.asked, scope_.steps, scope_.devices, scope_.events, excluded),
+        left_out,
         len(judged),
         int(table["excess_ns"].sum()),
         factor,
         least_excess_ns,
+        tuple(notes),
     )
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.operands import element_bytes, parse_call
+from stepscope.analysis.operands import argument_texts, element_bytes, operand_columns, parse_call
 from stepscope.trace.classify import collective_group
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
@@ -56,7 +56,7 @@ def read_collectives(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
 
     Args:
         trace: The trace.
-        work: `GpuWork.events`.
+        work: GPU work with the columns of `GpuWork.table`.
 
     Returns:
         Columns `COLLECTIVES`.
@@ -64,7 +64,7 @@ def read_collectives(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     found = work.filter(pl.col("kind") == "communication").sort("start_ns", "event")
     if found.is_empty():
         return pl.DataFrame(schema=COLLECTIVES)
-    own = trace.args.select("args").collect().to_series().gather(found["event"])
+    own = argument_texts(trace, found["event"])
     around, operator_text, operator_name = _around(trace, found["op"])
     has_own = own.str.contains('"Collective name"', literal=True).fill_null(value=False)
     text = pl.select(pl.when(has_own).then(own).otherwise(around)).to_series()
@@ -85,16 +85,15 @@ def _around(trace: Trace, operators: pl.Series) -> tuple[pl.Series, pl.Series, p
     """For each operator: arguments that name a collective, its own arguments, its own name."""
     events = trace.events.select("name_id").collect().to_series()
     names = trace.names.select("name").collect().to_series()
-    args = trace.args.select("args").collect().to_series()
     parent = trace.derived.select("parent").collect().to_series().fill_null(-1).to_numpy()
     distinct = operators.drop_nulls().unique().sort()
-    own_text = args.gather(distinct)
+    own_text = argument_texts(trace, distinct)
     own_name = names.gather(events.gather(distinct).cast(pl.Int64))
     at: Int64Array = distinct.to_numpy().astype(np.int64)
     best = pl.Series("text", [None] * len(distinct), dtype=pl.String)
     for _ in range(_LEVELS):
         valid = at >= 0
-        text = args.gather(pl.Series(np.where(valid, at, 0)))
+        text = argument_texts(trace, pl.Series(np.where(valid, at, 0)))
         names_it = (
             text.str.contains('"Collective name"', literal=True).fill_null(value=False)
             & pl.Series(valid)
@@ -187,8 +186,6 @@ def _sizes_from_shapes(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _first_operand(operator_text: str) -> tuple[int, str] | None:
     """Elements and type of the tensors that an operator was given; None: not recorded."""
-    from stepscope.analysis.operands import operand_columns
-
     texts = pl.select(args=pl.lit(operator_text)).select(operand_columns(pl.col("args")))
     call = parse_call("", texts["dims"][0], texts["types"][0], None)
     if call is None or not call.dims:

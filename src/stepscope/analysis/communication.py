@@ -23,8 +23,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.collectives import COLLECTIVES, read_collectives
+from stepscope.analysis.gpu_work import gpu_work
 from stepscope.analysis.scope import AnsweredScope, Scope
-from stepscope.analysis.selection import select_gpu_work
 from stepscope.trace import intervals
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
@@ -78,12 +78,14 @@ class CommunicationReport:
         sizes: The same by kind and size, columns `SIZES`, the most exposed time first.
         devices: Columns `DEVICES`.
         scope: What it is about.
+        notes: What a reader must know.
     """
 
     collectives: pl.DataFrame
     sizes: pl.DataFrame
     devices: pl.DataFrame
     scope: AnsweredScope
+    notes: tuple[str, ...]
 
     @property
     def overlap_ratio(self) -> float | None:
@@ -115,13 +117,14 @@ def analyse_communication(trace: Trace, scope: Scope | None = None) -> Communica
     Raises:
         UsageError: The scope names what the trace does not have.
     """
-    work = select_gpu_work(trace, scope)
-    collectives = read_collectives(trace, work.events)
-    compute = work.events.filter(pl.col("kind") == "compute")
+    work = gpu_work(trace, scope)
+    collectives = read_collectives(trace, work.members)
+    # What hides a step's communication may be computation of the next step.
+    compute = work.table.filter(pl.col("kind") == "compute")
     exposed = np.zeros(len(collectives), np.int64)
     overlapped = np.zeros(len(collectives), np.int64)
     rows = []
-    for device in work.scope.devices:
+    for device in work.answered.devices:
         mine = (collectives["device"] == device).fill_null(value=False).to_numpy()
         own = collectives.filter(pl.Series(mine))
         start = own["start_ns"].to_numpy()
@@ -143,8 +146,27 @@ def analyse_communication(trace: Trace, scope: Scope | None = None) -> Communica
         collectives,
         _by_size(collectives),
         pl.DataFrame(rows, schema=DEVICES, orient="row"),
-        work.scope,
+        work.answered,
+        (*work.notes, *_notes(collectives)),
     )
+
+
+def _notes(collectives: pl.DataFrame) -> list[str]:
+    notes = []
+    if len(collectives):
+        notes.append(
+            "durations include waiting for other ranks, so bandwidths are lower bounds; the traces"
+            " of all ranks tell more"
+        )
+    unknown = collectives["message_bytes"].null_count()
+    if unknown:
+        notes.append(
+            f"the size of {unknown} of {len(collectives)} collectives was not recorded"
+            " (record_shapes=True, or torch 2.3 and later)"
+        )
+    if collectives["group_size_is_assumed"].any():
+        notes.append("process groups were not recorded: they are taken to be the whole job")
+    return notes
 
 
 def first_come(start: Int64Array, end: Int64Array) -> tuple[Int64Array, Int64Array]:

@@ -33,8 +33,9 @@ import polars as pl
 
 from stepscope.analysis.collectives import read_collectives
 from stepscope.analysis.communication import bus_factor
+from stepscope.analysis.gpu_work import gpu_work
 from stepscope.analysis.scope import AnsweredScope, Scope
-from stepscope.analysis.selection import select_gpu_work
+from stepscope.analysis.selection import leaving_out
 from stepscope.errors import UsageError
 from stepscope.trace.model import Trace
 
@@ -152,10 +153,10 @@ def find_stragglers(
     parts: list[pl.DataFrame] = []
     scopes: dict[int, AnsweredScope] = {}
     for rank, trace in ranks:
-        work = select_gpu_work(trace, asked)
-        scopes[rank] = work.scope
+        work = gpu_work(trace, asked)
+        scopes[rank] = work.answered
         parts.append(
-            read_collectives(trace, work.events).with_columns(
+            read_collectives(trace, work.members).with_columns(
                 pl.lit(rank, pl.Int64).alias("rank"),
                 (pl.col("start_ns") + trace.base_time_ns).alias("start_ns"),
             )
@@ -250,13 +251,7 @@ def _matched(
 
 def _with_left_out(answered: AnsweredScope, left_out: pl.DataFrame) -> AnsweredScope:
     more = {str(reason): int(count) for _, reason, count in left_out.sort("reason").iter_rows()}
-    return AnsweredScope(
-        answered.asked,
-        answered.steps,
-        answered.devices,
-        answered.events,
-        {**answered.excluded, **more},
-    )
+    return leaving_out(answered, **more)
 
 
 def _offsets(matched: pl.DataFrame, ranks: list[int]) -> pl.DataFrame:
