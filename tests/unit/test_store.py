@@ -14,6 +14,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from click.testing import CliRunner
+from tests.support.chrome_traces import assert_same_tables, kernel, operator, read_tolerantly, write
 
 from stepscope.commands.cache import command
 from stepscope.errors import UnreadableInputError, UsageError
@@ -23,7 +24,6 @@ from stepscope.trace.progress import Progress
 from stepscope.trace.schema import ARGS, EVENTS
 from stepscope.trace.source import prefetched
 from stepscope.trace.store import MANIFEST, StoreWriter, find_store, key_of, stores_in
-from tests.support.chrome_traces import assert_same_tables, kernel, operator, read_tolerantly, write
 
 EVENTS_LISTED = [make(start=str(number)) for number in range(50) for make in (operator, kernel)]
 
