@@ -82,6 +82,18 @@ class CaptureConfig:
             rest), or "auto": fork where that is known to be safe and quicker.
         export_timeout_s: How long another process may take for a window's files; also how long
             the end of the capture waits for them.
+        flush_on_sigterm: On SIGTERM, which schedulers send before they kill, save what was
+            recorded before the process ends or the training's own handler runs.
+        grace_s: How long the end waits for files after SIGTERM.
+        max_pause_s: Greatest pause of the training at the end of a window: fewer steps are
+            recorded, or no stacks, where a step recorded on trial during the warm-up says that it
+            would be longer. None: no limit.
+        max_window_bytes: Greatest size of a window's trace before compression, kept likewise. On
+            the disk it is about a tenth of that.
+        min_free_bytes: Room that must be free on the disk for a window to be opened.
+        keep_windows: Number of windows of which the files are kept, the newest; 0 for all.
+        max_run_bytes: Greatest size of all windows' files of a rank; the oldest are removed, the
+            newest is always kept. None: no limit.
         key_averages: Write `key_averages.txt` and `key_averages.csv` for each window.
         key_averages_sort: Column that orders it; "auto" is self_device_time_total where a device
             is recorded, else self_cpu_time_total.
@@ -118,6 +130,13 @@ class CaptureConfig:
     trace_format: str = "json.gz"
     export_mode: str = "auto"
     export_timeout_s: float = 300.0
+    flush_on_sigterm: bool = True
+    grace_s: float = 10.0
+    max_pause_s: float | None = None
+    max_window_bytes: int | None = None
+    min_free_bytes: int = 256 << 20
+    keep_windows: int = 0
+    max_run_bytes: int | None = None
     key_averages: bool = True
     key_averages_sort: str = "auto"
     key_averages_rows: int = 100
@@ -136,8 +155,15 @@ class CaptureConfig:
             ("repeat", 0),
             ("max_steps", -1),
             ("key_averages_rows", -1),
+            ("min_free_bytes", 0),
+            ("keep_windows", 0),
         ):
             _check_whole(name, getattr(self, name), least)
+        for name in ("max_window_bytes", "max_run_bytes"):
+            if getattr(self, name) is not None:
+                _check_whole(name, getattr(self, name), 1)
+        if self.max_pause_s is not None:
+            _check_seconds("max_pause_s", self.max_pause_s)
         self._settle_cycle()
         self._settle_max_steps()
         self._settle_words()
@@ -200,6 +226,7 @@ class CaptureConfig:
         _check_choice("trace_format", self.trace_format, TRACE_FORMATS)
         _check_choice("export_mode", self.export_mode, EXPORT_MODES)
         _check_seconds("export_timeout_s", self.export_timeout_s)
+        _check_seconds("grace_s", self.grace_s)
         _check_choice("step_unit", self.step_unit, STEP_UNITS)
         _check_choice("key_averages_sort", self.key_averages_sort, SORT_COLUMNS)
         _check_choice(

@@ -131,6 +131,11 @@ class Journal:
         self._manifest = dataclasses.replace(self._manifest, state=_state(error), ended=ended)
         self._write()
 
+    def end(self, ended: str) -> None:
+        """Write the manifest once more, when the files of the last windows are there."""
+        self._manifest = dataclasses.replace(self._manifest, ended=ended)
+        self._write_quietly()
+
     def _write_quietly(self) -> None:
         """Bring the manifest on the disk up to date; a disk that refuses is told once."""
         try:
@@ -146,7 +151,14 @@ class Journal:
         self._manifest = dataclasses.replace(
             self._manifest, windows=self.windows, steps=self._steps
         )
-        write_record(self.layout.rank(self._identity.rank).manifest, self._manifest)
+        rank = self.layout.rank(self._identity.rank)
+        write_record(rank.manifest, self._manifest)
+        if self._lines is not None and self._lines.reopen_if_removed():
+            self.note(
+                "writing the step record",
+                f"{rank.steps.name} was removed, with the lines before step {self._steps}",
+                self._steps,
+            )
 
 
 def _state(error: BaseException | None) -> str:

@@ -7,10 +7,12 @@ import dataclasses
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from stepscope.artifacts.job import FinishJob
-from stepscope.artifacts.raw import RawTrace
+from stepscope.artifacts.raw import RawTrace, RawTraceError
+from stepscope.capture.budget import Budget, sample_of
 from stepscope.capture.config import CaptureConfig
 from stepscope.capture.export import Exporter
 from stepscope.capture.handlers import call_handlers
@@ -18,6 +20,7 @@ from stepscope.capture.journal import Journal
 from stepscope.capture.schedule import Action
 from stepscope.capture.window import (
     WindowCapture,
+    WindowLostError,
     WindowPlan,
     another_profiler_runs,
     choose_activities,
@@ -66,9 +69,9 @@ class WindowKeeper:
         self._layout = layout
         self._rank = rank
         self._activities = choose_activities(config)
-        self._exporter = Exporter(
-            config.export_mode, config.export_timeout_s, self._journal.update_window
-        )
+        self._exporter = Exporter(config.export_mode, config.export_timeout_s, self._settle)
+        self._budget = Budget(config, layout)
+        self._trial: WindowCapture | None = None
         self._window: WindowCapture | None = None
         self._requests: deque[WindowRequest] = deque()
         self._next_index = 0
@@ -97,6 +100,9 @@ class WindowKeeper:
         has_worked = False
         if self._exporter.is_busy:
             self._exporter.collect()
+        if self._trial is not None and self._trial.is_recording:
+            self._end_trial(self._trial)
+            has_worked = True
         window = self._window
         if window is not None and window.is_recording:
             window.ranges.close(is_whole=True)
@@ -124,50 +130,103 @@ class WindowKeeper:
         if self._window is not None and self._window.is_recording:
             self._window.ranges.close(is_whole=False)
 
-    def close(self, error: BaseException | None, step: int, limit_s: float) -> None:
-        """The capture ends: save what is open, and wait for the files within a limit."""
-        window = self._window
-        if window is not None and window.is_recording:
-            missing = window.plan.steps - len(window.ranges.whole_steps)
-            cause = f"{type(error).__name__} ended the loop" if error else "the loop ended"
-            if window.plan.last_step < step:
-                missing = 0
+    def flush(self, cause: str, step: int) -> None:
+        """Save the window that is open, although it is not complete, or leave its warm-up."""
+        trial, self._trial = self._trial, None
+        window = self._window or trial
+        if window is None:
+            return
+        if trial is not None and trial.is_recording:
+            with contextlib.suppress(Exception):
+                trial.stop()
+            self._note(trial.plan, "abandoned", f"{cause} while it was warming up")
+            return
+        if window.is_recording:
+            missing = max(0, window.plan.steps - len(window.ranges.whole_steps))
             self._save(
                 f"{cause} in step {step}, {missing} of {window.plan.steps} steps early", step
             )
-        elif window is not None:
-            self._window = None
-            with contextlib.suppress(Exception):
-                window.abandon()
-            self._note(window.plan, "abandoned", "the loop ended while it was warming up")
+            return
+        self._window = None
+        with contextlib.suppress(Exception):
+            window.abandon()
+        self._note(window.plan, "abandoned", f"{cause} while it was warming up")
+
+    def wait_for_files(self, limit_s: Callable[[], float]) -> None:
+        """Wait until the files of all windows are there, within a limit."""
         self._exporter.finish(limit_s)
 
     # -- the window -----------------------------------------------------------------------------
 
     def _arm(self, step: int) -> bool:
         """Bring the window into the state that the step wants; whether that took a while."""
-        if self._window is None:
+        if self._window is None and self._trial is None:
             plan = self._next_plan(step)
             if plan is None:
                 return False
+            refusal = self._budget.refusal()
             if another_profiler_runs():
-                self._note(plan, "skipped", "another torch profiler was recording in this process")
+                refusal = "another torch profiler was recording in this process"
+            if refusal:
+                self._note(plan, "skipped", refusal)
                 return True
-            self._window = WindowCapture(self._config, plan, self._activities)
-        window = self._window
-        if window.is_recording:
+            window = WindowCapture(self._config, plan, self._activities)
+            if self._budget.wants_sample and step < plan.first_step:
+                self._trial = window
+            else:
+                self._window = self._fitted(window)
+        if self._trial is not None:
+            return self._drive(self._trial, step, self._trial.plan.first_step - 1)
+        if self._window is None or self._window.is_recording:
             return False
+        return self._drive(self._window, step, self._window.plan.first_step)
+
+    def _drive(self, window: WindowCapture, step: int, first_step: int) -> bool:
+        """Warm a window up, or start it from its first step on; whether that took a while."""
         try:
-            if step >= window.plan.first_step:
+            if step >= first_step:
                 window.start()
             elif not window.is_prepared:
                 window.prepare()
             else:
                 return False
         except Exception as error:  # noqa: BLE001 - the training must go on
-            self._window = None
+            self._window = self._trial = None
             self._note(window.plan, "failed", f"{type(error).__name__}: {error}")
         return True
+
+    def _end_trial(self, trial: WindowCapture) -> None:
+        """A step was recorded on trial: see what it cost, and make the window to fit."""
+        self._trial = None
+        raw = trial.plan.directory / _SCRATCH / "trial.json"
+        try:
+            stop_ns = trial.stop()
+            raw.parent.mkdir(parents=True, exist_ok=True)
+            started_ns = time.perf_counter_ns()
+            trial.profiler.export_chrome_trace(str(raw))
+            RawTrace(raw).check_ends()
+            export_ns = time.perf_counter_ns() - started_ns
+            self._budget.learn(sample_of(raw, stop_ns + export_ns))
+        except (OSError, RawTraceError, WindowLostError, RuntimeError) as error:
+            log.warning("stepscope: a step recorded on trial was lost: %s", error)
+        finally:
+            raw.unlink(missing_ok=True)
+        window = WindowCapture(self._config, trial.plan, self._activities)
+        self._window = self._fitted(window)
+
+    def _fitted(self, window: WindowCapture) -> WindowCapture:
+        plan = self._budget.fit(window.plan)
+        self._budget.warn_of_timeout(plan)
+        if plan == window.plan:
+            return window
+        return WindowCapture(self._config, plan, self._activities)
+
+    def _settle(self, record: WindowRecord) -> None:
+        """A window's files are there, or cannot be."""
+        self._journal.update_window(record)
+        self._budget.learn_from(record)
+        for removed in self._budget.prune(self._journal.windows):
+            self._journal.update_window(removed)
 
     def _next_plan(self, step: int) -> WindowPlan | None:
         """The window that begins, with its warm-up, at this step; None if none does."""
@@ -223,6 +282,7 @@ class WindowKeeper:
                 cause=plan.cause,
                 note=plan.note,
                 stop_ns=stop_ns,
+                predicted_pause_ns=self._budget.predicted_pause_ns(plan),
             )
             record, interruption = self._hand_over(window, record, step_number)
         except Exception as error:  # noqa: BLE001 - the training must go on
