@@ -201,12 +201,15 @@ def process_group_timeout_s() -> float | None:
 
     if not (distributed.is_available() and distributed.is_initialized()):
         return None
-    timeouts = []
-    for device in ("cpu", "cuda", "xpu"):
+
+    def timeout_s(device: str) -> float | None:
         try:
             group = distributed.distributed_c10d._get_default_group()
             options: Any = group._get_backend(torch.device(device)).options
-            timeouts.append(float(options._timeout.total_seconds()))
+            return float(options._timeout.total_seconds())
         except Exception as error:  # noqa: BLE001 - these are torch's private affairs, and change
             log.debug("stepscope: no timeout known for %s: %s", device, error)
-    return min(timeouts, default=None)
+            return None
+
+    known = [timeout_s(device) for device in ("cpu", "cuda", "xpu")]
+    return min((seconds for seconds in known if seconds is not None), default=None)

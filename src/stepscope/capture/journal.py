@@ -8,6 +8,7 @@ import os
 import socket
 import time
 
+from stepscope.capture.clock_sync import ClockOffset
 from stepscope.capture.config import CaptureConfig
 from stepscope.capture.home import choose_home
 from stepscope.capture.job import describe_job
@@ -66,6 +67,8 @@ class Journal:
             step_unit=config.step_unit,
             clock_epoch_ns=clock.epoch_ns,
             clock_monotonic_ns=clock.monotonic_ns,
+            node=identity.node,
+            coordinates=dict(config.coordinates or {}),
         )
         write_record(rank.manifest, manifest)
         lines = LineFile(rank.steps) if config.step_record else None
@@ -103,6 +106,12 @@ class Journal:
         if noted is not None:
             record = dataclasses.replace(record, pause_ns=noted.pause_ns)
         self.add_window(record)
+
+    def note_clock(self, offset: ClockOffset) -> None:
+        """Note how far this rank's clock is from rank 0's; it is written with what comes next."""
+        self._manifest = dataclasses.replace(
+            self._manifest, clock_offset_ns=offset.offset_ns, clock_error_ns=offset.error_ns
+        )
 
     def note(self, where: str, message: str, step: int) -> None:
         """Note something that went wrong; after a hundred of them, only the log has them."""

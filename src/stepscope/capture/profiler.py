@@ -17,7 +17,8 @@ from stepscope.capture.config import CaptureConfig
 from stepscope.capture.devices import DeviceProbe
 from stepscope.capture.holder import ProcessClaim
 from stepscope.capture.journal import Journal
-from stepscope.capture.ranks import RankIdentity, identify, records
+from stepscope.capture.ranks import RankIdentity, identify
+from stepscope.capture.requests import RequestSources
 from stepscope.capture.signals import SignalWatch, TerminationSignalError
 from stepscope.capture.steps import Clock, StepRecorder
 from stepscope.capture.window import another_profiler_runs
@@ -73,6 +74,7 @@ class Profiler:
         self._stepped_in_watch = False
         self._watch_depth = 0
         self._signals: SignalWatch | None = None
+        self._requests: RequestSources | None = None
         self._busy = 0
         self._is_told_to_end = False
 
@@ -226,6 +228,21 @@ class Profiler:
             if is_timed and recorder is not None:
                 recorder.leave_phase()
 
+    def trigger(
+        self, *, steps: int | None = None, ranks: str = "", with_memory: bool = False
+    ) -> None:
+        """Ask for a window as soon as it can be, on all ranks alike. Returns at once.
+
+        Args:
+            steps: Steps to record; None for as many as the option `active`.
+            ranks: Which ranks record it, as the option `ranks`; empty for those that record the
+                schedule's windows.
+            with_memory: Take a memory snapshot as well.
+        """
+        if self._is_on and self._requests is not None:
+            with self._contain("asking for a window"):
+                self._requests.ask("code", steps or 0, ranks, with_memory=with_memory)
+
     def count(self, *, tokens: int | None = None, samples: int | None = None) -> None:
         """Add to the work done in the step that is going on."""
         if self._is_on and self._recorder is not None:
@@ -264,11 +281,13 @@ class Profiler:
         self._journal = Journal.open(self.config, self._identity, clock)
         self._recorder = StepRecorder(clock, self._journal.write_step)
         self._probe = DeviceProbe()
-        if records(self.config.ranks, self._identity):
-            layout = self._journal.layout.rank(self._identity.rank)
-            self._windows = WindowKeeper(self.config, self._journal, layout, self._identity.rank)
+        layout = self._journal.layout.rank(self._identity.rank)
+        self._windows = WindowKeeper(self.config, self._journal, layout, self._identity)
+        self._requests = RequestSources(self.config, self._identity, self._journal, self._windows)
+        self._requests.start()
         self._signals = SignalWatch(
-            self._on_terminate if self.config.flush_on_sigterm else None, None
+            self._on_terminate if self.config.flush_on_sigterm else None,
+            self._requests.on_signal if self.config.triggers else None,
         )
         self._signals.install()
         # Held until the end, so that a profiler that nobody holds any more still ends properly.
@@ -285,8 +304,11 @@ class Profiler:
             return
         windows = self._windows
         ended = self._step
-        recorder.end(ended, window=windows.recording_index if windows is not None else None)
+        index = windows.recording_index if windows is not None else None
+        record = recorder.end(ended, window=index)
         self._journal.count_step()
+        if self._requests is not None:
+            self._requests.step_ended(record)
         self._step += 1
         if windows is not None and windows.advance(ended):
             # What opening or saving a window takes is the profiler's time and no step's.
@@ -365,6 +387,9 @@ class Profiler:
             with self._contain("saving the last window"):
                 cause = f"{_name_of(error)} ended the loop" if error else "the loop ended"
                 windows.flush(cause, self._step)
+        if self._requests is not None:
+            with self._contain("leaving the triggers"):
+                self._requests.close()
         # The manifest tells the end before the files are waited for: a kill may come meanwhile.
         with self._contain("closing the run"):
             if self._recorder is not None:
@@ -425,7 +450,8 @@ class Profiler:
         # Where a window did not come to its end for another reason, the window says so itself.
         missed = {"abandoned", "empty"}
         windows = self._journal.windows if self._journal is not None else ()
-        if self._windows is not None and all(window.state in missed for window in windows):
+        follows = self._windows is not None and self._windows.follows_schedule
+        if follows and all(window.state in missed for window in windows):
             first = self.config.schedule.recorded_steps(0)
             text += (
                 f"; no window was recorded, since the first would have been steps {first.start} "

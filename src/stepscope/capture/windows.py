@@ -17,7 +17,10 @@ from stepscope.capture.config import CaptureConfig
 from stepscope.capture.export import Exporter
 from stepscope.capture.handlers import call_handlers
 from stepscope.capture.journal import Journal
+from stepscope.capture.ranks import RankIdentity, records
 from stepscope.capture.schedule import Action
+from stepscope.capture.shared_store import SharedStore
+from stepscope.capture.together import PauseTogether
 from stepscope.capture.window import (
     WindowCapture,
     WindowLostError,
@@ -31,6 +34,7 @@ from stepscope.run.manifest import WindowRecord
 log = logging.getLogger("stepscope")
 
 _SCRATCH = ".raw"
+_MOST_REQUESTS = 16
 
 
 @dataclass(frozen=True)
@@ -42,12 +46,14 @@ class WindowRequest:
         steps: Number of steps to record.
         first_step: The first step to record; None for as soon as it can be.
         warmup: Steps of warming up before it.
+        is_ours: Whether this rank records it; otherwise it only pauses with those that do.
     """
 
     cause: str
     steps: int
     first_step: int | None = None
     warmup: int = 1
+    is_ours: bool = True
 
 
 class WindowKeeper:
@@ -57,18 +63,21 @@ class WindowKeeper:
         config: The capture's options.
         journal: Where windows are noted.
         layout: The rank's directory.
-        rank: The rank.
+        identity: Who this rank is.
     """
 
     def __init__(
-        self, config: CaptureConfig, journal: Journal, layout: RankLayout, rank: int
+        self, config: CaptureConfig, journal: Journal, layout: RankLayout, identity: RankIdentity
     ) -> None:
         self._config = config
         self._schedule = config.schedule
         self._journal = journal
         self._layout = layout
-        self._rank = rank
-        self._activities = choose_activities(config)
+        self._identity = identity
+        self.follows_schedule = records(config.ranks, identity)
+        self._activities = choose_activities(config) if self.follows_schedule else []
+        self._pauses: PauseTogether | None = None
+        self._others: dict[int, int] = {}
         self._exporter = Exporter(config.export_mode, config.export_timeout_s, self._settle)
         self._budget = Budget(config, layout)
         self._trial: WindowCapture | None = None
@@ -84,8 +93,11 @@ class WindowKeeper:
         return window.plan.index if window is not None and window.is_recording else None
 
     def request(self, request: WindowRequest) -> None:
-        """Ask for a window besides the schedule's."""
-        self._requests.append(request)
+        """Ask for a window besides the schedule's. May be called from any thread."""
+        if len(self._requests) < _MOST_REQUESTS:
+            self._requests.append(request)
+        else:
+            log.warning("stepscope: too many windows asked for at once: one is left out")
 
     # -- step boundaries ------------------------------------------------------------------------
 
@@ -100,6 +112,8 @@ class WindowKeeper:
         has_worked = False
         if self._exporter.is_busy:
             self._exporter.collect()
+        if self._identity.world_size > 1:
+            has_worked = self._pause_with_others(ended)
         if self._trial is not None and self._trial.is_recording:
             self._end_trial(self._trial)
             has_worked = True
@@ -117,7 +131,28 @@ class WindowKeeper:
         return has_worked
 
     def _wants_window(self, step: int) -> bool:
-        return bool(self._requests) or self._schedule.action(step) is not Action.NONE
+        if self._requests:
+            return True
+        return self.follows_schedule and self._schedule.action(step) is not Action.NONE
+
+    def _pause_words(self) -> PauseTogether | None:
+        """The ranks' word to each other about pauses; None where there is no way to speak."""
+        if self._pauses is None and self._identity.world_size > 1 and self._config.pause_together_s:
+            store = SharedStore.connect(self._layout.root.parent.name, own_connection=False)
+            if store is not None:
+                self._pauses = PauseTogether(store, self._config.pause_together_s)
+        return self._pauses
+
+    def _pause_with_others(self, ended: int) -> bool:
+        """Where other ranks recorded a window that ends here, wait while they save it."""
+        first_step = self._others.pop(ended, None)
+        if not self.follows_schedule and self._schedule.action(ended) is Action.RECORD_AND_SAVE:
+            cycle = self._schedule.window(ended)
+            first_step = self._schedule.recorded_steps(cycle).start if cycle is not None else None
+        if first_step is None or (words := self._pause_words()) is None:
+            return False
+        words.wait(first_step)
+        return True
 
     def restart_step(self, step: int) -> None:
         """A loop begins anew: what came before it is no part of its first step."""
@@ -170,6 +205,7 @@ class WindowKeeper:
             if refusal:
                 self._note(plan, "skipped", refusal)
                 return True
+            self._activities = self._activities or choose_activities(self._config)
             window = WindowCapture(self._config, plan, self._activities)
             if self._budget.wants_sample and step < plan.first_step:
                 self._trial = window
@@ -186,6 +222,9 @@ class WindowKeeper:
         try:
             if step >= first_step:
                 window.start()
+                words = self._pause_words() if window is self._window else None
+                if words is not None:
+                    words.open(window.plan.first_step)
             elif not window.is_prepared:
                 window.prepare()
             else:
@@ -232,11 +271,23 @@ class WindowKeeper:
         """The window that begins, with its warm-up, at this step; None if none does."""
         if self._requests:
             request = self._requests[0]
-            first = request.first_step
-            first = step + request.warmup if first is None else max(first, step)
+            first = step + request.warmup if request.first_step is None else request.first_step
             if step >= first - request.warmup:
                 self._requests.popleft()
-                return self._plan(first, request.steps, request.cause)
+                if not request.is_ours:
+                    self._others[first + request.steps - 1] = first
+                    return None
+                plan = self._plan(first, request.steps, request.cause)
+                if step <= first:
+                    return plan
+                self._note(
+                    plan,
+                    "skipped",
+                    "it should have begun while another window was open, or unheard of",
+                )
+                return None
+        if not self.follows_schedule:
+            return None
         cycle = self._schedule.window(step)
         if cycle is None or cycle == self._last_cycle:
             return None
@@ -267,6 +318,17 @@ class WindowKeeper:
         window, self._window = self._window, None
         if window is None:
             return
+        plan = window.plan
+        words = self._pause_words()
+        if words is not None:
+            words.begin(plan.first_step)
+        try:
+            self._stop_and_hand_over(window, reason, step_number)
+        finally:
+            if words is not None:
+                words.end(plan.first_step)
+
+    def _stop_and_hand_over(self, window: WindowCapture, reason: str, step_number: int) -> None:
         plan = window.plan
         started_ns = time.perf_counter_ns()
         try:
@@ -332,7 +394,7 @@ class WindowKeeper:
             directory=str(plan.directory),
             index=plan.index,
             steps=window.ranges.whole_steps,
-            rank=self._rank,
+            rank=self._identity.rank,
             needs_kernels=self._uses_gpu(),
             renames=window.ranges.renames(),
             trace=config.export_trace,
