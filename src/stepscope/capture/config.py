@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,13 @@ from stepscope.artifacts.job import TRACE_FORMATS
 from stepscope.capture.ranks import RanksOption, parse_ranks
 from stepscope.capture.schedule import Schedule
 from stepscope.errors import UsageError
+from stepscope.run.step_record import StepRecord
 
 TraceHandler = Callable[[Any], object]
 """A function that gets the torch profiler of a finished window, as in torch.profiler."""
+
+StepCondition = Callable[[StepRecord], bool]
+"""A function that gets each finished step and says whether a window shall be recorded."""
 
 STEP_UNITS = ("iteration", "micro-batch", "optimizer step")
 ACTIVITIES = ("cpu", "cuda", "xpu")
@@ -82,6 +86,31 @@ class CaptureConfig:
             rest), or "auto": fork where that is known to be safe and quicker.
         export_timeout_s: How long another process may take for a window's files; also how long
             the end of the capture waits for them.
+        flush_on_sigterm: On SIGTERM, which schedulers send before they kill, save what was
+            recorded before the process ends or the training's own handler runs.
+        grace_s: How long the end waits for files after SIGTERM.
+        max_pause_s: Greatest pause of the training at the end of a window: fewer steps are
+            recorded, or no stacks, where a step recorded on trial during the warm-up says that it
+            would be longer. None: no limit.
+        max_window_bytes: Greatest size of a window's trace before compression, kept likewise. On
+            the disk it is about a tenth of that.
+        min_free_bytes: Room that must be free on the disk for a window to be opened.
+        keep_windows: Number of windows of which the files are kept, the newest; 0 for all.
+        max_run_bytes: Greatest size of all windows' files of a rank; the oldest are removed, the
+            newest is always kept. None: no limit.
+        triggers: Listen for `stepscope trigger`, SIGUSR2 and `Profiler.trigger`, which ask for
+            windows besides the schedule's.
+        slow_step_factor: Record a window when a step took this many times the rolling median of
+            the last 50; None for never.
+        slow_step_cooldown: Steps after such a step in which no other one asks for a window.
+        trigger_when: Function or functions called with each step's `StepRecord`; one that returns
+            True asks for a window, and none is asked again within `slow_step_cooldown` steps. One
+            that raises is noted and not called again.
+        pause_together_s: Where only some ranks record, how long the others wait at the window's
+            last step for those, outside their collectives, so that no collective times out; 0 for
+            not at all.
+        coordinates: The rank's place in the device mesh, such as {"dp": 3, "tp": 0}, for the
+            manifest.
         key_averages: Write `key_averages.txt` and `key_averages.csv` for each window.
         key_averages_sort: Column that orders it; "auto" is self_device_time_total where a device
             is recorded, else self_cpu_time_total.
@@ -118,6 +147,19 @@ class CaptureConfig:
     trace_format: str = "json.gz"
     export_mode: str = "auto"
     export_timeout_s: float = 300.0
+    flush_on_sigterm: bool = True
+    grace_s: float = 10.0
+    max_pause_s: float | None = None
+    max_window_bytes: int | None = None
+    min_free_bytes: int = 256 << 20
+    keep_windows: int = 0
+    max_run_bytes: int | None = None
+    triggers: bool = True
+    slow_step_factor: float | None = None
+    slow_step_cooldown: int = 200
+    trigger_when: StepCondition | Sequence[StepCondition] | None = None
+    pause_together_s: float = 120.0
+    coordinates: Mapping[str, int] | None = None
     key_averages: bool = True
     key_averages_sort: str = "auto"
     key_averages_rows: int = 100
@@ -136,22 +178,24 @@ class CaptureConfig:
             ("repeat", 0),
             ("max_steps", -1),
             ("key_averages_rows", -1),
+            ("min_free_bytes", 0),
+            ("keep_windows", 0),
+            ("slow_step_cooldown", 1),
         ):
             _check_whole(name, getattr(self, name), least)
+        for name in ("max_window_bytes", "max_run_bytes"):
+            if getattr(self, name) is not None:
+                _check_whole(name, getattr(self, name), 1)
+        if self.max_pause_s is not None:
+            _check_seconds("max_pause_s", self.max_pause_s)
         self._settle_cycle()
         self._settle_max_steps()
         self._settle_words()
-        handlers = self.on_trace_ready
-        if handlers is None:
-            handlers = ()
-        elif not isinstance(handlers, Sequence):
-            handlers = (handlers,)
-        for handler in handlers:
-            if not callable(handler):
-                raise ConfigError(
-                    f"on_trace_ready={handler!r} cannot be called: give a function of one argument"
-                )
-        self._set("on_trace_ready", tuple(handlers))
+        if self.slow_step_factor is not None:
+            _check_number("slow_step_factor", self.slow_step_factor, 1.0)
+        _check_number("pause_together_s", self.pause_together_s, 0.0)
+        for name in ("on_trace_ready", "trigger_when"):
+            self._set(name, _functions(name, getattr(self, name)))
 
     @property
     def schedule(self) -> Schedule:
@@ -163,13 +207,20 @@ class CaptureConfig:
         """The functions of `on_trace_ready`."""
         return self.on_trace_ready if isinstance(self.on_trace_ready, tuple) else ()
 
+    @property
+    def conditions(self) -> tuple[StepCondition, ...]:
+        """The functions of `trigger_when`."""
+        return self.trigger_when if isinstance(self.trigger_when, tuple) else ()
+
     def options(self) -> dict[str, Any]:
         """The options as plain values, for the run's description."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         values["output_dir"] = str(self.output_dir)
-        values["on_trace_ready"] = [
-            getattr(handler, "__qualname__", repr(handler)) for handler in self.handlers
-        ]
+        for name in ("on_trace_ready", "trigger_when"):
+            values[name] = [
+                getattr(function, "__qualname__", type(function).__name__)
+                for function in values[name]
+            ]
         return values
 
     def _settle_cycle(self) -> None:
@@ -200,6 +251,7 @@ class CaptureConfig:
         _check_choice("trace_format", self.trace_format, TRACE_FORMATS)
         _check_choice("export_mode", self.export_mode, EXPORT_MODES)
         _check_seconds("export_timeout_s", self.export_timeout_s)
+        _check_seconds("grace_s", self.grace_s)
         _check_choice("step_unit", self.step_unit, STEP_UNITS)
         _check_choice("key_averages_sort", self.key_averages_sort, SORT_COLUMNS)
         _check_choice(
@@ -222,6 +274,12 @@ class CaptureConfig:
                 f"run_name={self.run_name!r} is no name for a directory: use up to 200 letters, "
                 "digits and . _ + = @ -, beginning with a letter or digit"
             )
+        for name, place in dict(self.coordinates or {}).items():
+            if not str(name).isidentifier() or isinstance(place, bool) or place < 0:
+                raise ConfigError(
+                    f"coordinates={self.coordinates!r}: give names with whole numbers, such as "
+                    '{"dp": 3, "tp": 0}'
+                )
         try:
             self._set("output_dir", Path(self.output_dir))
         except TypeError:
@@ -246,6 +304,23 @@ def _check_whole(name: str, value: object, least: int) -> None:
 def _check_seconds(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise ConfigError(f"{name}={value!r} is no time: give a number of seconds above 0")
+
+
+def _check_number(name: str, value: object, least: float) -> None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not least <= value < math.inf:  # type: ignore[operator]
+        raise ConfigError(f"{name}={value!r} cannot be: give a number of {least:g} or more")
+
+
+def _functions(name: str, value: object) -> tuple[Callable[..., Any], ...]:
+    """One function or several, as a tuple."""
+    given = () if value is None else value if isinstance(value, Sequence) else (value,)
+    for function in given:
+        if not callable(function):
+            raise ConfigError(
+                f"{name}={function!r} cannot be called: give a function of one argument"
+            )
+    return tuple(given)
 
 
 def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:

@@ -179,6 +179,11 @@ class RankManifest:
         clock_monotonic_ns: Monotonic time at the same moment.
         windows: The windows, in order.
         problems: What went wrong.
+        node: Number of the node, from 0, where the launcher tells; None otherwise.
+        coordinates: The rank's place in the device mesh, by dimension ("dp", "tp", …), as the
+            capture's options say.
+        clock_offset_ns: Rank 0's clock less this rank's; None where it was not measured.
+        clock_error_ns: The offset is right to within this much.
         format: Word that marks the file.
         version: Version of this format.
     """
@@ -196,6 +201,10 @@ class RankManifest:
     clock_monotonic_ns: int = 0
     windows: tuple[WindowRecord, ...] = ()
     problems: tuple[ProblemRecord, ...] = ()
+    node: int | None = None
+    coordinates: dict[str, int] = field(default_factory=dict)
+    clock_offset_ns: int | None = None
+    clock_error_ns: int | None = None
     format: str = "stepscope-rank"
     version: int = FORMAT_VERSION
 
