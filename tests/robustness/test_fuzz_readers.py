@@ -11,8 +11,6 @@ import resource
 import time
 
 import pytest
-
-from stepscope.errors import UnreadableInputError
 from tests.support.chrome_traces import (
     FRAMES,
     LAYOUTS,
@@ -23,6 +21,8 @@ from tests.support.chrome_traces import (
     read_tolerantly,
     write,
 )
+
+from stepscope.errors import UnreadableInputError
 
 SECONDS = float(os.environ.get("STEPSCOPE_FUZZ_SECONDS", "600"))
 TOKENS = [
@@ -62,7 +62,7 @@ def test_random_damage() -> None:
     seed = int(os.environ.get("STEPSCOPE_FUZZ_SEED", time.time_ns() % 2**32))
     chance = random.Random(seed)
     events = [
-        make(**{"args": {"correlation": number, "text": "},{" * 3, "list": [[1, 2], []]}})
+        make(args={"correlation": number, "text": "},{" * 3, "list": [[1, 2], []]})
         for number in range(6)
         for make in (operator, kernel)
     ]
