@@ -103,8 +103,8 @@ class Scan:
     def run(self) -> Scan:
         """Scans from the state on."""
         self.status = scan_events(
-            self.data.ctypes.data, self.end, self.state, self.columns, self.views, self.phases, self.flags,
-            self.name, self.lane, *self._names, *self._lanes,
+            self.data.ctypes.data, self.end, self.state, self.columns, self.views, self.phases,
+            self.flags, self.name, self.lane, *self._names, *self._lanes,
         )  # fmt: skip
         return self
 
