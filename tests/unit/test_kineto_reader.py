@@ -204,6 +204,18 @@ def test_beginnings_and_ends_become_events_where_they_end() -> None:
     assert problems(tables) == {"unmatched_end": 1, "unclosed": 1}
 
 
+def test_an_end_on_another_lane_ends_nothing() -> None:
+    tables = read(
+        [
+            {"ph": "B", "name": "open", "ts": 1, "pid": 1, "tid": 1},
+            {"ph": "E", "ts": 2, "pid": 1, "tid": 2},
+            {"ph": "E", "ts": 5, "pid": 1, "tid": 1},
+        ]
+    )
+    assert tables.events.select("start_ns", "dur_ns").rows() == [(1000, 4000)]
+    assert problems(tables) == {"unmatched_end": 1}
+
+
 def test_durations_that_cannot_be_are_reported() -> None:
     tables = read(
         [

@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.call_places import outermost
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -105,20 +106,13 @@ def kernel_sequences(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
 def _outermost(trace: Trace, ops: pl.Series) -> pl.Series:
     """The outermost operator around each, itself where nothing is around it."""
     names = trace.names.select("name", "category").collect()
-    is_operator_name = (
+    is_operator = (
         (names["category"].cast(pl.String) == Category.CPU_OP.value)
         & ~names["name"].str.starts_with(_ENGINE)
         & ~names["name"].str.starts_with("ProfilerStep")
     ).to_numpy()
     name_id = trace.events.select("name_id").collect()["name_id"].to_numpy()
-    parents = trace.derived.select("parent").collect()["parent"].fill_null(-1).to_numpy()
-    best = ops.to_numpy().copy()
-    above = parents[best]
-    open_rows = np.nonzero(above >= 0)[0]
-    while len(open_rows):
-        here = above[open_rows]
-        is_operator = is_operator_name[name_id[here]]
-        best[open_rows[is_operator]] = here[is_operator]
-        above[open_rows] = parents[here]
-        open_rows = open_rows[above[open_rows] >= 0]
-    return pl.Series(best)
+    parent = trace.derived.select("parent").collect()["parent"].fill_null(-1).to_numpy()
+    events = ops.to_numpy()
+    found = outermost(events, parent, name_id, is_operator)
+    return pl.Series(np.where(found >= 0, found, events))

@@ -84,6 +84,20 @@ QUESTIONS: tuple[Question, ...] = (
             "counters": "Hardware counters",
         },
     ),
+    Question(
+        "launches",
+        "how the host feeds the GPU: launch delays, queues, launch-bound stretches, blocking calls",
+        "stepscope.analysis.launches:launches",
+        {
+            "blocking": "Blocking calls",
+            "stretches": "Launch-bound stretches",
+            "delays": "Launching calls",
+            "queues": "Queues",
+            "queue_steps": "Queues by step",
+            "copies": "Copies",
+            "pageable": "Copies to the GPU that hold the host up",
+        },
+    ),
 )
 """In the order in which they are listed."""
 

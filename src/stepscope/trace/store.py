@@ -45,11 +45,11 @@ _ABANDONED_SECONDS = 24 * 3600
 
 # Tables that grow with the file, their columns, and how many rows one part holds.
 _GROWING: dict[str, tuple[dict[str, Any], int]] = {
-    "events": (EVENTS, 1_000_000),
-    "args": (ARGS, 200_000),
+    "events": (EVENTS, 500_000),
+    "args": (ARGS, 100_000),
     "instants": (INSTANTS, 200_000),
     "counters": (COUNTERS, 200_000),
-    "flows": (FLOWS, 1_000_000),
+    "flows": (FLOWS, 500_000),
 }
 _SMALL = ("names", "lanes", "metadata", "problems")
 
