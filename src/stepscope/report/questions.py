@@ -98,6 +98,28 @@ QUESTIONS: tuple[Question, ...] = (
             "pageable": "Copies to the GPU that hold the host up",
         },
     ),
+    Question(
+        "input",
+        "the input pipeline: how long each step waited for its batch, and what that cost",
+        "stepscope.analysis.input_pipeline:input_pipeline",
+        {
+            "steps": "Steps",
+            "sources": "What was waited for",
+            "inside": "What ran inside the waits",
+            "workers": "Threads of the loader",
+        },
+    ),
+    Question(
+        "memory",
+        "allocated and reserved memory over time, the peak, and which operators hold it",
+        "stepscope.analysis.memory_timeline:memory_timeline",
+        {
+            "devices": "Devices",
+            "at_peak": "Held at the peak",
+            "steps": "Steps",
+            "timeline": "Over time",
+        },
+    ),
 )
 """In the order in which they are listed."""
 

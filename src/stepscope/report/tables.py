@@ -293,7 +293,9 @@ def shown(name: str, value: Any, origin_ns: int = 0) -> str:
 
 
 def _is_moment(name: str) -> bool:
-    return name in {"start_ns", "end_ns", "time_ns"} or name.endswith(("_start_ns", "_end_ns"))
+    return name in {"start_ns", "end_ns", "time_ns"} or name.endswith(
+        ("_start_ns", "_end_ns", "_time_ns")
+    )
 
 
 def _is_number(column: pl.Series) -> bool:
