@@ -16,8 +16,8 @@ def test_nothing_is_faster_than_the_device(name):
     assert report.uncounted_matrix_ns <= report.matrix_ns
     assert report.operators["flops"].sum() == report.flops
     assert report.steps["flops"].sum() <= report.flops
-    if report.mfu is not None:
-        assert 0 < report.mfu.share <= report.hfu.share < 1
+    if report.mfu_share is not None:
+        assert 0 < report.mfu_share <= report.hfu_share < 1
 
 
 def test_a_checkpointed_resnet18():
@@ -46,4 +46,4 @@ def test_a_transformer_by_hand():
     small = rows["aten::bmm"]["flops"]
     assert report.flops == attention["flops"] + products + small
     # A third of the matrix kernels' time has no launch in this file: no MFU.
-    assert report.mfu is None
+    assert report.mfu_share is None

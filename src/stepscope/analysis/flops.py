@@ -37,7 +37,7 @@ from stepscope.analysis.operator_forest import (
 from stepscope.analysis.recomputation import find_recomputed
 from stepscope.analysis.scope import AnsweredScope, Scope
 from stepscope.analysis.selection import in_steps, leaving_out
-from stepscope.analysis.utilisation import COUNTED, Utilisation, utilisation
+from stepscope.analysis.utilisation import COUNTED, utilisation
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
 
@@ -49,12 +49,12 @@ FLOPS: dict[str, pl.DataType | type[pl.DataType]] = {
     "count": pl.Int64,
     "flops": pl.Int64,  # of all calls together
     "moved_bytes": pl.Int64,  # of all calls together; null: not known
-    "time_ns": pl.Int64,
-    "flops_per_s": pl.Float64,
+    "busy_ns": pl.Int64,  # union of its GPU work per call; without GPU work, time on the host
+    "teraflops_per_s": pl.Float64,  # 10^12 FLOPs per second
     "flops_per_byte": pl.Float64,  # arithmetic intensity
     "bound": pl.String,  # compute or memory; null: the device is not known
     "bound_ns": pl.Int64,  # the least time that the device would need
-    "attained_share": pl.Float64,  # bound_ns / time_ns
+    "attained_share": pl.Float64,  # bound_ns / busy_ns
     "recomputed_flops": pl.Int64,  # of these FLOPs, those under activation checkpointing
 }
 """One row per operator, shapes and type, the longest time first."""
@@ -97,11 +97,13 @@ class FlopsReport:
         scope: What it is about.
         flops: All FLOPs that were counted.
         recomputed_flops: Of these, recomputation.
-        time_ns: Time of the operators that were counted.
+        busy_ns: Time of the operators that were counted.
         matrix_ns: GPU work of matrix products, convolutions and attention, by name.
         uncounted_matrix_ns: Of this, what no counted operator launched: its FLOPs are missing.
-        mfu: Over all steps of the scope together; None where a peak or the steps are missing.
-        hfu: The same with recomputation.
+        mfu_share: MFU over all steps of the scope together; None where a peak or the steps are
+            missing, or too much is not counted.
+        hfu_share: The same with recomputation.
+        mfu_formula: What FLOPs these count.
         type: The type that most of the FLOPs have; its peak is the one that counts for MFU.
         peak_flops_per_s: That peak, per device; None where it is not known.
         device_names: What the peaks are of, or that the device is unknown.
@@ -113,11 +115,12 @@ class FlopsReport:
     scope: AnsweredScope
     flops: int
     recomputed_flops: int
-    time_ns: int
+    busy_ns: int
     matrix_ns: int
     uncounted_matrix_ns: int
-    mfu: Utilisation | None
-    hfu: Utilisation | None
+    mfu_share: float | None
+    hfu_share: float | None
+    mfu_formula: str
     type: str | None
     peak_flops_per_s: float | None
     device_names: tuple[str, ...]
@@ -166,11 +169,12 @@ def analyse_flops(trace: Trace, scope: Scope | None = None) -> FlopsReport:
         ),
         flops=int(table["flops"].sum()),
         recomputed_flops=int(table["recomputed_flops"].sum()),
-        time_ns=int(table["time_ns"].sum()),
+        busy_ns=int(table["busy_ns"].sum()),
         matrix_ns=matrix_ns,
         uncounted_matrix_ns=uncounted_ns,
-        mfu=mfu,
-        hfu=hfu,
+        mfu_share=mfu,
+        hfu_share=hfu,
+        mfu_formula=COUNTED,
         type=type_name,
         peak_flops_per_s=peak,
         device_names=names,
@@ -256,7 +260,7 @@ def _with_measures(
     float8 = pl.col("type").str.starts_with("float8")
     return calls.with_columns(
         device=pl.Series(device[row]),
-        time_ns=pl.Series(np.where(device[row] >= 0, busy[row], 0)),
+        busy_ns=pl.Series(np.where(device[row] >= 0, busy[row], 0)),
         host_ns=pl.Series(forest.dur_ns[row]),
         step=forest.rows["step"].gather(row),
         again=pl.Series(again[row]),
@@ -264,7 +268,7 @@ def _with_measures(
         type=pl.when(float8).then(pl.lit("float8")).otherwise(plain),
     ).with_columns(
         device=pl.when(pl.col("device") >= 0).then("device").cast(pl.Int32),
-        time_ns=pl.col("time_ns") if len(members) else pl.col("host_ns"),
+        busy_ns=pl.col("busy_ns") if len(members) else pl.col("host_ns"),
         type=pl.when((pl.col("type") == "float32") & pl.col("tf32"))
         .then(pl.lit("tf32"))
         .otherwise("type"),
@@ -278,7 +282,7 @@ def _table(calls: pl.DataFrame, peaks: dict[int, DevicePeaks | None]) -> pl.Data
         moved_bytes=pl.when(pl.col("moved_bytes").null_count() == 0).then(
             pl.col("moved_bytes").sum()
         ),
-        time_ns=pl.col("time_ns").sum(),
+        busy_ns=pl.col("busy_ns").sum(),
         recomputed_flops=pl.col("flops").filter("again").sum(),
     )
     limits = [
@@ -299,11 +303,11 @@ def _table(calls: pl.DataFrame, peaks: dict[int, DevicePeaks | None]) -> pl.Data
     compute_ns = pl.col("flops") / pl.col("peak") * 1e9
     memory_ns = pl.col("moved_bytes") / pl.col("bandwidth") * 1e9
     is_whole = pl.col("peak").is_not_null() & pl.col("moved_bytes").is_not_null()
-    time = pl.when(pl.col("time_ns") > 0).then("time_ns")
+    time = pl.when(pl.col("busy_ns") > 0).then("busy_ns")
     return (
         grouped.join(limit, on=["device", "type"], how="left", nulls_equal=True)
         .with_columns(
-            flops_per_s=pl.col("flops") / time * 1e9,
+            teraflops_per_s=pl.col("flops") / time / 1e3,
             flops_per_byte=pl.when(pl.col("moved_bytes") > 0).then(
                 pl.col("flops") / pl.col("moved_bytes")
             ),
@@ -317,7 +321,7 @@ def _table(calls: pl.DataFrame, peaks: dict[int, DevicePeaks | None]) -> pl.Data
         )
         .with_columns(attained_share=pl.col("bound_ns") / time)
         .sort(
-            ["time_ns", "flops", "name", "dims", "type"],
+            ["busy_ns", "flops", "name", "dims", "type"],
             descending=[True, True, False, False, False],
         )
         .select(pl.col(column).cast(dtype) for column, dtype in FLOPS.items())
@@ -376,24 +380,17 @@ def _steps(
 
 def _whole(
     steps: pl.DataFrame, peak: float | None, devices: int
-) -> tuple[Utilisation | None, Utilisation | None]:
+) -> tuple[float | None, float | None]:
     """MFU and HFU over all steps together."""
+    # The steps' times are those of all devices, one after the other.
     spent_ns = int(steps["step_ns"].sum())
     done = int(steps["flops"].sum())
-    if peak is None or spent_ns <= 0 or done == 0:
+    if peak is None or spent_ns <= 0 or done == 0 or devices == 0:
         return None, None
-    count = len(steps)
-    per_step_ns = spent_ns // max(devices, 1) // count
     needed = done - int(steps["recomputed_flops"].sum())
     return (
-        utilisation(needed // count, per_step_ns, peak, formula=COUNTED, devices=devices),
-        utilisation(
-            done // count,
-            per_step_ns,
-            peak,
-            formula="counted from the operators' shapes, with recomputation",
-            devices=devices,
-        ),
+        utilisation(needed, spent_ns, peak, formula=COUNTED).share,
+        utilisation(done, spent_ns, peak, formula=COUNTED).share,
     )
 
 
