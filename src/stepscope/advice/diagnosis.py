@@ -139,7 +139,7 @@ def _verdict(ranks: tuple[RankDiagnosis, ...], findings: list[Finding]) -> str:
     if best is not None and best.saving_ns and best.predicted_step_ns is not None:
         share = best.saving_ns / (best.saving_ns + best.predicted_step_ns)
         if share >= _NOTABLE:
-            return f"{best.id}: {best.title}; mending it makes the step {share:.0%} shorter"
+            return f"{best.id}: {best.title}; mending it saves {share:.0%} of the step"
     first = next(rank for rank in ranks if rank.partition is not None)
     partition = first.partition
     if partition is None or not partition.parts:

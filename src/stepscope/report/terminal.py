@@ -27,6 +27,7 @@ _MOST_NOTES = 5
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     """Print the whole report."""
+    console.print(Text(str(diagnosis.run.path), "dim"), soft_wrap=True)
     console.print(_header(diagnosis))
     console.print()
     console.print(_beside("Verdict", Text(diagnosis.verdict, "bold")))
@@ -62,11 +63,10 @@ def _beside(label: str, content: RenderableType) -> Table:
 
 
 def _header(diagnosis: Diagnosis) -> Text:
-    parts = [str(diagnosis.run.path)]
     count = len(diagnosis.ranks)
     job = diagnosis.run.job
     world = job.world_size if job else count
-    parts.append(f"{count} rank" + ("s" if count != 1 else ""))
+    parts = [f"{count} rank" + ("s" if count != 1 else "")]
     if world > count:
         parts[-1] += f" of {world}"
     if job is not None:

@@ -1,0 +1,194 @@
+"""What torch can do here, found out in a process of its own.
+
+`stepscope doctor` runs this as a program, because a broken torch may crash or hang the process that
+imports it. Each stage prints a line of JSON when it begins and another with its result, so that
+whoever reads them knows how far it got. torch.profiler is used as a window uses it: plain JSON, no
+compression.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+STAGES = ("torch", "devices", "cupti", "recording", "stacks", "gpu_recording")
+"""What is tried, in this order; the risky ones come last."""
+
+_CUPTI_PLACES = (
+    "torch/lib/libcupti*.so*",
+    "nvidia/*/lib/libcupti.so*",
+    "nvidia/*/lib/libcupti-*.so*",
+)
+
+
+def main() -> int:
+    """Run every stage and print what it found; ends with 0 unless torch cannot be imported."""
+    for stage in STAGES:
+        _print({"begin": stage})
+        started = time.perf_counter()
+        try:
+            result = _RUNNERS[stage]()
+        except Exception as error:  # noqa: BLE001 - any error of a stage is what was asked for
+            result = {"error": f"{type(error).__name__}: {error}"}
+        result["seconds"] = round(time.perf_counter() - started, 3)
+        _print({"end": stage, "result": result})
+        if stage == "torch" and "error" in result:
+            return 1
+    return 0
+
+
+def _torch() -> dict[str, Any]:
+    """Version and build of torch, and whether its profiler has Kineto."""
+    import torch
+    from torch import profiler
+
+    return {
+        "version": str(torch.__version__),
+        "path": str(Path(torch.__file__).parent),
+        "cuda": torch.version.cuda,
+        "hip": getattr(torch.version, "hip", None),
+        "xpu": getattr(torch.version, "xpu", None),
+        "git": getattr(torch.version, "git_version", None),
+        "kineto": bool(profiler.kineto_available()),
+        "activities": sorted(activity.name for activity in profiler.supported_activities()),
+    }
+
+
+def _devices() -> dict[str, Any]:
+    """The accelerators that torch sees, and what the driver offers."""
+    import torch
+
+    result: dict[str, Any] = {"kind": None, "names": [], "driver_cuda": None}
+    if torch.cuda.is_available():
+        result["kind"] = "rocm" if getattr(torch.version, "hip", None) else "cuda"
+        count = torch.cuda.device_count()
+        result["names"] = [torch.cuda.get_device_name(index) for index in range(count)]
+    elif hasattr(torch, "xpu") and torch.xpu.is_available():
+        result["kind"] = "xpu"
+        count = torch.xpu.device_count()
+        result["names"] = [torch.xpu.get_device_name(index) for index in range(count)]
+    elif hasattr(torch.backends, "mps") and torch.backends.mps.is_available():
+        result["kind"] = "mps"
+    driver_version = getattr(torch._C, "_cuda_getDriverVersion", None)
+    if torch.version.cuda and driver_version is not None:
+        result["driver_cuda"] = int(driver_version())  # 12040 stands for 12.4; 0: no driver
+    return result
+
+
+def _cupti() -> dict[str, Any]:
+    """Whether CUPTI, the library that reports kernels to torch's profiler, can be loaded."""
+    import torch
+
+    if not torch.version.cuda:
+        return {"needed": False}
+    packages = Path(torch.__file__).parent.parent
+    found = sorted({str(path) for place in _CUPTI_PLACES for path in packages.glob(place)})
+    problems = []
+    for name in [*_already_loaded("libcupti"), *found, "libcupti.so"]:
+        version, problem = _cupti_version(name)
+        if version is not None:
+            return {"needed": True, "path": name, "version": version}
+        problems.append(f"{name}: {problem}")
+    return {"needed": True, "path": None, "problems": problems}
+
+
+def _cupti_version(path: str) -> tuple[int | None, str]:
+    """(version, problem) of the library at `path`; the version is None where it does not load."""
+    try:
+        library = ctypes.CDLL(path)
+        version = ctypes.c_uint32()
+        status = library.cuptiGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError) as error:
+        return None, str(error)
+    return (version.value, "") if status == 0 else (None, f"cuptiGetVersion answered {status}")
+
+
+def _already_loaded(word: str) -> list[str]:
+    """Paths of the libraries in this process whose name holds `word`; empty where unknown."""
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    paths = {line.split(maxsplit=5)[5] for line in lines if word in line and "/" in line}
+    return sorted(path for path in paths if word in Path(path).name)
+
+
+def _recording() -> dict[str, Any]:
+    """Record two operators on the CPU and read the trace back."""
+    return _record("cpu", with_stack=False)
+
+
+def _stacks() -> dict[str, Any]:
+    """The same with Python stacks, exported and tabulated: the combination that used to break."""
+    return _record("cpu", with_stack=True)
+
+
+def _gpu_recording() -> dict[str, Any]:
+    """Record a product on the GPU: without kernels in the trace, no time can be explained."""
+    import torch
+
+    if torch.cuda.is_available():
+        return _record("cuda", with_stack=False)
+    if hasattr(torch, "xpu") and torch.xpu.is_available():
+        return _record("xpu", with_stack=False)
+    return {"needed": False}
+
+
+def _record(device: str, *, with_stack: bool) -> dict[str, Any]:
+    import torch
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    activities = [ProfilerActivity.CPU]
+    if device != "cpu":
+        activities.append(getattr(ProfilerActivity, device.upper()))
+    options: dict[str, Any] = {}
+    if with_stack:
+        options["experimental_config"] = torch._C._profiler._ExperimentalConfig(verbose=True)
+
+    def work() -> Any:
+        left = torch.ones(64, 64, device=device)
+        return (left @ left).sum().item()
+
+    work()  # what torch imports and compiles at first use stays out of the recording
+    result: dict[str, Any] = {"needed": True}
+    with tempfile.TemporaryDirectory(prefix="stepscope-self-test-") as folder:
+        with profile(activities=activities, with_stack=with_stack, **options) as profiler:
+            with record_function("stepscope.self_test"):
+                work()
+            if device != "cpu":
+                getattr(torch, device).synchronize()
+        trace = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(trace))
+        events = json.loads(trace.read_bytes())["traceEvents"]
+        result["events"] = dict(Counter(str(event.get("cat", "none")) for event in events))
+        try:
+            result["table_rows"] = len(profiler.key_averages())
+        except Exception as error:  # noqa: BLE001 - the table may fail where the trace does not
+            result["table_error"] = f"{type(error).__name__}: {error}"
+    return result
+
+
+def _print(line: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+_RUNNERS: dict[str, Callable[[], dict[str, Any]]] = {
+    "torch": _torch,
+    "devices": _devices,
+    "cupti": _cupti,
+    "recording": _recording,
+    "stacks": _stacks,
+    "gpu_recording": _gpu_recording,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""`stepscope doctor`: is this machine, its Python and its torch in order for recording?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from stepscope.doctor.self_test import TorchReport
+
+
+@click.command("doctor")
+@click.option(
+    "--output-dir",
+    type=click.Path(path_type=Path),
+    default=Path("profiles"),
+    show_default=True,
+    help="Where recordings are to go: its room and permissions are checked.",
+)
+@click.option(
+    "--timeout",
+    "timeout_seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long torch may take to be imported and tried, in a process of its own.",
+)
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="How to print it.",
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice(["problem", "warning"]),
+    help="Exit with 1 if there is one of these, or worse.",
+)
+def command(
+    output_dir: Path, timeout_seconds: float, output_format: str, fail_on: str | None
+) -> int:
+    """Check what recording and reading need here, and say how to mend what is missing.
+
+    torch is imported in a process of its own, which makes three small recordings: a torch that
+    crashes or hangs is reported like anything else. Nothing on this machine is changed.
+    """
+    from rich.console import Console
+
+    from stepscope.doctor.check import State, worst
+    from stepscope.doctor.examination import examine, this_interpreter
+    from stepscope.doctor.machine import this_machine
+    from stepscope.report.doctor import checks_to_dict, print_checks
+
+    report = _ask_torch(timeout_seconds)
+    checks = examine(this_machine(), this_interpreter(), report, output_dir)
+    if output_format == "json":
+        import json
+
+        click.echo(json.dumps(checks_to_dict(checks), indent=2, ensure_ascii=False))
+    else:
+        print_checks(checks, Console(highlight=False, soft_wrap=False))
+    failing = {"problem": {State.PROBLEM}, "warning": {State.PROBLEM, State.WARNING}}
+    return int(worst(checks) in failing.get(fail_on or "", set()))
+
+
+def _ask_torch(timeout_seconds: float) -> TorchReport:
+    """Run the self-test, with a sign of life where somebody watches."""
+    from rich.console import Console
+
+    from stepscope.doctor.self_test import run_self_test
+
+    messages = Console(stderr=True, highlight=False)
+    if not messages.is_terminal:
+        return run_self_test(timeout_seconds)
+    with messages.status("Trying torch in a process of its own …"):
+        return run_self_test(timeout_seconds)

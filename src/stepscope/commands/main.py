@@ -1,0 +1,198 @@
+"""The command `stepscope`: its verbs, loaded when they are used, and what becomes of errors."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from stepscope._version import __version__
+from stepscope.errors import StepscopeError
+
+VERBS: dict[str, str] = {
+    "demo": "Plant a bottleneck in a small training, find it, mend it, measure.",
+    "run": "Run a training script and record it, without changing its code.",
+    "report": "Say where the step goes, why, and what to change.",
+    "show": "Show one table of a trace: operators, kernels, steps, streams.",
+    "view": "Open a run or a trace in the browser, at this machine only.",
+    "compare": "Say what changed between two runs.",
+    "query": "Ask a trace in SQL.",
+    "export": "Write a trace for another tool.",
+    "memory": "Say what the GPU's memory holds, and why it ran out.",
+    "monitor": "Watch the hardware beside a training.",
+    "trigger": "Ask a running training for a window.",
+    "info": "Say what a file or a directory is, and what it holds.",
+    "cache": "List and remove what reading traces has stored.",
+    "dialects": "List the option names of other tools that are understood.",
+    "doctor": "Check this machine and its torch, and say how to mend what is wrong.",
+}
+"""Verb and its line in the help, in the order of the help. Only those that exist are listed."""
+
+_UNEXPECTED = 1
+_INTERRUPTED = 130
+_PIPE_CLOSED = 141  # what a shell reports for a program that SIGPIPE ended
+
+
+class _OutputClosedError(Exception):
+    """The reader of our output went away, as `head` does: nothing is wrong, and nothing to say."""
+
+
+class VerbGroup(click.Group):
+    """A group that knows its verbs by name and imports one only when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click gives it
+        """The verbs whose module is there, in the order of the table."""
+        return [verb for verb in VERBS if _module_exists(verb)]
+
+    def get_command(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click gives it
+        cmd_name: str,
+    ) -> click.Command | None:
+        """Import the verb's module and hand out its command; None for what is no verb."""
+        if cmd_name not in VERBS or not _module_exists(cmd_name):
+            return None
+        command = importlib.import_module(_module_name(cmd_name)).command
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb; for one that does not exist, name the one that was probably meant."""
+        word = args[0]
+        if not word.startswith("-") and self.get_command(ctx, word) is None:
+            import difflib
+
+            near = difflib.get_close_matches(word, self.list_commands(ctx), n=1)
+            ctx.fail(f"no verb '{word}'" + (f": did you mean '{near[0]}'?" if near else ""))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs from the table, so that help imports none of them."""
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, VERBS[verb]) for verb in self.list_commands(ctx)])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; a closed pipe is told apart from other errors before click sees it."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _OutputClosedError from None
+
+
+@click.command(
+    cls=VerbGroup,
+    name="stepscope",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    subcommand_metavar="VERB [ARGUMENTS]...",
+    epilog="`stepscope VERB --help` explains a verb.",
+)
+@click.version_option(__version__, "--version", message="stepscope %(version)s")
+@click.option(
+    "--debug",
+    is_flag=True,
+    envvar="STEPSCOPE_DEBUG",
+    help="Show the traceback of an error. Also: STEPSCOPE_DEBUG=1.",
+)
+@click.pass_context
+def cli(context: click.Context, debug: bool) -> None:
+    """Show where every PyTorch training step's time and memory go, and what to do about it."""
+    context.obj = debug
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line, and turn every ending into a message and a number.
+
+    A verb that returns a whole number ends with it: `--fail-on` works like that.
+
+    Args:
+        arguments: The words after `stepscope`; those of this process by default.
+
+    Returns:
+        0 where all is well; 1 for what `--fail-on` asked about and for unexpected errors; 2 for
+        wrong usage; 3 for input that cannot be read; 130 when interrupted; 141 when the reader of
+        the output went away.
+    """
+    _tolerate_narrow_encodings()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    is_debug = _wants_debug(words)
+    try:
+        result = cli.main(args=words, prog_name="stepscope", standalone_mode=False)
+        sys.stdout.flush()
+    except (_OutputClosedError, BrokenPipeError):
+        _discard_output()
+        return _PIPE_CLOSED
+    except click.Abort as error:
+        # click turns Ctrl-C into Abort, and so the end of the input at a prompt.
+        return _INTERRUPTED if isinstance(error.__cause__, KeyboardInterrupt) else _UNEXPECTED
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except StepscopeError as error:
+        _say(str(error), is_debug)
+        return error.exit_code
+    except Exception as error:  # noqa: BLE001 - the last resort: one line instead of a traceback
+        text = f"unexpected {type(error).__name__}: {error}"
+        _say(text if is_debug else f"{text} (stepscope --debug VERB … shows where)", is_debug)
+        return _UNEXPECTED
+    return result if isinstance(result, int) and not isinstance(result, bool) else 0
+
+
+def _module_name(verb: str) -> str:
+    return f"stepscope.commands.{verb}"
+
+
+def _module_exists(verb: str) -> bool:
+    return importlib.util.find_spec(_module_name(verb)) is not None
+
+
+def _wants_debug(words: Sequence[str]) -> bool:
+    """Whether --debug is on; asked before click parses, which itself can fail."""
+    if os.environ.get("STEPSCOPE_DEBUG", "").lower() in {"1", "true", "yes", "on"}:
+        return True
+    for word in words:
+        if not word.startswith("-"):
+            return False
+        if word == "--debug":
+            return True
+    return False
+
+
+def _say(message: str, is_debug: bool) -> None:
+    """Print an error on one line; with --debug, its traceback above."""
+    if is_debug:
+        traceback.print_exc()
+    # A name from a file may hold line breaks or the terminal's own control codes.
+    line = "".join(
+        character if character.isprintable() else _visible(character) for character in message
+    )
+    click.echo(f"stepscope: {line}", err=True)
+
+
+def _visible(character: str) -> str:
+    return " " if character in "\r\n\t" else character.encode("unicode_escape").decode("ascii")
+
+
+def _tolerate_narrow_encodings() -> None:
+    """Let a terminal that cannot show a character show a substitute, not end the program."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError, OSError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def _discard_output() -> None:
+    """Let what is still buffered go nowhere: flushing it at exit would complain once more."""
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

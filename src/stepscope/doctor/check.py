@@ -1,0 +1,51 @@
+"""What a check says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+
+class State(str, Enum):
+    """How a check came out."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """Recording works, but something will be missing, slow or misleading."""
+    PROBLEM = "problem"
+    """Recording, or reading, will fail."""
+    ABSENT = "absent"
+    """Something optional is not there; nothing is wrong without it."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the doctor's findings.
+
+    Attributes:
+        area: What it belongs to; checks of one area stand together.
+        name: What was looked at.
+        state: How it came out.
+        detail: What was found.
+        remedy: What to do about it; never empty unless the state is ok.
+    """
+
+    area: str
+    name: str
+    state: State
+    detail: str
+    remedy: str = ""
+
+    def __post_init__(self) -> None:
+        if self.state is not State.OK and not self.remedy:
+            raise ValueError(f"the check '{self.name}' is {self.state.value} and has no remedy")
+
+
+def worst(checks: Iterable[Check]) -> State:
+    """The worst state among the checks; what is merely absent counts as ok."""
+    states = {check.state for check in checks}
+    for state in (State.PROBLEM, State.WARNING):
+        if state in states:
+            return state
+    return State.OK

@@ -1,0 +1,130 @@
+"""The accelerators: does torch see them, and do their drivers and CUPTI go with its build?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepscope.doctor.check import Check, State
+from stepscope.doctor.machine import Machine
+from stepscope.doctor.python_and_torch import version_of
+from stepscope.doctor.self_test import TorchReport
+
+AREA = "devices"
+_DRIVER_VERSION_FILE = "/proc/driver/nvidia/version"
+
+
+def check_devices(machine: Machine, report: TorchReport) -> list[Check]:
+    """Check the GPUs, the driver and CUPTI; without a torch that answers there is no check."""
+    torch = report.result("torch")
+    if torch is None:
+        return []
+    found = report.result("devices")
+    if found is None:
+        why = report.failure("devices") or "the process ended before that"
+        return [
+            Check(
+                AREA,
+                "GPU",
+                State.PROBLEM,
+                f"torch could not say which devices there are: {why}",
+                "see whether `nvidia-smi` (or `rocm-smi`) answers; if not, mend the driver; "
+                "CUDA_VISIBLE_DEVICES= hides the GPUs meanwhile",
+            )
+        ]
+    checks = [_device(machine, dict(torch), dict(found))]
+    if torch.get("cuda") and found.get("driver_cuda"):
+        checks.append(_driver(machine, str(torch["cuda"]), int(found["driver_cuda"])))
+    if found.get("kind") == "cuda":
+        checks.append(_cupti(report, str(torch["cuda"])))
+    return checks
+
+
+def _device(machine: Machine, torch: dict[str, Any], found: dict[str, Any]) -> Check:
+    kind, names = found.get("kind"), [str(name) for name in found.get("names", ())]
+    if kind == "mps":
+        return Check(
+            AREA,
+            "GPU",
+            State.WARNING,
+            "Apple's MPS: torch's profiler records no activity of this device",
+            "nothing to do: host work and step times are recorded",
+        )
+    if kind is not None:
+        words = {"cuda": "CUDA", "rocm": "ROCm", "xpu": "XPU"}
+        counts = [f"{names.count(name)} × {name}" for name in dict.fromkeys(names)]
+        return Check(AREA, "GPU", State.OK, f"{words[kind]}: {', '.join(counts)}")
+    if machine.read(_DRIVER_VERSION_FILE) is not None and not torch.get("cuda"):
+        return Check(
+            AREA,
+            "GPU",
+            State.WARNING,
+            "there is an NVIDIA driver, but this torch is built without CUDA",
+            "install a torch that is built for CUDA",
+        )
+    if machine.path("/dev/kfd").exists() and not torch.get("hip"):
+        return Check(
+            AREA,
+            "GPU",
+            State.WARNING,
+            "there is an AMD GPU (/dev/kfd), but this torch is built without ROCm",
+            "install a torch that is built for ROCm",
+        )
+    hidden = machine.environment.get("CUDA_VISIBLE_DEVICES")
+    if torch.get("cuda") and hidden is not None and hidden.strip() in {"", "-1"}:
+        return Check(
+            AREA,
+            "GPU",
+            State.ABSENT,
+            f"CUDA_VISIBLE_DEVICES={hidden!r} hides all GPUs",
+            "unset CUDA_VISIBLE_DEVICES to use them",
+        )
+    return Check(
+        AREA,
+        "GPU",
+        State.ABSENT,
+        "torch sees none: host work is recorded",
+        "if there should be one, see whether `nvidia-smi` or `rocm-smi` answers here",
+    )
+
+
+def _driver(machine: Machine, built_for: str, driver_cuda: int) -> Check:
+    # 12040 stands for CUDA 12.4.
+    offered = (driver_cuda // 1000, driver_cuda % 1000 // 10)
+    text = f"the driver offers CUDA {offered[0]}.{offered[1]}, torch is built for {built_for}"
+    lines = (machine.read(_DRIVER_VERSION_FILE) or "").splitlines()
+    if lines:
+        text += f" ({' '.join(lines[0].removeprefix('NVRM version:').split())})"
+    # Within one major version a newer runtime works on an older driver.
+    if version_of(built_for)[:1] > offered[:1]:
+        return Check(
+            AREA,
+            "driver",
+            State.PROBLEM,
+            text,
+            f"update the driver, or install a torch built for CUDA {offered[0]}.x",
+        )
+    return Check(AREA, "driver", State.OK, text)
+
+
+def _cupti(report: TorchReport, built_for: str) -> Check:
+    found = report.result("cupti")
+    major = (version_of(built_for) or (12,))[0]
+    remedy = (
+        f"pip install --force-reinstall nvidia-cuda-cupti{f'-cu{major}' if major < 13 else ''}, "
+        "or put the toolkit's extras/CUPTI/lib64 on LD_LIBRARY_PATH"
+    )
+    if found is None:
+        why = report.failure("cupti") or "the process ended before that"
+        return Check(AREA, "CUPTI", State.PROBLEM, f"loading it failed: {why}", remedy)
+    if found.get("path"):
+        return Check(
+            AREA, "CUPTI", State.OK, f"version {found['version']}, loaded from {found['path']}"
+        )
+    problems = "; ".join(map(str, found.get("problems", ()))) or "not found"
+    return Check(
+        AREA,
+        "CUPTI",
+        State.PROBLEM,
+        f"the library that reports kernels could not be loaded: {problems}",
+        remedy,
+    )

@@ -1,0 +1,174 @@
+"""Environment variables that change what a recording shows, or keep it from working."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stepscope.doctor.check import Check, State
+from stepscope.doctor.machine import Machine
+
+AREA = "environment"
+
+
+@dataclass(frozen=True)
+class _Variable:
+    name: str
+    disturbs: Callable[[str], bool]
+    state: State
+    effect: str
+    remedy: str = "unset it for the recording"
+
+
+def _is_on(value: str) -> bool:
+    return value.strip().lower() not in {"", "0", "false", "no", "off"}
+
+
+def _is_set(value: str) -> bool:
+    return value != ""
+
+
+def _is_word(word: str) -> Callable[[str], bool]:
+    return lambda value: value.strip() == word
+
+
+_INJECTORS = ("ToolsInjection", "nsys", "nsight", "cupti", "memray", "rocprof")
+
+
+def _injects(value: str) -> bool:
+    return any(word.lower() in value.lower() for word in _INJECTORS)
+
+
+_ANOTHER_TOOL = (
+    "another tool is attached to CUDA, and CUPTI serves one at a time: recordings hold no kernels"
+)
+_EVERY_CALL_WAITS = "every launch waits for its end: steps are slower, and overlap disappears"
+_NO_CACHING = (
+    "every tensor is allocated anew by the driver: times and memory are not those of a usual run"
+)
+
+_VARIABLES = (
+    _Variable(
+        "CUDA_INJECTION64_PATH",
+        _is_set,
+        State.PROBLEM,
+        _ANOTHER_TOOL,
+        "start the training without nsys (or whatever sets it)",
+    ),
+    _Variable(
+        "NSYS_PROFILING_SESSION_ID",
+        _is_set,
+        State.PROBLEM,
+        f"nsys is recording this process: {_ANOTHER_TOOL}",
+        "use one of the two at a time",
+    ),
+    _Variable(
+        "HSA_TOOLS_LIB",
+        _is_set,
+        State.WARNING,
+        "another tool is attached to ROCm: kernels may be missing in recordings",
+    ),
+    _Variable(
+        "LD_PRELOAD",
+        _injects,
+        State.WARNING,
+        "another profiler is loaded into every process: it takes time, and may keep kernels away",
+        "start the training without it",
+    ),
+    _Variable("CUDA_LAUNCH_BLOCKING", _is_on, State.WARNING, _EVERY_CALL_WAITS),
+    _Variable("HIP_LAUNCH_BLOCKING", _is_on, State.WARNING, _EVERY_CALL_WAITS),
+    _Variable("AMD_SERIALIZE_KERNEL", _is_on, State.WARNING, _EVERY_CALL_WAITS),
+    _Variable(
+        "TORCH_NCCL_BLOCKING_WAIT",
+        _is_on,
+        State.WARNING,
+        "the host waits for collectives: communication looks like time of the host",
+    ),
+    _Variable("PYTORCH_NO_CUDA_MEMORY_CACHING", _is_set, State.WARNING, _NO_CACHING),
+    _Variable("PYTORCH_NO_HIP_MEMORY_CACHING", _is_set, State.WARNING, _NO_CACHING),
+    _Variable(
+        "TEARDOWN_CUPTI",
+        _is_word("0"),
+        State.WARNING,
+        "CUPTI stays active after a window, and the steps behind it are slower",
+        "unset it, unless the training replays CUDA graphs with CUDA before 12.6",
+    ),
+    _Variable(
+        "TEARDOWN_CUPTI",
+        _is_word("1"),
+        State.WARNING,
+        "with CUDA before 12.6, a training that replays CUDA graphs can crash in its second window",
+        "unset it, or record one window only, unless torch is built for CUDA 12.6 or later",
+    ),
+    _Variable(
+        "DISABLE_CUPTI_LAZY_REINIT",
+        _is_set,
+        State.WARNING,
+        "any value counts as yes, 0 too: CUPTI is set up again right after each window",
+        "unset it, unless the training replays CUDA graphs with CUDA before 12.6",
+    ),
+    _Variable(
+        "KINETO_USE_DAEMON",
+        _is_set,
+        State.WARNING,
+        "any value counts as yes, 0 too: a dynolog daemon may open recordings of its own, and two "
+        "at once do not work",
+    ),
+    _Variable(
+        "KINETO_CONFIG",
+        _is_set,
+        State.WARNING,
+        "torch's profiler reads further options from that file",
+    ),
+    _Variable(
+        "TORCH_SHOW_CPP_STACKTRACES",
+        _is_on,
+        State.WARNING,
+        "every C++ exception looks up its symbols, which takes long where exceptions are frequent",
+    ),
+    _Variable(
+        "PYTHONTRACEMALLOC",
+        _is_on,
+        State.WARNING,
+        "Python notes every allocation: host code is much slower",
+    ),
+)
+# Others of the profiler's own that only change what it prints.
+_HARMLESS = frozenset({"KINETO_LOG_LEVEL", "KINETO_DAEMON_INIT_DELAY_S"})
+
+
+def check_environment(machine: Machine) -> list[Check]:
+    """One check for each variable that disturbs; one that says so if there is none."""
+    checks = []
+    for variable in _VARIABLES:
+        value = machine.environment.get(variable.name)
+        if value is not None and variable.disturbs(value):
+            checks.append(
+                Check(
+                    AREA,
+                    variable.name,
+                    variable.state,
+                    f"{variable.name}={_shorten(value)}: {variable.effect}",
+                    variable.remedy,
+                )
+            )
+    known = {variable.name for variable in _VARIABLES} | _HARMLESS
+    checks += [
+        Check(
+            AREA,
+            name,
+            State.WARNING,
+            f"{name}={_shorten(value)}: an option of torch's profiler that is not ours to judge",
+            "unset it for the recording, unless you know what it does",
+        )
+        for name, value in sorted(machine.environment.items())
+        if name.startswith("KINETO_") and name not in known
+    ]
+    if not checks:
+        text = "none of the variables is set that change what a recording shows"
+        return [Check(AREA, "variables", State.OK, text)]
+    return checks
+
+
+def _shorten(value: str, most: int = 60) -> str:
+    return value if len(value) <= most else f"{value[: most - 1]}…"

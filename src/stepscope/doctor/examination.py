@@ -1,0 +1,69 @@
+"""All checks together, in the order in which a person wants them."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import sysconfig
+from pathlib import Path
+
+from stepscope.doctor.check import Check
+from stepscope.doctor.devices import check_devices
+from stepscope.doctor.disk import SpaceOf, check_disk, space_of
+from stepscope.doctor.environment import check_environment
+from stepscope.doctor.known_bad import Versions, check_known_bad
+from stepscope.doctor.limits import check_limits
+from stepscope.doctor.machine import Machine
+from stepscope.doctor.packages import VersionOf, check_packages, installed_version
+from stepscope.doctor.permissions import check_permissions
+from stepscope.doctor.python_and_torch import Interpreter, check_python_and_torch, version_of
+from stepscope.doctor.recording import check_recording
+from stepscope.doctor.self_test import TorchReport
+
+
+def examine(
+    machine: Machine,
+    interpreter: Interpreter,
+    report: TorchReport,
+    output_dir: Path,
+    *,
+    version: VersionOf = installed_version,
+    space: SpaceOf = space_of,
+) -> list[Check]:
+    """Make every check.
+
+    Args:
+        machine: The machine.
+        interpreter: The Python.
+        report: What torch's own process said.
+        output_dir: Where recordings are to go.
+        version: Finds the version of an installed package.
+        space: Finds the room on a file system.
+    """
+    checks = [
+        *check_python_and_torch(interpreter, report),
+        *check_devices(machine, report),
+        *check_recording(report),
+    ]
+    torch = report.result("torch")
+    if torch is not None:
+        versions = Versions(interpreter.version, version_of(str(torch["version"])))
+        checks += check_known_bad(versions)
+    return [
+        *checks,
+        *check_environment(machine),
+        *check_disk(machine, output_dir, space),
+        *check_limits(machine),
+        *check_permissions(machine),
+        *check_packages(version),
+    ]
+
+
+def this_interpreter() -> Interpreter:
+    """The Python that we run in."""
+    return Interpreter(
+        version=sys.version_info[:3],
+        implementation=platform.python_implementation().lower(),
+        executable=sys.executable,
+        has_gil=not sysconfig.get_config_var("Py_GIL_DISABLED"),
+    )

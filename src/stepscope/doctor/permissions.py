@@ -1,0 +1,178 @@
+"""External profilers, and what the kernel and the driver let this user do with them."""
+
+from __future__ import annotations
+
+from stepscope.doctor.check import Check, State
+from stepscope.doctor.machine import Machine
+
+AREA = "external profilers"
+_NSYS_PLACES = (
+    "/opt/nvidia/nsight-systems/*/bin/nsys",
+    "/usr/local/cuda*/bin/nsys",
+)
+
+
+def check_permissions(machine: Machine) -> list[Check]:
+    """Check py-spy, memray and nsys, and the permissions that they need."""
+    checks = [_py_spy(machine), _attaching(machine), _memray(machine), _nsys(machine)]
+    if machine.is_linux:
+        checks.append(_sampling(machine))
+        checks.append(_counters(machine))
+    return checks
+
+
+def _py_spy(machine: Machine) -> Check:
+    found = machine.find_program("py-spy")
+    if found:
+        return Check(AREA, "py-spy", State.OK, found)
+    return Check(AREA, "py-spy", State.ABSENT, "not on the PATH", 'pip install "stepscope[py-spy]"')
+
+
+def _memray(machine: Machine) -> Check:
+    found = machine.find_program("memray")
+    if found:
+        return Check(AREA, "memray", State.OK, found)
+    if machine.system == "win32":
+        text, remedy = "not made for Windows", "use it under Linux or macOS"
+        return Check(AREA, "memray", State.ABSENT, text, remedy)
+    return Check(AREA, "memray", State.ABSENT, "not on the PATH", 'pip install "stepscope[memray]"')
+
+
+def _attaching(machine: Machine) -> Check:
+    """Whether one process may read another's memory, as py-spy must."""
+    name = "attaching to a process"
+    if machine.system == "darwin":
+        if machine.user == 0:
+            return Check(AREA, name, State.OK, "we run as root")
+        return Check(
+            AREA, name, State.WARNING, "macOS lets only root do it", "start py-spy with sudo"
+        )
+    if not machine.is_linux:
+        return Check(AREA, name, State.OK, "allowed for processes of one's own")
+    if machine.has_capability("CAP_SYS_PTRACE"):
+        return Check(AREA, name, State.OK, "allowed: this process holds CAP_SYS_PTRACE")
+    in_container = "in a container, start it with --cap-add=SYS_PTRACE"
+    scope = machine.read_number("/proc/sys/kernel/yama/ptrace_scope")
+    if scope is None or scope == 0:
+        if machine.user == 0:
+            # Without the capability root is refused wherever the kernel asks for it.
+            return Check(
+                AREA,
+                name,
+                State.WARNING,
+                "root without CAP_SYS_PTRACE may attach to processes of root only",
+                in_container,
+            )
+        return Check(AREA, name, State.OK, "allowed for processes of one's own")
+    if scope == 1:
+        return Check(
+            AREA,
+            name,
+            State.WARNING,
+            "kernel.yama.ptrace_scope is 1: a program may read only those that it started",
+            "let py-spy start the training (py-spy record -- python train.py), or "
+            f"`sudo sysctl kernel.yama.ptrace_scope=0`; {in_container}",
+        )
+    if scope == 2:
+        return Check(
+            AREA,
+            name,
+            State.WARNING,
+            "kernel.yama.ptrace_scope is 2: only holders of CAP_SYS_PTRACE may",
+            f"start py-spy with sudo; {in_container}",
+        )
+    return Check(
+        AREA,
+        name,
+        State.WARNING,
+        f"kernel.yama.ptrace_scope is {scope}: nobody may, until the machine restarts",
+        "change kernel.yama.ptrace_scope in /etc/sysctl.d and restart, or do without py-spy",
+    )
+
+
+def _nsys(machine: Machine) -> Check:
+    found = machine.find_program("nsys")
+    if found:
+        return Check(AREA, "nsys", State.OK, found)
+    for place in _NSYS_PLACES:
+        for path in sorted(machine.root.glob(place.lstrip("/"))):
+            return Check(
+                AREA,
+                "nsys",
+                State.ABSENT,
+                f"{path} is there, but not on the PATH",
+                f"add {path.parent} to PATH",
+            )
+    return Check(
+        AREA,
+        "nsys",
+        State.ABSENT,
+        "not on the PATH",
+        "install NVIDIA Nsight Systems; it is needed only to record with nsys, or to open its "
+        ".nsys-rep files",
+    )
+
+
+def _sampling(machine: Machine) -> Check:
+    name = "CPU sampling (nsys)"
+    level = machine.read_number("/proc/sys/kernel/perf_event_paranoid")
+    if level is None:
+        return Check(
+            AREA,
+            name,
+            State.ABSENT,
+            "kernel.perf_event_paranoid cannot be read: this kernel has no performance events",
+            "do without it; nsys traces the GPU all the same",
+        )
+    if machine.has_capability("CAP_PERFMON") or machine.has_capability("CAP_SYS_ADMIN"):
+        return Check(AREA, name, State.OK, f"allowed by capability (paranoid level {level})")
+    if level <= 2:
+        return Check(AREA, name, State.OK, f"allowed (kernel.perf_event_paranoid is {level})")
+    return Check(
+        AREA,
+        name,
+        State.WARNING,
+        f"kernel.perf_event_paranoid is {level}: nsys traces the GPU, but takes no CPU samples",
+        "`sudo sysctl kernel.perf_event_paranoid=2`",
+    )
+
+
+def _counters(machine: Machine) -> Check:
+    """Hardware counters. Tracing kernels has been free to everyone since CUDA 10.2."""
+    name = "GPU hardware counters"
+    text = machine.read("/proc/driver/nvidia/params")
+    if text is None:
+        return Check(
+            AREA,
+            name,
+            State.ABSENT,
+            "no NVIDIA driver here",
+            "nothing to do without an NVIDIA GPU",
+        )
+    restricted = None
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "RmProfilingAdminOnly":
+            restricted = value.strip() != "0"
+    if restricted is None:
+        return Check(
+            AREA,
+            name,
+            State.OK,
+            "the driver does not say that it keeps them to administrators",
+        )
+    if not restricted:
+        return Check(AREA, name, State.OK, "open to everyone (RmProfilingAdminOnly is 0)")
+    if machine.has_capability("CAP_SYS_ADMIN"):
+        return Check(
+            AREA, name, State.OK, "kept to administrators, and this process is one (CAP_SYS_ADMIN)"
+        )
+    return Check(
+        AREA,
+        name,
+        State.WARNING,
+        "kept to administrators (RmProfilingAdminOnly is 1): kernels are recorded, but counters "
+        "(nsys --gpu-metrics-devices, ncu) are not",
+        "options nvidia NVreg_RestrictProfilingToAdminUsers=0 in /etc/modprobe.d, then load the "
+        "driver anew; in a container, --cap-add=SYS_ADMIN",
+    )

@@ -1,0 +1,136 @@
+"""Python and torch: are they there, and are they versions that we support?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepscope.doctor.check import Check, State
+from stepscope.doctor.self_test import TorchReport
+
+AREA = "python and torch"
+OLDEST_PYTHON = (3, 10)
+OLDEST_TORCH = (2, 4)
+_INSTALL_TORCH = "pip install torch, in the environment that trains"
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The Python that runs us.
+
+    Attributes:
+        version: Major, minor and micro version.
+        implementation: As `sys.implementation.name`.
+        executable: Where it stands.
+        has_gil: False for the free-threaded build.
+    """
+
+    version: tuple[int, int, int]
+    implementation: str
+    executable: str
+    has_gil: bool = True
+
+
+def check_python_and_torch(interpreter: Interpreter, report: TorchReport) -> list[Check]:
+    """Check the interpreter and the torch that it imports."""
+    checks = [_python(interpreter), _torch(report)]
+    if report.result("torch") is not None:
+        checks.append(_kineto(report))
+    return checks
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """The leading numbers of a version: (2, 13, 0) for "2.13.0+cpu"; empty if there are none."""
+    match = re.match(r"\d+(?:\.\d+)*", text.strip())
+    return tuple(int(part) for part in match.group().split(".")) if match else ()
+
+
+def dotted(version: Sequence[int]) -> str:
+    """A version as text."""
+    return ".".join(map(str, version))
+
+
+def _python(interpreter: Interpreter) -> Check:
+    name = f"Python {dotted(interpreter.version)}"
+    if interpreter.implementation != "cpython":
+        return Check(
+            AREA,
+            "Python",
+            State.PROBLEM,
+            f"{interpreter.implementation} {dotted(interpreter.version)}: the compiled parts that "
+            "we stand on are made for CPython",
+            f"use CPython {dotted(OLDEST_PYTHON)} or later",
+        )
+    if interpreter.version[:2] < OLDEST_PYTHON:
+        return Check(
+            AREA,
+            "Python",
+            State.PROBLEM,
+            f"{name} is too old",
+            f"use CPython {dotted(OLDEST_PYTHON)} or later",
+        )
+    if not interpreter.has_gil:
+        return Check(
+            AREA,
+            "Python",
+            State.WARNING,
+            f"{name}, the free-threaded build, on which stepscope is not tested",
+            "use the ordinary build if something goes wrong",
+        )
+    return Check(AREA, "Python", State.OK, f"{name} at {interpreter.executable}")
+
+
+def _torch(report: TorchReport) -> Check:
+    found = report.result("torch")
+    if found is None:
+        return _torch_failed(report)
+    version = str(found["version"])
+    if version_of(version)[:2] < OLDEST_TORCH:
+        return Check(
+            AREA,
+            "torch",
+            State.PROBLEM,
+            f"torch {version} is too old: recording needs {dotted(OLDEST_TORCH)} or later",
+            "pip install --upgrade torch; recorded runs can be read without it",
+        )
+    toolkits = (("cuda", "CUDA"), ("hip", "ROCm"), ("xpu", "XPU"))
+    builds = [f"{word} {found[key]}" for key, word in toolkits if found.get(key)]
+    build = f"built for {', '.join(builds)}" if builds else "built for the CPU only"
+    return Check(AREA, "torch", State.OK, f"torch {version}, {build}, at {found['path']}")
+
+
+def _torch_failed(report: TorchReport) -> Check:
+    why = report.failure("torch")
+    if re.match(r"ModuleNotFoundError: No module named '(torch|stepscope)'", why):
+        return Check(
+            AREA,
+            "torch",
+            State.ABSENT,
+            "not installed: this Python can read runs and traces, but records none",
+            _INSTALL_TORCH,
+        )
+    last = report.last_words.splitlines()
+    words = f"; its last words: {last[-1].strip()}" if last else ""
+    return Check(
+        AREA,
+        "torch",
+        State.PROBLEM,
+        f"importing torch failed: {why}{words}",
+        'see what `python -c "import torch"` says; if it is broken, install torch anew; if it is '
+        "only slow (a cold network disk), try again with a longer --timeout",
+    )
+
+
+def _kineto(report: TorchReport) -> Check:
+    found = report.result("torch") or {}
+    if found.get("kineto"):
+        activities = ", ".join(found.get("activities", ())) or "none"
+        return Check(AREA, "Kineto", State.OK, f"torch's profiler records: {activities}")
+    return Check(
+        AREA,
+        "Kineto",
+        State.PROBLEM,
+        "this torch is built without Kineto, so its profiler writes no traces",
+        "install a torch that is built with it: the official packages are",
+    )

@@ -1,0 +1,125 @@
+"""Recording, tried in earnest: operators, stacks together with export, and kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stepscope.doctor.check import Check, State
+from stepscope.doctor.self_test import TorchReport
+
+AREA = "recording"
+
+
+def check_recording(report: TorchReport) -> list[Check]:
+    """Judge the small recordings of the self-test. Without a torch that answers there are none."""
+    if report.result("torch") is None:
+        return []
+    checks = [_operators(report), _stacks(report)]
+    devices = report.result("devices")
+    if devices is not None and devices.get("kind") in {"cuda", "rocm", "xpu"}:
+        checks.append(_kernels(report, str(devices["kind"])))
+    return checks
+
+
+def _operators(report: TorchReport) -> Check:
+    found = report.result("recording")
+    if found is None:
+        return Check(
+            AREA,
+            "operators",
+            State.PROBLEM,
+            f"a small recording failed: {_why(report, 'recording')}",
+            "look at the environment variables and known combinations below; if nothing is found "
+            "there, install torch anew",
+        )
+    count = _events(found).get("cpu_op", 0)
+    if not count:
+        return Check(
+            AREA,
+            "operators",
+            State.PROBLEM,
+            "a small recording holds no operator",
+            "unset the KINETO_* variables, and look for a profiler that is on for the whole "
+            "process (sitecustomize, a launcher)",
+        )
+    return Check(AREA, "operators", State.OK, f"recorded, exported and read back ({count} events)")
+
+
+def _stacks(report: TorchReport) -> Check:
+    found = report.result("stacks")
+    remedy = "leave with_stack off, or upgrade torch"
+    if found is None:
+        return Check(
+            AREA,
+            "stacks with export",
+            State.WARNING,
+            f"a recording with with_stack=True failed: {_why(report, 'stacks')}",
+            remedy,
+        )
+    if found.get("table_error"):
+        return Check(
+            AREA,
+            "stacks with export",
+            State.WARNING,
+            f"the trace is good, but its table of operators failed: {found['table_error']}",
+            f"{remedy}; the trace is kept either way, and the manifest says what is missing",
+        )
+    frames = _events(found).get("python_function", 0)
+    if not frames:
+        return Check(
+            AREA,
+            "stacks with export",
+            State.WARNING,
+            "with_stack=True recorded no Python function",
+            "upgrade torch; traces come without stacks until then",
+        )
+    return Check(
+        AREA,
+        "stacks with export",
+        State.OK,
+        f"recorded, exported, read back and tabulated ({frames} Python frames)",
+    )
+
+
+def _kernels(report: TorchReport, kind: str) -> Check:
+    found = report.result("gpu_recording")
+    if found is None:
+        return Check(
+            AREA,
+            "kernels",
+            State.PROBLEM,
+            f"a small recording on the GPU failed: {_why(report, 'gpu_recording')}",
+            "see whether a product of two matrices on the GPU works without a profiler",
+        )
+    count = _events(found).get("kernel", 0)
+    if count:
+        return Check(AREA, "kernels", State.OK, f"the GPU's work is recorded ({count} kernels)")
+    remedies = {
+        "cuda": "run outside nsys and other tools that use CUPTI; in a container, start it with "
+        "--cap-add=SYS_ADMIN, or set NVreg_RestrictProfilingToAdminUsers=0 on the host",
+        "rocm": "see whether the user may open /dev/kfd and /dev/dri (groups render and video)",
+        "xpu": "see whether this torch is built with XPU's profiler (PTI): the line Kineto says so",
+    }
+    last = report.last_words.splitlines()
+    words = f"; torch said: {last[-1].strip()}" if last else ""
+    return Check(
+        AREA,
+        "kernels",
+        State.PROBLEM,
+        f"the GPU worked, but no kernel was recorded{words}",
+        remedies[kind],
+    )
+
+
+def _why(report: TorchReport, stage: str) -> str:
+    why = report.failure(stage)
+    if not why:
+        return f"the process had ended in the stage '{report.stopped_in}' before"
+    last = report.last_words.splitlines()
+    return f"{why} ({last[-1].strip()})" if last and report.stopped_in == stage else why
+
+
+def _events(found: Mapping[str, Any]) -> Mapping[str, int]:
+    events = found.get("events")
+    return events if isinstance(events, dict) else {}
