@@ -18,7 +18,8 @@ The clock
     An operator takes `before` ns before what is inside it and `after` ns afterwards.
     GPU work starts at the latest of: the end of its launching call plus `latency_ns`; the end of
     the work before it on its stream; the events that its stream was made to wait for. Its
-    duration is given. So `work` (a list of `Work`) has the exact answer for everything on the GPU,
+    duration is given. A call that waits for the device returns `wake_ns` after what it waits for.
+    So `work` (a list of `Work`) has the exact answer for everything on the GPU,
     and `calls` for every launching or blocking call.
 
 All durations are integer nanoseconds; `us`, `ms` and `seconds` convert.
@@ -169,6 +170,7 @@ class GpuTrace:
         annotate_steps: Whether the profiler writes `ProfilerStep#N`.
         call_ns: How long a launching or other plain call takes on the host.
         latency_ns: From the end of a launching call to the earliest start on the device.
+        wake_ns: From the end of what the host waits for to the return of the waiting call.
         start_ns: Time of the first event.
         header: More top-level keys of the file.
     """
@@ -183,6 +185,7 @@ class GpuTrace:
     annotate_steps: bool = True
     call_ns: int = 4_000
     latency_ns: int = 5_000
+    wake_ns: int = 2_000
     start_ns: int = 1_000_000_000
     header: dict[str, Any] = field(default_factory=dict)
 
@@ -528,7 +531,7 @@ class GpuTrace:
             name, until = "cudaDeviceSynchronize", self.device_free_ns()
         else:
             name, until = "cudaStreamSynchronize", self.stream_free_ns(stream)
-        self._call(name, max(self.call_ns, until - self.now))
+        self._call(name, self._waiting(until))
         return self
 
     def record_event(self, stream: int | None = None) -> Moment:
@@ -545,7 +548,7 @@ class GpuTrace:
 
     def sync_event(self, moment: Moment) -> GpuTrace:
         """The host waits for a mark (`cudaEventSynchronize`)."""
-        self._call("cudaEventSynchronize", max(self.call_ns, moment.time_ns - self.now))
+        self._call("cudaEventSynchronize", self._waiting(moment.time_ns))
         return self
 
     def malloc(self, size: int, dur_ns: int = 150_000) -> GpuTrace:
@@ -557,7 +560,7 @@ class GpuTrace:
     def free(self, size: int, dur_ns: int = 100_000) -> GpuTrace:
         """Give memory back (`cudaFree`), which waits until the GPU is idle."""
         self._reserved = max(0, self._reserved - size)
-        self._call("cudaFree", max(dur_ns, self.device_free_ns() - self.now))
+        self._call("cudaFree", max(dur_ns, self._waiting(self.device_free_ns())))
         return self
 
     # What frameworks do
@@ -692,6 +695,11 @@ class GpuTrace:
         return stepscope.load(io.BytesIO(self.json()))
 
     # Inside
+
+    def _waiting(self, until_ns: int) -> int:
+        """How long a call takes that waits for a moment."""
+        left = until_ns - self.now
+        return max(self.call_ns, left + self.wake_ns if left > 0 else 0)
 
     def _number(self) -> int:
         self._counter += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 
 import numpy as np
@@ -116,7 +117,7 @@ def test_against_a_count_of_single_ticks(events, lengths):
     boundaries = np.concatenate(([0], np.cumsum(lengths)))
     steps = [
         event(f"ProfilerStep#{n}", int(begin) * tick_us, (int(end) - int(begin)) * tick_us)
-        for n, (begin, end) in enumerate(zip(boundaries[:-1], boundaries[1:], strict=True))
+        for n, (begin, end) in enumerate(itertools.pairwise(boundaries))
     ]
     result = partition_host(
         trace_of(*steps, *(event(k, s * tick_us, d * tick_us) for k, s, d in events))
@@ -133,12 +134,12 @@ def test_against_a_count_of_single_ticks(events, lengths):
     bridged = BRIDGED_GAP_NS // (tick_us * 1000)
     exact = label.copy()
     labelled = np.flatnonzero(exact >= 0)
-    for left, right in zip(labelled[:-1], labelled[1:], strict=True):
+    for left, right in itertools.pairwise(labelled):
         if 1 < right - left <= bridged + 1 and exact[left] == exact[right]:
             label[left + 1 : right] = exact[left]
 
     table = {row["step"]: row for row in result.steps.to_dicts()}
-    for n, (begin, end) in enumerate(zip(boundaries[:-1], boundaries[1:], strict=True)):
+    for n, (begin, end) in enumerate(itertools.pairwise(boundaries)):
         if n in result.excluded_steps:
             assert (label[begin:end] < 0).all()
             continue

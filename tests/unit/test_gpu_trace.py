@@ -21,7 +21,7 @@ def test_kernels_start_when_launch_stream_and_events_allow() -> None:
     assert comm.start_ns == second.end_ns
     assert comm.stream == COMM_STREAM
     assert last.start_ns == comm.end_ns
-    assert t.now == last.end_ns
+    assert t.now == last.end_ns + t.wake_ns
 
 
 def test_the_file_reads_back_as_what_was_told() -> None:

@@ -6,13 +6,13 @@ import io
 import json
 
 from rich.console import Console
+from tests.support.step_records import MS, step_records, write_run
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.report import units
 from stepscope.report.json_report import diagnosis_to_dict
 from stepscope.report.terminal import print_diagnosis
 from stepscope.run.reader import open_run
-from tests.support.step_records import MS, step_records, write_run
 
 
 def slow_input():
@@ -57,12 +57,13 @@ Findings
      do     Prepare batches in the background: DataLoader(num_workers=3,
             persistent_workers=True, pin_memory=True on a GPU). If workers run already,
             raise their number or prefetch_factor, or make the work per sample cheaper
-            (decode and tokenise ahead of time, store larger records, read from local disk).
+            (decode and tokenise ahead of time, store larger records, read from local
+            disk).
      more   docs/findings/input-bound.md
 
   2. MEDIUM  slow-first-steps  the first step is slow
-     saves  nothing per step can be promised: a cost at the start of the run, paid once and
-            not in every step
+     saves  nothing per step can be promised: a cost at the start of the run, paid once
+            and not in every step
      seen   time lost at the start        800 ms
             that many steady steps        8.00×
             share of the observed time    38 %
@@ -74,7 +75,8 @@ Findings
             workers fall here. It matters for short or often restarted runs: keep the
             compile cache (TORCHINDUCTOR_CACHE_DIR) between runs, avoid changing shapes,
             and record windows after these steps.
-     more   docs/findings/slow-first-steps.md"""
+     more   docs/findings/slow-first-steps.md
+"""
 
 
 def test_the_whole_screen(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stepscope.artifacts.job import TRACE_FORMATS
 from stepscope.capture.ranks import RanksOption, parse_ranks
 from stepscope.capture.schedule import Schedule
 from stepscope.errors import UsageError
@@ -19,6 +21,7 @@ TraceHandler = Callable[[Any], object]
 
 STEP_UNITS = ("iteration", "micro-batch", "optimizer step")
 ACTIVITIES = ("cpu", "cuda", "xpu")
+EXPORT_MODES = ("auto", "fork", "inline")
 SORT_COLUMNS = (
     "auto",
     "cpu_time",
@@ -73,7 +76,13 @@ class CaptureConfig:
         with_modules: Record the module hierarchy (TorchScript).
         step_record: Write one line per step to `steps.jsonl`.
         export_trace: Write `trace.json.gz` for each window.
-        key_averages: Write `key_averages.txt` for each window.
+        trace_format: "json.gz", "json" or "json.zst" (which needs the package zstandard).
+        export_mode: How a window's events leave the training process: "fork" (a child writes
+            them), "inline" (the training thread writes them plainly, another process does the
+            rest), or "auto": fork where that is known to be safe and quicker.
+        export_timeout_s: How long another process may take for a window's files; also how long
+            the end of the capture waits for them.
+        key_averages: Write `key_averages.txt` and `key_averages.csv` for each window.
         key_averages_sort: Column that orders it; "auto" is self_device_time_total where a device
             is recorded, else self_cpu_time_total.
         key_averages_rows: Greatest number of rows in it; -1 for all.
@@ -106,6 +115,9 @@ class CaptureConfig:
     with_modules: bool = False
     step_record: bool = True
     export_trace: bool = True
+    trace_format: str = "json.gz"
+    export_mode: str = "auto"
+    export_timeout_s: float = 300.0
     key_averages: bool = True
     key_averages_sort: str = "auto"
     key_averages_rows: int = 100
@@ -185,6 +197,9 @@ class CaptureConfig:
             self._set("ranks", parse_ranks(self.ranks))
         except UsageError as error:
             raise ConfigError(str(error)) from None
+        _check_choice("trace_format", self.trace_format, TRACE_FORMATS)
+        _check_choice("export_mode", self.export_mode, EXPORT_MODES)
+        _check_seconds("export_timeout_s", self.export_timeout_s)
         _check_choice("step_unit", self.step_unit, STEP_UNITS)
         _check_choice("key_averages_sort", self.key_averages_sort, SORT_COLUMNS)
         _check_choice(
@@ -226,6 +241,11 @@ def _check_whole(name: str, value: object, least: int) -> None:
         raise ConfigError(f"{name}={value!r} is not a whole number")
     if value < least:
         raise ConfigError(f"{name}={value} is too small: give {least} or more")
+
+
+def _check_seconds(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise ConfigError(f"{name}={value!r} is no time: give a number of seconds above 0")
 
 
 def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:

@@ -21,6 +21,7 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _SECRET_VALUE = re.compile(r"^(hf_|sk-|ghp_|github_pat_|xox[bap]-|AKIA)[A-Za-z0-9_-]{8,}")
+_LOGIN_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _HIDDEN = "(hidden)"
 
 
@@ -44,20 +45,20 @@ def describe_job(
 
 
 def hide_secrets(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Replace the values of arguments that look like tokens, keys or passwords."""
+    """Replace the values of arguments that look like tokens, keys, passwords or logins."""
     result: list[str] = []
     hide_next = False
     for argument in arguments:
-        name, equals, _ = argument.partition("=")
+        name, equals, value = argument.partition("=")
         is_option = argument.startswith("-")
         if hide_next and not is_option:
             result.append(_HIDDEN)
-        elif equals and _SECRET_NAME.search(name):
+        elif equals and (_SECRET_NAME.search(name) or _SECRET_VALUE.match(value)):
             result.append(f"{name}={_HIDDEN}")
         elif _SECRET_VALUE.match(argument):
             result.append(_HIDDEN)
         else:
-            result.append(argument)
+            result.append(_LOGIN_IN_ADDRESS.sub(_HIDDEN, argument))
         hide_next = is_option and not equals and bool(_SECRET_NAME.search(name))
     return tuple(result)
 

@@ -42,6 +42,8 @@ class Journal:
         self._manifest = manifest
         self._lines = lines
         self._steps = 0
+        self._windows: dict[int, WindowRecord] = {}
+        self._has_failed = False
 
     @classmethod
     def open(cls, config: CaptureConfig, identity: RankIdentity, clock: Clock) -> Journal:
@@ -72,11 +74,7 @@ class Journal:
     @property
     def windows(self) -> tuple[WindowRecord, ...]:
         """The windows noted so far."""
-        return self._manifest.windows
-
-    def has_window(self, index: int) -> bool:
-        """Whether a window of this number has been noted."""
-        return any(window.index == index for window in self._manifest.windows)
+        return tuple(self._windows.values())
 
     def write_step(self, record: StepRecord) -> None:
         """Append a step to the step record."""
@@ -87,20 +85,21 @@ class Journal:
         """Count a step that ended."""
         self._steps += 1
 
-    def add_window(self, record: WindowRecord, stop_ns: int = 0) -> None:
-        """Note a window; `stop_ns` is what stopping it took before it was saved."""
-        started_ns = time.perf_counter_ns()
-        record = dataclasses.replace(record, pause_ns=record.pause_ns + stop_ns)
-        self._manifest = dataclasses.replace(
-            self._manifest, windows=(*self._manifest.windows, record), steps=self._steps
-        )
+    def add_window(self, record: WindowRecord) -> None:
+        """Note a window."""
+        self._windows[record.index] = record
+        self._write_quietly()
+
+    def update_window(self, record: WindowRecord) -> None:
+        """Note what became of a window whose files were being made."""
+        if record.state == "failed":
+            log.warning("stepscope: window %d: %s", record.index, record.reason)
         for artifact in record.artifacts:
-            if artifact.problem:
+            if artifact.problem and artifact.kind != "handler":
                 log.warning(
                     "stepscope: window %d: %s: %s", record.index, artifact.path, artifact.problem
                 )
-        self._write()
-        log.debug("stepscope: manifest took %d ns", time.perf_counter_ns() - started_ns)
+        self.add_window(record)
 
     def note(self, where: str, message: str, step: int) -> None:
         """Note something that went wrong; after a hundred of them, only the log has them."""
@@ -126,12 +125,24 @@ class Journal:
                     f"{self._lines.problem}; {lost} lines lost",
                     self._steps,
                 )
-        self._manifest = dataclasses.replace(
-            self._manifest, state=_state(error), ended=ended, steps=self._steps
-        )
+        self._manifest = dataclasses.replace(self._manifest, state=_state(error), ended=ended)
         self._write()
 
+    def _write_quietly(self) -> None:
+        """Bring the manifest on the disk up to date; a disk that refuses is told once."""
+        try:
+            self._write()
+            self._has_failed = False
+        except OSError as error:
+            if not self._has_failed:
+                log.warning("stepscope: the manifest cannot be written: %s", error)
+                self.note("writing the manifest", f"{type(error).__name__}: {error}", self._steps)
+            self._has_failed = True
+
     def _write(self) -> None:
+        self._manifest = dataclasses.replace(
+            self._manifest, windows=self.windows, steps=self._steps
+        )
         write_record(self.layout.rank(self._identity.rank).manifest, self._manifest)
 
 

@@ -7,10 +7,7 @@ import contextlib
 import logging
 import os
 import sys
-import threading
 import time
-import weakref
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -18,18 +15,13 @@ from typing import Any, TypeVar
 
 from stepscope.capture.config import CaptureConfig
 from stepscope.capture.devices import DeviceProbe
+from stepscope.capture.holder import ProcessClaim
 from stepscope.capture.journal import Journal
 from stepscope.capture.ranks import RankIdentity, identify, records
-from stepscope.capture.schedule import Action
 from stepscope.capture.steps import Clock, StepRecorder
-from stepscope.capture.window import (
-    WindowCapture,
-    WindowPlan,
-    another_profiler_runs,
-    choose_activities,
-)
+from stepscope.capture.window import another_profiler_runs
+from stepscope.capture.windows import WindowKeeper
 from stepscope.errors import UsageError
-from stepscope.run.manifest import WindowRecord
 
 log = logging.getLogger("stepscope")
 
@@ -68,7 +60,6 @@ class Profiler:
         if config is None:
             config = _config_of(options)
         self.config = config
-        self._schedule = config.schedule
         self._identity = RankIdentity()
         self._step = 0
         self._is_started = False
@@ -77,12 +68,9 @@ class Profiler:
         self._journal: Journal | None = None
         self._recorder: StepRecorder | None = None
         self._probe: DeviceProbe | None = None
-        self._window: WindowCapture | None = None
-        self._recorded: list[int] = []
-        self._activities: list[Any] = []
-        self._records_windows = False
+        self._windows: WindowKeeper | None = None
         self._stepped_in_watch = False
-        self._failures: Counter[str] = Counter()
+        self._watch_depth = 0
 
     # -- what a training loop uses ------------------------------------------------------------
 
@@ -109,7 +97,7 @@ class Profiler:
         self._is_started = True
         if not self.config.enabled:
             return
-        if not _claim(self):
+        if not ProcessClaim.take(self):
             raise NestedProfilerError(
                 "another stepscope.Profiler is running in this process: stop it first"
             )
@@ -122,10 +110,17 @@ class Profiler:
             with self._contain("starting the capture"):
                 self._open()
         except BaseException:
-            _release(self)
+            ProcessClaim.give_back(self)
             raise
+        if self._journal is None:
+            ProcessClaim.give_back(self)
+            return
         with self._contain("opening the first step"):
-            self._enter_step()
+            if self._windows is not None:
+                self._windows.enter(0)
+            self._attach_device()
+            if self._recorder is not None:
+                self._recorder.begin()
 
     def stop(self) -> None:
         """End the capture: save the window that is open and close the files."""
@@ -138,27 +133,43 @@ class Profiler:
             tokens: Tokens processed in the step that ends.
             samples: Samples processed in the step that ends.
         """
-        if not self._is_on:
-            return
         self._stepped_in_watch = True
+        if not self._is_on:
+            self._step += 1
+            return
         with self._contain("ending a step"):
             self.count(tokens=tokens, samples=samples)
             self._advance()
 
-    def watch(self, loader: Iterable[_Batch]) -> Iterator[_Batch]:
+    def watch(self, loader: Iterable[_Batch], *, batches_per_step: int = 1) -> Iterator[_Batch]:
         """Iterate over `loader`, timing the wait for each batch and ending a step with each.
 
         The wait for a batch belongs to the step that uses it. Time between two loops (an
-        evaluation, say) belongs to no step. The iteration ends early at `max_steps`. A loop that
-        also calls `step()` itself keeps to its own count.
+        evaluation, say) belongs to no step. The iteration ends early at `max_steps`. From the
+        first call of `step()` in a loop on, the loop ends its steps itself. A loop inside a loop
+        is part of the outer one's step.
 
         Args:
             loader: Any iterable; a DataLoader as a rule.
+            batches_per_step: Batches to a step, as with gradient accumulation; 0 where the loop
+                calls `step()` itself from the start.
 
         Yields:
             The batches, unchanged.
         """
+        if self._watch_depth:
+            yield from loader
+            return
+        self._watch_depth += 1
+        try:
+            yield from self._watch(loader, batches_per_step)
+        finally:
+            self._watch_depth -= 1
+
+    def _watch(self, loader: Iterable[_Batch], batches_per_step: int) -> Iterator[_Batch]:
         iterator: Iterator[_Batch] | None = None
+        steps_itself = batches_per_step < 1
+        batches = 0
         if self._is_on:
             with self._contain("beginning a loop"):
                 self._begin_afresh()
@@ -180,9 +191,18 @@ class Profiler:
                 with self._contain("leaving the loop"):
                     self._break_off()
                 raise
-            if self._is_on and not self._stepped_in_watch:
-                with self._contain("ending a step"):
-                    self._advance()
+            batches += 1
+            steps_itself = steps_itself or self._stepped_in_watch
+            if not steps_itself and batches % batches_per_step == 0:
+                if self._is_on:
+                    with self._contain("ending a step"):
+                        self._advance()
+                else:
+                    self._step += 1
+        # The last batches may be too few for a whole step, and are one all the same.
+        if self._is_on and not steps_itself and batches % batches_per_step:
+            with self._contain("ending a step"):
+                self._advance()
         if self._is_on:
             with self._contain("leaving the loop"):
                 self._leave_loop()
@@ -238,78 +258,60 @@ class Profiler:
         clock = Clock.start()
         self._identity = identify()
         self._journal = Journal.open(self.config, self._identity, clock)
-        self._records_windows = records(self.config.ranks, self._identity)
-        self._activities = choose_activities(self.config) if self._records_windows else []
-        self._probe = DeviceProbe()
         self._recorder = StepRecorder(clock, self._journal.write_step)
-        atexit.register(_stop_at_exit, weakref.ref(self))
-
-    def _enter_step(self) -> None:
-        """Do what the schedule wants during the step that begins now."""
-        self._arm(self._schedule.action(self._step))
-        if self._window is not None and self._window.is_recording:
-            self._window.open_step(self._step)
-        self._attach_device()
-        if self._recorder is not None:
-            self._recorder.begin()
+        self._probe = DeviceProbe()
+        if records(self.config.ranks, self._identity):
+            layout = self._journal.layout.rank(self._identity.rank)
+            self._windows = WindowKeeper(self.config, self._journal, layout, self._identity.rank)
+        # Held until the end, so that a profiler that nobody holds any more still ends properly.
+        atexit.register(self._stop_at_exit)
 
     def _advance(self) -> None:
         """End the step that is going on; begin the next."""
-        if self._recorder is None or self._journal is None:
+        recorder = self._recorder
+        if recorder is None or self._journal is None:
+            self._step += 1
             return
-        if not self._recorder.is_open:
-            self._recorder.begin()
+        if not recorder.is_open:
+            recorder.begin()
             return
-        window = self._window
-        is_recording = window is not None and window.is_recording
-        self._recorder.end(
-            self._step, window=window.plan.index if window and is_recording else None
-        )
+        windows = self._windows
+        ended = self._step
+        recorder.end(ended, window=windows.recording_index if windows is not None else None)
         self._journal.count_step()
-        if window is not None and is_recording:
-            window.close_step()
-            self._recorded.append(self._step)
-        ended = self._schedule.action(self._step)
         self._step += 1
-        upcoming = self._schedule.action(self._step)
-        if is_recording and ended is Action.RECORD_AND_SAVE:
-            self._save_window("")
-            self._enter_step()
-        elif upcoming is Action.NONE and self._window is None:
+        if windows is not None and windows.advance(ended):
+            # What opening or saving a window takes is the profiler's time and no step's.
+            recorder.begin()
+        if self._probe is not None:
             self._attach_device()
-        elif is_recording and window is not None:
-            window.open_step(self._step)
-        else:
-            # Arming takes time that is the profiler's and no step's.
-            self._enter_step()
 
     def _begin_afresh(self) -> None:
         """A loop begins: what came before it is no part of its first step."""
-        if self._window is not None and self._window.is_recording:
-            self._window.close_step()
-            self._window.open_step(self._step)
+        if self._windows is not None:
+            self._windows.restart_step(self._step)
         if self._recorder is not None:
             self._recorder.begin()
 
     def _leave_loop(self) -> None:
         """The loader is exhausted: the step that was opened for the next batch is none."""
-        if self._window is not None and self._window.is_recording:
-            self._window.close_step()
+        if self._windows is not None:
+            self._windows.leave_step()
         if self._recorder is not None:
             self._recorder.cancel()
 
     def _break_off(self) -> None:
         """The loop was left from inside: its last step counts as partial."""
-        if not self._is_on or self._recorder is None or self._stepped_in_watch:
+        recorder = self._recorder
+        if not self._is_on or recorder is None or self._stepped_in_watch:
             return
-        if self._recorder.is_open:
-            self._recorder.end(self._step, window=self._recording_window, is_partial=True)
-        self._recorder.cancel()
-
-    @property
-    def _recording_window(self) -> int | None:
-        window = self._window
-        return window.plan.index if window is not None and window.is_recording else None
+        if self._windows is not None:
+            self._windows.leave_step()
+        if recorder.is_open:
+            windows = self._windows
+            index = windows.recording_index if windows is not None else None
+            recorder.end(self._step, window=index, is_partial=True)
+        recorder.cancel()
 
     def _attach_device(self) -> None:
         """Time and measure the GPU from the first step on that finds it in use."""
@@ -320,8 +322,7 @@ class Profiler:
     @contextlib.contextmanager
     def _range(self, name: str) -> Iterator[None]:
         """A range in the trace, where one is being recorded; nothing otherwise."""
-        window = self._window
-        if window is None or not window.is_recording:
+        if self._windows is None or self._windows.recording_index is None:
             yield
             return
         import torch
@@ -329,84 +330,32 @@ class Profiler:
         with torch.profiler.record_function(name):
             yield
 
-    # -- windows ------------------------------------------------------------------------------
-
-    def _arm(self, action: Action) -> None:
-        """Bring the window's profiler into the state that the action asks for."""
-        if not self._records_windows or action is Action.NONE:
-            return
-        if self._window is None and not self._open_window():
-            return
-        window = self._window
-        if window is None or window.is_recording:
-            return
-        try:
-            if action is Action.WARMUP:
-                if not window.is_prepared:
-                    window.prepare()
-            else:
-                window.start()
-                self._recorded = []
-        except Exception as error:  # noqa: BLE001 - the training must go on
-            self._window = None
-            self._note_window(window.plan, "failed", f"{type(error).__name__}: {error}")
-
-    def _open_window(self) -> bool:
-        """Make the profiler of the window that this cycle ends in; False if that cannot be."""
-        index = self._schedule.window(self._step)
-        if index is None or self._journal is None or self._journal.has_window(index):
-            return False
-        steps = self._schedule.recorded_steps(index)
-        layout = self._journal.layout.rank(self._identity.rank)
-        plan = WindowPlan(index, steps.start, len(steps), layout.window(index))
-        if another_profiler_runs():
-            self._note_window(
-                plan, "skipped", "another torch profiler was recording in this process"
-            )
-            return False
-        self._window = WindowCapture(self.config, plan, self._activities)
-        return True
-
-    def _save_window(self, reason: str) -> None:
-        """Stop and save the window that is open."""
-        window, self._window = self._window, None
-        if window is None or self._journal is None:
-            return
-        try:
-            stop_ns = window.stop()
-        except Exception as error:  # noqa: BLE001 - the training must go on
-            self._note_window(window.plan, "failed", f"{type(error).__name__}: {error}")
-            return
-        record = window.save(self._recorded[-1] if self._recorded else None, reason, self._step)
-        self._journal.add_window(record, stop_ns)
-
-    def _note_window(self, plan: WindowPlan, state: str, reason: str) -> None:
-        log.warning("stepscope: window %d was not recorded: %s", plan.index, reason)
-        if self._journal is not None:
-            self._journal.add_window(
-                WindowRecord(plan.index, state, planned_steps=plan.steps, reason=reason)
-            )
-
     # -- the end ------------------------------------------------------------------------------
 
     def _finish(self, error: BaseException | None, note: str = "") -> None:
         """End everything once, whatever happened. Never raises an `Exception`."""
         if self._is_stopped or not self._is_started or os.getpid() != self._process_id:
             return
-        if self._journal is None:
+        try:
+            if self._journal is not None:
+                self._close(self._journal, error, note)
+        finally:
             self._is_stopped = True
-            _release(self)
-            return
+            ProcessClaim.give_back(self)
+            atexit.unregister(self._stop_at_exit)
+
+    def _close(self, journal: Journal, error: BaseException | None, note: str) -> None:
         with self._contain("closing the last step"):
             self._close_last_step(error)
         with self._contain("saving the last window"):
-            self._close_last_window(error)
+            if self._windows is not None:
+                self._windows.close(error, self._step, self.config.export_timeout_s)
         with self._contain("closing the run"):
             if self._recorder is not None:
                 self._recorder.close()
-            self._journal.close(error, self._ending(error, note))
-        self._is_stopped = True
-        _release(self)
+                if self._recorder.problem:
+                    journal.note("timing steps", self._recorder.problem, self._step)
+            journal.close(error, self._ending(error, note))
         self._say_where()
 
     def _close_last_step(self, error: BaseException | None) -> None:
@@ -415,23 +364,12 @@ class Profiler:
             return
         # After a clean loop the open step is only the time since the last boundary: no step.
         if error is not None or self._step == 0:
-            recorder.end(self._step, window=self._recording_window, is_partial=True)
+            index = self._windows.recording_index if self._windows is not None else None
+            recorder.end(self._step, window=index, is_partial=True)
         recorder.cancel()
 
-    def _close_last_window(self, error: BaseException | None) -> None:
-        window = self._window
-        if window is None:
-            return
-        if window.is_recording:
-            missing = window.plan.steps - len(self._recorded)
-            cause = f"{type(error).__name__} ended the loop" if error else "the loop ended"
-            self._save_window(
-                f"{cause} in step {self._step}, {missing} of {window.plan.steps} steps early"
-            )
-            return
-        self._window = None
-        window.abandon()
-        self._note_window(window.plan, "abandoned", "the loop ended while it was warming up")
+    def _stop_at_exit(self) -> None:
+        self._finish(None, note="the process ended before stop() was called")
 
     def _ending(self, error: BaseException | None, note: str) -> str:
         """What happened, in a sentence."""
@@ -443,8 +381,11 @@ class Profiler:
             text = "step() was never called: call it at the end of each iteration, or use watch()"
         else:
             text = f"finished after {self._step} steps"
-        if self._records_windows and self._journal is not None and not self._journal.windows:
-            first = self._schedule.recorded_steps(0)
+        # Where a window did not come to its end for another reason, the window says so itself.
+        missed = {"abandoned", "empty"}
+        windows = self._journal.windows if self._journal is not None else ()
+        if self._windows is not None and all(window.state in missed for window in windows):
+            first = self.config.schedule.recorded_steps(0)
             text += (
                 f"; no window was recorded, since the first would have been steps {first.start} "
                 f"to {first.stop - 1}: train longer, or lower skip_first, wait or warmup"
@@ -482,31 +423,3 @@ def _config_of(options: dict[str, Any]) -> CaptureConfig:
             raise
         known = ", ".join(CaptureConfig.__dataclass_fields__)
         raise UsageError(f"unknown option {unknown[0]!r}: the options are {known}") from error
-
-
-class _Holder:
-    """Which profiler owns the process: torch can serve only one, so this is one per process."""
-
-    lock = threading.Lock()
-    profiler: weakref.ref[Profiler] | None = None
-
-
-def _claim(profiler: Profiler) -> bool:
-    with _Holder.lock:
-        holder = _Holder.profiler() if _Holder.profiler is not None else None
-        if holder is not None and holder is not profiler and not holder._is_stopped:
-            return False
-        _Holder.profiler = weakref.ref(profiler)
-        return True
-
-
-def _release(profiler: Profiler) -> None:
-    with _Holder.lock:
-        if _Holder.profiler is not None and _Holder.profiler() is profiler:
-            _Holder.profiler = None
-
-
-def _stop_at_exit(reference: weakref.ref[Profiler]) -> None:
-    profiler = reference()
-    if profiler is not None:
-        profiler._finish(None, note="the process ended before stop() was called")

@@ -83,6 +83,9 @@ class StepRecorder:
     Args:
         clock: The rank's clock.
         write: Receives each finished record, in order.
+
+    Attributes:
+        problem: Why the device is no longer read, or None.
     """
 
     def __init__(self, clock: Clock, write: Callable[[StepRecord], None]) -> None:
@@ -91,6 +94,7 @@ class StepRecorder:
         self._device_timer: DeviceTimer | None = None
         self._peak_memory: Callable[[], tuple[tuple[int, ...], tuple[int, ...]]] | None = None
         self._thread = threading.get_ident()
+        self.problem: str | None = None
         self._waiting: deque[tuple[StepRecord, tuple[Any, Any] | None]] = deque()
         self._start_ns: int | None = None
         self._open_phases: list[tuple[str, int]] = []
@@ -119,8 +123,11 @@ class StepRecorder:
         self._clear()
         self._start_ns = time.perf_counter_ns()
         if self._device_timer is not None:
-            self._device_timer.restart()
-            self._device_timer.boundary()
+            try:
+                self._device_timer.restart()
+                self._device_timer.boundary()
+            except Exception as error:  # noqa: BLE001 - a device can fail in any way
+                self._give_up_device(error)
 
     def end(self, step: int, *, window: int | None = None, is_partial: bool = False) -> int:
         """End the step that is going on and begin the next at the same moment.
@@ -136,10 +143,7 @@ class StepRecorder:
         # A phase may span the boundary: each step gets its part.
         for depth in range(1, len(self._open_phases) + 1):
             self._add_phase(depth, now_ns)
-        pair = self._device_timer.boundary() if self._device_timer is not None else None
-        peaks: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-        if self._peak_memory is not None:
-            peaks = self._peak_memory()
+        pair, peaks = self._read_device()
         record = StepRecord(
             step=step,
             start_ns=self._clock.epoch(start_ns),
@@ -156,11 +160,8 @@ class StepRecorder:
         )
         self._clear()
         self._start_ns = now_ns
-        if self._device_timer is None:
-            self._write(record)
-        else:
-            self._waiting.append((record, pair))
-            self._drain(self._device_timer)
+        self._waiting.append((record, pair))
+        self._drain()
         return now_ns - start_ns
 
     def cancel(self) -> None:
@@ -172,7 +173,7 @@ class StepRecorder:
         """Hand over what still waits for the device, without waiting for it."""
         while self._waiting:
             record, pair = self._waiting.popleft()
-            self._write(self._with_device_time(record, pair))
+            self._write(_replace_device_ns(record, self._device_time(pair)))
 
     def add_wait(self, duration_ns: int) -> None:
         """Count time in which the training thread waited for its batch."""
@@ -217,19 +218,45 @@ class StepRecorder:
         self._tokens = None
         self._samples = None
 
-    def _drain(self, timer: DeviceTimer) -> None:
+    def _read_device(
+        self,
+    ) -> tuple[tuple[Any, Any] | None, tuple[tuple[int, ...], tuple[int, ...]]]:
+        pair: tuple[Any, Any] | None = None
+        peaks: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+        if self._device_timer is not None and self._peak_memory is not None:
+            try:
+                pair = self._device_timer.boundary()
+                peaks = self._peak_memory()
+            except Exception as error:  # noqa: BLE001 - a device can fail in any way
+                self._give_up_device(error)
+        return pair, peaks
+
+    def _give_up_device(self, error: Exception) -> None:
+        """Go on without the device: its failure is the training's business, not the record's."""
+        self._device_timer = None
+        self._peak_memory = None
+        if self.problem is None:
+            self.problem = f"reading the device: {type(error).__name__}: {error}"
+
+    def _drain(self) -> None:
+        """Hand over the finished steps whose device time is known, or need not be waited for."""
         while self._waiting:
             record, pair = self._waiting[0]
-            device_ns = timer.result(pair) if pair is not None else None
-            if device_ns is None and pair is not None and len(self._waiting) <= timer.LATEST:
+            device_ns = self._device_time(pair)
+            is_late = len(self._waiting) > DeviceTimer.LATEST
+            if device_ns is None and pair is not None and self._device_timer and not is_late:
                 return
             self._waiting.popleft()
             self._write(_replace_device_ns(record, device_ns))
 
-    def _with_device_time(self, record: StepRecord, pair: tuple[Any, Any] | None) -> StepRecord:
+    def _device_time(self, pair: tuple[Any, Any] | None) -> int | None:
         if pair is None or self._device_timer is None:
-            return record
-        return _replace_device_ns(record, self._device_timer.result(pair))
+            return None
+        try:
+            return self._device_timer.result(pair)
+        except Exception as error:  # noqa: BLE001 - a device can fail in any way
+            self._give_up_device(error)
+            return None
 
 
 def _replace_device_ns(record: StepRecord, device_ns: int | None) -> StepRecord:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stepscope.capture.artifacts import (
-    RawTrace,
-    export_raw,
-    save_key_averages,
-    save_stacks,
-    save_trace,
-)
 from stepscope.capture.config import CaptureConfig
-from stepscope.run.files import replacing
-from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 log = logging.getLogger("stepscope")
+
+
+class WindowLostError(Exception):
+    """The window's events are gone: another profiler took torch's only recorder."""
 
 
 def another_profiler_runs() -> bool:
@@ -68,175 +63,217 @@ class WindowPlan:
         first_step: Its first recorded step.
         steps: Number of steps to record.
         directory: Where its files go.
+        cause: What opened it.
+        note: What was changed of the plan, and why; empty otherwise.
+        with_stack: Whether Python stacks are recorded.
     """
 
     index: int
     first_step: int
     steps: int
     directory: Path
+    cause: str = "schedule"
+    note: str = ""
+    with_stack: bool = False
+
+    @property
+    def last_step(self) -> int:
+        """Its last recorded step."""
+        return self.first_step + self.steps - 1
+
+
+class StepRanges:
+    """The ranges that mark steps in the trace, and which of them are no steps after all.
+
+    A range is opened before it is known whether a step will follow: the loop may end first. What
+    has a name in torch's recording keeps it, so that a range opened again gets another one, and
+    the right names are put in when the trace is written.
+    """
+
+    def __init__(self) -> None:
+        self._range: Any = None
+        self._name = ""
+        self._step = 0
+        self._opened: dict[int, int] = {}
+        self._whole: dict[int, str] = {}
+        self._void: list[tuple[int, str]] = []
+
+    @property
+    def whole_steps(self) -> tuple[int, ...]:
+        """The steps that were recorded to their end."""
+        return tuple(self._whole)
+
+    def open(self, step: int) -> None:
+        """Begin the range of a step."""
+        import torch
+
+        times = self._opened[step] = self._opened.get(step, 0) + 1
+        self._step = step
+        self._name = f"ProfilerStep#{step}" if times == 1 else f"ProfilerStep#{step}/{times}"
+        self._range = torch.profiler.record_function(self._name)
+        self._range.__enter__()
+
+    def close(self, *, is_whole: bool) -> None:
+        """End the range that is open, if any; `is_whole` says whether it was a step."""
+        if self._range is None:
+            return
+        step_range, self._range = self._range, None
+        if is_whole:
+            self._whole[self._step] = self._name
+        else:
+            self._void.append((self._step, self._name))
+        step_range.__exit__(None, None, None)
+
+    def renames(self) -> dict[str, str]:
+        """What ranges shall be called in the finished trace, where it differs."""
+        result = {name: f"ProfilerStep#{step}" for step, name in self._whole.items() if "/" in name}
+        for step, name in self._void:
+            # A trace without any whole step keeps its broken one: there is nothing else to see.
+            is_all = not self._whole and (step, name) == self._void[-1]
+            wanted = f"ProfilerStep#{step}" if is_all else f"stepscope.no_step#{step}"
+            if wanted != name:
+                result[name] = wanted
+        return result
 
 
 class WindowCapture:
-    """Drives one torch profiler through warm-up, recording and saving.
+    """Drives one torch profiler through warm-up, recording and stopping.
 
     Args:
         config: The capture's options.
         plan: What to record.
         activities: torch activities, from `choose_activities`.
+
+    Attributes:
+        plan: What to record.
+        profiler: Torch's own profiler.
+        ranges: The steps' marks in the trace.
+        is_recording: Whether events are being recorded.
+        is_prepared: Whether the recording machinery is running.
     """
 
     def __init__(self, config: CaptureConfig, plan: WindowPlan, activities: list[Any]) -> None:
-        import torch.profiler
-
-        self._config = config
         self.plan = plan
         self.is_recording = False
         self.is_prepared = False
-        self._step_range: Any = None
-        extra: dict[str, Any] = {}
-        if config.with_stack:
-            # Without it export_stacks writes an empty file.
-            extra["experimental_config"] = torch._C._profiler._ExperimentalConfig(verbose=True)
-        self.profiler: Any = torch.profiler.profile(
-            activities=activities,
-            record_shapes=config.record_shapes,
-            profile_memory=config.profile_memory,
-            with_stack=config.with_stack,
-            with_flops=config.with_flops,
-            with_modules=config.with_modules,
-            **extra,
-        )
+        self.ranges = StepRanges()
+        self._rival = _RivalWatch()
+        self.profiler: Any = _make_profiler(config, plan, activities)
 
     def prepare(self) -> None:
         """Begin the warm-up: the recording machinery starts, its events are thrown away."""
         self.profiler.prepare_trace()
         self.is_prepared = True
+        self._rival.begin(self.profiler.profiler)
 
     def start(self) -> None:
-        """Begin recording."""
+        """Begin recording.
+
+        Raises:
+            WindowLostError: Another profiler has taken the recorder meanwhile.
+        """
         if not self.is_prepared:
             self.prepare()
+        self._check_ownership()
         self.profiler.start_trace()
         self.is_recording = True
 
-    def open_step(self, step: int) -> None:
-        """Begin the range that marks a step in the trace."""
-        import torch
-
-        self._step_range = torch.profiler.record_function(f"ProfilerStep#{step}")
-        self._step_range.__enter__()
-
-    def close_step(self) -> None:
-        """End the range of the step that is going on."""
-        if self._step_range is not None:
-            step_range, self._step_range = self._step_range, None
-            step_range.__exit__(None, None, None)
-
     def stop(self) -> int:
-        """Stop recording; returns the nanoseconds that it took."""
+        """Stop recording; returns the nanoseconds that it took.
+
+        Raises:
+            WindowLostError: Another profiler has taken the recorder meanwhile.
+        """
         started_ns = time.perf_counter_ns()
-        self.close_step()
+        self.ranges.close(is_whole=False)
         self.is_recording = False
-        self.profiler.stop_trace()
+        try:
+            self._check_ownership()
+            self.profiler.stop_trace()
+        finally:
+            self._rival.end()
+        results = self.profiler.profiler.kineto_results
+        if results is None or not results.trace_start_ns():
+            raise WindowLostError("torch gave no events: another profiler stopped the recorder")
         return time.perf_counter_ns() - started_ns
 
     def abandon(self) -> None:
         """Leave a warm-up without having recorded: torch is brought back to rest."""
-        self.close_step()
-        if self.is_prepared and not self.is_recording:
-            self.profiler.start_trace()
-            self.profiler.stop_trace()
-
-    def save(self, last_step: int | None, reason: str, step_number: int) -> WindowRecord:
-        """Write the window's files and say what became of it. Never raises an `Exception`.
-
-        Args:
-            last_step: The last step that was recorded to its end, or None.
-            reason: Why the window ended before its plan was fulfilled; empty if it did not.
-            step_number: What handlers find in `step_num`, as torch.profiler counts it.
-        """
-        started_ns = time.perf_counter_ns()
-        plan = self.plan
-        state = "partial" if reason else "complete"
-        artifacts: list[ArtifactRecord] = []
+        if not self.is_prepared:
+            return
         try:
-            plan.directory.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".raw-", dir=plan.directory) as scratch:
-                raw = export_raw(self.profiler, Path(scratch) / "trace.json")
-                if not raw.has_work:
-                    state = "empty" if last_step is None else "failed"
-                    reason = reason or (
-                        "no operator was recorded: was another profiler started inside the window?"
-                    )
-                else:
-                    self._keep_export(raw.path)
-                    artifacts = self._save_artifacts(raw)
-                    artifacts += self._call_handlers(step_number)
-        except Exception as error:  # noqa: BLE001 - the training must go on, and the manifest tells
-            state, reason = "failed", f"{type(error).__name__}: {error}"
-        if state == "empty":
-            _remove_if_empty(plan.directory)
-        return WindowRecord(
-            index=plan.index,
-            state=state,
-            first_step=plan.first_step if state != "empty" else None,
-            last_step=last_step,
-            planned_steps=plan.steps,
-            reason=reason,
-            pause_ns=time.perf_counter_ns() - started_ns,
-            artifacts=tuple(artifacts),
-        )
+            if not self._rival.was_seen:
+                self.profiler.start_trace()
+                self.profiler.stop_trace()
+        finally:
+            self._rival.end()
 
-    def _save_artifacts(self, raw: RawTrace) -> list[ArtifactRecord]:
-        config, directory = self._config, self.plan.directory
-        artifacts = []
-        if config.export_trace:
-            artifacts.append(save_trace(raw, directory))
-        if config.key_averages:
-            artifacts.append(save_key_averages(self.profiler, config, directory))
-        if config.with_stack:
-            artifacts.append(save_stacks(self.profiler, config, directory))
-        return artifacts
-
-    def _keep_export(self, raw: Path) -> None:
-        """Let handlers export the trace again: torch itself refuses a second time."""
-
-        def export_chrome_trace(path: str, *_: object) -> None:
-            target = Path(path)
-            with replacing(target) as temporary:
-                opener = _opener(target)
-                with raw.open("rb") as source, opener(temporary, "wb") as sink:
-                    while block := source.read(4 << 20):
-                        sink.write(block)
-
-        self.profiler.export_chrome_trace = export_chrome_trace
-
-    def _call_handlers(self, step_number: int) -> list[ArtifactRecord]:
-        """Call the user's handlers; one that raises becomes a problem and nothing more."""
-        failures = []
-        self.profiler.step_num = step_number
-        for handler in self._config.handlers:
-            name = getattr(handler, "__qualname__", type(handler).__name__)
-            try:
-                handler(self.profiler)
-            except Exception as error:
-                log.warning("stepscope: on_trace_ready function %s failed", name, exc_info=True)
-                failures.append(
-                    ArtifactRecord(
-                        "handler", name, problem=f"{name} raised {type(error).__name__}: {error}"
-                    )
-                )
-        return failures
+    def _check_ownership(self) -> None:
+        if self._rival.was_seen:
+            self._rival.end()
+            raise WindowLostError(
+                "another torch profiler was started inside the window, and torch can serve only one"
+            )
 
 
-def _opener(target: Path) -> Any:
-    import gzip
+class _RivalWatch:
+    """Notices that another torch profiler is started while ours records.
 
-    return gzip.open if target.suffix == ".gz" else open
+    Torch replaces the recorder without a word, and touching the lost one afterwards ends the
+    process. So the method that every torch profiler begins with is watched for the window's time.
+    """
+
+    def __init__(self) -> None:
+        self.was_seen = False
+        self._original: Callable[[Any], Any] | None = None
+        self._wrapper: Callable[[Any], Any] | None = None
+
+    def begin(self, ours: Any) -> None:
+        profile = _torch_profile_class()
+        original = profile._prepare_trace
+
+        def watched(profiler: Any) -> Any:
+            if profiler is not ours:
+                self.was_seen = True
+            return original(profiler)
+
+        self._original, self._wrapper = original, watched
+        profile._prepare_trace = watched
+
+    def end(self) -> None:
+        profile = _torch_profile_class()
+        # Whoever wrapped the method after us keeps his wrapper, and ours inside it.
+        if self._wrapper is not None and profile._prepare_trace is self._wrapper:
+            profile._prepare_trace = self._original
+        self._wrapper = None
 
 
-def _remove_if_empty(directory: Path) -> None:
-    try:
-        directory.rmdir()
-    except OSError as error:
-        log.debug("stepscope: %s stays: %s", directory, error)
+def _torch_profile_class() -> Any:
+    from torch.autograd.profiler import profile
+
+    return profile
+
+
+def _make_profiler(config: CaptureConfig, plan: WindowPlan, activities: list[Any]) -> Any:
+    import torch.profiler
+
+    experimental = getattr(torch._C._profiler, "_ExperimentalConfig", None)
+    extra: dict[str, Any] = {}
+    if plan.with_stack and experimental is not None:
+        # Without it torch's own export_stacks, which a handler may call, writes an empty file.
+        extra["experimental_config"] = experimental(verbose=True)
+    elif not config.handlers and experimental is not None:
+        # Nobody here asks torch for its list of events, and not making it halves the pause.
+        try:
+            extra["experimental_config"] = experimental(trace_only=True)
+        except TypeError:
+            log.debug("stepscope: this torch has no trace_only")
+    return torch.profiler.profile(
+        activities=activities,
+        record_shapes=config.record_shapes,
+        profile_memory=config.profile_memory,
+        with_stack=plan.with_stack,
+        with_flops=config.with_flops,
+        with_modules=config.with_modules,
+        **extra,
+    )

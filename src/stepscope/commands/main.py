@@ -83,9 +83,11 @@ class VerbGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb; a closed pipe is told apart from other errors before click sees it."""
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            sys.stdout.flush()
         except BrokenPipeError:
             raise _OutputClosedError from None
+        return result
 
 
 @click.command(
@@ -108,13 +110,14 @@ def cli(context: click.Context, debug: bool) -> None:
     context.obj = debug
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -> int:
     """Run the command line, and turn every ending into a message and a number.
 
     A verb that returns a whole number ends with it: `--fail-on` works like that.
 
     Args:
         arguments: The words after `stepscope`; those of this process by default.
+        command: What to run with them.
 
     Returns:
         0 where all is well; 1 for what `--fail-on` asked about and for unexpected errors; 2 for
@@ -125,9 +128,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     is_debug = _wants_debug(words)
     try:
-        result = cli.main(args=words, prog_name="stepscope", standalone_mode=False)
-        sys.stdout.flush()
-    except (_OutputClosedError, BrokenPipeError):
+        result = command.main(args=words, prog_name="stepscope", standalone_mode=False)
+    except _OutputClosedError:
         _discard_output()
         return _PIPE_CLOSED
     except click.Abort as error:

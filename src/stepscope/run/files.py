@@ -79,6 +79,7 @@ class LineFile:
         self._gathering = False
         self._slow_writes = 0
         self._last_write_ns = 0
+        self._has_torn_line = False
         self.problem: str | None = None
         self.lost_lines = 0
 
@@ -116,11 +117,16 @@ class LineFile:
         if self._descriptor is None:
             self.lost_lines += lines
             return
+        if self._has_torn_line:
+            data = b"\n" + data  # so that the piece before it spoils no other line
+            lines += 1
+        written = 0
         try:
-            written = os.write(self._descriptor, data)
-            if written < len(data):
-                os.write(self._descriptor, data[written:])
+            while written < len(data):
+                written += os.write(self._descriptor, data[written:])
+            self._has_torn_line = False
         except OSError as error:
-            self.lost_lines += lines
+            self.lost_lines += lines - data[:written].count(b"\n")
+            self._has_torn_line = written > 0 and data[written - 1 : written] != b"\n"
             if self.problem is None:
                 self.problem = f"{type(error).__name__}: {error}"

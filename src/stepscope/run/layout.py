@@ -13,6 +13,8 @@ METRICS_FILE = "metrics.csv"
 TRACE_FILE = "trace.json.gz"
 KEY_AVERAGES_FILE = "key_averages.txt"
 STACKS_FILE = "stacks.txt"
+WINDOW_FILE = "window.json"
+"""What the finishing process says of its window; it lies beside the window's files."""
 SNAPSHOTS_DIRECTORY = "snapshots"
 
 _RANK_DIRECTORY = re.compile(r"rank(\d{5,})")

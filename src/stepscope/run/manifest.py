@@ -80,13 +80,24 @@ class WindowRecord:
         index: Number of the window, from 0.
         state: "complete"; "partial" (ended before all its steps were recorded); "empty" (nothing
             happened in it); "abandoned" (ended while still warming up); "skipped" (could not be
-            opened); "failed" (could not be saved).
+            opened); "failed" (could not be saved); "saving" (its files are still being made:
+            `window.json` beside them says more once they are); "removed" (its files were given
+            up to keep within the disk's share).
         first_step: First step recorded, or None.
         last_step: Last step recorded to its end, or None.
         planned_steps: How many steps the schedule meant to record.
         reason: Why the state is not "complete"; empty otherwise.
         pause_ns: Time that ending the window took from the training thread.
         artifacts: The files.
+        cause: What opened it: "schedule", or what asked for it ("code", "file", "signal",
+            "slow step", "condition").
+        note: What was changed of the plan, and why; empty otherwise.
+        stop_ns: The part of the pause that torch took to stop recording.
+        export_ns: The part of the pause that handing the events over took.
+        export_mode: How they were handed over: "fork" or "inline"; empty if they were not.
+        predicted_pause_ns: What the pause was expected to be; None if nothing was known.
+        events: Number of events in the trace.
+        raw_bytes: Size of the trace before compression.
     """
 
     index: int
@@ -97,6 +108,39 @@ class WindowRecord:
     reason: str = ""
     pause_ns: int = 0
     artifacts: tuple[ArtifactRecord, ...] = ()
+    cause: str = "schedule"
+    note: str = ""
+    stop_ns: int = 0
+    export_ns: int = 0
+    export_mode: str = ""
+    predicted_pause_ns: int | None = None
+    events: int = 0
+    raw_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class FinishedRecord:
+    """`window.json`: what the process beside the training made of a window's raw trace.
+
+    Attributes:
+        index: Number of the window.
+        problem: What is wrong with the trace; empty where all is well.
+        events: Number of events in the trace.
+        raw_bytes: Size of the trace before compression.
+        finish_ns: Time that it took, beside the training.
+        artifacts: The files.
+        format: Word that marks the file.
+        version: Version of this format.
+    """
+
+    index: int
+    problem: str = ""
+    events: int = 0
+    raw_bytes: int = 0
+    finish_ns: int = 0
+    artifacts: tuple[ArtifactRecord, ...] = ()
+    format: str = "stepscope-window"
+    version: int = FORMAT_VERSION
 
 
 @dataclass(frozen=True)
@@ -156,10 +200,38 @@ class RankManifest:
     version: int = FORMAT_VERSION
 
 
-_Record = TypeVar("_Record", JobRecord, RankManifest)
+def merge_finished(record: WindowRecord, finished: FinishedRecord) -> WindowRecord:
+    """A window's record completed by what the finishing process says."""
+    state = "partial" if record.reason else "complete"
+    reason = record.reason
+    has_trace = any(item.kind == "trace" and not item.problem for item in finished.artifacts)
+    if finished.problem:
+        reason = with_reason(record, finished.problem)
+        if not finished.artifacts:
+            # Nothing ran in a window that the end of the loop cut off at once.
+            is_empty = bool(record.reason) and record.last_step is None
+            state = "empty" if is_empty else "failed"
+            reason = record.reason if is_empty else reason
+        else:
+            state = "partial"
+    elif not has_trace and any(item.kind == "trace" for item in finished.artifacts):
+        state = "failed"
+        reason = with_reason(record, "the trace could not be written")
+    return dataclasses.replace(
+        record,
+        state=state,
+        reason=reason,
+        first_step=record.first_step if state != "empty" else None,
+        artifacts=(*record.artifacts, *finished.artifacts),
+        events=finished.events,
+        raw_bytes=finished.raw_bytes,
+    )
 
 
-def write_record(path: Path, record: JobRecord | RankManifest) -> None:
+_Record = TypeVar("_Record", JobRecord, RankManifest, FinishedRecord)
+
+
+def write_record(path: Path, record: JobRecord | RankManifest | FinishedRecord) -> None:
     """Write a record as indented JSON, atomically.
 
     Raises:
@@ -189,6 +261,15 @@ def read_rank(path: Path) -> RankManifest:
         UnreadableInputError: The file is missing, malformed, or of a newer format.
     """
     return _read(path, RankManifest, "stepscope-rank")
+
+
+def read_finished(path: Path) -> FinishedRecord:
+    """Read a window's `window.json`.
+
+    Raises:
+        UnreadableInputError: The file is missing, malformed, or of a newer format.
+    """
+    return _read(path, FinishedRecord, "stepscope-window")
 
 
 def _read(path: Path, kind: type[_Record], word: str) -> _Record:
@@ -236,6 +317,12 @@ def _build(kind: Any, value: Any) -> Any:
         return {key: _build(item, entry) for key, entry in value.items()}
     if origin in (typing.Union, types.UnionType):
         return None if value is None else _build(typing.get_args(kind)[0], value)
-    if kind is Any or isinstance(value, kind):
+    # JSON's true is no number, although Python's is.
+    if kind is Any or (isinstance(value, kind) and (kind is bool or not isinstance(value, bool))):
         return value
     raise TypeError(f"{value!r} is not a {kind.__name__}")
+
+
+def with_reason(record: WindowRecord, reason: str) -> str:
+    """The window's reason, with another one added."""
+    return f"{record.reason}; {reason}" if record.reason else reason

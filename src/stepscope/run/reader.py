@@ -9,11 +9,13 @@ from pathlib import Path
 
 from stepscope.errors import UnreadableInputError
 from stepscope.run.discover import TraceFile, find_traces, has_wildcard
-from stepscope.run.layout import RunLayout
+from stepscope.run.layout import WINDOW_FILE, RankLayout, RunLayout
 from stepscope.run.manifest import (
     JobRecord,
     RankManifest,
     WindowRecord,
+    merge_finished,
+    read_finished,
     read_job,
     read_rank,
 )
@@ -173,16 +175,42 @@ def _open_home(home: Path) -> Run:
 
 def _windows_of(rank: int, directory: Path, manifest: RankManifest) -> tuple[Window, ...]:
     windows = []
-    for record in manifest.windows:
+    for noted in manifest.windows:
         path: Path | None = None
+        record = _completed(noted, directory)
         for artifact in record.artifacts:
             if artifact.kind == "trace" and not artifact.problem:
-                candidate = directory / artifact.path
-                # A manifest comes from a stranger: it may not point outside its rank.
-                inside = candidate.resolve().is_relative_to(directory.resolve())
-                path = candidate if inside and candidate.is_file() else None
+                path = _file_inside(directory, artifact.path)
         windows.append(Window(rank, record.index, path, record))
     return tuple(windows)
+
+
+def _completed(record: WindowRecord, directory: Path) -> WindowRecord:
+    """A window whose files were still being made when its process last wrote about it.
+
+    The process that made them left its own word beside them, which is all that remains where the
+    training was killed meanwhile.
+    """
+    if record.state != "saving":
+        return record
+    window = RankLayout(directory).window(record.index)
+    try:
+        return merge_finished(record, read_finished(window / WINDOW_FILE))
+    except UnreadableInputError:
+        return record
+
+
+def _file_inside(directory: Path, relative: str) -> Path | None:
+    """The file that a manifest names, or None where there is none or it lies elsewhere.
+
+    A manifest comes from a stranger: it may not point outside its rank's directory.
+    """
+    candidate = directory / relative
+    try:
+        inside = candidate.resolve().is_relative_to(directory.resolve())
+        return candidate if inside and candidate.is_file() else None
+    except (OSError, ValueError, RuntimeError):  # no path at all, or links that go in circles
+        return None
 
 
 def _open_loose(root: Path) -> Run:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.trace.arrow_columns import numbers_of
 from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK, category_of
 from stepscope.trace.classify import classify_names
 from stepscope.trace.problems import Problems
@@ -102,18 +103,6 @@ class _Open:
     args: str | None
 
 
-def _nullable(
-    values: npt.NDArray[Any], present: npt.NDArray[np.bool_], dtype: Any, name: str
-) -> pl.Series:
-    """A column with nulls where a value is not present."""
-    column = pl.Series(name, values).cast(dtype, strict=False)
-    if present.all():
-        return column
-    return pl.select(
-        pl.when(pl.Series(present)).then(column).otherwise(pl.lit(None, dtype)).alias(name)
-    ).to_series()
-
-
 def _lane_number(text: str | None) -> int | None:
     """The device or stream number in a pid or tid: `7`, or `stream 7` as of 2021."""
     if text is None:
@@ -146,8 +135,10 @@ class Assembler:
         known = np.array([self._names.get(pair, -1) for pair in rows.names], np.int64)
         for index in _first_appearances(rows.name[named], known):
             pair = rows.names[index]
-            known[index] = self._names[pair] = len(self._names)
-            self._name_category.append(_CODES[category_of(pair[1])])
+            if pair not in self._names:  # one name may be spelt in two ways
+                self._names[pair] = len(self._names)
+                self._name_category.append(_CODES[category_of(pair[1])])
+            known[index] = self._names[pair]
         return np.where(known < 0, 0, known).astype(np.uint32)[rows.name]
 
     def _lane_ids(self, rows: Rows, named: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
@@ -155,10 +146,12 @@ class Assembler:
         known = np.array([self._lanes.get(pair, -1) for pair in lanes], np.int64)
         for index in _first_appearances(of_row[named], known):
             pid, tid = lanes[index]
-            known[index] = self._lanes[pid, tid] = len(self._lanes)
-            device, stream = _lane_number(pid), _lane_number(tid)
-            self._lane_device.append(-1 if device is None or device >= 2**31 else device)
-            self._lane_stream.append(-1 if stream is None else stream)
+            if (pid, tid) not in self._lanes:
+                self._lanes[pid, tid] = len(self._lanes)
+                device, stream = _lane_number(pid), _lane_number(tid)
+                self._lane_device.append(-1 if device is None or device >= 2**31 else device)
+                self._lane_stream.append(-1 if stream is None else stream)
+            known[index] = self._lanes[pid, tid]
         return np.where(known < 0, 0, known).astype(np.uint32)[of_row]
 
     # -- stretches -------------------------------------------------------------------------
@@ -267,16 +260,16 @@ class Assembler:
         self._note_gpu_lanes(lane_id, np.flatnonzero(gpu), device, stream)
         return pl.DataFrame(
             [
-                pl.Series("name_id", name_id),
+                numbers_of(name_id, None, "name_id"),
                 _categories(code),
-                pl.Series("lane_id", lane_id),
-                pl.Series("start_ns", time_ns),
-                pl.Series("dur_ns", dur),
-                _nullable(correlation, (flags & HAS_CORRELATION) != 0, pl.UInt64, "correlation"),
-                _nullable(external, (flags & HAS_EXTERNAL) != 0, pl.UInt64, "external_id"),
-                _nullable(device.astype(np.int32), has_device, pl.Int32, "device"),
-                _nullable(stream, has_stream, pl.Int64, "stream"),
-                _nullable(size, has_size, pl.Int64, "bytes"),
+                numbers_of(lane_id, None, "lane_id"),
+                numbers_of(time_ns, None, "start_ns"),
+                numbers_of(dur, None, "dur_ns"),
+                numbers_of(correlation, (flags & HAS_CORRELATION) != 0, "correlation"),
+                numbers_of(external, (flags & HAS_EXTERNAL) != 0, "external_id"),
+                numbers_of(device.astype(np.int32), has_device, "device"),
+                numbers_of(stream, has_stream, "stream"),
+                numbers_of(size, has_size, "bytes"),
             ]
         )
 
@@ -422,7 +415,7 @@ class Assembler:
         phases = _PHASE_WORDS.gather(rows.phase[at])
         return pl.DataFrame(
             {
-                "flow_id": _nullable(rows.flow_id[at], present, pl.UInt64, "flow_id"),
+                "flow_id": numbers_of(rows.flow_id[at], present, "flow_id"),
                 "name_id": name_id[at],
                 "lane_id": lane_id[at],
                 "time_ns": rows.time_ns[at],

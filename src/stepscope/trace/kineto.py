@@ -7,10 +7,10 @@ scanner's oracle in tests.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from stepscope.trace.assemble import Assembler, Chunk
-from stepscope.trace.document import read_document, read_events_tolerantly
+from stepscope.trace.document import ReadEvents, read_document, read_events_tolerantly
 from stepscope.trace.problems import Problems
 from stepscope.trace.rows import Rows
 from stepscope.trace.source import Location, open_source
@@ -34,21 +34,42 @@ def read_kineto(location: Location) -> Tables:
         return read_kineto_blocks(source.name, source.blocks(problems), problems)
 
 
-def read_kineto_blocks(name: str, blocks: Iterator[bytes], problems: Problems) -> Tables:
-    """As `read_kineto`, of uncompressed content.
+def read_kineto_blocks(
+    name: str,
+    blocks: Iterator[bytes],
+    problems: Problems,
+    read_events: ReadEvents = read_events_tolerantly,
+) -> Tables:
+    """As `read_kineto`, of uncompressed content, with either reader of the list of events.
 
     Args:
         name: For messages.
         blocks: The content, in order.
         problems: What reading the blocks itself has found.
+        read_events: The tolerant reader or the compiled one.
+    """
+    chunks: list[Chunk] = []
+    return read_into(name, blocks, problems, read_events, chunks.append).tables(chunks)
+
+
+def read_into(
+    name: str,
+    blocks: Iterator[bytes],
+    problems: Problems,
+    read_events: ReadEvents,
+    take: Callable[[Chunk], None],
+) -> Assembler:
+    """As `read_kineto_blocks`, handing over the growing tables piece by piece.
+
+    Returns:
+        The assembler, for the tables that do not grow with the file.
     """
     assembler = Assembler()
-    chunks: list[Chunk] = []
 
-    def take(rows: Rows) -> None:
-        chunks.append(assembler.add(rows))
+    def assemble(rows: Rows) -> None:
+        take(assembler.add(rows))
 
-    read_document(name, blocks, assembler, read_events_tolerantly, take)
-    chunks.append(assembler.close())
+    read_document(name, blocks, assembler, read_events, assemble)
+    take(assembler.close())
     assembler.problems.merge(problems)
-    return assembler.tables(chunks)
+    return assembler

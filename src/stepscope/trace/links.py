@@ -13,7 +13,8 @@ Operator
 Forward
     Autograd numbers the nodes that it records on each thread. A backward operator carries the
     number and the recorder's own number of the forward thread. Of the forward operators with one
-    number the last to start made the node. Threads are matched by the numbers they share. Where
+    number the last to start made the node. Threads are
+    matched one to one by the numbers that they share. Where
     the arguments are missing, the `fwdbwd` flows stand in.
 """
 
@@ -141,9 +142,11 @@ def link_operators(tables: Tables, launch: Int64Array, around: Int64Array) -> In
             .select("external_id", operator="event")
             .unique("external_id", keep="first", maintain_order=True)
         )
+        # Files of 2022 repeat the correlation as External id, where it names no operator.
+        names_operator = pl.col("external_id").ne_missing(pl.col("correlation"))
         found = (
-            events.select("event", "external_id")[missing]
-            .filter(pl.col("external_id") > 0)
+            events.select("event", "external_id", "correlation")[missing]
+            .filter(names_operator, pl.col("external_id") > 0)
             .join(by_id, on="external_id")
         )
         operator[found["event"].to_numpy()] = found["operator"].to_numpy()
@@ -196,13 +199,17 @@ def _forward_by_sequence(tables: Tables, forward: Int64Array) -> None:
     pairs = second.join(first, on="sequence", suffix="_forward").filter(
         pl.col("start_ns_forward") <= pl.col("start_ns")
     )
-    lanes = (
-        pairs.group_by("thread", "lane_id")
-        .len()
-        .sort("len", "lane_id", descending=[True, False])
-        .unique("thread", keep="first", maintain_order=True)
+    shared = (
+        pairs.group_by("thread", "lane_id").len().sort("len", "lane_id", descending=[True, False])
     )
-    pairs = pairs.join(lanes.select("thread", "lane_id"), on=["thread", "lane_id"])
+    lane_of: dict[int, int] = {}
+    for thread, lane, _ in shared.rows():
+        if thread not in lane_of and lane not in lane_of.values():
+            lane_of[thread] = lane
+    lanes = pl.DataFrame(list(lane_of.items()), schema=["thread", "lane_id"], orient="row").cast(
+        {"thread": pl.Int64, "lane_id": pairs.schema["lane_id"]}
+    )
+    pairs = pairs.join(lanes, on=["thread", "lane_id"])
     forward[pairs["event"].to_numpy()] = pairs["forward"].to_numpy()
 
 

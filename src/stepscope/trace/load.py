@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections import deque
 from collections.abc import Iterator
 from enum import Enum
 from itertools import chain
 from pathlib import Path
+from typing import Literal
 
-from stepscope.errors import UnreadableInputError
+from stepscope.errors import UnreadableInputError, UsageError
+from stepscope.trace.document import read_events_tolerantly
+from stepscope.trace.kineto import read_into, read_kineto_blocks
 from stepscope.trace.model import Trace
 from stepscope.trace.problems import Problems
+from stepscope.trace.progress import Progress
 from stepscope.trace.source import SQLITE_MAGIC, Location, Source, open_source
+from stepscope.trace.store import StoreWriter, find_store, open_store
 from stepscope.trace.tables import Tables
+
+COMPILED_ABOVE_BYTES = 20_000_000
+"""Above this (uncompressed), the compiled scanner is worth loading."""
+STORE_ABOVE_BYTES = 200_000_000
+"""Above this, a local trace goes through the store; compressed ones above a tenth of it."""
 
 
 class Format(Enum):
@@ -46,28 +57,82 @@ def format_of(source: Source, head: bytes) -> Format:
     return Format.CHROME
 
 
-def load(location: Location) -> Trace:
+def load(location: Location, *, store: bool | Literal["auto"] = "auto") -> Trace:
     """Reads a trace of any known format.
 
     Args:
         location: A path, an fsspec URL or a binary stream.
+        store: Whether to go through the store (see `stepscope.trace.store`), so that memory stays
+            bounded and the next time opens at once: "auto" does for local Chrome traces above
+            `STORE_ABOVE_BYTES`. Without it, everything is in memory.
 
     Raises:
         UnreadableInputError: It cannot be read; says why and what to do.
+        UsageError: A store was asked for something that is no local Chrome trace.
     """
     with open_source(location) as source:
-        problems = Problems()
-        blocks = source.blocks(problems)
-        first = next(blocks, b"")
-        kind = format_of(source, first)
-        whole = chain([first], blocks)
-        if kind is Format.CHROME:
-            from stepscope.trace.kineto import read_kineto_blocks
+        path = source.path
+        if path is not None and store is not False:
+            found = find_store(path)
+            if found is not None:
+                return open_store(found, path)
+        progress = Progress(source.name, source.size_bytes)
+        try:
+            return _read(source, store, progress)
+        finally:
+            progress.close()
 
-            tables = read_kineto_blocks(source.name, whole, problems)
-        else:
-            tables = _read_other(kind, source, whole)
+
+def _read(source: Source, store: bool | Literal["auto"], progress: Progress) -> Trace:
+    problems = Problems()
+    blocks = source.blocks(problems, progress=progress.advance)
+    first = next(blocks, b"")
+    kind = format_of(source, first)
+    if kind is not Format.CHROME:
+        if store is True:
+            raise UsageError(f"{source.name}: a store is only made of Chrome traces")
+        tables = _read_other(kind, source, chain([first], blocks))
         return Trace.from_tables(tables, source.name)
+    if store is True and source.path is None:
+        raise UsageError(f"{source.name}: a store is only made of local files")
+    head, is_whole = _up_to(first, blocks, COMPILED_ABOVE_BYTES)
+    read_events = read_events_tolerantly
+    if not is_whole:
+        from stepscope.trace.scan import read_events_compiled
+
+        read_events = read_events_compiled
+    content = chain(_drained(head), blocks)
+    if source.path is not None and (store is True or (store == "auto" and _is_large(source))):
+        with StoreWriter(source.path) as writer:
+            assembler = read_into(source.name, content, problems, read_events, writer.add)
+            place = writer.finish(assembler)
+        return open_store(place, source.path)
+    tables = read_kineto_blocks(source.name, content, problems, read_events)
+    return Trace.from_tables(tables, source.name)
+
+
+def _is_large(source: Source) -> bool:
+    above = STORE_ABOVE_BYTES // 10 if source.is_compressed else STORE_ABOVE_BYTES
+    return source.size_bytes is not None and source.size_bytes > above
+
+
+def _up_to(first: bytes, blocks: Iterator[bytes], size: int) -> tuple[deque[bytes], bool]:
+    """Reads ahead until so many bytes are at hand; and whether that is all there is."""
+    head = deque([first])
+    total = len(first)
+    while total <= size:
+        block = next(blocks, None)
+        if block is None:
+            return head, True
+        head.append(block)
+        total += len(block)
+    return head, False
+
+
+def _drained(head: deque[bytes]) -> Iterator[bytes]:
+    """The blocks read ahead, none of which is kept."""
+    while head:
+        yield head.popleft()
 
 
 def _read_other(kind: Format, source: Source, blocks: Iterator[bytes]) -> Tables:

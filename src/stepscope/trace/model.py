@@ -11,26 +11,11 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from stepscope.errors import UsageError
-from stepscope.trace.schema import Category
+from stepscope.trace.schema import ARGS
 from stepscope.trace.tables import Tables
 
 if TYPE_CHECKING:
     from stepscope.trace.derive import Derived
-
-_STEP_PATTERN = r"^ProfilerStep\s*#(\d+)$"
-_HOST_STEP_CATEGORIES = [
-    Category.USER_ANNOTATION.value,
-    Category.CPU_OP.value,  # before 2023 the annotation was recorded as an operator
-    Category.OTHER.value,
-]
-
-STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
-    "step": pl.Int32,
-    "start_ns": pl.Int64,
-    "end_ns": pl.Int64,
-    "lane_id": pl.UInt32,
-}
-"""Host steps: `end_ns` is the start of the next step, and of the last step its own end."""
 
 DEVICES: dict[str, pl.DataType | type[pl.DataType]] = {
     "device": pl.Int32,
@@ -93,9 +78,12 @@ class Trace:
 
     def tables(self) -> Tables:
         """All tables, read into memory."""
+        return self._tables(with_args=True)
+
+    def _tables(self, with_args: bool) -> Tables:
         return Tables(
             events=self.events.collect(),
-            args=self.args.collect(),
+            args=self.args.collect() if with_args else pl.DataFrame(schema=ARGS),
             names=self.names.collect(),
             lanes=self.lanes,
             instants=self.instants.collect(),
@@ -106,14 +94,15 @@ class Trace:
         )
 
     @cached_property
+    def _derivation(self) -> Derived:
+        from stepscope.trace.derive import derive_all
+
+        return derive_all(self.tables())
+
+    @property
     def derived(self) -> pl.LazyFrame:
         """What follows from the tables, row for row beside `events`; computed on first use."""
         return self._derivation.columns.lazy()
-
-    @property
-    def host_steps(self) -> pl.DataFrame:
-        """Steps on the host's clock, with the columns of `schema.HOST_STEPS`."""
-        return self._derivation.host_steps
 
     @property
     def device_steps(self) -> pl.DataFrame:
@@ -121,15 +110,9 @@ class Trace:
         return self._derivation.device_steps
 
     @property
-    def derived_problems(self) -> pl.DataFrame:
-        """What looks wrong in links, nesting and steps; beside `problems`, with its columns."""
+    def doubts(self) -> pl.DataFrame:
+        """What looks wrong about the events themselves; adds to `problems`, same columns."""
         return self._derivation.problems
-
-    @cached_property
-    def _derivation(self) -> Derived:
-        from stepscope.trace.derive import derive_all
-
-        return derive_all(self.tables())
 
     @cached_property
     def header(self) -> dict[str, Any]:
@@ -149,52 +132,15 @@ class Trace:
 
     @cached_property
     def steps(self) -> pl.DataFrame:
-        """Host steps in order of time, with the columns of `STEPS`.
+        """Host steps in order of time, with the columns of `schema.HOST_STEPS`.
 
-        Step N lasts from the start of `ProfilerStep#N` on the main thread to the start of the next
-        one, the last step to its own end, so that steps divide the thread's time without gaps or
-        overlaps. The main thread is the one that carries most of these annotations (then the one
-        with the earliest). Without annotations there are no steps.
+        Step N lasts from the start of its annotation (`ProfilerStep#N`) on the main thread to the
+        start of the next one, the last step to its own end; `stepscope.trace.steps` has the whole
+        definition. Without annotations there are no steps.
         """
-        steps = (
-            self.names.filter(
-                pl.col("name").str.contains(_STEP_PATTERN),
-                pl.col("category").cast(pl.String).is_in(_HOST_STEP_CATEGORIES),
-            )
-            .select(
-                "name_id",
-                pl.col("name")
-                .str.extract(_STEP_PATTERN)
-                .cast(pl.Int32, strict=False)
-                .alias("step"),
-            )
-            .drop_nulls()
-            .collect()
-        )
-        if not len(steps):
-            return pl.DataFrame(schema=STEPS)
-        marks = (
-            self.events.filter(pl.col("name_id").is_in(steps["name_id"].implode()))
-            .select("name_id", "lane_id", "start_ns", "dur_ns")
-            .collect()
-            .join(steps, on="name_id")
-        )
-        if not len(marks):
-            return pl.DataFrame(schema=STEPS)
-        main = (
-            marks.group_by("lane_id")
-            .agg(pl.col("step").n_unique().alias("steps"), pl.col("start_ns").min())
-            .sort("steps", "start_ns", "lane_id", descending=[True, False, False])["lane_id"][0]
-        )
-        return (
-            marks.filter(pl.col("lane_id") == main)
-            .sort("start_ns", "dur_ns", descending=[False, True])
-            .unique("step", keep="first", maintain_order=True)
-            .with_columns(
-                end_ns=pl.col("start_ns").shift(-1).fill_null(pl.col("start_ns") + pl.col("dur_ns"))
-            )
-            .select(list(STEPS))
-        )
+        from stepscope.trace.steps import host_steps
+
+        return host_steps(self._tables(with_args=False))
 
     @cached_property
     def devices(self) -> pl.DataFrame:

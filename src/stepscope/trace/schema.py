@@ -1,8 +1,8 @@
 """Every table of a trace: its columns, their types and units. The one place for names.
 
 All times are int64 nanoseconds on the one clock of the rank that wrote the file. Sizes are int64
-bytes. A null means that the file did not say. Tables are Polars frames; in the store each is one
-Parquet file of the same name.
+bytes. A null means that the file did not say. Tables are Polars frames; in the store each is a
+directory of Parquet files of the same name.
 """
 
 from __future__ import annotations

@@ -6,8 +6,10 @@ Nothing goes by a file's name: compression is found by the first bytes.
 from __future__ import annotations
 
 import os
+import queue
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,8 +63,18 @@ class Source:
         """Whether the content is gzip or zstd."""
         return self.first.startswith((_GZIP, _ZSTD))
 
-    def blocks(self, problems: Problems, size: int = BLOCK_BYTES) -> Iterator[bytes]:
+    def blocks(
+        self,
+        problems: Problems,
+        size: int = BLOCK_BYTES,
+        progress: Callable[[int], None] | None = None,
+    ) -> Iterator[bytes]:
         """The uncompressed content, in order, in blocks of about `size` bytes.
+
+        Args:
+            problems: Receives what is wrong with the compressed stream.
+            size: Of a block.
+            progress: Is told how many bytes, as stored, were read.
 
         A damaged or truncated compressed stream ends early, with an entry in `problems`.
 
@@ -76,22 +88,26 @@ class Source:
                     "unpack it, or pack it with gzip or zstd"
                 )
         if self.first.startswith(_GZIP):
-            return _inflated(self._raw(size // 4), _gzip_inflater, problems, size)
+            raw = self._raw(size // 16, progress)
+            return prefetched(_inflated(raw, _gzip_inflater, problems, size))
         if self.first.startswith(_ZSTD):
-            return _inflated(self._raw(size // 4), self._zstd_inflater, problems, size)
-        return self._raw(size)
+            raw = self._raw(size // 16, progress)
+            return prefetched(_inflated(raw, self._zstd_inflater, problems, size))
+        return self._raw(size, progress)
 
-    def _raw(self, size: int) -> Iterator[bytes]:
+    def _raw(self, size: int, progress: Callable[[int], None] | None) -> Iterator[bytes]:
         ahead = self.first
         while True:
             try:
-                piece = self.stream.read(size - len(ahead))
+                piece = self.stream.read(max(size - len(ahead), 1))
             except (OSError, EOFError, ValueError) as error:
                 raise UnreadableInputError(f"{self.name}: cannot be read: {error}") from error
             if ahead:
                 piece, ahead = ahead + piece, b""
             if not piece:
                 return
+            if progress is not None:
+                progress(len(piece))
             yield piece
 
     def _zstd_inflater(self) -> _Inflater:
@@ -154,6 +170,44 @@ def _inflated(
         total += held
     if started and not inflater.eof:
         problems.add("truncated_stream", total)
+
+
+def prefetched(blocks: Iterator[bytes], ahead: int = 2) -> Iterator[bytes]:
+    """The same blocks, made in a thread of their own while earlier ones are worked on."""
+    ready: queue.Queue[bytes | BaseException | None] = queue.Queue(ahead)
+    abandoned = threading.Event()
+
+    def put(item: bytes | BaseException | None) -> bool:
+        while not abandoned.is_set():
+            try:
+                ready.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def work() -> None:
+        try:
+            for block in blocks:
+                if not put(block):
+                    return
+            put(None)
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that reads
+            put(error)
+
+    thread = threading.Thread(target=work, name="stepscope-inflate", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item = ready.get()
+            if item is None:
+                return
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        abandoned.set()
+        thread.join()
 
 
 @contextmanager

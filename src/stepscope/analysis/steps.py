@@ -1,0 +1,123 @@
+"""The steps of a trace: how long each took on the host and on each device, and where it went.
+
+Definitions
+    host wall    From the start of the step's annotation to the start of the next one's; of the
+                 last step to its annotation's own end.
+    device step  From the moment the work of earlier steps has ended to the moment the work
+                 launched up to this step has ended; its parts are those of the timeline.
+    Both divide their clock without gaps: the steps' durations add up to the window.
+
+Every step of the file is in the table. `state` says where one does not count as an ordinary step:
+"empty" where nothing happened in it (torch leaves such a step when the profiler stops right after
+a step began), "cut off" for the last step of a file that ends early.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from stepscope.analysis.gpu_work import NO_STEPS, check_steps, gpu_work
+from stepscope.analysis.scope import AnsweredScope, Scope
+from stepscope.analysis.timeline import timeline_of
+from stepscope.trace.model import Trace
+
+_PARTS = (
+    "compute_ns",
+    "exposed_comm_ns",
+    "exposed_memcpy_ns",
+    "idle_ns",
+    "busy_ns",
+)
+
+
+@dataclass(frozen=True)
+class StepTable:
+    """The steps of a scope.
+
+    Attributes:
+        steps: One row per step and device (one per step without GPU work): step, device, state,
+            start_ns and wall_ns on the host, device_start_ns and device_ns on the device, the
+            parts of the device step, busy_share of it, and events of GPU work that began in it.
+        summary: One row per device: number of ordinary steps; median, mean, shortest and longest
+            of wall_ns and device_ns over them.
+        scope: What the answer covers.
+        notes: What a reader must know.
+    """
+
+    steps: pl.DataFrame
+    summary: pl.DataFrame
+    scope: AnsweredScope
+    notes: tuple[str, ...]
+
+
+def step_table(trace: Trace, scope: Scope | None = None) -> StepTable:
+    """List the steps.
+
+    Raises:
+        UsageError: The scope names steps or devices that the trace does not have.
+    """
+    asked = scope or Scope()
+    covered = check_steps(trace, asked)
+    work = gpu_work(trace, asked)
+    device = timeline_of(work).steps.select(
+        "device",
+        "step",
+        pl.col("start_ns").alias("device_start_ns"),
+        pl.col("total_ns").alias("device_ns"),
+        *_PARTS,
+        "events",
+    )
+    host = trace.steps.filter(pl.col("step").is_in(list(covered))).select(
+        "step",
+        "start_ns",
+        wall_ns=pl.col("end_ns") - pl.col("start_ns"),
+        state=pl.when("is_empty")
+        .then(pl.lit("empty"))
+        .when("is_complete")
+        .then(pl.lit("complete"))
+        .otherwise(pl.lit("cut off")),
+    )
+    steps = host.join(device, on="step", how="left", maintain_order="left").select(
+        "step",
+        "device",
+        "state",
+        "start_ns",
+        "wall_ns",
+        "device_start_ns",
+        "device_ns",
+        *_PARTS,
+        pl.when(pl.col("device_ns") > 0)
+        .then(pl.col("busy_ns") / pl.col("device_ns"))
+        .alias("busy_share"),
+        "events",
+    )
+    notes = list(work.notes)
+    if not len(steps) and NO_STEPS not in notes:
+        notes.append(NO_STEPS)
+    for state in ("empty", "cut off"):
+        odd = steps.filter(pl.col("state") == state)["step"].unique().sort().to_list()
+        if odd:
+            named = ", ".join(map(str, odd))
+            notes.append(f"{state}, and not in the summary: step {named}")
+    return StepTable(steps, _summary(steps), work.answered, tuple(notes))
+
+
+def _summary(steps: pl.DataFrame) -> pl.DataFrame:
+    return (
+        steps.filter(pl.col("state") == "complete")
+        .group_by("device", maintain_order=True)
+        .agg(pl.len().cast(pl.Int64).alias("steps"), *_spread("wall_ns"), *_spread("device_ns"))
+    )
+
+
+def _spread(name: str) -> list[pl.Expr]:
+    column = pl.col(name)
+    found = {
+        "median": column.median(),
+        "mean": column.mean(),
+        "shortest": column.min(),
+        "longest": column.max(),
+    }
+    return [value.round().cast(pl.Int64).alias(f"{word}_{name}") for word, value in found.items()]

@@ -1,0 +1,200 @@
+"""The calls of one window: which call lies inside which, and what each took for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+OPERATOR = "operator"
+ANNOTATION = "annotation"
+RUNTIME = "runtime"
+PYTHON = "python"
+
+_HOST_KINDS = {
+    "cpu_op": OPERATOR,
+    "user_annotation": ANNOTATION,
+    "cuda_runtime": RUNTIME,
+    "cuda_driver": RUNTIME,
+    "xpu_runtime": RUNTIME,
+    "xpu_driver": RUNTIME,
+    "mtia_runtime": RUNTIME,
+    "privateuse1_runtime": RUNTIME,
+    "privateuse1_driver": RUNTIME,
+    "python_function": PYTHON,
+}
+_DEVICE_CATEGORIES = {"kernel", "gpu_memcpy", "gpu_memset"}
+_CPU_DEVICE_TYPE = 0
+
+
+@dataclass(slots=True)
+class Call:
+    """One range on a host thread.
+
+    Attributes:
+        name: What ran.
+        kind: "operator", "annotation", "runtime" or "python".
+        start_ns: Start, on the clock of the trace.
+        dur_ns: Duration.
+        external_id: Joins an operator and its GPU work; 0 where there is none.
+        correlation: Joins a runtime call and its GPU work; 0 where there is none.
+        parent: The innermost call around it on its thread, among those of its walk.
+        self_ns: Duration less what its children cover.
+    """
+
+    name: str
+    kind: str
+    start_ns: int
+    dur_ns: int
+    external_id: int = 0
+    correlation: int = 0
+    parent: Call | None = None
+    self_ns: int = 0
+
+
+@dataclass(slots=True)
+class DeviceWork:
+    """One kernel, copy or fill."""
+
+    name: str
+    dur_ns: int
+    external_id: int
+    correlation: int
+
+
+@dataclass(slots=True)
+class MemoryChange:
+    """One allocation (positive bytes) or free (negative) that the allocator reported."""
+
+    thread: tuple[Any, Any]
+    time_ns: int
+    bytes: int
+    is_cpu: bool
+    device: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+@dataclass
+class WindowCalls:
+    """Everything of one window that the tables are made of.
+
+    Attributes:
+        threads: The calls of each host thread, by (pid, tid), in order of their start.
+        device_work: Kernels, copies and fills.
+        memory: Changes of memory, in the order of the file.
+        step_names: Names of the step ranges found on the host.
+        step_bounds: Start and end of each step range, by its name.
+        events: Number of events of every kind.
+    """
+
+    threads: dict[tuple[Any, Any], list[Call]] = field(default_factory=dict)
+    device_work: list[DeviceWork] = field(default_factory=list)
+    memory: list[MemoryChange] = field(default_factory=list)
+    step_names: list[str] = field(default_factory=list)
+    step_bounds: dict[str, tuple[int, int]] = field(default_factory=dict)
+    events: int = 0
+
+
+def gather(events: Iterable[dict[str, Any]], renames: dict[str, str]) -> WindowCalls:
+    """Sort a trace's events into threads, device work and changes of memory."""
+    window = WindowCalls()
+    for event in events:
+        window.events += 1
+        phase = event.get("ph")
+        if phase == "X":
+            _add_range(window, event, renames)
+        elif phase == "i" and event.get("name") == "[memory]":
+            _add_memory(window, event)
+    for calls in window.threads.values():
+        calls.sort(key=lambda call: (call.start_ns, -call.dur_ns))
+    return window
+
+
+def nested(calls: list[Call], *kinds: str) -> Iterator[Call]:
+    """The calls of some kinds of one thread, each with its parent and its own time, parents first.
+
+    Ranges of a thread should nest, but sometimes overlap in part (a step begins inside the call
+    that marks its beginning). A call of which more than half lies outside another is not inside
+    it; the time that they share is then the later one's, so that no time is counted twice.
+    """
+    stack: list[Call] = []
+    chosen = [call for call in calls if call.kind in kinds]
+    for call in chosen:
+        call.self_ns = call.dur_ns
+        end_ns = call.start_ns + call.dur_ns
+        while stack:
+            around = stack[-1]
+            shared_ns = min(end_ns, around.start_ns + around.dur_ns) - call.start_ns
+            if shared_ns > 0 or (call.dur_ns == 0 and shared_ns == 0):
+                around.self_ns = max(0, around.self_ns - shared_ns)
+                if 2 * shared_ns >= call.dur_ns:
+                    break
+            stack.pop()
+        call.parent = stack[-1] if stack else None
+        stack.append(call)
+    yield from chosen
+
+
+def nanoseconds(microseconds: object) -> int:
+    """A time of the trace as whole nanoseconds; 0 where it is no number."""
+    if isinstance(microseconds, str):
+        try:
+            microseconds = float(microseconds)
+        except ValueError:
+            return 0
+    return round(microseconds * 1000) if isinstance(microseconds, (int, float)) else 0
+
+
+def _add_range(window: WindowCalls, event: dict[str, Any], renames: dict[str, str]) -> None:
+    category = event.get("cat")
+    arguments = event.get("args")
+    if not isinstance(arguments, dict):
+        arguments = {}
+    name = str(event.get("name", ""))
+    if category in _DEVICE_CATEGORIES:
+        window.device_work.append(
+            DeviceWork(
+                name,
+                nanoseconds(event.get("dur")),
+                _whole(arguments.get("External id")),
+                _whole(arguments.get("correlation")),
+            )
+        )
+        return
+    kind = _HOST_KINDS.get(str(category))
+    if kind is None:
+        return
+    call = Call(
+        renames.get(name, name),
+        kind,
+        nanoseconds(event.get("ts")),
+        nanoseconds(event.get("dur")),
+        _whole(arguments.get("External id")),
+        _whole(arguments.get("correlation")),
+    )
+    if kind == ANNOTATION and call.name.startswith("ProfilerStep#"):
+        window.step_names.append(call.name)
+        window.step_bounds[call.name] = (call.start_ns, call.start_ns + call.dur_ns)
+    window.threads.setdefault((event.get("pid"), event.get("tid")), []).append(call)
+
+
+def _add_memory(window: WindowCalls, event: dict[str, Any]) -> None:
+    arguments = event.get("args")
+    if not isinstance(arguments, dict):
+        return
+    window.memory.append(
+        MemoryChange(
+            (event.get("pid"), event.get("tid")),
+            nanoseconds(event.get("ts")),
+            _whole(arguments.get("Bytes")),
+            _whole(arguments.get("Device Type")) == _CPU_DEVICE_TYPE,
+            _whole(arguments.get("Device Id")),
+            _whole(arguments.get("Total Allocated")),
+            _whole(arguments.get("Total Reserved")),
+        )
+    )
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,286 @@
+"""The table of operators: what each took, summed over the window.
+
+Definitions, per name: *self CPU* is the duration of its calls less what operators, annotations and
+runtime calls inside them cover; *CPU total* is the sum of the calls' durations (a call inside a
+call of the same name counts in both, as in torch's table). *Self device* is the GPU work that the
+operator launched itself, *device total* also what was launched inside it. Memory is what was
+allocated less what was freed, likewise. The self columns add up to the whole.
+"""
+
+from __future__ import annotations
+
+import bisect
+import csv
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepscope.artifacts.calls import (
+    ANNOTATION,
+    OPERATOR,
+    RUNTIME,
+    Call,
+    MemoryChange,
+    WindowCalls,
+    nested,
+)
+
+_KINDS = (OPERATOR, ANNOTATION, RUNTIME)
+_NAME_WIDTH = 60
+
+
+@dataclass
+class OperatorRow:
+    """Sums over the calls of one name. Times are nanoseconds, memory is bytes."""
+
+    name: str
+    calls: int = 0
+    self_cpu_ns: int = 0
+    cpu_ns: int = 0
+    self_device_ns: int = 0
+    device_ns: int = 0
+    self_cpu_bytes: int = 0
+    cpu_bytes: int = 0
+    self_device_bytes: int = 0
+    device_bytes: int = 0
+
+
+@dataclass
+class DeviceRow:
+    """Sums over the kernels, copies and fills of one name."""
+
+    name: str
+    calls: int = 0
+    device_ns: int = 0
+
+
+@dataclass(frozen=True)
+class KeyAverages:
+    """Both tables of a window, unsorted.
+
+    Attributes:
+        operators: One row per operator, annotation or runtime call.
+        device: One row per kernel, copy or fill.
+        has_memory: Whether memory was recorded.
+        unlinked_device_ns: Device time that no operator could be found for.
+    """
+
+    operators: list[OperatorRow]
+    device: list[DeviceRow]
+    has_memory: bool
+    unlinked_device_ns: int
+
+
+_SORTS: dict[str, Callable[[OperatorRow], float]] = {
+    "cpu_time": lambda row: row.cpu_ns / row.calls,
+    "cpu_time_total": lambda row: row.cpu_ns,
+    "cpu_memory_usage": lambda row: row.cpu_bytes,
+    "self_cpu_time_total": lambda row: row.self_cpu_ns,
+    "self_cpu_memory_usage": lambda row: row.self_cpu_bytes,
+    "device_time": lambda row: row.device_ns / row.calls,
+    "device_time_total": lambda row: row.device_ns,
+    "device_memory_usage": lambda row: row.device_bytes,
+    "self_device_time_total": lambda row: row.self_device_ns,
+    "self_device_memory_usage": lambda row: row.self_device_bytes,
+    "count": lambda row: row.calls,
+}
+
+
+def key_averages(window: WindowCalls) -> KeyAverages:
+    """Sum up the window's calls by name."""
+    rows: dict[str, OperatorRow] = {}
+    by_external_id: dict[int, Call] = {}
+    by_correlation: dict[int, Call] = {}
+    threads: dict[object, list[Call]] = {}
+    for thread, calls in window.threads.items():
+        threads[thread] = list(nested(calls, *_KINDS))
+        for call in threads[thread]:
+            row = rows.setdefault(call.name, OperatorRow(call.name))
+            row.calls += 1
+            row.self_cpu_ns += call.self_ns
+            row.cpu_ns += call.dur_ns
+            if call.kind == OPERATOR and call.external_id:
+                by_external_id[call.external_id] = call
+            if call.kind == RUNTIME and call.correlation:
+                by_correlation[call.correlation] = call
+    unlinked_ns = 0
+    device: dict[str, DeviceRow] = {}
+    for work in window.device_work:
+        device_row = device.setdefault(work.name, DeviceRow(work.name))
+        device_row.calls += 1
+        device_row.device_ns += work.dur_ns
+        launcher = by_external_id.get(work.external_id)
+        if launcher is None and work.correlation in by_correlation:
+            launcher = by_correlation[work.correlation].parent
+        if launcher is None:
+            unlinked_ns += work.dur_ns
+            continue
+        rows[launcher.name].self_device_ns += work.dur_ns
+        for name in _path_names(launcher):
+            rows[name].device_ns += work.dur_ns
+    _add_memory(rows, threads, window.memory)
+    return KeyAverages(list(rows.values()), list(device.values()), bool(window.memory), unlinked_ns)
+
+
+def sort_column(averages: KeyAverages, wanted: str) -> str:
+    """The column that orders the table: what was asked for, or what fits the machine."""
+    if wanted != "auto":
+        return wanted
+    return "self_device_time_total" if averages.device else "self_cpu_time_total"
+
+
+def write_text(averages: KeyAverages, path: Path, sort: str, rows: int) -> None:
+    """Write both tables for people to read, ordered by a column, cut after some rows."""
+    column = sort_column(averages, sort)
+    operators = sorted(averages.operators, key=_SORTS[column], reverse=True)
+    shown = operators if rows < 0 else operators[:rows]
+    cpu_ns = sum(row.self_cpu_ns for row in operators)
+    device_ns = sum(row.device_ns for row in averages.device)
+    lines = [f"sorted by {column}", ""]
+    head = ["Name", "Self CPU %", "Self CPU", "CPU total %", "CPU total", "CPU avg"]
+    if averages.device:
+        head += ["Self device", "Self device %", "Device total", "Device avg"]
+    if averages.has_memory:
+        head += ["CPU mem", "Self CPU mem"]
+        head += ["Device mem", "Self device mem"] if averages.device else []
+    head.append("Calls")
+    table = [head]
+    for row in shown:
+        cells = [
+            _short(row.name),
+            _share(row.self_cpu_ns, cpu_ns),
+            _time(row.self_cpu_ns),
+            _share(row.cpu_ns, cpu_ns),
+            _time(row.cpu_ns),
+            _time(row.cpu_ns / row.calls),
+        ]
+        if averages.device:
+            cells += [
+                _time(row.self_device_ns),
+                _share(row.self_device_ns, device_ns),
+                _time(row.device_ns),
+                _time(row.device_ns / row.calls),
+            ]
+        if averages.has_memory:
+            cells += [_bytes(row.cpu_bytes), _bytes(row.self_cpu_bytes)]
+            if averages.device:
+                cells += [_bytes(row.device_bytes), _bytes(row.self_device_bytes)]
+        table.append([*cells, str(row.calls)])
+    lines += _columns(table)
+    if len(shown) < len(operators):
+        lines.append(f"({len(operators) - len(shown)} more rows in key_averages.csv)")
+    lines += ["", f"Self CPU time total: {_time(cpu_ns)}"]
+    if averages.device:
+        lines += _device_lines(averages, device_ns, rows)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8", errors="replace")
+
+
+def write_csv(averages: KeyAverages, path: Path, sort: str) -> None:
+    """Write all rows with whole nanoseconds and bytes, for programs to read."""
+    column = sort_column(averages, sort)
+    names = [item.name for item in dataclasses.fields(OperatorRow)]
+    with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["kind", *names])
+        for row in sorted(averages.operators, key=_SORTS[column], reverse=True):
+            writer.writerow(["host", *(getattr(row, name) for name in names)])
+        for work in sorted(averages.device, key=lambda row: row.device_ns, reverse=True):
+            filled = OperatorRow(
+                work.name, work.calls, self_device_ns=work.device_ns, device_ns=work.device_ns
+            )
+            writer.writerow(["device", *(getattr(filled, name) for name in names)])
+
+
+def _device_lines(averages: KeyAverages, device_ns: int, rows: int) -> list[str]:
+    work = sorted(averages.device, key=lambda row: row.device_ns, reverse=True)
+    table = [["Device work", "Device %", "Device total", "Device avg", "Calls"]]
+    table += [
+        [
+            _short(row.name),
+            _share(row.device_ns, device_ns),
+            _time(row.device_ns),
+            _time(row.device_ns / row.calls),
+            str(row.calls),
+        ]
+        for row in (work if rows < 0 else work[:rows])
+    ]
+    lines = ["", *_columns(table), "", f"Device time total: {_time(device_ns)}"]
+    if averages.unlinked_device_ns:
+        lines.append(f"of which no operator was found for {_time(averages.unlinked_device_ns)}")
+    return lines
+
+
+def _path_names(call: Call) -> set[str]:
+    """Names of a call and all around it, each once: what is inside itself counts once."""
+    names = set()
+    place: Call | None = call
+    while place is not None:
+        names.add(place.name)
+        place = place.parent
+    return names
+
+
+def _add_memory(
+    rows: dict[str, OperatorRow],
+    threads: dict[object, list[Call]],
+    changes: list[MemoryChange],
+) -> None:
+    starts = {thread: [call.start_ns for call in calls] for thread, calls in threads.items()}
+    for change in changes:
+        calls = threads.get(change.thread)
+        if not calls:
+            continue
+        position = bisect.bisect_right(starts[change.thread], change.time_ns) - 1
+        call: Call | None = calls[position] if position >= 0 else None
+        while call is not None and call.start_ns + call.dur_ns < change.time_ns:
+            call = call.parent
+        if call is None:
+            continue
+        if change.is_cpu:
+            rows[call.name].self_cpu_bytes += change.bytes
+        else:
+            rows[call.name].self_device_bytes += change.bytes
+        for name in _path_names(call):
+            if change.is_cpu:
+                rows[name].cpu_bytes += change.bytes
+            else:
+                rows[name].device_bytes += change.bytes
+
+
+def _columns(table: list[list[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    lines = []
+    for number, row in enumerate(table):
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  ".join(cells).rstrip())
+        if number == 0:
+            lines.append("  ".join("-" * width for width in widths))
+    return lines
+
+
+def _short(name: str) -> str:
+    printable = "".join(character if character.isprintable() else "?" for character in name)
+    return printable if len(printable) <= _NAME_WIDTH else printable[: _NAME_WIDTH - 1] + "…"
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.2f}%" if whole else "-"
+
+
+def _time(nanoseconds: float) -> str:
+    if nanoseconds >= 1e9:
+        return f"{nanoseconds / 1e9:.3f}s"
+    if nanoseconds >= 1e6:
+        return f"{nanoseconds / 1e6:.3f}ms"
+    return f"{nanoseconds / 1e3:.3f}us"
+
+
+def _bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.2f} {unit}"
+        size /= 1024
+    return f"{size:.2f} GiB"

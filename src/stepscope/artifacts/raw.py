@@ -1,0 +1,147 @@
+"""Reading the trace that torch wrote, piece by piece: memory stays bounded whatever its size."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+_BLOCK_BYTES = 4 << 20
+_SEPARATOR = re.compile(rb"\n *\},\n *\{")
+_LAST_EVENT = re.compile(rb"(.*?)\}\s*\]", re.DOTALL)
+_EVENTS = re.compile(rb'"traceEvents": ?\[')
+_STEP_NAME = re.compile(rb'"(ProfilerStep#\d+(?:/\d+)?)"')
+_LONGEST_HEADER_BYTES = 64 << 20
+
+
+class RawTraceError(Exception):
+    """A raw trace that is missing, cut off, or nothing of the kind."""
+
+
+@dataclass
+class RawTrace:
+    """Torch's own JSON, as kineto lays it out: every event begins on a line of its own.
+
+    Attributes:
+        path: The file.
+        broken_events: Events that are no valid JSON, counted while reading.
+        first_problem: What is wrong with the first of them.
+        header: The text before the events, known once reading has begun.
+    """
+
+    path: Path
+    broken_events: int = 0
+    first_problem: str = ""
+    header: bytes = b""
+
+    def check_ends(self) -> int:
+        """Look at both ends of the file; returns its size in bytes.
+
+        torch reports a missing folder or a full disk on standard error only, so that the file
+        itself has to tell.
+
+        Raises:
+            RawTraceError: The file is missing or cut off.
+        """
+        try:
+            size = self.path.stat().st_size
+            with self.path.open("rb") as file:
+                head = file.read(64).lstrip()
+                file.seek(max(0, size - 64))
+                tail = file.read().rstrip()
+        except OSError:
+            raise RawTraceError(
+                "torch wrote no trace file (full disk, or the folder was removed?)"
+            ) from None
+        if not head.startswith(b"{") or not tail.endswith(b"}"):
+            raise RawTraceError(f"torch's trace file is cut off after {size} bytes (full disk?)")
+        return size
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """All events, in the order of the file; those that are no valid JSON are counted.
+
+        Raises:
+            RawTraceError: There is no list of events.
+        """
+        for piece in self._pieces():
+            try:
+                event = orjson.loads(piece)
+            except orjson.JSONDecodeError:
+                event = self._mend(piece)
+            if isinstance(event, dict):
+                yield event
+
+    def _mend(self, piece: bytes) -> object:
+        """Read an event with invalid text in a name, or count it as broken."""
+        try:
+            return orjson.loads(piece.decode("utf-8", errors="replace"))
+        except orjson.JSONDecodeError as error:
+            self.broken_events += 1
+            if not self.first_problem:
+                self.first_problem = f"{error}: {piece[:120]!r}"
+            return None
+
+    def _pieces(self) -> Iterator[bytes]:
+        with self.path.open("rb") as file:
+            rest = self._read_header(file)
+            is_last = False
+            while not is_last:
+                block = file.read(_BLOCK_BYTES)
+                is_last = len(block) < _BLOCK_BYTES
+                rest += block
+                pieces = _SEPARATOR.split(rest)
+                rest = pieces.pop()
+                for piece in pieces:
+                    yield _braced(piece)
+            last = _LAST_EVENT.match(rest)
+            if last:
+                yield _braced(last.group(1))
+
+    def _read_header(self, file: Any) -> bytes:
+        text = b""
+        while len(text) < _LONGEST_HEADER_BYTES:
+            block = file.read(_BLOCK_BYTES)
+            text += block
+            match = _EVENTS.search(text)
+            if match:
+                self.header = text[: match.start()]
+                return bytes(text[match.end() :])
+            if not block:
+                break
+        raise RawTraceError("there is no list of events in torch's trace file")
+
+
+def blocks_with_names(path: Path, renames: dict[str, str]) -> Iterator[bytes]:
+    """The file in blocks, step ranges renamed on the way."""
+    table = {old.encode(): new.encode() for old, new in renames.items()}
+
+    def rename(match: re.Match[bytes]) -> bytes:
+        name = match.group(1)
+        return b'"' + table.get(name, name) + b'"'
+
+    with path.open("rb") as file:
+        rest = b""
+        while block := file.read(_BLOCK_BYTES):
+            if not table:
+                yield block
+                continue
+            # A name never spans lines, so a block may end wherever a line ends.
+            whole, newline, tail = block.rpartition(b"\n")
+            if not newline:
+                rest += block
+                continue
+            yield _STEP_NAME.sub(rename, rest + whole + newline)
+            rest = tail
+        if rest:
+            yield _STEP_NAME.sub(rename, rest)
+
+
+def _braced(piece: bytes) -> bytes:
+    text = piece.strip()
+    if not text.startswith(b"{"):
+        text = b"{" + text
+    return text + b"}"

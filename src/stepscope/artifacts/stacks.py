@@ -1,0 +1,93 @@
+"""Folded stacks for flame graphs: where host time and device time were spent, by call path.
+
+One line per path, frames from the outside in, separated by semicolons, then a space and whole
+microseconds. The weights are self times, so that the lines of a file add up to the time that was
+recorded, less what rounds to zero.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+from stepscope.artifacts.calls import (
+    ANNOTATION,
+    OPERATOR,
+    PYTHON,
+    RUNTIME,
+    WindowCalls,
+    nested,
+)
+
+_KINDS = (OPERATOR, ANNOTATION, RUNTIME, PYTHON)
+
+
+class _Paths:
+    """Call paths as nodes of a tree: calls are many and deep, distinct paths are few."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[tuple[int, str], int] = {}
+        self._parents: list[int] = []
+        self._names: list[str] = []
+
+    def child(self, parent: int, name: str) -> int:
+        """The node of a name inside another node; -1 is the root."""
+        node = self._nodes.get((parent, name))
+        if node is None:
+            node = self._nodes[parent, name] = len(self._names)
+            self._parents.append(parent)
+            self._names.append(frame(name))
+        return node
+
+    def text(self, node: int) -> str:
+        """The folded path of a node."""
+        frames = []
+        while node >= 0:
+            frames.append(self._names[node])
+            node = self._parents[node]
+        return ";".join(reversed(frames))
+
+
+def frame(name: str) -> str:
+    """A name as one frame: what would end a frame or a line is replaced."""
+    return "".join(
+        "," if character == ";" else character if character.isprintable() else "?"
+        for character in name.strip()
+    )
+
+
+def folded(window: WindowCalls) -> tuple[dict[str, int], dict[str, int]]:
+    """Nanoseconds by call path: on the host, and of the device work launched from there."""
+    paths = _Paths()
+    host: dict[int, int] = defaultdict(int)
+    launchers: dict[int, int] = {}
+    operators: dict[int, int] = {}
+    for calls in window.threads.values():
+        nodes: dict[int, int] = {}
+        for call in nested(calls, *_KINDS):
+            parent = nodes[id(call.parent)] if call.parent is not None else -1
+            node = nodes[id(call)] = paths.child(parent, call.name)
+            host[node] += call.self_ns
+            if call.kind == RUNTIME and call.correlation:
+                launchers[call.correlation] = node
+            elif call.kind == OPERATOR and call.external_id:
+                operators[call.external_id] = node
+    device: dict[int, int] = defaultdict(int)
+    for work in window.device_work:
+        origin = launchers.get(work.correlation, operators.get(work.external_id, -1))
+        device[paths.child(origin, work.name)] += work.dur_ns
+    return (
+        {paths.text(node): duration for node, duration in host.items() if duration},
+        {paths.text(node): duration for node, duration in device.items() if duration},
+    )
+
+
+def write_folded(stacks: dict[str, int], path: Path) -> int:
+    """Write folded stacks, the heaviest first; returns the number of lines."""
+    lines = [
+        f"{place} {round(duration_ns / 1000)}\n"
+        for place, duration_ns in sorted(stacks.items(), key=lambda item: -item[1])
+        if round(duration_ns / 1000)
+    ]
+    path.write_text("".join(lines), encoding="utf-8", errors="replace")
+    return len(lines)

@@ -1,0 +1,62 @@
+"""Calling the user's on_trace_ready functions, which were written for torch.profiler."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from stepscope.artifacts.compress import compress
+from stepscope.capture.config import TraceHandler
+from stepscope.run.files import replacing
+from stepscope.run.manifest import ArtifactRecord
+
+log = logging.getLogger("stepscope")
+
+
+def call_handlers(
+    handlers: tuple[TraceHandler, ...],
+    profiler: Any,
+    raw: Path,
+    renames: dict[str, str],
+    step_number: int,
+) -> list[ArtifactRecord]:
+    """Call each function with torch's profiler; one that raises becomes a problem, no more.
+
+    Args:
+        handlers: The functions.
+        profiler: Torch's profiler, stopped and exported.
+        raw: The trace that torch wrote.
+        renames: Names that step ranges get in what a function exports.
+        step_number: What functions find in `step_num`, as torch.profiler counts it.
+
+    Returns:
+        A record for each function that raised.
+    """
+    _keep_export(profiler, raw, renames)
+    profiler.step_num = step_number
+    failures = []
+    for handler in handlers:
+        name = getattr(handler, "__qualname__", type(handler).__name__)
+        try:
+            handler(profiler)
+        except Exception as error:
+            log.warning("stepscope: on_trace_ready function %s failed", name, exc_info=True)
+            failures.append(
+                ArtifactRecord(
+                    "handler", name, problem=f"{name} raised {type(error).__name__}: {error}"
+                )
+            )
+    return failures
+
+
+def _keep_export(profiler: Any, raw: Path, renames: dict[str, str]) -> None:
+    """Let functions export the trace again: torch itself refuses a second time."""
+
+    def export_chrome_trace(path: str, *_: object, **__: object) -> None:
+        target = Path(path)
+        trace_format = {".gz": "json.gz", ".zst": "json.zst"}.get(target.suffix, "json")
+        with replacing(target) as temporary:
+            compress(raw, temporary, trace_format, renames)
+
+    profiler.export_chrome_trace = export_chrome_trace

@@ -1,0 +1,33 @@
+"""One profiler per process: torch can serve only one at a time."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+
+class ProcessClaim:
+    """Which object owns the process's profiling. There is one claim per process.
+
+    Deliberately shared by the whole process: it stands for something of which the process has
+    only one.
+    """
+
+    _lock = threading.Lock()
+    _owner: Any = None
+
+    @classmethod
+    def take(cls, owner: object) -> bool:
+        """Claim the process; False if another owner holds it."""
+        with cls._lock:
+            if cls._owner is not None and cls._owner is not owner:
+                return False
+            cls._owner = owner
+            return True
+
+    @classmethod
+    def give_back(cls, owner: object) -> None:
+        """Let go of the claim; nothing happens if `owner` does not hold it."""
+        with cls._lock:
+            if cls._owner is owner:
+                cls._owner = None

@@ -1,0 +1,195 @@
+"""`stepscope show QUESTION PATH…`: the answer to one question about traces, as tables."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from stepscope.analysis.scope import Scope
+    from stepscope.report.questions import Question
+
+_RANGE = re.compile(r"^(\d{1,9})(?:-(\d{1,9}))?$")
+_MOST_NUMBERS = 100_000
+
+
+@click.command("show")
+@click.argument("question", required=False)
+@click.argument("paths", nargs=-1, type=click.Path(path_type=str))
+@click.option("--list", "list_questions", is_flag=True, help="List the questions.")
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["table", "json", "csv", "md"]),
+    default="table",
+    show_default=True,
+    help="How to print it; json carries integer nanoseconds and the scope of every number.",
+)
+@click.option("--steps", metavar="3,4-6", help="Only these steps; by default the whole file.")
+@click.option("--device", metavar="0,1", help="Only these GPUs.")
+@click.option(
+    "--scope",
+    "events",
+    type=click.Choice(["linked", "all"]),
+    default="all",
+    show_default=True,
+    help="Which GPU events count: those whose launch was recorded, or all.",
+)
+@click.option("--table", metavar="NAME", help="Only this table; csv prints the first by default.")
+@click.option("--rows", default="30", show_default=True, metavar="N|all", help="Rows to print.")
+def command(
+    question: str | None,
+    paths: tuple[str, ...],
+    list_questions: bool,
+    output_format: str,
+    steps: str | None,
+    device: str | None,
+    events: str,
+    table: str | None,
+    rows: str,
+) -> None:
+    """Answer one question about traces, as tables.
+
+    PATH is a trace file, a run directory (the last window of each rank is taken), a directory of
+    traces, or a quoted glob. `stepscope show --list` lists the questions.
+    """
+    from stepscope.report.questions import QUESTIONS
+    from stepscope.report.questions import question as question_named
+
+    if list_questions or question is None:
+        width = max(len(one.name) for one in QUESTIONS)
+        for one in QUESTIONS:
+            click.echo(f"{one.name:<{width}}  {one.about}")
+        if question is None and not list_questions:
+            click.echo("\nstepscope show QUESTION PATH answers one of them.")
+        return
+    chosen = question_named(question)
+    if not paths:
+        raise click.UsageError(f"which trace? stepscope show {question} PATH")
+    _answer(
+        chosen,
+        paths,
+        _scope(steps, device, events),
+        output_format,
+        table,
+        None if rows == "all" else _one_number("--rows", rows),
+    )
+
+
+def _answer(
+    question: Question,
+    paths: tuple[str, ...],
+    scope: Scope,
+    output_format: str,
+    table: str | None,
+    rows: int | None,
+) -> None:
+    """Ask the question of every trace, one after the other, and print the answers."""
+    from stepscope.report.tables import (
+        print_result,
+        result_to_csv,
+        result_to_dict,
+        result_to_markdown,
+    )
+    from stepscope.trace.load import load
+
+    traces = _traces(paths)
+    documents: list[dict[str, Any]] = []
+    for number, path in enumerate(traces):
+        trace = load(path)
+        result = question.ask(trace, scope)
+        if output_format == "json":
+            documents.append(
+                {"question": question.name, "path": str(path), **result_to_dict(result)}
+            )
+            continue
+        if output_format == "csv":
+            if len(traces) > 1 and number == 0:
+                click.echo(f"{len(traces)} traces, one CSV after the other", err=True)
+            click.echo(result_to_csv(result, question, table), nl=False)
+            continue
+        origin_ns = _first_moment(trace)
+        if output_format == "md":
+            if len(traces) > 1:
+                click.echo(f"# {path}\n")
+            text = result_to_markdown(result, question, origin_ns=origin_ns, rows=rows, table=table)
+            click.echo(text)
+            continue
+        from rich.console import Console
+        from rich.text import Text
+
+        console = Console(highlight=False, soft_wrap=False)
+        if number:
+            console.print()
+        console.print(Text(str(path), "dim"))
+        print_result(result, question, console, origin_ns=origin_ns, rows=rows, table=table)
+    if output_format == "json":
+        import orjson
+
+        document: Any = documents[0] if len(documents) == 1 else documents
+        click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
+
+
+def _traces(paths: tuple[str, ...]) -> list[Any]:
+    """The trace files that the paths stand for, in order; of a rank's windows the last."""
+    from pathlib import Path
+
+    from stepscope.errors import UnreadableInputError
+    from stepscope.run.reader import open_run
+
+    found: list[Any] = []
+    for path in paths:
+        if "://" in path or Path(path).is_file():
+            found.append(path)
+            continue
+        run = open_run(path)
+        mine = []
+        for rank in run.ranks:
+            traces = [window.trace_path for window in rank.windows if window.trace_path]
+            # Loose traces of one rank are no windows of one run: each is asked.
+            mine += traces[-1:] if rank.manifest is not None else traces
+        if not mine:
+            raise UnreadableInputError(f"{path}: the run has no trace that could be read")
+        found += mine
+    return found
+
+
+def _first_moment(trace: Any) -> int:
+    import polars as pl
+
+    first = trace.events.select(pl.col("start_ns").min()).collect().item()
+    return int(first or 0)
+
+
+def _scope(steps: str | None, device: str | None, events: str) -> Scope:
+    from stepscope.analysis.scope import EventChoice, Scope
+
+    return Scope(
+        steps=None if steps is None else _numbers("--steps", steps),
+        devices=None if device is None else _numbers("--device", device),
+        events=EventChoice(events),
+    )
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    """Numbers from "3,4-6", without repetition, in order."""
+    found: set[int] = set()
+    for part in text.split(","):
+        match = _RANGE.match(part.strip())
+        if match is None:
+            raise click.UsageError(
+                f"{option} {text}: '{part}' is no number and no range such as 4-6"
+            )
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first or last - first > _MOST_NUMBERS:
+            raise click.UsageError(f"{option} {text}: '{part}' is no range that makes sense")
+        found.update(range(first, last + 1))
+    return tuple(sorted(found))
+
+
+def _one_number(option: str, text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise click.UsageError(f"{option} {text}: give a number from 1 on, or all")
+    return int(text)

@@ -1,0 +1,92 @@
+"""Every question that `stepscope show` answers, in one table; importing it imports no analysis.
+
+A question is a function `(trace, scope) -> result`. The result is a frozen dataclass: its
+`scope` says what it covers, its `notes` what a reader must know, its polars frames are tables,
+and its other fields are numbers. Names carry units (`_ns`, `_bytes`, `_share`); reporters read
+them from there. A field with the metadata {"show": False} is for programs only.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from stepscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from stepscope.analysis.scope import Scope
+    from stepscope.trace.model import Trace
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question.
+
+    Attributes:
+        name: What it is asked by; also its page under docs/questions.
+        about: What it answers, in one line.
+        home: Module and function, "stepscope.analysis.timeline:timeline".
+        titles: Field of the result -> title of its table, in the order in which they are shown.
+            Tables that are not named here follow under their field's name.
+    """
+
+    name: str
+    about: str
+    home: str
+    titles: Mapping[str, str] = field(default_factory=dict)
+
+    def ask(self, trace: Trace, scope: Scope | None = None) -> Any:
+        """Answer it.
+
+        Raises:
+            UsageError: The scope names steps or devices that the trace does not have.
+        """
+        module, _, function = self.home.partition(":")
+        return getattr(importlib.import_module(module), function)(trace, scope)
+
+
+QUESTIONS: tuple[Question, ...] = (
+    Question(
+        "timeline",
+        "what each GPU did: compute, exposed communication, exposed copies, idle",
+        "stepscope.analysis.timeline:timeline",
+        {"devices": "Devices", "steps": "Steps"},
+    ),
+    Question(
+        "steps",
+        "each step: its time on the host and on the device, and where it went",
+        "stepscope.analysis.steps:step_table",
+        {"steps": "Steps", "summary": "Over the steps"},
+    ),
+    Question(
+        "idle",
+        "why the GPU was idle: every gap by its cause",
+        "stepscope.analysis.idle:idle_causes",
+        {
+            "causes": "Causes",
+            "longest": "The longest gaps",
+            "details": "Causes by what explains them",
+            "steps": "Steps",
+        },
+    ),
+)
+"""In the order in which they are listed."""
+
+
+def question(name: str) -> Question:
+    """The question of that name.
+
+    Raises:
+        UsageError: There is none; names the nearest.
+    """
+    for candidate in QUESTIONS:
+        if candidate.name == name:
+            return candidate
+    import difflib
+
+    names = [candidate.name for candidate in QUESTIONS]
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean '{near[0]}'?" if near else "`stepscope show --list` lists them"
+    raise UsageError(f"no question '{name}': {hint}")

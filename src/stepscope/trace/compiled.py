@@ -1,0 +1,36 @@
+"""Compiles the few loops that vectors cannot express.
+
+Importing this module imports numba (about half a second), so import modules that use it only
+where their speed is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def compiled(function: Function) -> Function:
+    """Compiles a function on its first call, releasing the interpreter's lock while it runs.
+
+    The machine code is kept beside the module, or in the user's cache directory where the package
+    cannot be written to; where neither can, it is compiled anew in each process.
+    """
+    compile_it: Any = numba.njit  # its own types say more than is known here
+    options = {"nogil": True, "error_model": "numpy"}
+    try:
+        compiled_function: Function = compile_it(cache=True, **options)(function)
+    except RuntimeError:  # "no locator available": nowhere to keep it
+        compiled_function = compile_it(**options)(function)
+    return compiled_function
+
+
+def part(function: Function) -> Function:
+    """Marks a small function that only compiled functions call: it becomes part of each of them."""
+    compile_it: Any = numba.njit
+    inlined: Function = compile_it(forceinline=True, nogil=True, error_model="numpy")(function)
+    return inlined

@@ -1,0 +1,392 @@
+"""The fast reader of the list of events: blocks, threads, and the scanner with its fall-back.
+
+A file is cut into blocks where an event seems to begin. Threads scan the blocks, each on the
+assumption that its cut was right. Then the blocks are taken in order: a block whose predecessor
+ended exactly at the cut was scanned rightly; any other is scanned again, joined to what its
+predecessor left over. So a wrong guess (a string that looks like the space between two events)
+costs time, never a row.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.trace.arrow_columns import strings_of
+from stepscope.trace.document import Ending, Take, byte_offsets, decode
+from stepscope.trace.event_text import Between, Outcome, Stretch, read_stretch
+from stepscope.trace.problems import Problems
+from stepscope.trace.rows import Event, LanePair, NamePair, Rows, rows_from_events
+from stepscope.trace.scan_bytes import PADDING
+from stepscope.trace.scan_events import (
+    BETWEEN,
+    BYTES,
+    COLUMNS,
+    CORRELATION,
+    DEVICE,
+    DURATION,
+    ENDED,
+    EXTERNAL,
+    FLOW,
+    FULL,
+    HANDED_OVER,
+    LANES,
+    NAMES,
+    PLACE,
+    POSITION,
+    ROWS,
+    STREAM,
+    TIME,
+    scan_events,
+)
+
+_CUT = re.compile(
+    rb'\}[ \t\r\n]*,[ \t\r\n]*(?=\{[ \t\r\n]*"(?:ph|cat|name|pid|tid|ts|dur|id|args)"[ \t\r\n]*:)'
+)
+_CUT_WINDOW = 64 * 1024
+_FIRST_WINDOW = 16 * 1024
+_MOST_AT_ONCE = 512
+_PADDING = bytes(PADDING)
+
+
+class Scan:
+    """One block, what the scanner made of it, and how far it came."""
+
+    def __init__(self, raw: bytes, end: int, place: int, between: Between, scale: int = 1) -> None:
+        rows = end // (64 // min(scale, 8)) + 64
+        self.raw = raw
+        self.end = end
+        self.place = place
+        self.between = between
+        self.scale = scale
+        self.data = np.frombuffer(raw, np.uint8)
+        self.state = np.array([0, between.value, 0, 0, 0], np.int64)
+        self.columns = np.empty((COLUMNS, rows), np.int64)
+        self.views = np.empty((rows, 4), np.uint32)
+        self.phases = np.empty(rows, np.uint8)
+        self.flags = np.empty(rows, np.uint32)
+        self.name = np.empty(rows, np.int32)
+        self.lane = np.empty(rows, np.int32)
+        self._names = _table(2**13 * scale)
+        self._lanes = _table(2**10 * scale)
+        self.status = HANDED_OVER
+
+    def run(self) -> Scan:
+        """Scans from the state on."""
+        self.status = scan_events(
+            self.data, self.end, self.state, self.columns, self.views, self.phases, self.flags,
+            self.name, self.lane, *self._names, *self._lanes,
+        )  # fmt: skip
+        return self
+
+    def larger(self) -> Scan:
+        """The same block from its beginning, with more room."""
+        return Scan(self.raw, self.end, self.place, self.between, self.scale * 4).run()
+
+    def rows(self, strings: dict[bytes, str]) -> Rows:
+        """What was scanned so far."""
+        count = int(self.state[ROWS])
+        columns, views = self.columns[:, :count], self.views[:count]
+        return Rows(
+            phase=self.phases[:count],
+            flags=self.flags[:count],
+            name=self.name[:count],
+            lane=self.lane[:count],
+            time_ns=columns[TIME],
+            dur_ns=columns[DURATION],
+            flow_id=columns[FLOW].view(np.uint64),
+            correlation=columns[CORRELATION].view(np.uint64),
+            external_id=columns[EXTERNAL].view(np.uint64),
+            device=columns[DEVICE],
+            stream=columns[STREAM],
+            bytes=columns[BYTES],
+            place=columns[PLACE] + self.place,
+            args=strings_of(self.data, views, views[:, 0] > 0, "args"),
+            names=self._name_pairs(strings),
+            lanes=self._lane_pairs(),
+        )
+
+    def _name_pairs(self, strings: dict[bytes, str]) -> list[NamePair]:
+        pairs: list[NamePair] = []
+        for first, length, second, second_length in self._words(self._names, NAMES):
+            category = None
+            if second_length >= 0:
+                category = _string(self.raw[second : second + second_length], strings)
+            name = _string(self.raw[first : first + length], strings) if length else ""
+            pairs.append((name, category))
+        return pairs
+
+    def _lane_pairs(self) -> list[LanePair]:
+        raw = self.raw
+        return [
+            (
+                None if length < 0 else raw[first : first + length].decode(),
+                None if second_length < 0 else raw[second : second + second_length].decode(),
+            )
+            for first, length, second, second_length in self._words(self._lanes, LANES)
+        ]
+
+    def _words(
+        self, table: tuple[npt.NDArray[np.int32], npt.NDArray[np.uint64], npt.NDArray[np.int64]],
+        counter: int,
+    ) -> list[list[int]]:  # fmt: skip
+        found: list[list[int]] = table[2][: int(self.state[counter])].tolist()
+        return found
+
+
+def _table(
+    size: int,
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    return (
+        np.full(size, -1, np.int32),
+        np.empty(size // 2, np.uint64),
+        np.empty((size // 2, 4), np.int64),
+    )
+
+
+def _string(token: bytes, strings: dict[bytes, str]) -> str:
+    """The value of a JSON string with its quotes."""
+    known = strings.get(token)
+    if known is None:
+        known = json.loads(token) if b"\\" in token else token[1:-1].decode()
+        strings[token] = known
+    return known
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """A block that was read as far as it can be without the next one."""
+
+    rows: Rows | None
+    stop: int
+    between: Between
+    ended: bool
+
+
+class _ByHand:
+    """Events of one block that the tolerant reader took."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.places: list[int] = []
+        self.problems = Problems()
+
+    def add(self, stretch: Stretch, text: str, place: int) -> int:
+        """Keeps a stretch; returns how many bytes it used."""
+        offsets = byte_offsets(text)
+
+        def moved(position: int) -> int:
+            return place + (position if offsets is None else int(offsets[position]))
+
+        self.events += stretch.events
+        self.places += [moved(position) for position in stretch.places]
+        self.problems.merge(stretch.problems.moved(moved))
+        return moved(stretch.stop) - place
+
+
+def _finish(scan: Scan, final: bool, strings: dict[bytes, str]) -> _Finished:
+    """Reads a block to its end, with the tolerant reader wherever the scanner stops."""
+    by_hand = _ByHand()
+    most, last_rows = 1, -1
+    while scan.status in (HANDED_OVER, FULL):
+        if scan.status == FULL:
+            scan = scan.larger()
+            by_hand, most, last_rows = _ByHand(), 1, -1
+            continue
+        scanned = int(scan.state[ROWS])
+        most = min(most * 2, _MOST_AT_ONCE) if scanned - last_rows < 4 * most else 1
+        last_rows = scanned
+        if not _hand_over(scan, by_hand, final, most):
+            break
+    rows = _merged(scan.rows(strings), by_hand)
+    stop = min(int(scan.state[POSITION]), scan.end)
+    between = Between(int(scan.state[BETWEEN]))
+    return _Finished(rows, stop, between, scan.status == ENDED)
+
+
+def _hand_over(scan: Scan, by_hand: _ByHand, final: bool, most: int) -> bool:
+    """Lets the tolerant reader take a few events; False where it needs the next block."""
+    at = int(scan.state[POSITION])
+    between = Between(int(scan.state[BETWEEN]))
+    window = _FIRST_WINDOW * most
+    while True:
+        whole = at + window >= scan.end
+        text = decode(scan.raw[at : min(at + window, scan.end)])
+        stretch = read_stretch(text, 0, between, final and whole, most)
+        ended = stretch.outcome is Outcome.END
+        if stretch.stop > 0 or ended:
+            scan.state[POSITION] = at + by_hand.add(stretch, text, scan.place + at)
+            scan.state[BETWEEN] = stretch.between.value
+            if ended:
+                scan.status = ENDED
+            else:
+                scan.run()
+            return True
+        if whole:
+            return False
+        window *= 8
+
+
+def _merged(rows: Rows, by_hand: _ByHand) -> Rows:
+    """The rows of the scanner and of the tolerant reader, in the order of the file."""
+    if not by_hand.events:
+        rows.problems.merge(by_hand.problems)
+        return rows
+    other = rows_from_events(by_hand.events, by_hand.places, by_hand.problems)
+    order = np.argsort(np.concatenate([rows.place, other.place]), kind="stable")
+
+    def both(column: str, shift: int = 0) -> npt.NDArray[np.generic]:
+        first, second = getattr(rows, column), getattr(other, column)
+        return np.concatenate([first, second + shift] if shift else [first, second])[order]
+
+    names, lanes = len(rows.names), len(rows.lanes)
+    shifts = {"name": names, "lane": lanes}
+    plain = (
+        "phase", "flags", "name", "lane", "time_ns", "dur_ns", "flow_id", "correlation",
+        "external_id", "device", "stream", "bytes", "place",
+    )  # fmt: skip
+    columns = {column: both(column, shifts.get(column, 0)) for column in plain}
+    return Rows(
+        **columns,  # type: ignore[arg-type]
+        args=pl.concat([rows.args, other.args]).gather(order),
+        names=rows.names + other.names,
+        lanes=rows.lanes + other.lanes,
+        problems=by_hand.problems,
+    )
+
+
+class _Cutter:
+    """Cuts a stream where events seem to begin.
+
+    Attributes:
+        carry: What was read but stands behind the last cut.
+    """
+
+    def __init__(self, data: bytes, place: int, blocks: Iterator[bytes]) -> None:
+        self.carry = data
+        self._place = place
+        self._blocks = blocks
+
+    def next(self) -> tuple[bytes, int, int] | None:
+        """The next piece: bytes with padding, its end, its place; None at the end of the file."""
+        block = next(self._blocks, None)
+        if block is None:
+            last, self.carry = self.carry, b""
+            return (last + _PADDING, len(last), self._place) if last else None
+        joined = b"".join((self.carry, block, _PADDING))
+        size = len(joined) - PADDING
+        cut = _last_cut(joined, size)
+        self.carry = joined[cut:size]
+        place = self._place
+        self._place += cut
+        return joined, cut, place
+
+
+def _last_cut(joined: bytes, size: int) -> int:
+    """Where the last event of a block seems to begin; its end where none does."""
+    window = _CUT_WINDOW
+    while True:
+        start = max(0, size - window)
+        cut = -1
+        for match in _CUT.finditer(joined, start, size):
+            cut = match.end()
+        if cut >= 0:
+            return cut
+        if start == 0:
+            return size
+        window *= 16
+
+
+class _Reader:
+    """Takes scanned blocks in order, and mends where a guess was wrong."""
+
+    def __init__(self, place: int, take: Take) -> None:
+        self.take = take
+        self.place = place  # of what is carried
+        self.carry = b""
+        self.wanted = 0  # do not try again before so much is at hand
+        self.between = Between.START
+        self.strings: dict[bytes, str] = {}
+        self.ended = False
+
+    def next(self, scan: Scan) -> None:
+        """Takes the next block."""
+        if self.carry or scan.between is not self.between:
+            self.carry += scan.raw[: scan.end]
+            if len(self.carry) < self.wanted:
+                return
+            scan = self._again()
+        self._accept(scan, final=False)
+
+    def finish(self) -> None:
+        """Takes what is left when the file is over."""
+        if self.carry and not self.ended:
+            self._accept(self._again(), final=True)
+
+    def _again(self) -> Scan:
+        padded = self.carry + _PADDING
+        return Scan(padded, len(self.carry), self.place, self.between).run()
+
+    def _accept(self, scan: Scan, final: bool) -> None:
+        finished = _finish(scan, final, self.strings)
+        if finished.rows is not None and (len(finished.rows) or finished.rows.problems):
+            self.take(finished.rows)
+        self.carry = scan.raw[finished.stop : scan.end]
+        self.place = scan.place + finished.stop
+        self.wanted = 0 if finished.stop else 2 * len(self.carry)
+        self.between = finished.between
+        self.ended = finished.ended
+
+
+def read_events_compiled(
+    data: bytes, place: int, blocks: Iterator[bytes], take: Take, threads: int | None = None
+) -> Ending:
+    """Reads the list of events from its opening bracket on, with the compiled scanner.
+
+    Args:
+        data: Bytes at hand that follow the bracket.
+        place: Their offset in the uncompressed file.
+        blocks: What follows them.
+        take: Receives the events in order.
+        threads: How many scan at once; None: one for each processor, at most 8.
+    """
+    count = threads or min(os.cpu_count() or 1, 8)
+    reader = _Reader(place, take)
+    cutter = _Cutter(data, place, blocks)
+    waiting: deque[Future[Scan]] = deque()
+    first = True
+    with ThreadPoolExecutor(count, thread_name_prefix="stepscope-scan") as pool:
+        exhausted = False
+        while waiting or not exhausted:
+            while not exhausted and not reader.ended and len(waiting) < count + 1:
+                piece = cutter.next()
+                if piece is None:
+                    exhausted = True
+                    break
+                between = Between.START if first else Between.AFTER_COMMA
+                first = False
+                waiting.append(pool.submit(_scan, *piece, between))
+            if not waiting:
+                break
+            scan = waiting.popleft().result()
+            if reader.ended:
+                reader.carry += scan.raw[: scan.end]
+            else:
+                reader.next(scan)
+    if reader.ended:
+        return Ending(reader.carry + cutter.carry, reader.place, closed=True)
+    reader.finish()
+    return Ending(reader.carry, reader.place, closed=reader.ended)
+
+
+def _scan(raw: bytes, end: int, place: int, between: Between) -> Scan:
+    return Scan(raw, end, place, between).run()

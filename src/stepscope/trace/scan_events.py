@@ -1,0 +1,430 @@
+"""The compiled scanner: one pass over a block of the list of events, straight into columns.
+
+It knows the events that recorders write, in every layout of whitespace and order of keys, and
+checks them byte by byte against the standard. Where it meets anything else it stops before that
+event; the tolerant reader takes that one, and the scanner goes on after it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.trace.compiled import compiled, part
+from stepscope.trace.rows import (
+    HAS_BYTES,
+    HAS_CORRELATION,
+    HAS_DEVICE,
+    HAS_DURATION,
+    HAS_EXTERNAL,
+    HAS_FLOW,
+    HAS_STREAM,
+    HAS_TIME,
+)
+from stepscope.trace.scan_bytes import (
+    BACKSLASH,
+    CLOSE_LIST,
+    CLOSE_OBJECT,
+    COLON,
+    COMMA,
+    MINUS,
+    OPEN_OBJECT,
+    QUOTE,
+    Data,
+    byte_at,
+    hash_bytes,
+    same_bytes,
+    skip_space,
+    string_end,
+    word_at,
+)
+from stepscope.trace.scan_values import integer_end, is_digit, magnitude, nanoseconds_at, value_end
+
+# Rows of the matrix of int64 columns.
+TIME, DURATION, FLOW, CORRELATION, EXTERNAL, DEVICE, STREAM, BYTES = range(8)
+PLACE = 8
+COLUMNS = 9
+
+# Columns of the tables of distinct words: where each word's two parts stand in the block.
+FIRST_START, FIRST_LENGTH, SECOND_START, SECOND_LENGTH = range(4)
+
+# Why the scanner stopped.
+USED_UP, ENDED, HANDED_OVER, FULL = range(4)
+
+# Elements of the scanner's state.
+POSITION, BETWEEN, ROWS, NAMES, LANES = range(5)
+
+_START, _AFTER_EVENT, _AFTER_COMMA = range(3)  # as event_text.Between
+
+_TWO, _THREE = np.uint64(0xFFFF), np.uint64(0xFFFFFF)
+_FOUR, _FIVE = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFF)
+_SIX, _SEVEN = np.uint64(0xFFFFFFFFFFFF), np.uint64(0xFFFFFFFFFFFFFF)
+
+
+def _word(text: bytes) -> np.uint64:
+    return np.uint64(int.from_bytes(text, "little"))
+
+
+_S = _word(b's"')
+_PH, _TS, _ID, _BP = _word(b'ph"'), _word(b'ts"'), _word(b'id"'), _word(b'bp"')
+_CAT, _PID, _TID, _DUR = _word(b'cat"'), _word(b'pid"'), _word(b'tid"'), _word(b'dur"')
+_NAME, _ARGS = _word(b'name"'), _word(b'args"')
+_KEY_BYTES, _KEY_DEVICE, _KEY_STREAM = _word(b'bytes"'), _word(b'device"'), _word(b'stream"')
+_CORRELAT, _ION = _word(b"correlat"), _word(b'ion"')
+_EXTERNAL_NEW, _EXTERNAL_OLD, _SPACE_ID = _word(b"External"), _word(b"external"), _word(b' id"')
+
+_INLINE_BYTES = 12
+_ARGUMENT_BITS = HAS_CORRELATION | HAS_EXTERNAL | HAS_DEVICE | HAS_STREAM | HAS_BYTES
+_EXTERNAL_NEW_SLOT = 100
+
+
+@part
+def argument_slot(data: Data, at: int) -> int:
+    """Which of the arguments with a column of its own has the key at `at`; -1: none of them."""
+    word = word_at(data, at)
+    if word == _CORRELAT:
+        return CORRELATION if (word_at(data, at + 8) & _FOUR) == _ION else -1
+    if word == _EXTERNAL_NEW:
+        return _EXTERNAL_NEW_SLOT if (word_at(data, at + 8) & _FOUR) == _SPACE_ID else -1
+    if word == _EXTERNAL_OLD:
+        return EXTERNAL if (word_at(data, at + 8) & _FOUR) == _SPACE_ID else -1
+    if (word & _SEVEN) == _KEY_DEVICE:
+        return DEVICE
+    if (word & _SEVEN) == _KEY_STREAM:
+        return STREAM
+    if (word & _SIX) == _KEY_BYTES:
+        return BYTES
+    return -1
+
+
+@part
+def slot_bit(slot: int) -> int:
+    """The flag of a column."""
+    if slot == CORRELATION:
+        return HAS_CORRELATION
+    if slot in (EXTERNAL, _EXTERNAL_NEW_SLOT):
+        return HAS_EXTERNAL
+    if slot == DEVICE:
+        return HAS_DEVICE
+    if slot == STREAM:
+        return HAS_STREAM
+    return HAS_BYTES
+
+
+@part
+def scan_arguments(
+    data: Data, at: int, row: int, columns: npt.NDArray[np.int64]
+) -> tuple[int, int]:
+    """Reads the arguments whose opening brace is at `at`.
+
+    Returns:
+        The position after them, -1 where they are unusual; and the flags of what was found.
+    """
+    flags = 0
+    external_is_new = False
+    at = skip_space(data, at + 1)
+    if byte_at(data, at) == CLOSE_OBJECT:
+        return at + 1, 0
+    while True:
+        if byte_at(data, at) != QUOTE:
+            return -1, 0
+        slot = argument_slot(data, at + 1)
+        key_start = at + 1
+        at = string_end(data, key_start)
+        if at < 0:
+            return -1, 0
+        if slot < 0 and (at - key_start) >= 5:
+            for position in range(key_start, at):
+                if byte_at(data, position) == BACKSLASH:
+                    return -1, 0  # a key spelt with escapes might be one of ours
+        at = skip_space(data, at + 1)
+        if byte_at(data, at) != COLON:
+            return -1, 0
+        at = skip_space(data, at + 1)
+        end = -1
+        if slot >= 0:
+            bit = slot_bit(slot)
+            character = byte_at(data, at)
+            is_new = slot == _EXTERNAL_NEW_SLOT
+            if is_digit(character) or character == MINUS:
+                end = integer_end(data, at)
+            counts = not (slot == EXTERNAL and external_is_new)
+            if counts:
+                flags &= ~bit
+            if end >= 0 and counts:
+                value, fits = magnitude(data, at, end)
+                negative = character == MINUS and value != 0
+                if not fits:
+                    return -1, 0
+                if slot in (CORRELATION, EXTERNAL, _EXTERNAL_NEW_SLOT):
+                    if not negative:
+                        target = EXTERNAL if is_new else slot
+                        columns[target, row] = np.int64(value)
+                        flags |= bit
+                elif value > np.uint64(0x7FFFFFFFFFFFFFFF):
+                    return -1, 0
+                else:
+                    columns[slot, row] = -np.int64(value) if negative else np.int64(value)
+                    flags |= bit
+            external_is_new = external_is_new or is_new
+        if end < 0:
+            end = value_end(data, at)
+            if end < 0:
+                return -1, 0
+        at = skip_space(data, end)
+        character = byte_at(data, at)
+        if character == CLOSE_OBJECT:
+            return at + 1, flags
+        if character != COMMA:
+            return -1, 0
+        at = skip_space(data, at + 1)
+
+
+@part
+def intern(
+    data: Data,
+    first: int,
+    first_length: int,
+    second: int,
+    second_length: int,
+    slots: npt.NDArray[np.int32],
+    hashes: npt.NDArray[np.uint64],
+    words: npt.NDArray[np.int64],
+    count: int,
+) -> int:
+    """The number of a pair of words; `count` where it is new. A length of -1 means none."""
+    mask = len(slots) - 1
+    value = hash_bytes(data, first, first + max(first_length, 0))
+    value ^= hash_bytes(data, second, second + max(second_length, 0)) >> np.uint64(7)
+    slot = np.int64(value >> np.uint64(20)) & mask
+    while True:
+        number = slots[slot]
+        if number < 0:
+            slots[slot] = count
+            hashes[count] = value
+            words[count, FIRST_START], words[count, FIRST_LENGTH] = first, first_length
+            words[count, SECOND_START], words[count, SECOND_LENGTH] = second, second_length
+            return count
+        if (
+            hashes[number] == value
+            and words[number, FIRST_LENGTH] == first_length
+            and words[number, SECOND_LENGTH] == second_length
+            and same_bytes(data, first, words[number, FIRST_START], first_length)
+            and same_bytes(data, second, words[number, SECOND_START], second_length)
+        ):
+            return np.int64(number)  # type: ignore[return-value]
+        slot = (slot + 1) & mask
+
+
+@part
+def write_view(data: Data, start: int, end: int, views: npt.NDArray[np.uint32], row: int) -> None:
+    """Describes a stretch of the block in the layout of an Arrow string view."""
+    length = end - start
+    views[row, 0] = length
+    if length <= _INLINE_BYTES:
+        views[row, 1] = views[row, 2] = views[row, 3] = 0
+        for offset in range(length):
+            shifted = byte_at(data, start + offset) << (8 * (offset % 4))
+            views[row, 1 + offset // 4] |= np.uint32(shifted)
+        return
+    views[row, 1] = np.uint32(word_at(data, start) & _FOUR)
+    views[row, 2] = 0
+    views[row, 3] = start
+
+
+@part
+def lane_word(data: Data, at: int) -> tuple[int, int, int]:
+    """A pid or tid: where its text stands, its length, the position after; -1: unusual."""
+    if byte_at(data, at) == QUOTE:
+        end = string_end(data, at + 1)
+        for position in range(at + 1, end):
+            if byte_at(data, position) == BACKSLASH:
+                return 0, 0, -1
+        return at + 1, end - at - 1, (end + 1 if end >= 0 else -1)
+    end = integer_end(data, at)
+    return at, end - at, end
+
+
+@compiled
+def scan_events(
+    data: Data,
+    end: int,
+    state: npt.NDArray[np.int64],
+    columns: npt.NDArray[np.int64],
+    views: npt.NDArray[np.uint32],
+    phases: npt.NDArray[np.uint8],
+    flag_column: npt.NDArray[np.uint32],
+    name_column: npt.NDArray[np.int32],
+    lane_column: npt.NDArray[np.int32],
+    name_slots: npt.NDArray[np.int32],
+    name_hashes: npt.NDArray[np.uint64],
+    name_words: npt.NDArray[np.int64],
+    lane_slots: npt.NDArray[np.int32],
+    lane_hashes: npt.NDArray[np.uint64],
+    lane_words: npt.NDArray[np.int64],
+) -> int:
+    """Scans events until the block ends, the list ends, or something unusual comes.
+
+    Args:
+        data: The block, with its padding.
+        end: Where the block ends.
+        state: Where to begin, and the counts so far; updated.
+        columns: One row per int64 column; `PLACE` counts from the start of the block.
+        views: The text of the arguments, as `arrow_columns.strings_of` wants it; length 0: none.
+        phases: The phase of each event.
+        flag_column: Which columns have a value (`rows.HAS_*`).
+        name_column: Number of each event's pair of name and category.
+        lane_column: Number of each event's pair of pid and tid.
+        name_slots: Hash table of the pairs; its length is a power of two.
+        name_hashes: Hash of each pair.
+        name_words: Where each pair stands, strings with their quotes.
+        lane_slots: As `name_slots`, of lanes.
+        lane_hashes: As `name_hashes`, of lanes.
+        lane_words: As `name_words`, of lanes, without quotes.
+
+    Returns:
+        `USED_UP`, `ENDED`, `HANDED_OVER` (the event at the position is unusual) or `FULL`.
+    """
+    at, between, row = state[POSITION], state[BETWEEN], state[ROWS]
+    names, lanes = state[NAMES], state[LANES]
+    most_rows = columns.shape[1]
+    most_names, most_lanes = len(name_slots) // 2, len(lane_slots) // 2
+    status = HANDED_OVER
+    while True:
+        at = skip_space(data, at)
+        if at >= end:
+            status = USED_UP
+            break
+        character = byte_at(data, at)
+        if character == COMMA:
+            if between != _AFTER_EVENT:
+                break
+            between = _AFTER_COMMA
+            at += 1
+            continue
+        if character == CLOSE_LIST:
+            if between == _AFTER_COMMA:
+                break
+            at += 1
+            status = ENDED
+            break
+        if character != OPEN_OBJECT or between == _AFTER_EVENT:
+            break
+        if row >= most_rows or names >= most_names or lanes >= most_lanes:
+            status = FULL
+            break
+
+        name_start = name_length = category_start = 0
+        pid_start = tid_start = 0
+        category_length = pid_length = tid_length = -1
+        phase = 0
+        flags = 0
+        args_start = args_end = 0
+        here = at + 1
+        while True:
+            here = skip_space(data, here)
+            if byte_at(data, here) != QUOTE:
+                here = -1
+                break
+            word = word_at(data, here + 1)
+            word3, word4, word5 = word & _THREE, word & _FOUR, word & _FIVE
+            if word4 in (_CAT, _PID, _TID, _DUR):
+                here = skip_space(data, here + 5)
+            elif word3 in (_PH, _TS, _ID, _BP):
+                here = skip_space(data, here + 4)
+            elif word5 in (_NAME, _ARGS):
+                here = skip_space(data, here + 6)
+            elif (word & _TWO) == _S:
+                here = skip_space(data, here + 3)
+            else:
+                here = -1
+                break
+            if byte_at(data, here) != COLON:
+                here = -1
+                break
+            here = skip_space(data, here + 1)
+            character = byte_at(data, here)
+            if word3 == _TS or word4 == _DUR:
+                value, here = nanoseconds_at(data, here)
+                if here < 0:
+                    break
+                if word3 == _TS:
+                    columns[TIME, row] = value
+                    flags |= HAS_TIME
+                else:
+                    columns[DURATION, row] = value
+                    flags |= HAS_DURATION
+            elif word4 == _PID:
+                pid_start, pid_length, here = lane_word(data, here)
+            elif word4 == _TID:
+                tid_start, tid_length, here = lane_word(data, here)
+            elif word5 == _ARGS:
+                if character != OPEN_OBJECT:
+                    here = -1
+                    break
+                args_start = here
+                here, found = scan_arguments(data, here, row, columns)
+                args_end = here
+                flags = (flags & ~_ARGUMENT_BITS) | found
+            elif word3 == _ID:
+                start = here
+                here = integer_end(data, start)
+                number, fits = magnitude(data, start, here)
+                if character == MINUS or not fits:
+                    here = -1
+                    break
+                columns[FLOW, row] = np.int64(number)
+                flags |= HAS_FLOW
+            else:  # a string
+                if character != QUOTE:
+                    here = -1
+                    break
+                start = here
+                here = string_end(data, start + 1)
+                if here < 0:
+                    break
+                here += 1
+                if word5 == _NAME:
+                    name_start, name_length = start, here - start
+                elif word4 == _CAT:
+                    category_start, category_length = start, here - start
+                elif word3 == _PH:
+                    phase = byte_at(data, start + 1)
+                    if here != start + 3 or phase >= 0x7F:
+                        here = -1
+                        break
+            if here < 0:
+                break
+            here = skip_space(data, here)
+            character = byte_at(data, here)
+            here += 1
+            if character == CLOSE_OBJECT:
+                break
+            if character != COMMA:
+                here = -1
+                break
+        if here < 0 or here > end:
+            break
+
+        word_number = intern(
+            data, name_start, name_length, category_start, category_length,
+            name_slots, name_hashes, name_words, names,
+        )  # fmt: skip
+        names += word_number == names
+        name_column[row] = word_number
+        word_number = intern(
+            data, pid_start, pid_length, tid_start, tid_length,
+            lane_slots, lane_hashes, lane_words, lanes,
+        )  # fmt: skip
+        lanes += word_number == lanes
+        lane_column[row] = word_number
+        phases[row] = phase
+        flag_column[row] = flags
+        columns[PLACE, row] = at
+        write_view(data, args_start, args_end, views, row)
+        row += 1
+        at = here
+        between = _AFTER_EVENT
+    state[POSITION], state[BETWEEN], state[ROWS] = at, between, row
+    state[NAMES], state[LANES] = names, lanes
+    return status

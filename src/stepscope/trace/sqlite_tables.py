@@ -1,0 +1,118 @@
+"""Reads columns from an SQLite file of a stranger, whatever tables and columns it has."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import quote
+
+import polars as pl
+
+from stepscope.errors import UnreadableInputError
+
+_ROWS_AT_ONCE = 100_000
+
+
+class SqliteTables:
+    """The plain tables of an SQLite file, opened read-only. A context manager.
+
+    Views, virtual tables and triggers are never used: a file may be made to do harm with them.
+    Names of tables and columns are matched without regard to case, as SQLite does.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        # immutable: no lock, no journal, nothing written beside the file.
+        address = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
+        try:
+            self._connection = sqlite3.connect(address, uri=True)
+            self._connection.execute("PRAGMA trusted_schema = OFF")
+            self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            found = self._connection.execute(
+                "SELECT name FROM sqlite_master"
+                " WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
+            ).fetchall()
+        except sqlite3.Error as error:
+            raise self._unreadable(error) from error
+        self._tables = {name.lower(): name for (name,) in found}
+
+    def __enter__(self) -> SqliteTables:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._connection.close()
+
+    def _unreadable(self, error: sqlite3.Error) -> UnreadableInputError:
+        return UnreadableInputError(
+            f"{self._path}: SQLite cannot read it ({error}); export the report again"
+        )
+
+    def names(self) -> list[str]:
+        """Names of the tables, as the file writes them."""
+        return list(self._tables.values())
+
+    def has(self, table: str) -> bool:
+        """Whether there is such a table."""
+        return table.lower() in self._tables
+
+    def columns(self, table: str) -> set[str]:
+        """Names of a table's columns in lower case; none if there is no such table."""
+        if not self.has(table):
+            return set()
+        rows = self._query(f"PRAGMA table_info({_quoted(self._tables[table.lower()])})")
+        return {str(row[1]).lower() for row in rows}
+
+    def count(self, table: str) -> int:
+        """Number of rows; 0 if there is no such table."""
+        if not self.has(table):
+            return 0
+        name = _quoted(self._tables[table.lower()])
+        return int(str(self._query(f"SELECT count(*) FROM {name}")[0][0]))  # noqa: S608 - quoted
+
+    def read(
+        self, table: str, integers: tuple[str, ...], texts: tuple[str, ...] = ()
+    ) -> pl.DataFrame:
+        """Columns of a table; those that the file does not have are null.
+
+        Args:
+            table: Its name; without such a table the result has no rows.
+            integers: Columns to read as int64.
+            texts: Columns to read as text.
+        """
+        wanted = [(name, "INTEGER") for name in integers] + [(name, "TEXT") for name in texts]
+        schema: dict[str, type[pl.DataType]] = {
+            **dict.fromkeys(integers, pl.Int64),
+            **dict.fromkeys(texts, pl.String),
+        }
+        present = self.columns(table)
+        if not present:
+            return pl.DataFrame(schema=schema)
+        parts = ", ".join(
+            f"CAST({_quoted(name)} AS {kind})" if name.lower() in present else "NULL"
+            for name, kind in wanted
+        )
+        source = _quoted(self._tables[table.lower()])
+        blocks = [pl.DataFrame(schema=schema)]
+        try:
+            cursor = self._connection.execute(f"SELECT {parts} FROM {source}")  # noqa: S608 - quoted
+            while rows := cursor.fetchmany(_ROWS_AT_ONCE):
+                blocks.append(pl.DataFrame(rows, schema=schema, orient="row"))
+        except sqlite3.Error as error:
+            raise self._unreadable(error) from error
+        return pl.concat(blocks)
+
+    def _query(self, sql: str) -> list[tuple[object, ...]]:
+        try:
+            return self._connection.execute(sql).fetchall()
+        except sqlite3.Error as error:
+            raise self._unreadable(error) from error
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

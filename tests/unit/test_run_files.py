@@ -1,0 +1,157 @@
+"""Atomic files, and the append-only file of lines."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from stepscope.run import files
+from stepscope.run.files import LineFile, digest_of, replacing, write_atomically
+
+
+def test_the_old_content_or_the_new_never_a_part(tmp_path):
+    path = tmp_path / "deep" / "file"
+    write_atomically(path, b"old")
+    with pytest.raises(RuntimeError), replacing(path) as temporary:  # noqa: PT012
+        temporary.write_bytes(b"ne")
+        assert path.read_bytes() == b"old"
+        raise RuntimeError
+    assert path.read_bytes() == b"old"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_failed_check_leaves_nothing(tmp_path):
+    def refuse(temporary):
+        raise ValueError(temporary.name)
+
+    with pytest.raises(ValueError, match="file"), replacing(tmp_path / "file", refuse) as temporary:
+        temporary.write_bytes(b"x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_writers_at_the_same_moment_do_not_meet(tmp_path):
+    path = tmp_path / "file"
+    threads = [
+        threading.Thread(target=lambda n=n: write_atomically(path, bytes([n]) * 10_000))
+        for n in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    data = path.read_bytes()
+    assert len(data) == 10_000
+    assert len(set(data)) == 1
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_digest_is_of_the_content(tmp_path):
+    one, two = tmp_path / "1", tmp_path / "2"
+    one.write_bytes(b"a" * 3_000_000)
+    two.write_bytes(b"a" * 3_000_000)
+    assert digest_of(one) == digest_of(two)
+    two.write_bytes(b"a" * 2_999_999 + b"b")
+    assert digest_of(one) != digest_of(two)
+
+
+def test_lines_are_on_the_disk_at_once(tmp_path):
+    file = LineFile(tmp_path / "lines")
+    for number in range(3):
+        file.write(b"%d\n" % number)
+        assert (tmp_path / "lines").read_bytes().count(b"\n") == number + 1
+    file.close()
+    file.close()
+    file.write(b"late\n")
+    assert file.lost_lines == 1
+    assert file.problem is None
+
+
+def test_a_second_opening_appends(tmp_path):
+    for text in (b"a\n", b"b\n"):
+        file = LineFile(tmp_path / "lines")
+        file.write(text)
+        file.close()
+    assert (tmp_path / "lines").read_bytes() == b"a\nb\n"
+
+
+class FakeClock:
+    def __init__(self):
+        self.now = 0
+
+    def __call__(self):
+        return self.now
+
+
+def test_a_slow_disk_is_written_once_a_second(tmp_path, monkeypatch):
+    clock = FakeClock()
+    writes = []
+    real_write = os.write
+
+    def slow_write(descriptor, data):
+        clock.now += 3_000_000
+        writes.append(data)
+        return real_write(descriptor, data)
+
+    monkeypatch.setattr(files.time, "monotonic_ns", clock)
+    monkeypatch.setattr(files.os, "write", slow_write)
+    file = LineFile(tmp_path / "lines")
+    for number in range(1000):
+        file.write(b"%d\n" % number)
+        clock.now += 5_000_000
+    file.close()
+    assert len(writes) < 12
+    assert (tmp_path / "lines").read_bytes() == b"".join(b"%d\n" % n for n in range(1000))
+
+
+def test_one_slow_write_is_forgiven(tmp_path, monkeypatch):
+    clock = FakeClock()
+    real_write = os.write
+    slow = iter([True, False, False, True, *[False] * 100])
+
+    def sometimes_slow(descriptor, data):
+        clock.now += 9_000_000 if next(slow) else 1000
+        return real_write(descriptor, data)
+
+    monkeypatch.setattr(files.time, "monotonic_ns", clock)
+    monkeypatch.setattr(files.os, "write", sometimes_slow)
+    file = LineFile(tmp_path / "lines")
+    for number in range(50):
+        file.write(b"%d\n" % number)
+        assert (tmp_path / "lines").read_bytes().count(b"\n") == number + 1
+    file.close()
+
+
+def test_a_disk_that_refuses_loses_lines_and_says_so(tmp_path, monkeypatch):
+    def refuse(descriptor, data):
+        raise OSError(28, "No space left on device")
+
+    file = LineFile(tmp_path / "lines")
+    monkeypatch.setattr(files.os, "write", refuse)
+    file.write(b"a\n")
+    file.write(b"b\n")
+    file.close()
+    assert file.lost_lines == 2
+    assert "No space left" in file.problem
+
+
+def test_a_line_cut_off_by_a_full_disk_does_not_spoil_the_next(tmp_path, monkeypatch):
+    real_write = os.write
+    outcomes = iter(["half", "refuse", "whole"])
+
+    def flaky(descriptor, data):
+        outcome = next(outcomes)
+        if outcome == "half":
+            return real_write(descriptor, data[: len(data) // 2])
+        if outcome == "refuse":
+            raise OSError(28, "No space left on device")
+        return real_write(descriptor, data)
+
+    file = LineFile(tmp_path / "lines")
+    monkeypatch.setattr(files.os, "write", flaky)
+    file.write(b"first line\n")
+    file.write(b"second line\n")
+    file.close()
+    assert file.lost_lines == 1
+    assert (tmp_path / "lines").read_bytes().split(b"\n")[1] == b"second line"

@@ -1,0 +1,87 @@
+"""The step record's lines: there and back, and what a killed process leaves."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.run.step_record import StepRecord, decode_step, encode_step, read_steps
+
+wholes = st.integers(0, 2**62)
+optional = st.none() | wholes
+peaks = st.integers(1, 4).flatmap(
+    lambda n: st.tuples(*[st.tuples(*[wholes] * n), st.tuples(*[wholes] * n)])
+)
+records = st.builds(
+    lambda peak, **rest: StepRecord(
+        **rest, peak_allocated_bytes=peak[0], peak_reserved_bytes=peak[1]
+    ),
+    peak=st.just(((), ())) | peaks,
+    step=wholes,
+    start_ns=wholes,
+    dur_ns=wholes,
+    data_wait_ns=wholes,
+    phases=st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), wholes),
+    kind=st.sampled_from(["train", "evaluation", "checkpoint", 'odd "kind"\n']),
+    is_partial=st.booleans(),
+    window=optional,
+    tokens=optional,
+    samples=optional,
+    device_ns=optional,
+)
+
+
+@given(records)
+def test_a_record_survives_the_round_trip(record):
+    line = encode_step(record)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    assert decode_step(line) == record
+
+
+def test_defaults_are_left_out():
+    line = encode_step(StepRecord(3, 10, 20))
+    assert line == b'{"step":3,"start_ns":10,"dur_ns":20,"data_wait_ns":0}\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        (b"[]", "object"),
+        (b'{"step":1,"start_ns":2}', "dur_ns"),
+        (b'{"step":1.5,"start_ns":2,"dur_ns":3}', "1.5"),
+        (b'{"step":true,"start_ns":2,"dur_ns":3}', "True"),
+        (b'{"step":1,"start_ns":2,"dur_ns":3,"phases":4}', "not iterable"),
+        (b'{"step":1,"start_ns":2,"dur_ns":3,"phases":[1]}', "sequence"),
+        (b'{"step":1,"start_ns":2,"dur_ns":3,"peak_allocated_bytes":7}', "not iterable"),
+        (b'{"step":1,"st', "JSON|unexpected end|unclosed"),
+        (b"\xff\xfe", "UTF-8|JSON"),
+    ],
+)
+def test_what_is_no_record_says_why(line, word):
+    with pytest.raises(ValueError, match=word):
+        decode_step(line)
+
+
+def test_a_truncated_last_line_costs_that_line_only(tmp_path):
+    path = tmp_path / "steps.jsonl"
+    lines = [encode_step(StepRecord(n, n, 1)) for n in range(3)]
+    path.write_bytes(b"".join(lines)[:-9])
+    found, problems = read_steps(path)
+    assert [record.step for record in found] == [0, 1]
+    assert len(problems) == 1
+    assert "line 3" in problems[0]
+
+
+def test_a_bad_line_in_the_middle_is_skipped_and_reported(tmp_path):
+    path = tmp_path / "steps.jsonl"
+    good = encode_step(StepRecord(0, 0, 1))
+    path.write_bytes(good + b"\x00\x00\n" + good)
+    found, problems = read_steps(path)
+    assert len(found) == 2
+    assert len(problems) == 1
+
+
+def test_a_missing_file_has_no_records(tmp_path):
+    assert read_steps(tmp_path / "steps.jsonl") == ([], [])
