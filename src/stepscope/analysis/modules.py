@@ -1,0 +1,231 @@
+"""The model's modules: what each costs in the forward, in the backward and when recomputed.
+
+Where the modules come from, the first that the trace has:
+
+1. Python frames of modules (`nn.Module: Linear_0`), as `with_stack` records them. The number tells
+   the instances of a class apart.
+2. `Module Hierarchy` in operators' arguments, as `with_modules` records it for scripted models.
+3. Python frames of functions named `forward`; these are places in the source, not instances.
+
+Definitions
+    A module's place is the path of modules around its call. A call inside the backward
+    (recomputation) belongs to the place at which a module of that name was called in the forward.
+    Every moment of the host's threads, and every piece of GPU work, belongs to the innermost of
+    these around it (for GPU work: around its launch): a call of a module, or a backward operator,
+    which belongs to the module of its forward operator. What has neither belongs to no module.
+    So self times are disjoint and add up; totals are a module's own and those of its children.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from stepscope.analysis.call_tree import nearest_holder
+from stepscope.analysis.module_places import (
+    NOWHERE,
+    Places,
+    places_by_frames,
+    places_by_hierarchy,
+)
+from stepscope.analysis.operator_forest import BoolArray
+from stepscope.analysis.recomputation import EVALUATION, names_matching, nearest_above
+from stepscope.analysis.scope import AnsweredScope, Scope
+from stepscope.analysis.selection import in_steps, select_gpu_work, side_by_side
+from stepscope.trace.calltree import clock_resolution_ns, nest
+from stepscope.trace.intervals import Int64Array
+from stepscope.trace.model import Trace
+from stepscope.trace.schema import Category
+
+PHASES = ("forward", "backward", "recomputed")
+
+MODULES: dict[str, pl.DataType | type[pl.DataType]] = {
+    "module": pl.Int64,  # row number; parents come before their children
+    "parent": pl.Int64,  # null: a root
+    "depth": pl.Int32,
+    "name": pl.String,  # such as "Conv2d_17"
+    "path": pl.String,  # names from the root on, divided by "/"
+    "calls": pl.Int64,  # in the forward; null where the source does not tell calls apart
+    **{
+        f"{phase}_{where}_{what}_ns": pl.Int64
+        for phase in PHASES
+        for where in ("host", "device")
+        for what in ("total", "self")
+    },
+}
+"""Columns of `ModuleReport.table`."""
+
+BY_FRAMES = "module frames (with_stack)"
+BY_HIERARCHY = "module hierarchy (with_modules)"
+BY_FUNCTIONS = "functions named forward (with_stack)"
+NONE = "nothing: record with_stack=True to see modules"
+
+_MODULE_FRAME = r"^nn\.Module: "
+_FORWARD_FRAME = r"\.py\(\d+\): forward$"
+_OUTSIDE = "GPU events of no module"
+
+
+@dataclass(frozen=True)
+class ModuleReport:
+    """What the modules of a scope cost.
+
+    Attributes:
+        table: Columns `MODULES`, as a tree: each module before its children, siblings by cost.
+        scope: What it is about; GPU work of no module counts as left out of the table.
+        source: What the modules were seen by.
+        device_ns: All GPU work of the scope: the roots' device totals, and `unattributed_ns`.
+        unattributed_ns: GPU work of no module: the optimizer, collectives, data, losses outside.
+    """
+
+    table: pl.DataFrame
+    scope: AnsweredScope
+    source: str
+    device_ns: int
+    unattributed_ns: int
+
+
+def analyse_modules(trace: Trace, scope: Scope | None = None) -> ModuleReport:
+    """What the modules of a scope cost on the host and on the devices.
+
+    Raises:
+        UsageError: The scope names what the trace does not have.
+    """
+    work = select_gpu_work(trace, scope)
+    asked = work.scope.asked
+    events = side_by_side(
+        trace,
+        ["event", "name_id", "category", "lane_id", "start_ns", "dur_ns"],
+        ["step", "parent", "forward"],
+    )
+    parent = events["parent"].fill_null(-1).to_numpy()
+    source, places = _places(trace, events, parent)
+
+    # Anchors: what time is hung on. Their phase and their place are known; the rest follows.
+    forward = events["forward"].fill_null(-1).to_numpy()
+    is_call = places.of_event >= 0
+    is_backward = (forward >= 0) & ~is_call
+    call_around = nearest_holder(parent, is_call)
+    place = places.of_event.copy()
+    origin = np.where(is_backward, call_around[forward], -1)
+    place[is_backward] = np.where(
+        origin[is_backward] >= 0, places.of_event[origin[is_backward]], NOWHERE
+    )
+    phase = np.zeros(len(events), np.int8)
+    phase[is_backward] = 1
+    phase[places.in_backward] = 2
+    anchored = is_call | is_backward
+
+    # One cell per phase, place and side: 0 is the host, 1 the device.
+    shape = (len(PHASES), len(places), 2)
+    cells = np.zeros(int(np.prod(shape)), np.int64)
+
+    def cell_of(anchors: Int64Array, side: int) -> Int64Array:
+        cell: Int64Array = (phase[anchors].astype(np.int64) * len(places) + place[anchors]) * 2
+        return cell + side
+
+    calls = np.zeros(len(places), np.int64)
+    rows = np.nonzero(anchored)[0]
+    own = _self_times(events, rows)
+    chosen = in_steps(events["step"], asked)[rows] & (place[rows] >= 0)
+    np.add.at(cells, cell_of(rows[chosen], 0), own[chosen])
+    called = rows[chosen & (phase[rows] == 0)]
+    np.add.at(calls, place[called], 1)
+
+    duration = work.events["dur_ns"].to_numpy()
+    anchor = _anchor_of_work(work.events, nearest_holder(parent, anchored))
+    known = (anchor >= 0) & (place[anchor] >= 0)
+    np.add.at(cells, cell_of(anchor[known], 1), duration[known])
+
+    excluded = dict(work.scope.excluded)
+    if not known.all():
+        excluded[_OUTSIDE] = int((~known).sum())
+    return ModuleReport(
+        _table(places, calls, cells.reshape(shape)),
+        AnsweredScope(asked, work.scope.steps, work.scope.devices, work.scope.events, excluded),
+        source,
+        work.total_ns,
+        int(duration[~known].sum()),
+    )
+
+
+def _places(trace: Trace, events: pl.DataFrame, parent: Int64Array) -> tuple[str, Places]:
+    """The modules' places, from the first source that has any."""
+    name_id = events["name_id"].to_numpy()
+    is_evaluation = names_matching(trace, EVALUATION, Category.CPU_OP)[name_id]
+
+    def of_frames(pattern: str, prefix: str) -> Places:
+        is_frame: BoolArray = names_matching(trace, pattern, Category.PYTHON_FUNCTION)[name_id]
+        frames = np.nonzero(is_frame)[0]
+        in_backward = nearest_above(parent, frames, is_evaluation) >= 0
+        return places_by_frames(trace, name_id, parent, frames, in_backward, prefix)
+
+    places = of_frames(_MODULE_FRAME, "nn.Module: ")
+    if len(places):
+        return BY_FRAMES, places
+    places = places_by_hierarchy(trace, events)
+    if len(places):
+        return BY_HIERARCHY, places
+    places = of_frames(_FORWARD_FRAME, "")
+    return (BY_FUNCTIONS if len(places) else NONE), places
+
+
+def _self_times(events: pl.DataFrame, rows: Int64Array) -> Int64Array:
+    """Duration of each anchor less the union of the anchors inside it."""
+    start = events["start_ns"].to_numpy()[rows]
+    return nest(
+        events["lane_id"].to_numpy()[rows],
+        start,
+        events["dur_ns"].to_numpy()[rows],
+        tolerance_ns=clock_resolution_ns(start),
+    ).self_ns
+
+
+def _anchor_of_work(work: pl.DataFrame, holder: Int64Array) -> Int64Array:
+    """For each piece of GPU work what it hangs on; -1: nothing."""
+    launch = work["launch"].fill_null(-1).to_numpy()
+    operator = work["op"].fill_null(-1).to_numpy()
+    found = np.where(launch >= 0, holder[launch], -1) if len(holder) else launch
+    anchor: Int64Array = np.where((found < 0) & (operator >= 0), holder[operator], found)
+    return anchor
+
+
+def _table(places: Places, calls: Int64Array, self_ns: Int64Array) -> pl.DataFrame:
+    """The modules as a tree, with totals."""
+    if not len(places):
+        return pl.DataFrame(schema=MODULES)
+    total = self_ns.copy()
+    # Places are numbered after their parents, so the last ones are handed up first.
+    for place in range(len(places) - 1, -1, -1):
+        above = places.parent[place]
+        if above >= 0:
+            total[:, above] += total[:, place]
+    children: dict[int, list[int]] = {}
+    for place, above in enumerate(places.parent):
+        children.setdefault(above, []).append(place)
+    cost = total.sum(axis=0)
+    rows: list[list[object]] = []
+    visit: list[tuple[int, int | None, int, str]] = [
+        (place, None, 0, "") for place in _by_cost(children.get(-1, []), cost)[::-1]
+    ]
+    while visit:
+        place, above_row, depth, above_path = visit.pop()
+        path = f"{above_path}/{places.names[place]}" if above_path else places.names[place]
+        row = len(rows)
+        times = [
+            int(values[phase, place, where])
+            for phase in range(len(PHASES))
+            for where in range(2)
+            for values in (total, self_ns)
+        ]
+        count = int(calls[place]) if places.are_calls else None
+        rows.append([row, above_row, depth, places.names[place], path, count, *times])
+        inner = _by_cost(children.get(place, []), cost)
+        visit.extend((child, row, depth + 1, path) for child in inner[::-1])
+    return pl.DataFrame(rows, schema=MODULES, orient="row")
+
+
+def _by_cost(places: list[int], cost: Int64Array) -> list[int]:
+    """Siblings, the most device time first, then the most host time."""
+    return sorted(places, key=lambda place: (-int(cost[place, 1]), -int(cost[place, 0]), place))

@@ -1,0 +1,178 @@
+"""What operators were called with: shapes, types, strides and values, out of their arguments.
+
+Kineto writes `Input Dims`, `Input type`, `Input Strides` and `Concrete Inputs` beside each other in
+an operator's arguments. They are cut out of the JSON text as text, for many operators at once, and
+only distinct ones are parsed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import polars as pl
+
+from stepscope.trace.model import Trace
+
+ITEM_BYTES: dict[str, int] = {
+    "double": 8,
+    "float": 4,
+    "float32": 4,
+    "float64": 8,
+    "half": 2,
+    "float16": 2,
+    "bfloat16": 2,
+    "int": 4,
+    "int32": 4,
+    "long": 8,
+    "long int": 8,
+    "int64": 8,
+    "short": 2,
+    "short int": 2,
+    "int16": 2,
+    "char": 1,
+    "signed char": 1,
+    "unsigned char": 1,
+    "byte": 1,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2fnuz": 1,
+    "complex<float>": 8,
+    "complex<double>": 16,
+    "complexfloat": 8,
+    "complexdouble": 16,
+    "complexhalf": 4,
+}
+"""Size of an element by the names of its type, in lower case, without `c10::`."""
+
+_DIMS = r'"Input [Dd]ims"\s*:\s*(\[[^"}]*)'
+_STRIDES = r'"Input [Ss]trides"\s*:\s*(\[[^"}]*)'
+_TYPES = r'"Input [Tt]ype"\s*:\s*(\[[^\]]*\])'
+_CONCRETE = r'"Concrete Inputs"\s*:\s*(\[(?:\s*"(?:[^"\\]|\\.)*"\s*,?)*\s*\])'
+
+
+def element_bytes(type_name: str) -> int | None:
+    """Size of an element of a type, as the recorder names it; None: not known."""
+    return ITEM_BYTES.get(plain_type(type_name))
+
+
+def plain_type(type_name: str) -> str:
+    """A type's name in lower case without its namespace: "c10::BFloat16" is "bfloat16"."""
+    return type_name.removeprefix("c10::").strip().lower()
+
+
+def operand_columns(args: pl.Expr, *, concrete: bool = False) -> list[pl.Expr]:
+    """Expressions for `dims`, `types` and, where wanted, `concrete`, as compact JSON text."""
+
+    def compact(pattern: str) -> pl.Expr:
+        return (
+            args.str.extract(pattern)
+            .str.replace_all(r"([\[,])\s+", "$1")
+            .str.replace_all(r"\s+(\])", "$1")
+            .str.strip_chars_end(", \n\r\t")
+        )
+
+    columns = [compact(_DIMS).alias("dims"), compact(_TYPES).alias("types")]
+    if concrete:
+        columns.append(args.str.extract(_CONCRETE).alias("concrete"))
+        columns.append(compact(_STRIDES).alias("strides"))
+    return columns
+
+
+def operands(trace: Trace, events: pl.Series, *, concrete: bool = False) -> pl.DataFrame:
+    """What some operators were called with.
+
+    Args:
+        trace: The trace.
+        events: Their event numbers.
+        concrete: Whether values (`Concrete Inputs`) and strides are wanted too.
+
+    Returns:
+        One row per event, in the order given: `event`, `dims`, `types` and, where wanted,
+        `concrete` and `strides`, as JSON text without blanks; null where not recorded.
+    """
+    args = trace.args.select("args").collect().to_series().gather(events)
+    return pl.select(event=events, args=args).select(
+        "event", *operand_columns(pl.col("args"), concrete=concrete)
+    )
+
+
+@dataclass(frozen=True)
+class Call:
+    """One distinct way to call an operator.
+
+    Attributes:
+        name: The operator's.
+        dims: Shape of each operand; of a list of tensors a list of shapes; scalars are [].
+        types: Type of each operand, as recorded.
+        values: Scalars and lists of scalars as text, tensors as "".
+    """
+
+    name: str
+    dims: tuple[Any, ...]
+    types: tuple[str, ...]
+    values: tuple[str, ...]
+
+    def shape(self, index: int) -> tuple[int, ...] | None:
+        """Shape of one operand; None where it is no tensor, or not recorded."""
+        if index >= len(self.dims):
+            return None
+        shape = self.dims[index]
+        if not isinstance(shape, list) or not shape:
+            return None
+        if not all(isinstance(size, int) for size in shape):
+            return None
+        return tuple(shape)
+
+    def type(self, index: int) -> str:
+        """Plain type of one operand; "" where not recorded."""
+        return plain_type(self.types[index]) if index < len(self.types) else ""
+
+    def integers(self, index: int) -> tuple[int, ...] | None:
+        """A scalar list such as "[1, 1]", or one scalar, as integers; None: not recorded."""
+        parsed = self._value(index)
+        items = parsed if isinstance(parsed, list) else [parsed]
+        if not all(isinstance(item, int) and not isinstance(item, bool) for item in items):
+            return None
+        return tuple(items)
+
+    def flag(self, index: int) -> bool | None:
+        """A Boolean; None: not recorded."""
+        parsed = self._value(index)
+        if isinstance(parsed, bool):
+            return parsed
+        return bool(parsed) if isinstance(parsed, int) else None
+
+    def _value(self, index: int) -> Any:
+        if index >= len(self.values) or not self.values[index]:
+            return None
+        text = self.values[index].replace("True", "true").replace("False", "false")
+        try:
+            return orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return None
+
+
+def parse_call(name: str, dims: str | None, types: str | None, concrete: str | None) -> Call | None:
+    """A call from the texts that `operands` gives; None where there are no shapes to be read."""
+    shapes = _list(dims)
+    if shapes is None:
+        return None
+    type_names = tuple(item if isinstance(item, str) else "" for item in _list(types) or [])
+    values = tuple(item if isinstance(item, str) else "" for item in _list(concrete) or [])
+    return Call(name, tuple(shapes), type_names, values)
+
+
+def _list(text: str | None) -> list[Any] | None:
+    if text is None:
+        return None
+    try:
+        parsed = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    return parsed if isinstance(parsed, list) else None

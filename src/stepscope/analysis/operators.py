@@ -1,0 +1,229 @@
+"""Operators: how often, how long on the host, and the GPU work that they launch.
+
+Definitions
+    Host time of an operator is its duration; its self time leaves out the operators inside it.
+    Device time is the sum of the durations of the GPU work launched inside it, in the scope; self:
+    launched with no other operator in between. Work of a CUDA graph belongs to the operator that
+    launched the graph. Busy time is the union instead of the sum, per call of the operator.
+    Totals count only calls that are in no other call of the same row (name, or name, shapes and
+    types), so nothing is counted twice. Self times add up: over all operators, and with the work
+    whose operator is not known, device self time is the sum over all GPU work of the scope.
+    Backward of a forward operator: the evaluation of the autograd nodes that it recorded (totals:
+    and of those recorded by the operators inside it), without recomputation in there.
+    Recomputation: see `recomputation.py`. It is part of the other columns too.
+    A call counts if it begins in a step of the scope; GPU work if it belongs to one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import polars as pl
+
+from stepscope.analysis.operands import operands
+from stepscope.analysis.operator_forest import (
+    BoolArray,
+    DeviceTime,
+    OperatorForest,
+    busy_by_row,
+    hang_device_time,
+    operator_forest,
+    rows_of_work,
+)
+from stepscope.analysis.recomputation import Recomputed, find_recomputed
+from stepscope.analysis.scope import AnsweredScope, Scope
+from stepscope.analysis.selection import in_steps, select_gpu_work
+from stepscope.trace.intervals import Int64Array
+from stepscope.trace.model import Trace
+
+OPERATORS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "name": pl.String,
+    "category": pl.String,  # cpu_op or user_annotation
+    "group": pl.String,  # as the classifier sorts it; null: not sorted
+    "dims": pl.String,  # only by shape: the operands' shapes, as JSON; null: not recorded
+    "types": pl.String,  # only by shape: the operands' types, as JSON
+    "count": pl.Int64,  # calls that begin in the scope
+    "launching": pl.Int64,  # calls that launched GPU work themselves
+    "host_total_ns": pl.Int64,
+    "host_self_ns": pl.Int64,
+    "kernels": pl.Int64,  # pieces of GPU work launched by the operator itself
+    "device_total_ns": pl.Int64,
+    "device_self_ns": pl.Int64,
+    "device_self_busy_ns": pl.Int64,  # union per call
+    "backward_host_ns": pl.Int64,
+    "backward_device_ns": pl.Int64,
+    "recomputed": pl.Int64,  # calls that are recomputation
+    "recomputed_host_ns": pl.Int64,  # self time of these
+    "recomputed_device_ns": pl.Int64,  # self device time of these
+}
+"""Columns of `OperatorReport.table`."""
+
+_NO_OPERATOR = "GPU events whose operator is not known"
+
+
+class By(str, Enum):
+    """What makes one row of the table."""
+
+    NAME = "name"
+    SHAPE = "shape"
+    """Name, shapes and types of the operands."""
+
+
+@dataclass(frozen=True)
+class OperatorReport:
+    """What the operators of a scope cost.
+
+    Attributes:
+        table: One row per name (or per name, shapes and types), columns `OPERATORS`, ordered by
+            device self time, then by host self time.
+        scope: What it is about; GPU work whose operator is not known counts as left out of the
+            table, but not of `device_ns`.
+        device_ns: All GPU work of the scope: the table's `device_self_ns` and `unattributed_ns`.
+        unattributed_ns: GPU work whose operator is not known.
+        recomputed_host_ns: Self time on the host of all recomputation.
+        recomputed_device_ns: GPU work of all recomputation.
+        recomputed_basis: What the recomputation was seen by.
+    """
+
+    table: pl.DataFrame
+    scope: AnsweredScope
+    device_ns: int
+    unattributed_ns: int
+    recomputed_host_ns: int
+    recomputed_device_ns: int
+    recomputed_basis: str
+
+
+def analyse_operators(
+    trace: Trace, scope: Scope | None = None, by: By | str = By.NAME
+) -> OperatorReport:
+    """What the operators of a scope cost on the host and on the devices.
+
+    Args:
+        trace: The trace.
+        scope: Steps, devices and events that count; None: all.
+        by: What makes one row: the name, or also shapes and types.
+
+    Raises:
+        UsageError: The scope names what the trace does not have.
+    """
+    work = select_gpu_work(trace, scope)
+    asked = work.scope.asked
+    forest = operator_forest(trace)
+    device = hang_device_time(forest, work.events)
+    busy = busy_by_row(len(forest), rows_of_work(forest, work.events), work.events)
+    again = find_recomputed(trace, forest)
+    keys = forest.rows.select("name_id")
+    if By(by) is By.SHAPE:
+        shapes = operands(trace, forest.rows["event"]).drop("event").cast(pl.Categorical)
+        keys = pl.concat([keys, shapes], how="horizontal")
+    in_scope = in_steps(forest.rows["step"], asked)
+    columns = _columns(forest, device, again, busy, in_scope, _row_numbers(keys))
+    table = _aggregate(trace, pl.concat([keys, columns], how="horizontal"), keys.columns)
+    excluded = dict(work.scope.excluded)
+    if device.unattributed:
+        excluded[_NO_OPERATOR] = device.unattributed
+    return OperatorReport(
+        table=table,
+        scope=AnsweredScope(
+            asked, work.scope.steps, work.scope.devices, work.scope.events, excluded
+        ),
+        device_ns=work.total_ns,
+        unattributed_ns=device.unattributed_ns,
+        recomputed_host_ns=int(table["recomputed_host_ns"].sum()),
+        recomputed_device_ns=int(table["recomputed_device_ns"].sum()),
+        recomputed_basis=again.basis,
+    )
+
+
+def _columns(
+    forest: OperatorForest,
+    device: DeviceTime,
+    again: Recomputed,
+    busy: Int64Array,
+    in_scope: BoolArray,
+    row_numbers: Int64Array,
+) -> pl.DataFrame:
+    """What each single call adds to the table."""
+    host_self = np.where(in_scope, forest.self_ns, 0)
+    host_total = np.where(in_scope, forest.dur_ns, 0)
+    first = forest.outermost(row_numbers)
+    host_again = np.where(again.rows, host_self, 0)
+    device_again = np.where(again.rows, device.self_ns, 0)
+    backward_host, backward_device = _backward(
+        forest,
+        host_total - forest.with_descendants(host_again),
+        device.total_ns - forest.with_descendants(device_again),
+    )
+    counts = in_scope.astype(np.int64)
+    return pl.DataFrame(
+        {
+            "count": counts,
+            "launching": (device.kernels > 0).astype(np.int64),
+            "host_total_ns": np.where(first, host_total, 0),
+            "host_self_ns": host_self,
+            "kernels": device.kernels,
+            "device_total_ns": np.where(first, device.total_ns, 0),
+            "device_self_ns": device.self_ns,
+            "device_self_busy_ns": busy,
+            "backward_host_ns": np.where(first, backward_host, 0),
+            "backward_device_ns": np.where(first, backward_device, 0),
+            "recomputed": np.where(again.rows, counts, 0),
+            "recomputed_host_ns": host_again,
+            "recomputed_device_ns": device_again,
+        }
+    )
+
+
+def _row_numbers(keys: pl.DataFrame) -> Int64Array:
+    """For each call a number that it shares with the calls of its row of the table."""
+    number = np.zeros(len(keys), np.int64)
+    for key in keys.iter_columns():
+        codes = key.to_physical().cast(pl.Int64).fill_null(-1).to_numpy() + 1
+        number = number * (int(codes.max(initial=0)) + 1) + codes
+    return number
+
+
+def _backward(
+    forest: OperatorForest, host_ns: Int64Array, device_ns: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Cost of the backward of each row and of what is in it."""
+    linked = forest.forward >= 0
+    # Of nodes in each other (the engine's evaluation and the node itself) the outer one counts.
+    # Rows without a link get keys of their own, so that they never hide one another.
+    alone = -2 - np.arange(len(forest), dtype=np.int64)
+    chosen = np.nonzero(linked & forest.outermost(np.where(linked, forest.forward, alone)))[0]
+    results = []
+    for values in (host_ns, device_ns):
+        own = np.zeros(len(forest), np.int64)
+        np.add.at(own, forest.forward[chosen], np.maximum(values[chosen], 0))
+        results.append(forest.with_descendants(own))
+    return results[0], results[1]
+
+
+def _aggregate(trace: Trace, columns: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    values = [column for column in columns.columns if column not in keys]
+    names = trace.names.select("name_id", "name", "category", "group").collect()
+    found = (
+        columns.lazy()
+        .group_by(keys)
+        .agg(pl.col(values).sum())
+        .filter((pl.col("count") > 0) | (pl.col("kernels") > 0) | (pl.col("device_total_ns") > 0))
+        .collect()
+        .join(names, on="name_id", how="left")
+    )
+    for column in ("dims", "types"):
+        text = pl.col(column) if column in found.columns else pl.lit(None)
+        found = found.with_columns(text.cast(pl.String).alias(column))
+    # One name may have two ids, from two words for one category: they are one operator.
+    return (
+        found.group_by("name", "category", "group", "dims", "types")
+        .agg(pl.col(values).sum())
+        .sort(
+            ["device_self_ns", "host_self_ns", "name", "dims"],
+            descending=[True, True, False, False],
+        )
+        .select(pl.col(column).cast(dtype) for column, dtype in OPERATORS.items())
+    )
