@@ -199,7 +199,7 @@ def _choose_steps(
     trace: Trace, steps: tuple[int, ...] | None
 ) -> tuple[pl.DataFrame, tuple[int, int]]:
     """The host steps in question, and the time that they span."""
-    host = trace.host_steps.filter(~pl.col("is_empty"))
+    host = trace.steps.filter(~pl.col("is_empty"))
     if steps is None:
         chosen = host
     else:

@@ -51,6 +51,12 @@ class Changes:
         scaled = np.where(which, _scaled(self.dur_ns, factor), self.dur_ns)
         return Changes(self.graph, scaled, self.delay_ns, self.is_kept)
 
+    def shorten_work(self, dur_ns: Int64Array) -> Changes:
+        """Each piece of GPU work takes no longer than given, one value per node."""
+        shorter = np.minimum(self.dur_ns, np.maximum(dur_ns, 0))
+        dur = np.where(self.graph.is_gpu, shorter, self.dur_ns)
+        return Changes(self.graph, dur, self.delay_ns, self.is_kept)
+
     def scale_host(
         self, moments: Intervals, factor: float = 0.0, lanes: tuple[int, ...] | None = None
     ) -> Changes:
