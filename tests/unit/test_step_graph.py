@@ -33,7 +33,7 @@ class Scale:
 
 def run(programme, scale=Scale(), steps=2, **options):
     """Run a list of (what, microseconds) in every step of a simulated job."""
-    t = GpuTrace(world_size=2, **options)
+    t = GpuTrace(world_size=2, wake_ns=0, **options)
     for _ in range(steps):
         with t.step():
             moment = None

@@ -33,12 +33,17 @@ class EdgeKind(IntEnum):
 
 @dataclass(frozen=True)
 class Edges:
-    """Edges between rows: first those of the GPU work, then those of the pieces."""
+    """Edges between rows: first those of the GPU work, then those of the pieces.
+
+    An edge from the origin has the source -1. It leaves `floor_ns` after the origin: when the work
+    that the device still had to do from before has ended.
+    """
 
     source: Int64Array
     target: Int64Array
     kind: npt.NDArray[np.int8]
     call: Int64Array
+    floor_ns: Int64Array
 
 
 class _Collector:
@@ -57,12 +62,17 @@ class _Collector:
         calls = np.full(len(source), -1, np.int64) if call is None else call
         self._parts.append((source[valid], target[valid], kind, calls[valid]))
 
-    def edges(self) -> Edges:
+    def edges(self, first: Int64Array, floor_ns: Int64Array) -> Edges:
+        """All edges, with those from the origin to `first`."""
+        none = np.full(len(first), -1, np.int64)
+        kinds = [np.full(len(part[0]), part[2], np.int8) for part in self._parts]
+        count = sum(len(part[0]) for part in self._parts)
         return Edges(
-            np.concatenate([part[0] for part in self._parts]).astype(np.int64),
-            np.concatenate([part[1] for part in self._parts]).astype(np.int64),
-            np.concatenate([np.full(len(part[0]), part[2], np.int8) for part in self._parts]),
-            np.concatenate([part[3] for part in self._parts]).astype(np.int64),
+            np.concatenate([*(part[0] for part in self._parts), none]).astype(np.int64),
+            np.concatenate([*(part[1] for part in self._parts), first]).astype(np.int64),
+            np.concatenate([*kinds, np.full(len(first), EdgeKind.ORIGIN, np.int8)]),
+            np.concatenate([*(part[3] for part in self._parts), none]).astype(np.int64),
+            np.concatenate([np.zeros(count, np.int64), floor_ns]),
         )
 
 
@@ -73,6 +83,7 @@ def find_edges(
     handovers: Handovers,
     *,
     main_lane: int,
+    origin_ns: int,
 ) -> Edges:
     """All edges of a graph."""
     found = _Collector()
@@ -114,7 +125,16 @@ def find_edges(
     )
     _add_stream_waits(found, work, resolved)
     _add_inferred_waits(found, work, idle_before)
-    return found.edges()
+    first, floor_ns = _backlog(work, origin_ns)
+    return found.edges(first, floor_ns)
+
+
+def _backlog(work: GpuWork, origin_ns: int) -> tuple[Int64Array, Int64Array]:
+    """First work of streams that were still busy with earlier work, and for how long they were."""
+    first = np.array([row for row, _ in work.streams()], np.int64)
+    busy_until = np.minimum(work.earlier_end_ns[first], work.start_ns[first])
+    busy = busy_until > origin_ns
+    return first[busy], busy_until[busy] - origin_ns
 
 
 def _add_stream_waits(found: _Collector, work: GpuWork, resolved: Resolved) -> None:

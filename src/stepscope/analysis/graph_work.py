@@ -41,6 +41,8 @@ class GpuWork:
         call_start_ns: Its start; for work without one that of the work before it on its stream.
         call_end_ns: Its end.
         issue_ns: When the work left the host; its own start for work without a call.
+        earlier_end_ns: For the first work of each stream the end of the last work before it that is
+            not of these steps; 0: none, and for all other work.
         unlinked: Number of events without a launching call.
         skewed: Number of events whose call is ignored, because it began too late.
     """
@@ -57,6 +59,7 @@ class GpuWork:
     call_start_ns: Int64Array
     call_end_ns: Int64Array
     issue_ns: Int64Array
+    earlier_end_ns: Int64Array
     unlinked: int
     skewed: int
 
@@ -90,6 +93,7 @@ def read_work(trace: Trace, steps: pl.Series | None) -> GpuWork:
         .filter(pl.col("category").is_in(categories))
         .drop("category")
     )
+    everything = work.select("lane_id", "start_ns", "dur_ns")
     if steps is None:
         found = work.with_columns(index=pl.lit(0, pl.Int64)).collect()
     else:
@@ -138,9 +142,27 @@ def read_work(trace: Trace, steps: pl.Series | None) -> GpuWork:
         call_start_ns=_fill_from_before(call_start, linked, lane, start),
         call_end_ns=np.where(linked, call_end, start),
         issue_ns=issue,
+        earlier_end_ns=_earlier_ends(everything, lane, start),
         unlinked=unlinked,
         skewed=int(skewed.sum()),
     )
+
+
+def _earlier_ends(everything: pl.LazyFrame, lane: Int64Array, start: Int64Array) -> Int64Array:
+    """For the first row of each stream the end of what ran on it before; 0: nothing, or no first."""
+    ends = np.zeros(len(lane), np.int64)
+    first = np.nonzero(np.concatenate(([True], lane[1:] != lane[:-1])))[0] if len(lane) else lane
+    firsts = pl.DataFrame({"lane_id": lane[first], "first_ns": start[first], "row": first})
+    before = (
+        everything.with_columns(pl.col("lane_id").cast(pl.Int64))
+        .join(firsts.lazy(), on="lane_id")
+        .filter(pl.col("start_ns") < pl.col("first_ns"))
+        .group_by("row")
+        .agg((pl.col("start_ns") + pl.col("dur_ns")).max().alias("end_ns"))
+        .collect()
+    )
+    ends[before["row"].to_numpy()] = before["end_ns"].to_numpy()
+    return ends
 
 
 def _first_of_call(call: Int64Array, start: Int64Array) -> Int64Array:

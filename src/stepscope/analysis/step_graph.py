@@ -18,7 +18,8 @@ Edges, each with a delay, from the end of one node to the start of another
         streams had been given last before, if that had ended in time. Where nothing else explains
         why work began late, it waits for the work on another stream that ended just before.
     handover: between the main thread and the thread that it hands work to, and back.
-    origin: the beginning of the first step, for what depends on nothing else.
+    origin: the beginning of the first step, for what depends on nothing else; and for the first
+        work of a stream that was still busy with work of earlier steps, the end of that.
 
 Delays
     A node starts at the latest of its predecessors' ends plus the delays. Of the edges into a node
@@ -191,7 +192,7 @@ def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> Step
     cut_times = np.concatenate((resolved.cut_ns, handovers.start_ns, handovers.end_ns, boundaries))
     pieces = cut_into_pieces(active, cut_lanes, cut_times)
     pieces = add_moments(pieces, main_lane, handovers.start_ns)
-    edges = find_edges(pieces, work, resolved, handovers, main_lane=main_lane)
+    edges = find_edges(pieces, work, resolved, handovers, main_lane=main_lane, origin_ns=window[0])
     return _assemble(trace, chosen, window, main_lane, lanes, pieces, work, edges)
 
 
@@ -290,7 +291,7 @@ def _assemble(
     target = place[edges.target]
     forward = source < target
     source, target = source[forward], target[forward]
-    kind, call = edges.kind[forward], edges.call[forward]
+    kind, call, floor = edges.kind[forward], edges.call[forward], edges.floor_ns[forward]
 
     has_edge = np.zeros(number, np.bool_)
     has_edge[target] = True
@@ -299,14 +300,15 @@ def _assemble(
     target = np.concatenate((target, loose))
     kind = np.concatenate((kind, np.full(len(loose), EdgeKind.ORIGIN, np.int8)))
     call = np.concatenate((call, np.full(len(loose), -1, np.int64)))
+    floor = np.concatenate((floor, np.zeros(len(loose), np.int64)))
     by_target = np.argsort(target, kind="stable")
     source, target = source[by_target], target[by_target]
-    kind, call = kind[by_target], call[by_target]
+    kind, call, floor = kind[by_target], call[by_target], floor[by_target]
     first_edge = np.searchsorted(target, np.arange(number + 1))
 
     start, end = start[order], end[order]
-    leaves = np.where(source >= 0, end[source], window[0])
-    delay = settle_delays(start, target, leaves, kind, first_edge)
+    leaves = np.where(source >= 0, end[source], window[0] + floor)
+    delay = settle_delays(start, target, leaves, kind, first_edge) + floor
     node_kind = np.concatenate((work.kind, np.zeros(len(pieces), np.int8)))[order]
     bounds = chosen["start_ns"].to_numpy()
     host_step = np.maximum(np.searchsorted(bounds, pieces.start_ns, side="right") - 1, 0)
