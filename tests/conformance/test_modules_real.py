@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.real_traces import all_names, load_real
+from tests.support.real_traces import NAMES, real_trace
 
 from stepscope.analysis.call_tree import build_call_tree
 from stepscope.analysis.modules import PHASES, analyse_modules
 from stepscope.analysis.operators import analyse_operators
 
 
-@pytest.mark.parametrize("name", all_names())
+@pytest.mark.parametrize("name", NAMES)
 def test_device_time_is_conserved(name):
-    trace = load_real(name)
+    trace = real_trace(name)
     whole = analyse_operators(trace).device_ns
     tree = build_call_tree(trace)
     roots = tree.nodes.filter(tree.nodes["parent"].is_null())
@@ -29,7 +29,7 @@ def test_device_time_is_conserved(name):
 
 def test_a_checkpointed_resnet():
     """Recomputation of the modules is that of the operators; every layer has a backward."""
-    trace = load_real("mi300x_resnet_train/trace.json.gz")
+    trace = real_trace("mi300x_resnet_train/trace.json.gz")
     report = analyse_modules(trace)
     top = report.table.row(0, named=True)
     assert top["name"] == "DistributedDataParallel_0"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
-from tests.support.real_traces import all_names, load_real, path_of
+from tests.support.real_traces import NAMES, real_trace
+from tests.support.traces import trace_path
 
 from stepscope.analysis.operators import OperatorReport, analyse_operators
 from stepscope.analysis.scope import EventChoice, Scope
@@ -17,9 +18,9 @@ On NVIDIA it counts `cudaMemsetAsync`. We count both: 2.3 % and 4.3 % of these o
 """
 
 
-@pytest.mark.parametrize("name", all_names())
+@pytest.mark.parametrize("name", NAMES)
 def test_device_time_is_conserved(name):
-    trace = load_real(name)
+    trace = real_trace(name)
     kinds = pl.concat(
         [trace.events.select("dur_ns").collect(), trace.derived.select("kind", "launch").collect()],
         how="horizontal",
@@ -40,9 +41,9 @@ def test_device_time_is_conserved(name):
 
 def compare(folder: str) -> tuple[OperatorReport, pl.DataFrame]:
     """Ours beside theirs, for operators (not annotations) that launched GPU work themselves."""
-    trace = load_real(f"{folder}/trace.json.gz")
+    trace = real_trace(f"{folder}/trace.json.gz")
     theirs = (
-        pl.read_csv(path_of(f"{folder}/expected_ops_summary.csv"))
+        pl.read_csv(trace_path(f"{folder}/expected_ops_summary.csv"))
         .group_by("name")
         .agg(
             their_ns=pl.col("total_direct_kernel_time_sum").sum() * 1000,
@@ -78,9 +79,9 @@ def test_published_table_of_operators(folder):
 
 def test_published_recomputation():
     """Their `is_recompute` rows are our recomputed calls, name for name."""
-    trace = load_real("mi300x_resnet_train/trace.json.gz")
+    trace = real_trace("mi300x_resnet_train/trace.json.gz")
     theirs = (
-        pl.read_csv(path_of("mi300x_resnet_train/expected_ops_summary.csv"))
+        pl.read_csv(trace_path("mi300x_resnet_train/expected_ops_summary.csv"))
         .filter(pl.col("is_recompute"))
         .select("name", "Count")
     )
@@ -91,7 +92,7 @@ def test_published_recomputation():
 
 def test_what_differs_on_purpose():
     """Fills on AMD are counted, and so is work without a launch: 32 % of the time on this trace."""
-    trace = load_real("mi300x_resnet_train/trace.json.gz")
+    trace = real_trace("mi300x_resnet_train/trace.json.gz")
     events = pl.concat(
         [
             trace.events.select("category", "dur_ns", "name_id").collect(),

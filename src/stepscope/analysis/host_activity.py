@@ -150,7 +150,7 @@ def _rows(trace: Trace, work: pl.DataFrame, launches: Int64Array) -> pl.DataFram
     event = rows["event"].to_numpy()
     is_launch = _among(event, launches)
     op = trace.derived.select("op").collect()["op"].fill_null(-1).to_numpy()
-    waits, pageable = _blocking_copies(names, work, rows)
+    waits, pageable = blocking_copies(names, work, rows)
     state[_among(event, waits) & (state == State.DISPATCH)] = State.SYNCHRONISATION
     state[_among(event, pageable) & (state >= State.SYNCHRONISATION)] = State.PAGEABLE_COPY
     copying = np.unique(op[pageable])
@@ -182,10 +182,19 @@ def _states_of_names(names: pl.DataFrame) -> dict[State, pl.Series]:
     return {state: which.fill_null(value=False) for state, which in none.items()}
 
 
-def _blocking_copies(
+def blocking_copies(
     names: pl.DataFrame, work: pl.DataFrame, rows: pl.DataFrame
 ) -> tuple[Int64Array, Int64Array]:
-    """Calls of copies that hold the host up: those to the host, and those to the device."""
+    """Calls of copies that hold the host up: those to the host, and those to the device.
+
+    Args:
+        names: The table of names.
+        work: GPU work with launch, group and name_id.
+        rows: Calls of the runtime with event and name_id.
+
+    Returns:
+        Sorted numbers of the calling events, of copies to the host and of copies to the device.
+    """
     copies = work.filter(
         pl.col("group").is_in(["host_to_device", "device_to_host"]), pl.col("launch").is_not_null()
     ).select("launch", "group", "name_id")

@@ -22,6 +22,7 @@ from enum import Enum
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.gpu_work import gpu_work
 from stepscope.analysis.operands import operands
 from stepscope.analysis.operator_forest import (
     BoolArray,
@@ -34,7 +35,7 @@ from stepscope.analysis.operator_forest import (
 )
 from stepscope.analysis.recomputation import Recomputed, find_recomputed
 from stepscope.analysis.scope import AnsweredScope, Scope
-from stepscope.analysis.selection import in_steps, select_gpu_work
+from stepscope.analysis.selection import in_steps, leaving_out
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
 
@@ -85,6 +86,7 @@ class OperatorReport:
         recomputed_host_ns: Self time on the host of all recomputation.
         recomputed_device_ns: GPU work of all recomputation.
         recomputed_basis: What the recomputation was seen by.
+        notes: What a reader must know.
     """
 
     table: pl.DataFrame
@@ -94,6 +96,7 @@ class OperatorReport:
     recomputed_host_ns: int
     recomputed_device_ns: int
     recomputed_basis: str
+    notes: tuple[str, ...]
 
 
 def analyse_operators(
@@ -109,11 +112,11 @@ def analyse_operators(
     Raises:
         UsageError: The scope names what the trace does not have.
     """
-    work = select_gpu_work(trace, scope)
-    asked = work.scope.asked
+    work = gpu_work(trace, scope)
+    members, asked = work.members, work.answered.asked
     forest = operator_forest(trace)
-    device = hang_device_time(forest, work.events)
-    busy = busy_by_row(len(forest), rows_of_work(forest, work.events), work.events)
+    device = hang_device_time(forest, members)
+    busy = busy_by_row(len(forest), rows_of_work(forest, members), members)
     again = find_recomputed(trace, forest)
     keys = forest.rows.select("name_id")
     if By(by) is By.SHAPE:
@@ -122,19 +125,15 @@ def analyse_operators(
     in_scope = in_steps(forest.rows["step"], asked)
     columns = _columns(forest, device, again, busy, in_scope, _row_numbers(keys))
     table = _aggregate(trace, pl.concat([keys, columns], how="horizontal"), keys.columns)
-    excluded = dict(work.scope.excluded)
-    if device.unattributed:
-        excluded[_NO_OPERATOR] = device.unattributed
     return OperatorReport(
         table=table,
-        scope=AnsweredScope(
-            asked, work.scope.steps, work.scope.devices, work.scope.events, excluded
-        ),
-        device_ns=work.total_ns,
+        scope=leaving_out(work.answered, **{_NO_OPERATOR: device.unattributed}),
+        device_ns=int(members["dur_ns"].sum()),
         unattributed_ns=device.unattributed_ns,
         recomputed_host_ns=int(table["recomputed_host_ns"].sum()),
         recomputed_device_ns=int(table["recomputed_device_ns"].sum()),
         recomputed_basis=again.basis,
+        notes=work.notes,
     )
 
 

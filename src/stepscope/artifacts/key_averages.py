@@ -1,10 +1,11 @@
 """The table of operators: what each took, summed over the window.
 
 Definitions, per name: *self CPU* is the duration of its calls less what operators, annotations and
-runtime calls inside them cover; *CPU total* is the sum of the calls' durations (a call inside a
-call of the same name counts in both, as in torch's table). *Self device* is the GPU work that the
-operator launched itself, *device total* also what was launched inside it. Memory is what was
-allocated less what was freed, likewise. The self columns add up to the whole.
+runtime calls inside them cover; *CPU total* is the sum of the calls' durations. A call that does
+nothing but call another of the same name is one call with it; any other call inside a call of its
+own name counts in both, as in torch's table. *Self device* is the GPU work that the operator
+launched itself, *device total* also what was launched inside it. Memory is what was allocated less
+what was freed, likewise. The self columns add up to the whole.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import bisect
 import csv
 import dataclasses
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,11 +97,17 @@ def key_averages(window: WindowCalls) -> KeyAverages:
     threads: dict[object, list[Call]] = {}
     for thread, calls in window.threads.items():
         threads[thread] = list(nested(calls, *_KINDS))
+        children = Counter(id(call.parent) for call in threads[thread])
         for call in threads[thread]:
             row = rows.setdefault(call.name, OperatorRow(call.name))
-            row.calls += 1
             row.self_cpu_ns += call.self_ns
-            row.cpu_ns += call.dur_ns
+            parent = call.parent
+            is_redispatch = (
+                parent is not None and parent.name == call.name and children[id(parent)] == 1
+            )
+            if not is_redispatch:
+                row.calls += 1
+                row.cpu_ns += call.dur_ns
             if call.kind == OPERATOR and call.external_id:
                 by_external_id[call.external_id] = call
             if call.kind == RUNTIME and call.correlation:

@@ -99,6 +99,9 @@ class Journal:
                 log.warning(
                     "stepscope: window %d: %s: %s", record.index, artifact.path, artifact.problem
                 )
+        noted = self._windows.get(record.index)
+        if noted is not None:
+            record = dataclasses.replace(record, pause_ns=noted.pause_ns)
         self.add_window(record)
 
     def note(self, where: str, message: str, step: int) -> None:

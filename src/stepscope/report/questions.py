@@ -71,6 +71,55 @@ QUESTIONS: tuple[Question, ...] = (
             "steps": "Steps",
         },
     ),
+    Question(
+        "kernels",
+        "what ran on the GPU: by category and by name, short kernels, sequences, tensor cores",
+        "stepscope.analysis.kernels:kernels",
+        {
+            "groups": "By category",
+            "kernels": "By name",
+            "short": "Short kernels",
+            "sequences": "Sequences that one operator repeats",
+            "tensor_cores": "Matrix kernels and tensor cores",
+            "counters": "Hardware counters",
+        },
+    ),
+    Question(
+        "launches",
+        "how the host feeds the GPU: launch delays, queues, launch-bound stretches, blocking calls",
+        "stepscope.analysis.launches:launches",
+        {
+            "blocking": "Blocking calls",
+            "stretches": "Launch-bound stretches",
+            "delays": "Launching calls",
+            "queues": "Queues",
+            "queue_steps": "Queues by step",
+            "copies": "Copies",
+            "pageable": "Copies to the GPU that hold the host up",
+        },
+    ),
+    Question(
+        "input",
+        "the input pipeline: how long each step waited for its batch, and what that cost",
+        "stepscope.analysis.input_pipeline:input_pipeline",
+        {
+            "steps": "Steps",
+            "sources": "What was waited for",
+            "inside": "What ran inside the waits",
+            "workers": "Threads of the loader",
+        },
+    ),
+    Question(
+        "memory",
+        "allocated and reserved memory over time, the peak, and which operators hold it",
+        "stepscope.analysis.memory_timeline:memory_timeline",
+        {
+            "devices": "Devices",
+            "at_peak": "Held at the peak",
+            "steps": "Steps",
+            "timeline": "Over time",
+        },
+    ),
 )
 """In the order in which they are listed."""
 

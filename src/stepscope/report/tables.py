@@ -275,7 +275,7 @@ def shown(name: str, value: Any, origin_ns: int = 0) -> str:
     if isinstance(value, Enum):
         return str(value.value)
     if isinstance(value, (list, tuple)):
-        return "×".join(shown("", item) for item in value) if value else "–"
+        return ", ".join(shown("", item) for item in value) if value else "–"
     if isinstance(value, dict):
         return ", ".join(f"{key} {shown(str(key), item)}" for key, item in value.items())
     if not isinstance(value, (int, float)):
@@ -293,7 +293,9 @@ def shown(name: str, value: Any, origin_ns: int = 0) -> str:
 
 
 def _is_moment(name: str) -> bool:
-    return name in {"start_ns", "end_ns", "time_ns"} or name.endswith(("_start_ns", "_end_ns"))
+    return name in {"start_ns", "end_ns", "time_ns"} or name.endswith(
+        ("_start_ns", "_end_ns", "_time_ns")
+    )
 
 
 def _is_number(column: pl.Series) -> bool:

@@ -1,0 +1,107 @@
+"""How long the training stands still at the end of a window, against torch's stock handler.
+
+Same work, same process, in turns: torch.profiler with `tensorboard_trace_handler(use_gzip=True)`
+and `key_averages()` in its handler, as guides recommend it, and stepscope with each export mode.
+"Beyond stop" is the pause less what torch itself takes to stop recording.
+
+    python benchmarks/capture_pause.py [--operators 20000] [--rounds 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+import stepscope
+
+CPU = [torch.profiler.ProfilerActivity.CPU]
+
+
+def work(count, tensor):
+    for _ in range(count):
+        tensor.add(1)
+
+
+def stock(count, tensor, directory):
+    """(pause, torch's own part of it) of the stock profiler, in seconds."""
+    write = torch.profiler.tensorboard_trace_handler(directory, use_gzip=True)
+    handler_s = 0.0
+
+    def handler(profiler):
+        nonlocal handler_s
+        started = time.perf_counter()
+        write(profiler)
+        profiler.key_averages().table(sort_by="self_cpu_time_total")
+        handler_s = time.perf_counter() - started
+
+    with torch.profiler.profile(
+        activities=CPU,
+        schedule=torch.profiler.schedule(wait=0, warmup=1, active=1, repeat=1),
+        on_trace_ready=handler,
+    ) as profiler:
+        work(10, tensor)
+        profiler.step()
+        work(count, tensor)
+        started = time.perf_counter()
+        profiler.step()
+        pause_s = time.perf_counter() - started
+    return pause_s, pause_s - handler_s
+
+
+def ours(mode):
+    def run(count, tensor, directory):
+        with stepscope.Profiler(
+            output_dir=directory, wait=0, warmup=1, active=1, activities="cpu", export_mode=mode
+        ) as profiler:
+            work(10, tensor)
+            profiler.step()
+            work(count, tensor)
+            started = time.perf_counter()
+            profiler.step()
+            pause_s = time.perf_counter() - started
+        run_path = profiler.run_path
+        (window,) = stepscope.open_run(run_path).windows
+        assert window.record.state == "complete", window.record.reason
+        return pause_s, window.record.stop_ns / 1e9
+
+    return run
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--operators", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    tensor = torch.ones(4)
+    ways = {
+        "torch: gzip handler + key_averages": stock,
+        "stepscope, export_mode='auto'": ours("auto"),
+        "stepscope, export_mode='fork'": ours("fork"),
+        "stepscope, export_mode='inline'": ours("inline"),
+    }
+    measured = {name: [] for name in ways}
+    for number in range(options.rounds):
+        for name, way in ways.items():
+            with tempfile.TemporaryDirectory() as directory:
+                measured[name].append(way(options.operators, tensor, str(Path(directory))))
+        print(f"round {number + 1} of {options.rounds}", flush=True)
+    reference = statistics.median(pause - stop for pause, stop in measured[next(iter(ways))])
+    print(f"\n{options.operators} operators in the window, medians of {options.rounds} rounds")
+    print(f"{'':38}{'pause':>10}{'stop':>10}{'beyond stop':>13}{'times less':>12}")
+    for name, values in measured.items():
+        pause = statistics.median(pause for pause, _ in values)
+        stop = statistics.median(stop for _, stop in values)
+        beyond = statistics.median(pause - stop for pause, stop in values)
+        print(
+            f"{name:38}{pause * 1000:8.0f}ms{stop * 1000:8.0f}ms{beyond * 1000:11.1f}ms"
+            f"{reference / beyond:11.1f}x"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""What a step pays while no window is open: ratios of step time, medians of interleaved runs.
+
+Three loops take turns in one process, so that they see the same machine: bare, with the profiler
+armed and waiting but without its step record, and with the step record on.
+
+    python benchmarks/capture_step_record.py [--rounds 15] [--steps 100] [--step-ms 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import tempfile
+import time
+
+import stepscope
+
+
+def spin(seconds):
+    """Work that takes a fixed time and does not sleep: sleeping would hide the cost."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
+def bare(steps, seconds, _):
+    moments = [time.perf_counter()]
+    for _ in range(steps):
+        spin(seconds)
+        moments.append(time.perf_counter())
+    return median_step(moments)
+
+
+def median_step(moments):
+    """The median, because on a shared machine a mean measures the neighbours."""
+    return statistics.median(after - before for before, after in itertools.pairwise(moments))
+
+
+def profiled(step_record, phases):
+    def run(steps, seconds, directory):
+        options = {"output_dir": directory, "wait": 10**9, "repeat": 1, "step_record": step_record}
+        with stepscope.Profiler(**options) as profiler:
+            moments = [time.perf_counter()]
+            for _ in range(steps):
+                if phases:
+                    with profiler.phase("forward"):
+                        spin(seconds / 2)
+                    with profiler.phase("backward"):
+                        spin(seconds / 2)
+                else:
+                    spin(seconds)
+                profiler.step()
+                moments.append(time.perf_counter())
+            return median_step(moments)
+
+    return run
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--step-ms", type=float, default=5.0)
+    options = parser.parse_args()
+    loops = {
+        "bare": bare,
+        "armed and waiting, no step record": profiled(False, False),
+        "step record": profiled(True, False),
+        "step record, two phases": profiled(True, True),
+    }
+    ratios = {name: [] for name in loops}
+    with tempfile.TemporaryDirectory() as directory:
+        for _ in range(options.rounds):
+            seconds = {
+                name: loop(options.steps, options.step_ms / 1000, directory)
+                for name, loop in loops.items()
+            }
+            for name in loops:
+                ratios[name].append(seconds[name] / seconds["bare"])
+    print(f"step of {options.step_ms:g} ms, {options.rounds} rounds of {options.steps} steps")
+    print(f"{'':36}{'median ratio':>14}{'lowest':>10}{'highest':>10}")
+    for name, values in ratios.items():
+        median = statistics.median(values)
+        print(f"{name:36}{median:14.4f}{min(values):10.4f}{max(values):10.4f}")
+
+
+if __name__ == "__main__":
+    main()

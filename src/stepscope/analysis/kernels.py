@@ -1,0 +1,274 @@
+"""Kernels: how often each ran, for how long, in what shape, and which of them look wasteful.
+
+Everything that ran on a device is in the table: kernels, copies and fills; their durations add up
+to the `work_ns` of the timeline of the same scope (for steps: of the work that they launched).
+Shares are of that sum. Percentiles are nearest ranks. Occupancy is the recorder's estimate,
+weighted by duration: Σ occupancy·duration / Σ duration.
+
+A kernel is short if it runs for less than 10 µs, or for less time than its launching call took on
+the host (`faster_than_launch`): then launching, not computing, sets the pace.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from stepscope.analysis.gpu_work import GpuWork, gpu_work
+from stepscope.analysis.kernel_sequences import kernel_sequences
+from stepscope.analysis.scope import AnsweredScope, Scope
+from stepscope.analysis.tensor_cores import TensorCoreUse, tensor_core_use
+from stepscope.trace.model import Trace
+from stepscope.trace.schema import Category
+
+SHORT_NS = 10_000
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The GPU work of a scope, by name.
+
+    Attributes:
+        work_ns: Sum of the durations of everything that ran.
+        events: How many pieces of work that were.
+        short_events: Kernels of less than 10 µs.
+        short_ns: What they ran for together.
+        short_share: Their share of all kernels, by number.
+        tensor_core_ns: Time of matrix kernels that show by their names that they use tensor cores.
+        matrix_ns: Time of all matrix kernels: products, convolutions, attention.
+        groups: One row per kind and group: count, total_ns, work_share, mean_ns.
+        kernels: One row per name: kind, group, count, total_ns, work_share, mean_ns, min_ns,
+            p50_ns, p99_ns, max_ns, streams, short (how many ran for less than 10 µs),
+            faster_than_launch, occupancy in percent, registers per thread, shared memory, the
+            most frequent grid and block with the number of different ones, and an event.
+        short: Names by the number of their short kernels.
+        sequences: Sequences of kernels that one operator runs again and again (see
+            `kernel_sequences`).
+        tensor_cores: Matrix kernels by operator, type and shape (see `tensor_cores`).
+        counters: Hardware counters, where the trace has them: range, metric, value.
+        scope: What the answer covers.
+        notes: What a reader must know.
+    """
+
+    work_ns: int
+    events: int
+    short_events: int
+    short_ns: int
+    short_share: float | None
+    tensor_core_ns: int
+    matrix_ns: int
+    groups: pl.DataFrame
+    kernels: pl.DataFrame
+    short: pl.DataFrame
+    sequences: pl.DataFrame
+    tensor_cores: pl.DataFrame
+    counters: pl.DataFrame
+    scope: AnsweredScope
+    notes: tuple[str, ...]
+
+
+def kernels(trace: Trace, scope: Scope | None = None) -> Kernels:
+    """Sum up the GPU work of a scope by name.
+
+    Raises:
+        UsageError: The scope names steps or devices that the trace does not have.
+    """
+    work = gpu_work(trace, scope)
+    rows = _with_flags(trace, work)
+    work_ns = int(rows["dur_ns"].sum())
+    table = _by_name(trace, rows, work_ns)
+    is_kernel = pl.col("category") == Category.KERNEL.value
+    count = rows.filter(is_kernel).height
+    short = rows.filter("is_short")
+    use: TensorCoreUse = tensor_core_use(trace, rows)
+    notes = list(work.notes)
+    if count and not table["registers"].count() and not table["grid"].count():
+        notes.append("the recorder wrote no launch shapes: no grids, blocks, registers, occupancy")
+    return Kernels(
+        work_ns=work_ns,
+        events=len(rows),
+        short_events=len(short),
+        short_ns=int(short["dur_ns"].sum()),
+        short_share=len(short) / count if count else None,
+        tensor_core_ns=use.used_ns,
+        matrix_ns=use.matrix_ns,
+        groups=_by_group(rows, work_ns),
+        kernels=table,
+        short=table.filter(pl.col("short") > 0)
+        .sort("short", "total_ns", descending=True)
+        .select("name", "group", "short", "count", "faster_than_launch", "mean_ns", "total_ns"),
+        sequences=kernel_sequences(trace, rows),
+        tensor_cores=use.table,
+        counters=_counters(trace),
+        scope=work.answered,
+        notes=(*notes, *use.notes),
+    )
+
+
+def _with_flags(trace: Trace, work: GpuWork) -> pl.DataFrame:
+    """The rows of the scope's steps, with what makes a kernel short."""
+    rows = work.members
+    calls = rows["launch"].fill_null(0)
+    call_ns = trace.events.select("dur_ns").collect()["dur_ns"].gather(calls)
+    is_kernel = pl.col("category") == Category.KERNEL.value
+    return rows.with_columns(call_ns=call_ns).with_columns(
+        is_short=is_kernel & (pl.col("dur_ns") < SHORT_NS),
+        is_faster=is_kernel
+        & pl.col("launch").is_not_null()
+        & (pl.col("dur_ns") < pl.col("call_ns")),
+    )
+
+
+def _by_group(rows: pl.DataFrame, work_ns: int) -> pl.DataFrame:
+    total = pl.col("dur_ns").sum()
+    return (
+        rows.group_by("kind", "group")
+        .agg(
+            pl.len().cast(pl.Int64).alias("count"),
+            total.alias("total_ns"),
+            (total / max(1, work_ns)).alias("work_share"),
+            pl.col("dur_ns").mean().round().cast(pl.Int64).alias("mean_ns"),
+        )
+        .sort("total_ns", "group", descending=[True, False])
+    )
+
+
+def _by_name(trace: Trace, rows: pl.DataFrame, work_ns: int) -> pl.DataFrame:
+    total = pl.col("dur_ns").sum()
+    keys = ["name_id", "kind", "group"]
+    table = rows.group_by(keys).agg(
+        pl.len().cast(pl.Int64).alias("count"),
+        total.alias("total_ns"),
+        (total / max(1, work_ns)).alias("work_share"),
+        pl.col("dur_ns").mean().round().cast(pl.Int64).alias("mean_ns"),
+        pl.col("dur_ns").min().alias("min_ns"),
+        pl.col("dur_ns").quantile(0.5, "nearest").cast(pl.Int64).alias("p50_ns"),
+        pl.col("dur_ns").quantile(0.99, "nearest").cast(pl.Int64).alias("p99_ns"),
+        pl.col("dur_ns").max().alias("max_ns"),
+        pl.col("stream").unique().sort().alias("streams"),
+        pl.col("is_short").sum().cast(pl.Int64).alias("short"),
+        pl.col("is_faster").sum().cast(pl.Int64).alias("faster_than_launch"),
+        pl.col("event").first(),
+    )
+    shapes = _launch_shapes(trace, rows)
+    return (
+        table.join(trace.names.select("name_id", "name").collect(), on="name_id", how="left")
+        .join(shapes, on="name_id", how="left")
+        .sort("total_ns", "name", descending=[True, False])
+        .select("name", pl.exclude("name", "name_id", "event"), "event")
+    )
+
+
+def _launch_shapes(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
+    """Per name: registers, shared memory, occupancy, grids and blocks."""
+    kernels = rows.filter(pl.col("category") == Category.KERNEL.value).select(
+        "event", "name_id", "dur_ns"
+    )
+    text = trace.args.filter(pl.col("event").is_in(kernels["event"].implode())).collect()
+    # Arguments differ in their identifiers; what stands from the registers on (or the grid, where
+    # there are none) repeats. So the text is read once per distinct ending, not once per kernel.
+    place = pl.min_horizontal(
+        pl.col("args").str.find('"registers per thread"', literal=True),
+        pl.col("args").str.find('"grid"', literal=True),
+    )
+    endings = (
+        kernels.join(text, on="event")
+        .with_columns(place=place)
+        .filter(pl.col("place").is_not_null())
+        # Polars counts characters here and bytes there, so bytes are cut.
+        .with_columns(ending=pl.col("args").cast(pl.Binary).bin.slice(pl.col("place")))
+        .group_by("name_id", "ending")
+        .agg(pl.len().alias("count"), pl.col("dur_ns").sum())
+        .with_columns(pl.col("ending").cast(pl.String))
+    )
+    number = r"\s*:\s*(-?[\d.]+)"
+    triple = r"\s*:\s*\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\]"
+
+    def extracted(key: str) -> pl.Expr:
+        return pl.col("ending").str.extract(f'"{key}"{number}').cast(pl.Float64, strict=False)
+
+    def shape(key: str) -> pl.Expr:
+        sides = [pl.col("ending").str.extract(f'"{key}"{triple}', n) for n in (1, 2, 3)]
+        return pl.concat_str(*sides, separator="×").alias(key)
+
+    parsed = endings.select(
+        "name_id",
+        "count",
+        "dur_ns",
+        shape("grid"),
+        shape("block"),
+        registers=extracted("registers per thread"),
+        shared_memory_bytes=extracted("shared memory"),
+        occupancy=extracted("est. achieved occupancy %"),
+    )
+    has_occupancy = pl.col("occupancy").is_not_null()
+    weighted = (pl.col("occupancy") * pl.col("dur_ns")).sum()
+    weight = pl.col("dur_ns").filter(has_occupancy).sum()
+
+    return (
+        parsed.group_by("name_id")
+        .agg(
+            pl.when(weight > 0).then(weighted / weight).alias("occupancy"),
+            pl.col("registers").max().cast(pl.Int64),
+            pl.col("shared_memory_bytes").max().cast(pl.Int64),
+        )
+        .join(_most_frequent(parsed, "grid"), on="name_id", how="left")
+        .join(_most_frequent(parsed, "block"), on="name_id", how="left")
+    )
+
+
+def _most_frequent(parsed: pl.DataFrame, column: str) -> pl.DataFrame:
+    """Per name the most frequent value of a column, and how many different ones there are."""
+    return (
+        parsed.drop_nulls(column)
+        .group_by("name_id", column)
+        .agg(pl.col("count").sum())
+        .sort("count", column, descending=[True, False])
+        .group_by("name_id", maintain_order=True)
+        .agg(pl.col(column).first(), pl.len().cast(pl.Int64).alias(f"{column}s"))
+    )
+
+
+def _counters(trace: Trace) -> pl.DataFrame:
+    """Hardware counters: ranges of the device's profiler, and sampled values."""
+    schema = {"range": pl.String, "metric": pl.String, "value": pl.Float64, "event": pl.Int64}
+    names = trace.names.filter(
+        pl.col("raw_category").is_in(["cuda_profiler_range", "hardware_counters"])
+    ).collect()
+    found: list[tuple[str, str, float, int | None]] = []
+    if len(names):
+        ranges = (
+            trace.events.filter(pl.col("name_id").is_in(names["name_id"].implode()))
+            .select("event", "name_id")
+            .join(trace.args, on="event")
+            .join(names.lazy().select("name_id", "name"), on="name_id")
+            .collect()
+        )
+        for event, text, name in ranges.select("event", "args", "name").iter_rows():
+            found += [(name, key, value, event) for key, value in _numbers(text)]
+        samples = (
+            trace.counters.filter(pl.col("name_id").is_in(names["name_id"].implode()))
+            .join(names.lazy().select("name_id", "name"), on="name_id")
+            .select("args", "name")
+            .collect()
+        )
+        for text, name in samples.iter_rows():
+            found += [(name, key, value, None) for key, value in _numbers(text)]
+    return pl.DataFrame(found, schema=schema, orient="row")
+
+
+def _numbers(text: str | None) -> list[tuple[str, float]]:
+    try:
+        values: Any = json.loads(text or "{}")
+    except ValueError:
+        return []
+    if not isinstance(values, dict):
+        return []
+    return [
+        (str(key), float(value))
+        for key, value in values.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    ]

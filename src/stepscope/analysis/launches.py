@@ -1,0 +1,322 @@
+"""Launching and waiting: how the host feeds the device, and where it stops to wait for it.
+
+Definitions
+    launch delay     From the end of the launching call to the start of the work; at least 0. It
+                     holds the time in the queue.
+    launch latency   The same, of work that found its stream and its device idle: what launching
+                     itself costs.
+    launch-bound     A stretch of at least ten pieces of work in a row, each of which ended a gap
+                     of the device although its call had returned only after the gap began: the
+                     host was late for every one of them. It lasts from the first gap to the end
+                     of the last work.
+    blocking call    A call of the runtime that waits for the device (stream, device and event
+                     synchronisation), or a copy that holds the host up: to pageable memory, from
+                     it, or by a call that is not asynchronous. `waited_ns` is the part during
+                     which a device worked; the rest is the call's own cost.
+    place            The outermost operator (`aten::item`, `aten::nonzero`, `aten::to`, …), and
+                     the innermost Python line outside torch where stacks were recorded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from stepscope.analysis.call_places import call_places
+from stepscope.analysis.gpu_work import gpu_work
+from stepscope.analysis.host_activity import blocking_copies
+from stepscope.analysis.queues import queue_lengths
+from stepscope.analysis.scope import AnsweredScope, Scope
+from stepscope.trace import intervals
+from stepscope.trace.model import Trace
+from stepscope.trace.schema import Category
+
+SHORTEST_STRETCH = 10
+MOST_STRETCHES = 30
+MOST_PLACES = 100
+
+
+@dataclass(frozen=True)
+class Launches:
+    """How the host feeds and awaits the devices of a scope.
+
+    Attributes:
+        launched: Pieces of work whose launching call is known.
+        median_delay_ns: Median launch delay; None without linked work.
+        median_latency_ns: Median launch latency; None where no work found its stream idle.
+        launch_bound_ns: Length of all launch-bound stretches.
+        blocking_calls: Number of blocking calls.
+        blocking_ns: Their time on the host, over all threads.
+        pageable_bytes: Copied to the device from pageable memory, or by calls that are not
+            asynchronous; None where there is none, or the recorder wrote no sizes.
+        delays: One row per launching call's name: count, and mean, p50, p99 and max of the delay;
+            mean_call_ns on the host.
+        queues: One row per stream (see `queues`).
+        queue_steps: The same per host step.
+        stretches: The launch-bound stretches, the longest first: device, step, start_ns, dur_ns,
+            idle_ns in it, work (pieces), median_work_ns, the first piece's operator and event.
+        blocking: Blocking calls by name and place: call, operator, frame, count, total_ns,
+            waited_ns, longest_ns, and the longest one's event.
+        copies: Copies by direction and memory: count, bytes, device_ns, bandwidth in GB/s.
+        pageable: Copies to the device that hold the host up, by place: count, bytes, device_ns,
+            call_ns, and an event.
+        scope: What the answer covers.
+        notes: What a reader must know.
+    """
+
+    launched: int
+    median_delay_ns: int | None
+    median_latency_ns: int | None
+    launch_bound_ns: int
+    blocking_calls: int
+    blocking_ns: int
+    pageable_bytes: int | None
+    delays: pl.DataFrame
+    queues: pl.DataFrame
+    queue_steps: pl.DataFrame
+    stretches: pl.DataFrame
+    blocking: pl.DataFrame
+    copies: pl.DataFrame
+    pageable: pl.DataFrame
+    scope: AnsweredScope
+    notes: tuple[str, ...]
+
+
+def launches(trace: Trace, scope: Scope | None = None) -> Launches:
+    """Look at the launches and the waits of a scope.
+
+    Raises:
+        UsageError: The scope names steps or devices that the trace does not have.
+    """
+    work = gpu_work(trace, scope)
+    all_work = _with_calls(trace, work.table)
+    linked = all_work.filter(work.in_steps).filter(pl.col("launch").is_not_null())
+    queues, queue_steps = queue_lengths(trace, linked)
+    if work.answered.asked.steps is not None:
+        queue_steps = queue_steps.filter(pl.col("step").is_in(list(work.answered.steps)))
+    stretches = _stretches(trace, all_work, work.in_steps)
+    blocking = _blocking(trace, all_work, work.answered)
+    copies, pageable = _copies(trace, all_work.filter(work.in_steps))
+    notes = list(work.notes)
+    missing = int(all_work.filter(work.in_steps)["launch"].is_null().sum())
+    if missing:
+        notes.append(f"{missing:,} pieces of GPU work have no recorded launch and are left out")
+    return Launches(
+        launched=len(linked),
+        median_delay_ns=_rounded(linked["delay_ns"].median()),
+        median_latency_ns=_rounded(
+            linked.filter(pl.col("returned_ns") >= pl.col("free_ns"))["delay_ns"].median()
+        ),
+        launch_bound_ns=int(stretches["dur_ns"].sum()),
+        blocking_calls=int(blocking["count"].sum()),
+        blocking_ns=int(blocking["total_ns"].sum()),
+        pageable_bytes=int(pageable["bytes"].sum()) if pageable["bytes"].count() else None,
+        delays=_delays(trace, linked),
+        queues=queues,
+        queue_steps=queue_steps,
+        stretches=stretches.head(MOST_STRETCHES),
+        blocking=blocking.head(MOST_PLACES),
+        copies=copies,
+        pageable=pageable,
+        scope=work.answered,
+        notes=tuple(notes),
+    )
+
+
+def _rounded(value: object) -> int | None:
+    return round(value) if isinstance(value, (int, float)) else None
+
+
+def _with_calls(trace: Trace, table: pl.DataFrame) -> pl.DataFrame:
+    """GPU work with its call's name and times, its delay, and when its device was free."""
+    calls = trace.events.select("name_id", "start_ns", "dur_ns").collect()
+    rows = table["launch"].fill_null(0)
+    known = pl.col("launch").is_not_null()
+    mine = calls[rows].select(
+        call_id="name_id",
+        called_ns="start_ns",
+        call_ns="dur_ns",
+    )
+    before = [
+        np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(ends)[:-1]))
+        for ends in (
+            part["end_ns"].to_numpy() for _, part in table.group_by(["device"], maintain_order=True)
+        )
+    ]
+    free = np.concatenate(before) if before else np.zeros(0, np.int64)
+    return (
+        pl.concat([table, mine], how="horizontal")
+        .with_columns(
+            *(
+                pl.when(known).then(name).alias(name)
+                for name in ("call_id", "called_ns", "call_ns")
+            ),
+            free_ns=pl.Series(free),
+        )
+        .with_columns(returned_ns=pl.col("called_ns") + pl.col("call_ns"))
+        .with_columns(delay_ns=(pl.col("start_ns") - pl.col("returned_ns")).clip(lower_bound=0))
+    )
+
+
+def _delays(trace: Trace, linked: pl.DataFrame) -> pl.DataFrame:
+    delay = pl.col("delay_ns")
+    return (
+        linked.group_by("call_id")
+        .agg(
+            pl.len().cast(pl.Int64).alias("count"),
+            delay.mean().round().cast(pl.Int64).alias("mean_delay_ns"),
+            delay.quantile(0.5, "nearest").cast(pl.Int64).alias("p50_delay_ns"),
+            delay.quantile(0.99, "nearest").cast(pl.Int64).alias("p99_delay_ns"),
+            delay.max().alias("max_delay_ns"),
+            pl.col("call_ns").mean().round().cast(pl.Int64).alias("mean_call_ns"),
+            pl.col("call_ns").sum().alias("total_call_ns"),
+        )
+        .join(trace.names.select("name_id", call="name").collect(), left_on="call_id",
+              right_on="name_id", how="left")
+        .sort("count", "call", descending=[True, False])
+        .select("call", pl.exclude("call", "call_id"))
+    )  # fmt: skip
+
+
+def _stretches(trace: Trace, work: pl.DataFrame, in_steps: pl.Series) -> pl.DataFrame:
+    """Runs of work for each of which the host was late."""
+    late = (
+        (pl.col("start_ns") > pl.col("free_ns"))
+        & (pl.col("returned_ns") > pl.col("free_ns"))
+        & pl.col("launch").is_not_null()
+    ).fill_null(value=False)
+    rows = (
+        work.with_columns(late=late & in_steps)
+        .filter(pl.col("dur_ns") > 0)
+        # The very first work of a device has nothing before it that a gap could begin with.
+        .with_columns(late=pl.col("late") & (pl.col("free_ns") > np.iinfo(np.int64).min))
+        .with_columns(run=(pl.col("late") != pl.col("late").shift(1)).cum_sum().over("device"))
+        .filter("late")
+    )
+    found = (
+        rows.group_by("device", "run", maintain_order=True)
+        .agg(
+            pl.len().cast(pl.Int64).alias("work"),
+            pl.col("step").first(),
+            pl.col("free_ns").first().alias("start_ns"),
+            pl.col("end_ns").max(),
+            (pl.col("start_ns") - pl.col("free_ns")).sum().alias("idle_ns"),
+            pl.col("dur_ns").median().round().cast(pl.Int64).alias("median_work_ns"),
+            pl.col("event").first(),
+            pl.col("op").first(),
+        )
+        .filter(pl.col("work") >= SHORTEST_STRETCH)
+        .with_columns(dur_ns=pl.col("end_ns") - pl.col("start_ns"))
+        .sort("dur_ns", "start_ns", descending=[True, False])
+    )
+    names = _names_of(trace, found["op"])
+    return found.select(
+        "device", "step", "start_ns", "dur_ns", "idle_ns", "work", "median_work_ns",
+        names.alias("operator"), "event",
+    )  # fmt: skip
+
+
+def _known_sum(name: str) -> pl.Expr:
+    """Sum of what is known; null where nothing is."""
+    column = pl.col(name)
+    return pl.when(column.count() > 0).then(column.sum()).alias(name)
+
+
+def _names_of(trace: Trace, events: pl.Series) -> pl.Series:
+    """Names of events; null for null."""
+    if events.is_empty():
+        return pl.Series([], dtype=pl.String)
+    ids = trace.events.select("name_id").collect()["name_id"].gather(events.fill_null(0))
+    names = trace.names.select("name").collect()["name"].gather(ids)
+    return pl.select(pl.when(events.is_not_null()).then(names)).to_series()
+
+
+def _blocking(trace: Trace, work: pl.DataFrame, answered: AnsweredScope) -> pl.DataFrame:
+    """Blocking calls of the scope's steps, on any thread, by name and place."""
+    names = trace.names.collect()
+    is_call = pl.col("category").is_in([Category.RUNTIME.value, Category.DRIVER.value])
+    calls = trace.events.filter(is_call).select("event", "name_id", "start_ns", "dur_ns").collect()
+    down, up = blocking_copies(names, work, calls)
+    waiting = names.filter(is_call, pl.col("group") == "sync")["name_id"]
+    blocking = calls.filter(
+        pl.col("name_id").is_in(waiting.implode())
+        | pl.col("event").is_in(np.concatenate((down, up)))
+    )
+    if answered.asked.steps is not None:
+        step = trace.derived.select("step").collect()["step"].gather(blocking["event"])
+        blocking = blocking.filter(step.is_in(list(answered.steps)).fill_null(value=False))
+    starts = blocking["start_ns"].to_numpy()
+    ends = starts + blocking["dur_ns"].to_numpy()
+    busy = intervals.merge(work["start_ns"].to_numpy(), work["end_ns"].to_numpy())
+    placed = pl.concat(
+        [
+            blocking,
+            call_places(trace, blocking["event"]).drop("event"),
+            pl.DataFrame({"waited_ns": intervals.covered(busy, starts, ends)}),
+        ],
+        how="horizontal",
+    ).join(names.select("name_id", call="name"), on="name_id")
+    return (
+        placed.group_by("call", "operator", "frame")
+        .agg(
+            pl.len().cast(pl.Int64).alias("count"),
+            pl.col("dur_ns").sum().alias("total_ns"),
+            pl.col("waited_ns").sum(),
+            pl.col("dur_ns").max().alias("longest_ns"),
+            pl.col("event").sort_by("dur_ns").last(),
+        )
+        .sort("total_ns", "call", "operator", "frame", descending=[True, False, False, False])
+        .select(
+            "call", "operator", "frame", "count", "total_ns", "waited_ns", "longest_ns", "event"
+        )
+    )
+
+
+def _copies(trace: Trace, work: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Copies by direction and memory, and those to the device that hold the host up."""
+    names = trace.names.collect()
+    copies = work.filter(pl.col("kind").cast(pl.String) == "memcpy")
+    named = copies.join(names.select("name_id", "name"), on="name_id", how="left")
+    table = (
+        named.group_by("group", "name")
+        .agg(
+            pl.len().cast(pl.Int64).alias("count"),
+            _known_sum("bytes"),
+            pl.col("dur_ns").sum().alias("device_ns"),
+            pl.col("dur_ns").filter(pl.col("bytes").is_not_null()).sum().alias("measured_ns"),
+        )
+        .sort("device_ns", "name", descending=[True, False])
+        .select(
+            "group",
+            "name",
+            "count",
+            "bytes",
+            "device_ns",
+            pl.when(pl.col("measured_ns") > 0)
+            .then(pl.col("bytes") / pl.col("measured_ns"))
+            .alias("gigabytes_per_second"),
+        )
+    )
+    calls = (
+        trace.events.filter(pl.col("event").is_in(copies["launch"].drop_nulls().implode()))
+        .select("event", "name_id")
+        .collect()
+    )
+    _, up = blocking_copies(names, work, calls)
+    held = copies.filter(pl.col("launch").is_in(up))
+    places = call_places(trace, held["launch"]).drop("event")
+    pageable = (
+        pl.concat([held, places], how="horizontal")
+        .group_by("operator", "frame")
+        .agg(
+            pl.len().cast(pl.Int64).alias("count"),
+            _known_sum("bytes"),
+            pl.col("dur_ns").sum().alias("device_ns"),
+            pl.col("call_ns").sum(),
+            pl.col("event").sort_by("dur_ns").last(),
+        )
+        .sort("bytes", "operator", "frame", descending=[True, False, False])
+    )
+    return table, pageable

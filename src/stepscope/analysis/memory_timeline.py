@@ -1,0 +1,383 @@
+"""Memory as the trace tells it: allocated and reserved over time, the peak, and who holds it.
+
+Definitions
+    The recorder writes a `[memory]` instant for each allocation and each free (profile_memory=True)
+    with its signed size and the allocator's totals after it.
+    allocated   Bytes in tensors; reserved: bytes that the caching allocator holds of the device.
+    peak        The greatest total of allocated bytes; the first moment of it.
+    at the peak Allocations of the window that are still live at the peak, by the operator that
+                made them. What was allocated before the window is listed as such: together they
+                are the peak, byte for byte.
+    Files without totals (before 2022) are summed up from zero: then everything is relative to the
+    window's start, and a note says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.analysis.call_places import call_places
+from stepscope.analysis.gpu_work import NO_STEPS, check_steps
+from stepscope.analysis.scope import AnsweredScope, Scope
+from stepscope.errors import UsageError
+from stepscope.trace.intervals import Int64Array
+from stepscope.trace.model import Trace
+from stepscope.trace.schema import Category
+from stepscope.trace.steps import step_at
+
+MOST_POINTS = 1000
+"""Points of the curve; each is the maximum of its stretch of time, so that peaks survive."""
+MOST_AT_PEAK = 50
+BEFORE_WINDOW = "allocated before the window"
+NO_OPERATOR = "outside operators"
+_CPU = 0
+
+
+@dataclass(frozen=True)
+class MemoryTimeline:
+    """Memory over time.
+
+    Attributes:
+        peak_allocated_bytes: Greatest of all devices' peaks; GPUs first: that of the CPU only
+            where no GPU has any event. None without events.
+        peak_reserved_bytes: Likewise.
+        devices: One row per device (`kind` "gpu" or "cpu"): events, allocations, frees, first and
+            last allocated_bytes, peak_allocated_bytes with peak_ns and peak_step,
+            peak_reserved_bytes, capacity_bytes where the file tells it, peak_share of it (of
+            reserved bytes), times that the reserve grew and shrank.
+        steps: Per device and host step: allocations, allocated bytes in all, start, end and peak of
+            allocated bytes, peak of reserved bytes, times that the reserve grew and shrank.
+        at_peak: Per device the operators that hold memory at the peak: operator (outermost) and
+            inner operator, frame, allocations, live_bytes, peak_share.
+        timeline: The curves: kind, device, time_ns, allocated_bytes, reserved_bytes.
+        scope: What the answer covers; its events are the instants.
+        notes: What a reader must know.
+    """
+
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    devices: pl.DataFrame
+    steps: pl.DataFrame
+    at_peak: pl.DataFrame
+    timeline: pl.DataFrame
+    scope: AnsweredScope
+    notes: tuple[str, ...]
+
+
+def memory_timeline(trace: Trace, scope: Scope | None = None) -> MemoryTimeline:
+    """Follow the memory.
+
+    Raises:
+        UsageError: The scope names steps or devices that the trace does not have.
+    """
+    asked = scope or Scope()
+    covered = check_steps(trace, asked)
+    every, notes = _instants(trace)
+    mine, excluded = _select(trace, every, asked)
+    keys = ["kind", "device"]
+    rows = mine.group_by(keys, maintain_order=True)
+    devices = _devices(trace, mine)
+    places = [_at_peak(trace, part) for _, part in rows]
+    curves = [_curve(part) for _, part in rows]
+    shown = devices.filter(pl.col("kind") == "gpu") if "gpu" in devices["kind"] else devices
+    if trace.steps.is_empty():
+        notes.append(NO_STEPS)
+    if every.is_empty():
+        notes.append("no memory events: record with profile_memory=True")
+    return MemoryTimeline(
+        peak_allocated_bytes=_greatest(shown["peak_allocated_bytes"]),
+        peak_reserved_bytes=_greatest(shown["peak_reserved_bytes"]),
+        devices=devices,
+        steps=_steps(mine),
+        at_peak=pl.concat(places) if places else pl.DataFrame(schema=_AT_PEAK),
+        timeline=pl.concat(curves) if curves else pl.DataFrame(schema=_CURVE),
+        scope=AnsweredScope(
+            asked,
+            covered,
+            tuple(mine.filter(pl.col("kind") == "gpu")["device"].unique().sort().to_list()),
+            len(mine),
+            excluded,
+        ),
+        notes=tuple(notes),
+    )
+
+
+_AT_PEAK: dict[str, pl.DataType | type[pl.DataType]] = {
+    "kind": pl.String,
+    "device": pl.Int64,
+    "operator": pl.String,
+    "inner_operator": pl.String,
+    "frame": pl.String,
+    "allocations": pl.Int64,
+    "live_bytes": pl.Int64,
+    "peak_share": pl.Float64,
+}
+_CURVE: dict[str, pl.DataType | type[pl.DataType]] = {
+    "kind": pl.String,
+    "device": pl.Int64,
+    "time_ns": pl.Int64,
+    "allocated_bytes": pl.Int64,
+    "reserved_bytes": pl.Int64,
+}
+
+
+def _greatest(column: pl.Series) -> int | None:
+    value = column.max()
+    return int(value) if isinstance(value, int) else None
+
+
+def _number(key: str) -> pl.Expr:
+    return (
+        pl.col("args").str.extract(rf'"{key}"\s*:\s*(-?\d{{1,19}})\b').cast(pl.Int64, strict=False)
+    )
+
+
+def _instants(trace: Trace) -> tuple[pl.DataFrame, list[str]]:
+    """One row per memory event in order of time, with totals after it, and notes."""
+    names = trace.names.filter(pl.col("name") == "[memory]").select("name_id").collect()["name_id"]
+    rows = (
+        trace.instants.filter(pl.col("name_id").is_in(names.implode()))
+        .select(
+            "lane_id",
+            "time_ns",
+            change_bytes=_number("Bytes"),
+            address=_number("Addr"),
+            allocated_bytes=_number("Total Allocated"),
+            reserved_bytes=_number("Total Reserved"),
+            device=_number("Device Id"),
+            device_type=_number("Device Type"),
+        )
+        .collect()
+        .drop_nulls("change_bytes")
+        .with_row_index("row")
+        .sort("time_ns", "row")
+    )
+    kind = pl.when(pl.col("device_type") == _CPU).then(pl.lit("cpu")).otherwise(pl.lit("gpu"))
+    rows = rows.with_columns(kind=kind, device=pl.col("device").fill_null(0)).sort(
+        "kind", "device", "time_ns", "row", descending=[True, False, False, False]
+    )
+    notes: list[str] = []
+    if rows["allocated_bytes"].null_count():
+        notes.append("the file has no totals: bytes are relative to the start of the window")
+        running = pl.col("change_bytes").cum_sum().over("kind", "device")
+        rows = rows.with_columns(allocated_bytes=pl.col("allocated_bytes").fill_null(running))
+    steps = trace.steps
+    index = step_at(steps, rows["time_ns"].to_numpy())
+    numbers = steps["step"].to_numpy() if len(steps) else np.zeros(1, np.int32)
+    step = pl.Series(numbers[np.maximum(index, 0)]).cast(pl.Int32)
+    grew = pl.col("reserved_bytes") - pl.col("reserved_bytes").shift(1).over("kind", "device")
+    return (
+        rows.with_columns(step=pl.select(pl.when(pl.Series(index >= 0)).then(step)).to_series())
+        .with_columns(reserve_change=grew.fill_null(0))
+        .with_columns(before_bytes=pl.col("allocated_bytes") - pl.col("change_bytes")),
+        notes,
+    )
+
+
+def _select(trace: Trace, rows: pl.DataFrame, asked: Scope) -> tuple[pl.DataFrame, dict[str, int]]:
+    excluded: dict[str, int] = {}
+    if asked.devices is not None:
+        known = rows.filter(pl.col("kind") == "gpu")["device"].unique().to_list()
+        for device in asked.devices:
+            if device not in known:
+                raise UsageError(f"{trace.path}: no memory events on device {device}")
+        kept = rows.filter(pl.col("kind") == "gpu", pl.col("device").is_in(list(asked.devices)))
+        excluded["memory events of other devices"] = len(rows) - len(kept)
+        rows = kept
+    if asked.steps is not None:
+        kept = rows.filter(pl.col("step").is_in(list(asked.steps)))
+        excluded["memory events of other steps or of none"] = len(rows) - len(kept)
+        rows = kept
+    return rows, {reason: count for reason, count in excluded.items() if count}
+
+
+def _counts() -> list[pl.Expr]:
+    change = pl.col("change_bytes")
+    return [
+        (change > 0).sum().cast(pl.Int64).alias("allocations"),
+        (change < 0).sum().cast(pl.Int64).alias("frees"),
+        change.filter(change > 0).sum().alias("requested_bytes"),
+        (pl.col("reserve_change") > 0).sum().cast(pl.Int64).alias("reserve_grew"),
+        (pl.col("reserve_change") < 0).sum().cast(pl.Int64).alias("reserve_shrank"),
+    ]
+
+
+def _peak() -> pl.Expr:
+    """The greatest total; of a window that only frees, what it began with."""
+    return pl.max_horizontal(pl.col("allocated_bytes").max(), pl.col("before_bytes").first())
+
+
+def _devices(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
+    at = pl.col("allocated_bytes").arg_max()
+    capacity = trace.devices.select(
+        kind=pl.lit("gpu"),
+        device=pl.col("device").cast(pl.Int64),
+        capacity_bytes="total_memory_bytes",
+    )
+    table = (
+        rows.group_by("kind", "device", maintain_order=True)
+        .agg(
+            pl.len().cast(pl.Int64).alias("events"),
+            *_counts(),
+            pl.col("before_bytes").first().alias("first_bytes"),
+            pl.col("allocated_bytes").last().alias("last_bytes"),
+            _peak().alias("peak_allocated_bytes"),
+            pl.col("time_ns").get(at).alias("peak_time_ns"),
+            pl.col("step").get(at).alias("peak_step"),
+            pl.col("reserved_bytes").max().alias("peak_reserved_bytes"),
+        )
+        .join(capacity, on=["kind", "device"], how="left", maintain_order="left")
+    )
+    used = pl.max_horizontal("peak_reserved_bytes", "peak_allocated_bytes")
+    return table.with_columns(
+        peak_share=pl.when(pl.col("capacity_bytes") > 0).then(used / pl.col("capacity_bytes"))
+    )
+
+
+def _steps(rows: pl.DataFrame) -> pl.DataFrame:
+    return (
+        rows.filter(pl.col("step").is_not_null())
+        .group_by("kind", "device", "step", maintain_order=True)
+        .agg(
+            *_counts(),
+            pl.col("before_bytes").first().alias("start_bytes"),
+            pl.col("allocated_bytes").last().alias("end_bytes"),
+            _peak().alias("peak_allocated_bytes"),
+            pl.col("reserved_bytes").max().alias("peak_reserved_bytes"),
+        )
+    )
+
+
+def _curve(rows: pl.DataFrame) -> pl.DataFrame:
+    """At most 1000 points; each has the greatest values of its stretch, at its end."""
+    first, last = int(rows["time_ns"][0]), int(rows["time_ns"][-1])
+    width = max(1, -(-(last - first + 1) // MOST_POINTS))
+    return (
+        rows.group_by("kind", "device", (pl.col("time_ns") - first) // width, maintain_order=True)
+        .agg(
+            pl.col("time_ns").last().alias("last_ns"),
+            pl.col("allocated_bytes", "reserved_bytes").max(),
+        )
+        .select("kind", "device", "last_ns", "allocated_bytes", "reserved_bytes")
+        .rename({"last_ns": "time_ns"})
+        .select(pl.col(name).cast(dtype) for name, dtype in _CURVE.items())
+    )
+
+
+def _at_peak(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
+    """Which operators hold the memory of one device at its peak."""
+    place = rows["allocated_bytes"].arg_max() or 0
+    peak = int(rows["allocated_bytes"][place])
+    at_start = int(rows["before_bytes"][0])
+    if at_start > peak:  # the window only frees: its peak is what it began with
+        place, peak = -1, at_start
+    until = rows.with_row_index("order")
+    # An address is freed by the next event on it; what is not freed by the peak is live there.
+    freed = pl.col("order").shift(-1).over("address")
+    live = until.with_columns(freed=freed).filter(
+        pl.col("change_bytes") > 0,
+        pl.col("order") <= place,
+        pl.col("freed").is_null() | (pl.col("freed") > place),
+    )
+    inner = _operator_at(trace, live["lane_id"].to_numpy(), live["time_ns"].to_numpy())
+    named = _named_places(trace, inner)
+    held = (
+        pl.concat([live.select("change_bytes"), named], how="horizontal")
+        .group_by("operator", "inner_operator", "frame")
+        .agg(
+            pl.len().cast(pl.Int64).alias("allocations"),
+            pl.col("change_bytes").sum().alias("live_bytes"),
+        )
+        .sort("live_bytes", "operator", "inner_operator", descending=[True, False, False])
+    )
+    rest = peak - int(live["change_bytes"].sum())
+    before = pl.DataFrame(
+        {
+            "operator": [BEFORE_WINDOW],
+            "inner_operator": [None],
+            "frame": [None],
+            "allocations": [None],
+            "live_bytes": [rest],
+        },
+        schema={name: _AT_PEAK[name] for name in held.columns},
+    )
+    return (
+        pl.concat([held.head(MOST_AT_PEAK), _others(held), before])
+        .filter(pl.col("live_bytes") != 0)
+        .sort("live_bytes", descending=True, maintain_order=True)
+        .with_columns(
+            kind=pl.lit(rows["kind"][0]),
+            device=pl.lit(rows["device"][0]),
+            peak_share=pl.col("live_bytes") / max(1, peak),
+        )
+        .select(pl.col(name).cast(dtype) for name, dtype in _AT_PEAK.items())
+    )
+
+
+def _others(held: pl.DataFrame) -> pl.DataFrame:
+    """What the table has no room for, as one row."""
+    rest = held.slice(MOST_AT_PEAK)
+    return rest.select(
+        operator=pl.lit("all others"),
+        inner_operator=pl.lit(None, pl.String),
+        frame=pl.lit(None, pl.String),
+        allocations=pl.col("allocations").sum(),
+        live_bytes=pl.col("live_bytes").sum(),
+    )
+
+
+def _operator_at(trace: Trace, lanes: npt.NDArray[np.uint32], times: Int64Array) -> Int64Array:
+    """The innermost operator around moments of threads; -1: none."""
+    found = np.full(len(times), -1, np.int64)
+    parent = trace.derived.select("parent").collect()["parent"].fill_null(-1).to_numpy()
+    all_events = trace.events.select("start_ns", "dur_ns", "category").collect()
+    end = (all_events["start_ns"] + all_events["dur_ns"]).to_numpy()
+    is_operator = (all_events["category"] == Category.CPU_OP.value).to_numpy()
+    for lane in np.unique(lanes):
+        mine = np.nonzero(lanes == lane)[0]
+        rows = (
+            trace.events.filter(
+                pl.col("lane_id") == int(lane), pl.col("category") == Category.CPU_OP.value
+            )
+            .select("event", "start_ns", "dur_ns")
+            .sort("start_ns", "dur_ns", descending=[False, True])
+            .collect()
+        )
+        if rows.is_empty():
+            continue
+        place = np.searchsorted(rows["start_ns"].to_numpy(), times[mine], side="right") - 1
+        candidate = np.where(place >= 0, rows["event"].to_numpy()[np.maximum(place, 0)], -1)
+        # The last operator to begin may have ended: those around it may not.
+        while True:
+            wrong = candidate >= 0
+            wrong[wrong] = (end[candidate[wrong]] < times[mine][wrong]) | ~is_operator[
+                candidate[wrong]
+            ]
+            if not wrong.any():
+                break
+            candidate[wrong] = parent[candidate[wrong]]
+        found[mine] = candidate
+    return found
+
+
+def _named_places(trace: Trace, operators: Int64Array) -> pl.DataFrame:
+    """Outermost operator, operator and Python frame of each; fixed words where there is none."""
+    known = operators >= 0
+    events = pl.Series("event", np.maximum(operators, 0), dtype=pl.Int64)
+    if trace.events.select(pl.len()).collect().item() == 0 or not len(events):
+        return pl.DataFrame(
+            schema={"operator": pl.String, "inner_operator": pl.String, "frame": pl.String}
+        )
+    places = call_places(trace, events)
+    ids = trace.events.select("name_id").collect()["name_id"].gather(events)
+    inner = trace.names.select("name").collect()["name"].gather(ids)
+    mask = pl.Series(known)
+    return pl.select(
+        operator=pl.when(mask).then(places["operator"]).otherwise(pl.lit(NO_OPERATOR)),
+        inner_operator=pl.when(mask).then(inner),
+        frame=pl.when(mask).then(places["frame"]),
+    )

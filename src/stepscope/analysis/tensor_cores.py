@@ -1,0 +1,209 @@
+"""Whether the matrix work uses the units that are made for it: tensor cores, matrix cores.
+
+Evidence
+    The kernel's name tells: cutlass' "tensorop", "s1688gemm", "s16816", "hmma", "xmma", "nvjet",
+    "wmma" and their kin on NVIDIA; "_MI16x16" in Tensile's names, "xdlops", "mfma", "gtcx" on AMD.
+    "sgemm", "simt", "gemv" and cuDNN's "scudnn" tell the opposite. Other names tell nothing.
+
+Eligibility
+    By the operator's types and shapes: 16-bit types need matrix sides (or channels of a
+    convolution) that are multiples of 8, 8-bit ones of 16, and 32-bit floats, which TF32 can
+    take, of 4 on devices of compute capability 8.0 and later. Newer libraries pad odd sides: then
+    tensor cores work all the same, and the names say so. Without types and shapes
+    (`record_shapes=True` records them) eligibility is not known.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from stepscope.trace.model import Trace
+from stepscope.trace.schema import Category
+
+MATRIX_GROUPS = ("gemm", "convolution", "attention")
+MOST = 50
+
+_USES = (
+    r"(?i)tensorop|[sdhi](884|1688|16816|161616|16832|8816)|hmma|imma|gmma|xmma|nvjet|wmma|_mma_"
+    r"|flash|fmha|(^|_)MI\d+x\d+|xdl|mfma|gtcx|_(fp16|bf16)_.*tensor"
+)
+_USES_NOT = r"(?i)(^|_)sgemm|simt|gemv|scudnn|(^|_)dgemm|gemmSN|gemmk1|implicit_convolve_sgemm"
+_HELPERS = (
+    r"(?i)splitK_?reduce|computeOffsets|batched_transpose|SubTensor|im2col|col2im|nchwToNhwc"
+    r"|nhwcToNchw|transpose_(nchw|cnhw|nhwc)|CatArray"
+)
+"""Kernels that only prepare or finish the matrix work."""
+
+_MULTIPLES = {
+    "c10::Half": 8,
+    "c10::BFloat16": 8,
+    "half": 8,
+    "float": 4,
+    "signed char": 16,
+    "unsigned char": 16,
+    "c10::Float8_e4m3fn": 16,
+    "c10::Float8_e5m2": 16,
+    "c10::Float8_e4m3fnuz": 16,
+    "c10::Float8_e5m2fnuz": 16,
+}
+_FIRST_WITH_TF32 = 8
+
+
+@dataclass(frozen=True)
+class TensorCoreUse:
+    """How the matrix work runs.
+
+    Attributes:
+        table: One row per operator, type, shapes and use: operator, type, shapes, uses ("yes",
+            "no", "unknown"), eligible ("yes", "no", "unknown"), why, count, total_ns, kernel (the
+            longest one's name) and an event.
+        matrix_ns: Time of all matrix kernels.
+        used_ns: Time of those that use tensor cores.
+        notes: What is missing to say more.
+    """
+
+    table: pl.DataFrame
+    matrix_ns: int
+    used_ns: int
+    notes: tuple[str, ...]
+
+
+_TABLE: dict[str, pl.DataType | type[pl.DataType]] = {
+    "operator": pl.String,
+    "type": pl.String,
+    "shapes": pl.String,
+    "uses": pl.String,
+    "eligible": pl.String,
+    "why": pl.String,
+    "count": pl.Int64,
+    "total_ns": pl.Int64,
+    "kernel": pl.String,
+    "event": pl.Int64,
+}
+
+
+def tensor_core_use(trace: Trace, rows: pl.DataFrame) -> TensorCoreUse:
+    """Find out which matrix kernels use tensor cores and which could.
+
+    Args:
+        trace: The trace.
+        rows: GPU work with category, name_id, group, dur_ns, op, event.
+    """
+    names = trace.names.select("name_id", "name").collect()
+    evidence = names.with_columns(
+        uses=pl.when(pl.col("name").str.contains(_USES))
+        .then(pl.lit("yes"))
+        .when(pl.col("name").str.contains(_USES_NOT))
+        .then(pl.lit("no"))
+        .otherwise(pl.lit("unknown"))
+    )
+    is_matrix = pl.col("group").is_in(MATRIX_GROUPS) & (pl.col("category") == Category.KERNEL.value)
+    mine = (
+        rows.filter(is_matrix)
+        .select("event", "name_id", "dur_ns", "op")
+        .join(evidence, on="name_id", how="left")
+        .filter(~pl.col("name").str.contains(_HELPERS))
+    )
+    if mine.is_empty():
+        return TensorCoreUse(pl.DataFrame(schema=_TABLE), 0, 0, ())
+    operators = _operators(trace, mine["op"].drop_nulls().unique())
+    grouped = (
+        mine.join(operators, on="op", how="left")
+        .group_by("operator", "type", "shapes", "uses")
+        .agg(
+            pl.len().cast(pl.Int64).alias("count"),
+            pl.col("dur_ns").sum().alias("total_ns"),
+            pl.col("name").sort_by("dur_ns").last().alias("kernel"),
+            pl.col("event").first(),
+        )
+        .sort("total_ns", "operator", "shapes", descending=[True, False, False])
+        .head(MOST)
+    )
+    has_tf32 = _has_tf32(trace)
+    verdicts = [
+        _eligible(operator or "", type_, shapes, has_tf32)
+        for operator, type_, shapes in grouped.select("operator", "type", "shapes").iter_rows()
+    ]
+    table = grouped.with_columns(
+        eligible=pl.Series([word for word, _ in verdicts], dtype=pl.String),
+        why=pl.Series([why for _, why in verdicts], dtype=pl.String),
+    ).select(pl.col(name).cast(dtype) for name, dtype in _TABLE.items())
+    notes: tuple[str, ...] = ()
+    if operators["type"].null_count() == len(operators):
+        notes = ("types and shapes were not recorded, so tensor-core eligibility is not known",)
+    used_ns = int(mine.filter(pl.col("uses") == "yes")["dur_ns"].sum())
+    return TensorCoreUse(table, int(mine["dur_ns"].sum()), used_ns, notes)
+
+
+def _operators(trace: Trace, ops: pl.Series) -> pl.DataFrame:
+    """op, operator, and the types and shapes of its first inputs as JSON text."""
+    shape = r'"Input Dims"\s*:\s*(\[[\d\s,\[\]]*\])'
+    types = r'"Input type"\s*:\s*(\[[^\]]*\])'
+    text = pl.col("args").str
+    return (
+        trace.events.filter(pl.col("event").is_in(ops.implode()))
+        .select("event", "name_id")
+        .join(trace.args.filter(pl.col("event").is_in(ops.implode())), on="event", how="left")
+        .join(trace.names.select("name_id", "name"), on="name_id", how="left")
+        .select(
+            op="event",
+            operator="name",
+            type=text.extract(types).str.extract(r'"((?:c10::)?[A-Za-z_][\w: ]*)"'),
+            shapes=text.extract(shape).str.replace_all(r"\s+", ""),
+        )
+        .collect()
+    )
+
+
+def _has_tf32(trace: Trace) -> bool | None:
+    """Whether the devices take 32-bit floats as TF32; None where the file does not say."""
+    for text, used in trace.devices.select("properties", "is_used").iter_rows():
+        if text is None or not used:
+            continue
+        major = json.loads(text).get("computeMajor")
+        if isinstance(major, int):
+            return major >= _FIRST_WITH_TF32
+    return None
+
+
+def _eligible(
+    operator: str, type_: str | None, shapes: str | None, has_tf32: bool | None
+) -> tuple[str, str]:
+    """Whether tensor cores could do an operator's work, and why."""
+    if type_ is None or shapes is None:
+        return "unknown", "types and shapes were not recorded"
+    multiple = _MULTIPLES.get(type_)
+    if multiple is None:
+        return "unknown", f"no rule for {type_}"
+    if type_ == "float" and has_tf32 is not True:
+        if has_tf32 is False:
+            return "no", "32-bit floats, and the device has no TF32"
+        return "unknown", "32-bit floats on an unknown device"
+    sides = _sides(operator, json.loads(shapes))
+    if not sides:
+        return "unknown", "shapes that no rule reads"
+    odd = sorted({side for side in sides if side % multiple})
+    if odd:
+        return "no", f"{', '.join(map(str, odd))}: no multiple of {multiple}"
+    via = " as TF32" if type_ == "float" else ""
+    return "yes", f"all sides are multiples of {multiple}{via}"
+
+
+def _sides(operator: str, shapes: Any) -> list[int]:
+    """The sides that must be multiples: of matrices, or channels of a convolution's weight."""
+    tensors = [shape for shape in shapes if isinstance(shape, list) and len(shape) >= 2]
+    tensors = [shape for shape in tensors if all(isinstance(side, int) for side in shape)]
+    if "conv" in operator:
+        place = 2 if "backward" in operator.lower() else 1
+        weights = tensors[place : place + 1] or tensors[1:2]
+        return [side for weight in weights for side in weight[:2]]
+    if len(tensors) < 2:
+        return []
+    if "attention" in operator:
+        return [tensors[0][-1]]
+    # Of addmm's three the first is the addend; the factors are the last two.
+    return [side for matrix in tensors[:3][-2:] for side in matrix[-2:]]

@@ -1,0 +1,54 @@
+"""`stepscope info PATH`: what a trace file or a run directory is, and what it holds."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("info")
+@click.argument("path", type=click.Path(path_type=str))
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="How to print it; json carries integer nanoseconds and bytes.",
+)
+def command(path: str, output_format: str) -> None:
+    """Say what a file or a directory is, and what it holds.
+
+    PATH is a trace file of any format that Stepscope reads (its writer, devices, steps, lanes,
+    events by category, problems), or a directory or quoted glob (its ranks and windows).
+    """
+    import json
+    from pathlib import Path
+
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if Path(path).is_dir() or (not Path(path).exists() and _is_glob(path)):
+        from stepscope.report.contents import print_run, run_to_dict
+        from stepscope.run.reader import open_run
+
+        run = open_run(path)
+        if output_format == "json":
+            click.echo(json.dumps(run_to_dict(run), ensure_ascii=False, indent=2))
+        else:
+            print_run(run, console)
+        return
+    from stepscope.analysis.contents import describe
+    from stepscope.report.contents import contents_to_dict, print_contents
+    from stepscope.trace.load import load
+
+    contents = describe(load(path))
+    if output_format == "json":
+        click.echo(json.dumps(contents_to_dict(contents), ensure_ascii=False, indent=2))
+    else:
+        print_contents(contents, console)
+
+
+def _is_glob(path: str) -> bool:
+    from stepscope.run.discover import has_wildcard
+
+    return "://" not in path and has_wildcard(path)

@@ -1,0 +1,226 @@
+# ruff: noqa: S608 - these statements are put together from constants
+"""The views that SQL queries see: what each row is, and how it comes from the tables.
+
+Views hold names and categories as strings and join what is derived, so that most questions need
+one view. Times are integer nanoseconds, sizes integer bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from stepscope.trace.schema import (
+    ARGS,
+    COUNTERS,
+    DERIVED,
+    DEVICE_STEPS,
+    EVENTS,
+    FLOWS,
+    HOST_STEPS,
+    INSTANTS,
+    LANES,
+    METADATA,
+    NAMES,
+    PROBLEMS,
+)
+
+TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
+    "events": EVENTS,
+    "args": ARGS,
+    "names": NAMES,
+    "lanes": LANES,
+    "instants": INSTANTS,
+    "counters": COUNTERS,
+    "flows": FLOWS,
+    "metadata": METADATA,
+    "problems": PROBLEMS,
+    "derived": DERIVED,
+    "host_steps": HOST_STEPS,
+    "device_steps": DEVICE_STEPS,
+}
+"""The tables that views are made of; inside the database their names begin with `table_`."""
+
+
+@dataclass(frozen=True)
+class View:
+    """One view.
+
+    Attributes:
+        name: What queries call it.
+        meaning: What one row is.
+        tables: The tables that it reads.
+        sql: Its SELECT.
+    """
+
+    name: str
+    meaning: str
+    tables: tuple[str, ...]
+    sql: str
+
+
+_EVENT_TABLES = ("events", "names", "lanes", "derived")
+
+_EVENTS = """
+SELECT e.event, n.name, n.category::VARCHAR AS category, n.raw_category,
+    d.kind::VARCHAR AS kind, d."group", d.step, e.start_ns, e.dur_ns,
+    e.start_ns + e.dur_ns AS end_ns, d.self_ns, e.device, e.stream, e.lane_id, l.pid, l.tid,
+    l.is_gpu, l.thread_name, d.parent, d.depth, d.launch, d.op, d.forward,
+    e.correlation, e.external_id, e.bytes
+FROM table_events e
+JOIN table_names n USING (name_id)
+JOIN table_derived d ON d.event = e.event
+LEFT JOIN table_lanes l ON l.lane_id = e.lane_id
+"""
+
+_GPU_WORK = """
+SELECT e.event, n.name, d.kind::VARCHAR AS kind, d."group", d.step, e.device, e.stream,
+    e.start_ns, e.dur_ns, e.start_ns + e.dur_ns AS end_ns, e.bytes, d.launch, d.op,
+    o.name AS op_name, e.correlation
+FROM table_events e
+JOIN table_names n USING (name_id)
+JOIN table_derived d ON d.event = e.event
+LEFT JOIN table_events oe ON oe.event = d.op
+LEFT JOIN table_names o ON o.name_id = oe.name_id
+"""
+
+
+def _argument(key: str, kind: str, name: str) -> str:
+    path = f'$."{key}"'
+    return f"TRY_CAST(json_extract_string(a.args, '{path}') AS {kind}) AS {name}"
+
+
+VIEWS = (
+    View("events", "one duration, on a CPU thread or a GPU stream", _EVENT_TABLES, _EVENTS),
+    View(
+        "kernels",
+        "one kernel, with the operator that launched it",
+        ("events", "names", "derived"),
+        _GPU_WORK + "WHERE n.category = 'kernel'",
+    ),
+    View(
+        "copies",
+        "one copy or fill on a GPU",
+        ("events", "names", "derived"),
+        _GPU_WORK + "WHERE d.kind IN ('memcpy', 'memset')",
+    ),
+    View(
+        "launches",
+        "one piece of GPU work with the call that launched it; delay_ns: from the call's end to"
+        " the work's start",
+        ("events", "names", "derived"),
+        """
+SELECT c.event AS call, cn.name AS call_name, c.lane_id AS call_lane_id,
+    c.start_ns AS call_start_ns, c.dur_ns AS call_dur_ns, w.event AS work, wn.name AS work_name,
+    d.kind::VARCHAR AS kind, d."group", w.device, w.stream, w.start_ns AS work_start_ns,
+    w.dur_ns AS work_dur_ns, w.start_ns - c.start_ns - c.dur_ns AS delay_ns, d.step, d.op
+FROM table_derived d
+JOIN table_events w ON w.event = d.event
+JOIN table_names wn ON wn.name_id = w.name_id
+JOIN table_events c ON c.event = d.launch
+JOIN table_names cn ON cn.name_id = c.name_id
+WHERE w.category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
+""",
+    ),
+    View(
+        "collectives",
+        "one collective on a GPU, with what its metadata says",
+        ("events", "names", "derived", "args"),
+        f"""
+SELECT e.event, n.name, d."group", d.step, e.device, e.stream, e.start_ns, e.dur_ns,
+    e.start_ns + e.dur_ns AS end_ns,
+    {_argument("Collective name", "VARCHAR", "collective")},
+    {_argument("dtype", "VARCHAR", "dtype")},
+    {_argument("In msg nelems", "BIGINT", "elements_in")},
+    {_argument("Out msg nelems", "BIGINT", "elements_out")},
+    {_argument("Group size", "BIGINT", "group_size")},
+    {_argument("Process Group Name", "VARCHAR", "process_group")},
+    {_argument("Process Group Description", "VARCHAR", "process_group_description")},
+    {_argument("Process Group Ranks", "VARCHAR", "process_group_ranks")},
+    d.launch, d.op
+FROM table_events e
+JOIN table_names n USING (name_id)
+JOIN table_derived d ON d.event = e.event
+LEFT JOIN table_args a ON a.event = e.event
+WHERE d.kind = 'communication'
+""",
+    ),
+    View(
+        "memory",
+        "one allocation or release of the caching allocator; bytes is negative for a release",
+        ("instants", "names", "lanes"),
+        f"""
+SELECT a.time_ns, a.lane_id, l.tid,
+    {_argument("Device Type", "INTEGER", "device_type")},
+    {_argument("Device Id", "INTEGER", "device")},
+    {_argument("Addr", "UBIGINT", "address")},
+    {_argument("Bytes", "BIGINT", "bytes")},
+    {_argument("Total Allocated", "BIGINT", "total_allocated_bytes")},
+    {_argument("Total Reserved", "BIGINT", "total_reserved_bytes")}
+FROM table_instants a
+JOIN table_names n USING (name_id)
+LEFT JOIN table_lanes l ON l.lane_id = a.lane_id
+WHERE n.name = '[memory]'
+""",
+    ),
+    View(
+        "steps",
+        "one step on the host's clock",
+        ("host_steps",),
+        "SELECT *, end_ns - start_ns AS dur_ns FROM table_host_steps",
+    ),
+    View(
+        "device_steps",
+        "one step on one device's clock",
+        ("device_steps",),
+        "SELECT *, end_ns - start_ns AS dur_ns FROM table_device_steps",
+    ),
+    View(
+        "instants",
+        "one moment without duration",
+        ("instants", "names"),
+        "SELECT n.name, n.raw_category, i.lane_id, i.time_ns, i.args"
+        " FROM table_instants i JOIN table_names n USING (name_id)",
+    ),
+    View(
+        "counters",
+        "one sample; args holds series and values as JSON",
+        ("counters", "names"),
+        "SELECT n.name, c.lane_id, c.time_ns, c.args"
+        " FROM table_counters c JOIN table_names n USING (name_id)",
+    ),
+    View(
+        "flows",
+        "one end of an arrow between events",
+        ("flows", "names"),
+        "SELECT f.flow_id, n.name, f.lane_id, f.time_ns, f.phase"
+        " FROM table_flows f JOIN table_names n USING (name_id)",
+    ),
+    View(
+        "args",
+        "the remaining arguments of one event, as JSON",
+        ("args",),
+        "SELECT event, args FROM table_args",
+    ),
+    View(
+        "names",
+        "one distinct name, classified",
+        ("names",),
+        "SELECT name_id, name, raw_category, category::VARCHAR AS category,"
+        ' kind::VARCHAR AS kind, "group" FROM table_names',
+    ),
+    View("lanes", "one CPU thread or GPU stream", ("lanes",), "SELECT * FROM table_lanes"),
+    View(
+        "metadata",
+        "one top-level key of the file, its value as JSON",
+        ("metadata",),
+        "SELECT * FROM table_metadata",
+    ),
+    View(
+        "problems",
+        "one kind of thing that was repaired, skipped or looks wrong",
+        ("problems",),
+        "SELECT * FROM table_problems",
+    ),
+)

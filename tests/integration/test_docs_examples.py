@@ -1,0 +1,88 @@
+"""The programs of the documentation run as they stand there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.project import ROOT
+
+import stepscope
+
+torch = pytest.importorskip("torch")
+
+
+def programs(page: str) -> list[str]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def run_program(program: str, folder) -> str:
+    (folder / "program.py").write_text(program)
+    path = os.environ.get("PYTHONPATH", "")
+    absolute = os.pathsep.join(
+        str(Path(part).absolute()) for part in path.split(os.pathsep) if part
+    )
+    ended = subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": absolute},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_the_quick_start(tmp_path, capsys):
+    training, _, reading = programs("docs/quickstart.md")
+    run_program(training, tmp_path)
+    (rank,) = stepscope.open_run(tmp_path / "profiles").ranks
+    assert rank.manifest is not None
+    assert rank.manifest.state == "finished"
+    (window,) = rank.manifest.windows
+    assert window.state == "complete"
+    assert (window.first_step, window.last_step) == (17, 19)
+    assert len(rank.steps) == 2048 // 32
+    assert {"forward", "backward", "optimizer"} <= set(rank.steps[0].phases)
+    assert rank.steps[0].samples == 32
+    assert run_program(reading, tmp_path) == "0 finished 64 steps\n"
+
+    from stepscope.commands.main import main
+
+    assert main(["report", str(tmp_path / "profiles")]) == 0
+    assert "Verdict" in capsys.readouterr().out
+
+
+def test_the_loop_without_a_loader(tmp_path):
+    _, loop, _ = programs("docs/quickstart.md")
+    head = (
+        "import stepscope\n"
+        "import torch\n"
+        "def train_step(number):\n"
+        "    return torch.ones(8, 8) @ torch.ones(8, 8)\n"
+    )
+    run_program(head + loop, tmp_path)
+    (rank,) = stepscope.open_run(tmp_path / "profiles").ranks
+    assert len(rank.steps) == 100
+    assert rank.windows[0].trace_path is not None
+
+
+def test_the_lines_of_the_readme(tmp_path):
+    (lines,) = programs("README.md")
+    head = (
+        "import torch\n"
+        "model = torch.nn.Linear(4, 4)\n"
+        "loader = [torch.ones(2, 4)] * 12\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    )
+    run_program(head + lines, tmp_path)
+    (rank,) = stepscope.open_run(tmp_path / "profiles").ranks
+    assert len(rank.steps) == 12
+    assert rank.windows[0].trace_path is not None

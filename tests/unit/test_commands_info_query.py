@@ -1,0 +1,176 @@
+"""`stepscope info` and `stepscope query` as a user runs them."""
+
+import io
+import json
+
+import polars as pl
+import pytest
+from click.testing import CliRunner
+
+from stepscope.commands.info import command as info
+from stepscope.commands.main import main
+from stepscope.commands.query import command as query
+
+EVENTS = [
+    {
+        "ph": "X",
+        "cat": "user_annotation",
+        "name": "ProfilerStep#7",
+        "pid": 5,
+        "tid": 5,
+        "ts": 0,
+        "dur": 100,
+    },
+    {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 5, "tid": 5, "ts": 10, "dur": 30},
+    {
+        "ph": "X",
+        "cat": "cuda_runtime",
+        "name": "cudaLaunchKernel",
+        "pid": 5,
+        "tid": 5,
+        "ts": 20,
+        "dur": 5,
+        "args": {"correlation": 3},
+    },
+    {
+        "ph": "X",
+        "cat": "kernel",
+        "name": "sgemm [bold]x[/bold]",
+        "pid": 0,
+        "tid": 7,
+        "ts": 50,
+        "dur": 40,
+        "args": {"correlation": 3, "device": 0, "stream": 7},
+    },
+]
+
+
+@pytest.fixture
+def trace(tmp_path):
+    path = tmp_path / "rank0.pt.trace.json"
+    header = {
+        "schemaVersion": 1,
+        "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2},
+        "with_stack": 1,
+        "deviceProperties": [{"id": 0, "name": "Some GPU", "totalGlobalMem": 2**30, "numSms": 4}],
+    }
+    path.write_text(json.dumps(header | {"traceEvents": EVENTS}))
+    return str(path)
+
+
+def run(command, *arguments):
+    result = CliRunner().invoke(command, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_info_says_what_a_trace_holds(trace):
+    text = run(info, trace).stdout
+    for words in (
+        "PyTorch profiler (Kineto)",
+        "0 of 2, nccl",
+        "Some GPU",
+        "1.00 GiB",
+        "100 µs",
+        "with_stack",
+        "kernel",
+        "CUDA",
+    ):
+        assert words in text
+
+
+def test_info_as_json(trace):
+    found = json.loads(run(info, trace, "--format", "json").stdout)
+    assert (found["start_ns"], found["end_ns"]) == (0, 100_000)
+    assert found["rank"] == 0
+    assert {row["category"]: row["events"] for row in found["categories"]} == {
+        "user_annotation": 1, "cpu_op": 1, "runtime": 1, "kernel": 1,
+    }  # fmt: skip
+    assert [row["step"] for row in found["steps"]] == [7]
+    assert found["devices"][0]["busy_events"] == 1
+    assert found["problems"] == []
+    assert sum(row["events"] for row in found["lanes"]) == 4
+
+
+def test_info_of_a_directory_lists_its_ranks(trace, tmp_path):
+    text = run(info, str(tmp_path)).stdout
+    assert "rank0.pt.trace.json" in text
+    found = json.loads(run(info, str(tmp_path / "*.json"), "--format", "json").stdout)
+    assert [rank["rank"] for rank in found["ranks"]] == [0]
+
+
+def test_query_in_every_format(trace, tmp_path):
+    sql = "SELECT name, dur_ns, [1, 2] AS l, step = 7 AS yes FROM kernels"
+    assert "sgemm [bold]x[/bold]" in run(query, trace, sql).stdout
+    csv = run(query, trace, sql, "--format", "csv").stdout
+    assert csv.splitlines() == ["name,dur_ns,l,yes", 'sgemm [bold]x[/bold],40000,"[1, 2]",true']
+    assert json.loads(run(query, trace, sql, "--format", "json").stdout) == [
+        {"name": "sgemm [bold]x[/bold]", "dur_ns": 40000, "l": [1, 2], "yes": True}
+    ]
+    frame = pl.read_parquet(io.BytesIO(run(query, trace, sql, "--format", "parquet").stdout_bytes))
+    assert frame["dur_ns"].to_list() == [40000]
+    target = tmp_path / "out.txt"
+    run(query, trace, sql, "--output", str(target))
+    assert "sgemm" in target.read_text()
+
+
+def test_query_cuts_long_tables_and_says_so(trace):
+    result = run(query, trace, "SELECT * FROM range(150)")
+    assert "only the first 100 rows" in result.stderr
+    assert "only" not in run(query, trace, "SELECT * FROM range(150)", "--limit", "0").stderr
+    assert (
+        len(run(query, trace, "SELECT * FROM range(150)", "--format", "csv").stdout.splitlines())
+        == 151
+    )
+    assert (
+        len(
+            json.loads(
+                run(
+                    query, trace, "SELECT * FROM range(9)", "--limit", "2", "--format", "json"
+                ).stdout
+            )
+        )
+        == 2
+    )
+
+
+def test_query_lists_views(tmp_path):
+    text = run(query, "--list").stdout
+    assert "collectives" in text
+    rows = json.loads(run(query, "--list", "--format", "json").stdout)
+    assert {"view": "steps", "column": "is_empty", "type": "BOOLEAN"}.items() <= next(
+        row for row in rows if (row["view"], row["column"]) == ("steps", "is_empty")
+    ).items()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("query", "TRACE", "SELEC 1"), 2, "syntax error"),
+        (("query", "TRACE", "SELECT * FROM kernel"), 2, "kernels"),
+        (("query", "TRACE"), 2, "--list"),
+        (("query", "/absent.json", "SELECT 1"), 3, "absent.json"),
+        (("info", "/absent.json"), 3, "absent.json"),
+        (
+            ("query", "TRACE", "SELECT 1", "--output", "/absent/x", "--format", "csv"),
+            2,
+            "cannot be written",
+        ),
+        (
+            (
+                "query",
+                "TRACE",
+                "SELECT count(*) FROM range(100000000) a, range(1000000) b WHERE a.range + b.range < 0",  # noqa: E501
+                "--timeout",
+                "0.1",
+            ),
+            2,
+            "stopped after 0.1 s",
+        ),
+    ],
+)
+def test_errors_are_one_line_with_the_right_code(trace, capfd, arguments, code, words):
+    assert main([trace if a == "TRACE" else a for a in arguments]) == code
+    error = capfd.readouterr().err.strip()
+    assert words in error
+    assert len(error.splitlines()) == 1

@@ -1,0 +1,143 @@
+"""The documentation is held to what exists: pages, links, options, verbs, rooms, dependencies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from tests.support.project import ROOT, pyproject
+
+from stepscope.commands.main import cli
+
+DOCS = ROOT / "docs"
+PAGES = sorted(
+    [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+)
+VERBS = cli.list_commands(click.Context(cli))
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"(?:^|[$;|]\s*)stepscope(?: --?[a-z]+)* ([a-z]+)\b", re.MULTILINE)
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+each_verb = pytest.mark.parametrize("verb", VERBS)
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def prose_of(page: Path) -> str:
+    return FENCE.sub("", text_of(page))
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The anchors of a page's headings, as forges make them."""
+    headings = re.findall(r"^#+ (.+)$", prose_of(page), re.MULTILINE)
+    kept = (re.sub(r"[^\w\- ]", "", heading.strip().lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in kept}
+
+
+def local_links(page: Path) -> list[tuple[Path, str]]:
+    found = []
+    for link in LINK.findall(prose_of(page)):
+        if not re.match(r"[a-z]+:", link):
+            path, _, anchor = link.partition("#")
+            found.append(((page.parent / path).resolve() if path else page, anchor))
+    return found
+
+
+def options_of(command: click.Command) -> Iterator[str]:
+    """The long names of a command's options, and of its subcommands'."""
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and not parameter.hidden:
+            yield from (name for name in parameter.opts if name.startswith("--"))
+    if isinstance(command, click.Group):
+        for subcommand in command.commands.values():
+            yield from options_of(subcommand)
+
+
+@each_page
+def test_relative_links_lead_somewhere(page):
+    for target, anchor in local_links(page):
+        assert target.exists(), f"{target} does not exist"
+        if anchor:
+            assert anchor in anchors_of(target), f"{target.name} has no heading #{anchor}"
+
+
+def test_every_page_is_reached_from_the_index():
+    reached, ahead = set(), [DOCS / "index.md"]
+    while ahead:
+        page = ahead.pop()
+        if page not in reached and page.suffix == ".md":
+            reached.add(page)
+            ahead += [target for target, _ in local_links(page) if target.exists()]
+    assert set(DOCS.rglob("*.md")) - reached == set()
+
+
+def test_every_finding_page_stands_in_the_index():
+    listed = {target for target, _ in local_links(DOCS / "index.md")}
+    assert set((DOCS / "findings").glob("*.md")) <= listed
+
+
+@each_verb
+def test_every_verb_has_a_page(verb):
+    page = DOCS / "verbs" / f"{verb}.md"
+    assert page.exists()
+    assert text_of(page).startswith(f"# stepscope {verb}\n")
+
+
+def test_every_page_of_a_verb_is_about_one_that_exists():
+    assert {page.stem for page in (DOCS / "verbs").glob("*.md")} <= set(VERBS)
+
+
+@each_verb
+def test_every_option_stands_on_the_page_of_its_verb(verb):
+    command = cli.get_command(click.Context(cli), verb)
+    assert command is not None
+    options = set(options_of(command))
+    page = text_of(DOCS / "verbs" / f"{verb}.md")
+    assert {name for name in options if not re.search(rf"{name}\b", page)} == set()
+
+
+@each_page
+def test_only_verbs_that_exist_are_spoken_of(page):
+    code = [body for _, body in FENCE.findall(text_of(page))]
+    code += re.findall(r"`([^`\n]+)`", prose_of(page))
+    spoken = {word for piece in code for word in COMMAND.findall(piece)}
+    assert spoken <= set(VERBS)
+
+
+@each_page
+def test_only_targets_of_make_that_exist_are_spoken_of(page):
+    targets = set(re.findall(r"^([a-z-]+):", text_of(ROOT / "Makefile"), re.MULTILINE))
+    spoken = re.findall(r"(?:`|\$ )make ([a-z-]+)", text_of(page))
+    assert set(spoken) <= targets
+
+
+@each_page
+def test_python_in_the_pages_is_python(page):
+    for language, body in FENCE.findall(text_of(page)):
+        if language == "python":
+            compile(body, str(page), "exec")
+
+
+def test_the_architecture_names_the_rooms():
+    package = ROOT / "src" / "stepscope"
+    rooms = {path.parent.name for path in package.glob("*/__init__.py")}
+    page = text_of(DOCS / "architecture.md")
+    _, _, section = page.partition("## Rooms\n")
+    section, _, _ = section.partition("### Rules")
+    assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) | {"capture"} == rooms
+
+
+def test_the_architecture_says_of_each_dependency_why_it_is_there():
+    project = pyproject()["project"]
+    page = text_of(DOCS / "architecture.md")
+    _, _, section = page.partition("## Dependencies\n")
+    rows = set(re.findall(r"^\| ([a-z][\w-]*) \| ", section, re.MULTILINE))
+    needed = {re.split(r"[<>=!~;\[ ]", line)[0] for line in project["dependencies"]}
+    extras = set(project["optional-dependencies"]) - {"dev"}
+    assert rows == needed | extras

@@ -1,0 +1,147 @@
+"""The compiled scanner and the tolerant reader agree on every table, row and column."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.support.chrome_traces import (
+    FRAMES,
+    LAYOUTS,
+    Digits,
+    assert_same_tables,
+    operator,
+    read_compiled,
+    read_tolerantly,
+    write,
+)
+
+from stepscope.errors import UnreadableInputError
+
+numbers = st.one_of(
+    st.from_regex(r"-?(0|[1-9][0-9]{0,16})(\.[0-9]{1,7})?", fullmatch=True).map(Digits),
+    st.sampled_from(["1e3", "2.5E-1", "9223372036854775.807", "1711964646000000.25"]).map(Digits),
+    st.sampled_from(["12.5", "soon", None, True]),
+)
+words = st.one_of(
+    st.sampled_from(
+        ["aten::mm", "ProfilerStep#3", 'a "quoted" \\ name', "},{", "\n", "\u00e9\u4e2d"]
+    ),
+    st.text(max_size=40),
+)
+identifiers = st.one_of(
+    st.integers(-3, 2**64 + 2), st.sampled_from(["0x7f", "3", None, True, 1.5, [], {}])
+)
+nested = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.text(max_size=8),
+        st.floats(allow_nan=False, allow_infinity=False),
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(words, inner, max_size=3)),
+    max_leaves=6,
+)
+arguments = st.dictionaries(
+    st.sampled_from(
+        ["correlation", "External id", "external id", "device", "stream", "bytes", "Input Dims"]
+    ),
+    st.one_of(st.integers(-(2**65), 2**65), nested),
+    max_size=7,
+)
+lane_words = st.one_of(
+    st.integers(-5, 2**40), st.sampled_from(["stream 7", "", "7", None, 1.5]), words
+)
+events = st.fixed_dictionaries(
+    {},
+    optional={
+        "ph": st.sampled_from([*"XXXXXXBEiICstfMbenSF", "N", "XX", "", None, 5, "\u00e9"]),
+        "cat": st.one_of(st.sampled_from(["kernel", "cpu_op", "gpu_memcpy", "ac2g", None]), words),
+        "name": st.one_of(words, st.none(), st.integers()),
+        "pid": lane_words,
+        "tid": lane_words,
+        "ts": numbers,
+        "dur": numbers,
+        "id": identifiers,
+        "args": st.one_of(arguments, arguments, nested),
+        "s": st.sampled_from(["g", "t"]),
+        "bp": st.just("e"),
+        "tts": st.integers(),
+    },
+)
+shuffled = st.tuples(events, st.randoms(use_true_random=False)).map(
+    lambda pair: dict(pair[1].sample(sorted(pair[0].items()), len(pair[0])))
+)
+quick = settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
+
+
+def both(data: bytes, block: int) -> None:
+    """Asserts that both readers say the same of some bytes, however they are cut."""
+    outcomes: list[Any] = []
+    for read, size in (
+        (read_tolerantly, 1 << 22),
+        (read_compiled, 1 << 22),
+        (read_compiled, block),
+    ):
+        try:
+            outcomes.append(read(data, size))
+        except UnreadableInputError as error:
+            outcomes.append(str(error))
+    for other in outcomes[1:]:
+        if isinstance(outcomes[0], str):
+            assert outcomes[0] == other
+        else:
+            assert_same_tables(outcomes[0], other)
+
+
+@quick
+@given(
+    st.lists(shuffled, max_size=8), st.sampled_from(LAYOUTS), st.sampled_from(FRAMES),
+    st.integers(1, 200),
+)  # fmt: skip
+def test_on_generated_events(
+    listed: list[dict[str, Any]], layout: str, frame: str, block: int
+) -> None:
+    both(write(listed, layout, frame), block)
+
+
+@quick
+@given(
+    st.lists(st.tuples(st.integers(0, 2000), st.binary(max_size=3), st.integers(0, 3)), max_size=3),
+    st.sampled_from(LAYOUTS),
+    st.integers(1, 300),
+)
+def test_on_damaged_files(damages: list[tuple[int, bytes, int]], layout: str, block: int) -> None:
+    data = write([operator(f"op {number}", str(number), "1.5") for number in range(9)], layout)
+    for at, replacement, length in damages:
+        at = at % len(data)
+        data = data[:at] + replacement + data[at + length :]
+    both(data, block)
+
+
+@quick
+@given(st.integers(1, 100), st.sampled_from(LAYOUTS))
+def test_on_strings_that_look_like_the_space_between_events(block: int, layout: str) -> None:
+    trap = 'x"},{"ph":"X","name":"y"},{"ph": "X", "ts": 1},\n  {\n    "ph": "X"'
+    listed = [
+        operator(trap, str(n), args={trap: [trap, {"ph": "X", "name": trap}]}) for n in range(6)
+    ]
+    both(write(listed, layout), block)
+    assert len(read_compiled(write(listed, layout), block).events) == 6
+
+
+def test_on_more_names_than_the_tables_hold_at_first() -> None:
+    listed = [operator(f"name {n}", str(n), pid=n, tid=n) for n in range(6000)]
+    both(write(listed, "minified"), 100_000)
+
+
+def test_on_events_smaller_than_expected() -> None:
+    data = b"[" + b",".join([b'{"ph":"X"}'] * 30000) + b"]"
+    both(data, 50_000)
+
+
+def test_on_one_event_of_many_blocks() -> None:
+    big = operator("big", args={"text": "x" * 100_000, "list": list(range(10_000))})
+    both(write([operator(), big, operator()], "minified"), 1000)

@@ -1,0 +1,90 @@
+"""Times are read from their digits, exactly, by both readers."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from stepscope.trace.numbers import integer, nanoseconds
+
+digits = st.from_regex(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,9})?", fullmatch=True)
+
+
+def exact(text: str) -> int:
+    """Oracle: rational arithmetic; Python rounds fractions half to even."""
+    return round(Fraction(text) * 1000)
+
+
+@settings(deadline=None)
+@given(digits)
+@example("4458676522690.655")
+@example("0.0005")
+@example("0.0015")
+@example("1711964646000000.2501")
+@example("-0.0005")
+def test_nanoseconds_are_exact(text: str) -> None:
+    value = exact(text)
+    assert nanoseconds(text) == (value if -(2**63) <= value < 2**63 else None)
+
+
+@settings(deadline=None)
+@given(digits)
+@example("9223372036854774.9996")
+@example("0.00050000000000000001")
+@example("7.9996")
+def test_the_compiled_parser_agrees_or_declines(text: str) -> None:
+    from stepscope.trace.scan_values import nanoseconds_at
+
+    data = np.frombuffer(text.encode() + b"," + bytes(64), np.uint8)
+    value, end = nanoseconds_at(data, 0)
+    if end < 0:
+        whole = text.lstrip("-").partition(".")[0]
+        assert len(whole) > 16 or int(whole) > 9_223_372_036_854_774
+    else:
+        assert end == len(text)
+        assert value == exact(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e3", 1_000_000),
+        ("1.5E-3", 2),
+        ("2.5e-3", 2),
+        (" 12 ", 12_000),
+        ("1e300", None),
+        ("1e-300", 0),
+        ("NaN", None),
+        ("Infinity", None),
+        ("", None),
+        ("1_0", None),
+        ("١٢", None),
+        ("9223372036854775.807", 2**63 - 1),
+        ("9223372036854775.808", None),
+    ],
+)
+def test_unusual_times(text: str, value: int | None) -> None:
+    assert nanoseconds(text) == value
+
+
+@settings(deadline=None)
+@given(st.integers(-(2**70), 2**70))
+def test_integers(value: int) -> None:
+    assert integer(str(value)) == value
+    assert integer(f"{value}.0") is None
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**66))
+def test_compiled_magnitudes_are_exact_to_64_bits(value: int) -> None:
+    from stepscope.trace.scan_values import magnitude
+
+    text = str(value).encode()
+    number, fits = magnitude(np.frombuffer(text + bytes(64), np.uint8), 0, len(text))
+    assert fits == (value < 2**64)
+    if fits:
+        assert int(number) == value
