@@ -1,7 +1,7 @@
 """Synthetic training runs on a GPU, each with known bottlenecks planted, or with none.
 
-`SCENARIOS` is the labelled set: a builder and the ids of the findings that it must give, no more and
-no fewer. Most are variations of one healthy step that keeps the GPU busy with large matrix products.
+`SCENARIOS` is the labelled set: a builder and the ids of the findings that it must give, no more
+and no fewer. Most vary one healthy step, which keeps the GPU busy with large matrix products.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.support.traces import trace_path
 
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
+from tests.support.traces import trace_path
 
 ROOT = Path(
     os.environ.get("STEPSCOPE_TRACES", Path(__file__).parents[2] / ".." / "shared" / "traces")

@@ -11,8 +11,8 @@ import polars as pl
 
 from stepscope.analysis.critical_path import CriticalPath, path_of
 from stepscope.analysis.idle import IdleCauses, idle_causes
-from stepscope.analysis.recomputation import find_recomputed
 from stepscope.analysis.operator_forest import operator_forest
+from stepscope.analysis.recomputation import find_recomputed
 from stepscope.analysis.scope import Scope
 from stepscope.analysis.step_graph import StepGraph, build_step_graph
 from stepscope.analysis.timeline import Timeline, timeline

@@ -10,7 +10,7 @@ from stepscope.analysis.idle import IdleCauses
 from stepscope.analysis.partition import Part, Partition
 from stepscope.analysis.timeline import Timeline
 
-_WORDS = {
+IDLE_WORDS: dict[str, str] = {
     "device_wait": "idle: queued work waits",
     "input": "idle: input",
     "synchronisation": "idle: synchronisation",
@@ -21,6 +21,7 @@ _WORDS = {
     "python": "idle: Python",
     "unknown": "idle: launch not recorded",
 }
+"""How a person reads the causes of idle time."""
 
 
 def partition_device(line: Timeline, idle: IdleCauses, steps: int) -> Partition:
@@ -35,7 +36,7 @@ def partition_device(line: Timeline, idle: IdleCauses, steps: int) -> Partition:
         Part("compute", line.compute_ns),
         Part("exposed communication", line.exposed_comm_ns),
         Part("exposed copies", line.exposed_memcpy_ns),
-        *(Part(words, idle.of(cause)) for cause, words in _WORDS.items()),
+        *(Part(words, idle.of(cause)) for cause, words in IDLE_WORDS.items()),
     ]
     devices = len(line.scope.devices)
     what = "trace: the GPU's time" if devices == 1 else f"trace: the time of {devices} GPUs"

@@ -149,7 +149,7 @@ def read_work(trace: Trace, steps: pl.Series | None) -> GpuWork:
 
 
 def _earlier_ends(everything: pl.LazyFrame, lane: Int64Array, start: Int64Array) -> Int64Array:
-    """For the first row of each stream the end of what ran on it before; 0: nothing, or no first."""
+    """For the first row of each stream the end of what ran on it before; else 0."""
     ends = np.zeros(len(lane), np.int64)
     first = np.nonzero(np.concatenate(([True], lane[1:] != lane[:-1])))[0] if len(lane) else lane
     firsts = pl.DataFrame({"lane_id": lane[first], "first_ns": start[first], "row": first})

@@ -397,7 +397,7 @@ def settle_delays(
     candidates = np.nonzero(expected == best[target])[0]
     _, first = np.unique(target[candidates], return_index=True)
     binding = candidates[first]
-    delay = fits
+    delay: Int64Array = fits.astype(np.int64)
     delay[binding] = room[binding]
     return delay
 

@@ -1,8 +1,8 @@
 """Full-precision matrix products: FP32 without TF32 or mixed precision.
 
 Measured as the time of matrix products and convolutions on FP32 operands whose kernels run in full
-FP32 (the name says so, or shows none of the tensor cores' instructions), on a GPU with tensor cores.
-The saving supposes that such a kernel takes half as long in TF32, or in half precision, which is
+FP32 (the name says so, or shows none of the tensor cores' instructions), on a GPU that has them. The
+saving supposes that such a kernel takes half as long in TF32, or in half precision, which is
 cautious: their peak is eight times higher and more.
 """
 
@@ -51,11 +51,13 @@ def find(subject: Subject) -> list[Finding]:
         unchanged(window.graph).scale_work(window.nodes(full), FACTOR),
         rule=ID,
         title="matrix products run in full FP32" + (", with TF32 off" if has_tf32 else ""),
-        assumption=f"in {'TF32' if has_tf32 else 'half precision'} these kernels take half the time",
+        assumption=f"in {'TF32' if has_tf32 else 'FP16'} these kernels take half the time",
         evidence=(
             Evidence("time in them per step", window.per_step(total_ns), "ns"),
             Evidence("share of the step", window.share(total_ns), "share"),
-            Evidence("of all matrix products", total_ns / max(1, rows["dur_ns"].sum()), "share"),
+            Evidence(
+                "of all matrix products", total_ns / max(1, int(rows["dur_ns"].sum())), "share"
+            ),
         ),
         advice=allow if has_tf32 else mixed,
     )

@@ -1,8 +1,9 @@
 """Launch-bound: the host cannot launch work as fast as the GPU does it.
 
 Measured as the share of the device's time in which it is idle because the next launch comes late,
-while the host dispatches operators and calls the runtime. The saving supposes that dispatch and launches cost nothing, as where the step is one CUDA graph;
-waiting for input or for the device, and Python outside operators, stay.
+while the host dispatches operators and calls the runtime. The saving supposes that dispatch and
+launches cost nothing, as where the step is one CUDA graph; waiting for input or for the device, and
+Python outside operators, stay.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ ID = "launch-bound"
 
 
 def find(subject: Subject) -> list[Finding]:
-    """The finding, if late launches leave the GPU idle and the step is shorter without their cost."""
+    """The finding, if late launches leave the GPU idle, and the step is shorter without."""
     window = subject.window
     if window is None or not window.has_gpu:
         return []

@@ -51,7 +51,9 @@ def find(subject: Subject) -> list[Finding]:
         evidence=(
             Evidence("small kernels per step", per_step, "count"),
             Evidence("share of all kernels", share, "share"),
-            Evidence("their device time per step", window.per_step(small["dur_ns"].sum()), "ns"),
+            Evidence(
+                "their device time per step", window.per_step(int(small["dur_ns"].sum())), "ns"
+            ),
             Evidence("most often", short(top["name"][0]), "text"),
         ),
         advice=(

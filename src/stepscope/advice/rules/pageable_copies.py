@@ -62,7 +62,7 @@ def find(subject: Subject) -> list[Finding]:
         assumption="copies leave pinned memory without blocking and take as long as now",
         evidence=(
             Evidence("such copies per step", len(copies) / window.steps, "count"),
-            Evidence("copied per step", window.per_step(copies["bytes"].sum() or 0), "bytes"),
+            Evidence("copied per step", window.per_step(int(copies["bytes"].sum())), "bytes"),
             Evidence("host held up per step", window.per_step(held_ns), "ns"),
         ),
         advice=(

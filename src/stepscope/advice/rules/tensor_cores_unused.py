@@ -44,7 +44,9 @@ def find(subject: Subject) -> list[Finding]:
         evidence=(
             Evidence("time in them per step", window.per_step(total_ns), "ns"),
             Evidence("share of the step", window.share(total_ns), "share"),
-            Evidence("of all matrix products", total_ns / max(1, rows["dur_ns"].sum()), "share"),
+            Evidence(
+                "of all matrix products", total_ns / max(1, int(rows["dur_ns"].sum())), "share"
+            ),
             Evidence("most of it in", short(top["name"][0]), "text"),
         ),
         advice=(

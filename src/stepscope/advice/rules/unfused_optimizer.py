@@ -55,7 +55,7 @@ def find(subject: Subject) -> list[Finding]:
         evidence=(
             Evidence("kernels per optimizer step", per_time, "count"),
             Evidence("host time in it per step", window.per_step(spans.total_ns), "ns"),
-            Evidence("device time per step", window.per_step(launched["dur_ns"].sum()), "ns"),
+            Evidence("device time per step", window.per_step(int(launched["dur_ns"].sum())), "ns"),
         ),
         advice=(
             "Build the optimizer with fused=True (or foreach=True), and call "
