@@ -31,7 +31,7 @@ class Thresholds:
         poor_overlap: Share of communication that is hidden behind computation, at most.
         abnormal_collective_factor: A collective is abnormal if it takes so many times the median
             of its peers.
-        abnormal_collective_peers: It must have so many peers: the same kind and size.
+        abnormal_collective_peers: Where sizes are not recorded: at the same place in so many steps.
         rank_waiting: Share of the step in which collectives wait for other ranks, at least.
         allocator_calls: Calls per step that get memory from the driver or give it back.
         memory_near_limit: Reserved share of the device's memory from which on it is near the limit.

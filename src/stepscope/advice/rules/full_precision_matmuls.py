@@ -1,8 +1,8 @@
 """Full-precision matrix products: FP32 without TF32 or mixed precision.
 
 Measured as the time of matrix products and convolutions on FP32 operands whose kernels run in full
-FP32 (the name says so, or shows none of the tensor cores' instructions), on a GPU that has them. The
-saving supposes that such a kernel takes half as long in TF32, or in half precision, which is
+FP32 (the name says so, or shows none of the tensor cores' instructions), on a GPU that has them.
+The saving supposes that such a kernel takes half as long in TF32, or in half precision, which is
 cautious: their peak is eight times higher and more.
 """
 

@@ -2,8 +2,8 @@
 
 A collective's kernel runs from the moment this rank enters it until all have arrived and the data
 is exchanged. The shortest of those of the same kind and size tells how long the exchange takes;
-what others take beyond it is taken for waiting. One trace cannot tell waiting from a slow network: the
-traces of all ranks can (`stepscope show stragglers`). The saving supposes that no rank is late.
+what others take beyond it is taken for waiting. One trace cannot tell waiting from a slow network:
+the traces of all ranks can (`stepscope show stragglers`). The saving supposes that no rank is late.
 """
 
 from __future__ import annotations
