@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stepscope.artifacts.custom import CustomArtifact
 from stepscope.artifacts.job import TRACE_FORMATS
 from stepscope.capture.ranks import RanksOption, parse_ranks
 from stepscope.capture.schedule import Schedule
@@ -115,6 +116,24 @@ class CaptureConfig:
         key_averages_sort: Column that orders it; "auto" is self_device_time_total where a device
             is recorded, else self_cpu_time_total.
         key_averages_rows: Greatest number of rows in it; -1 for all.
+        memory_timeline: "off"; "trace": draw `memory_timeline.html` and `.json` from the trace
+            (implies profile_memory); "torch": let torch make its own, on the training thread,
+            which takes minutes (implies profile_memory, record_shapes and with_stack).
+        execution_trace: Write torch's execution trace, `execution_trace.json`, for each window.
+        tensorboard_dir: Also put each trace here, under the names that TensorBoard looks for.
+        artifacts: Functions or classes of your own that make further files of each window: they
+            are called with a `FinishedWindow`. What can be imported runs beside the training,
+            what cannot (defined in the script itself) on the training thread.
+        memory_history: Record the history of the CUDA allocator.
+        memory_history_steps: First and last step of that; None for the whole run. A snapshot is
+            taken after the last.
+        memory_max_entries: Greatest number of entries of the history.
+        memory_stacks: "python", or "all" with C++ frames, which takes very much longer to write.
+        memory_snapshot_at_end: Take a snapshot when the capture ends.
+        oom_snapshot: Take a snapshot when CUDA runs out of memory, before the error is raised.
+        memory_log: Write a line on each GPU's memory to `memory.log` every `memory_log_steps`
+            steps. It resets CUDA's peak statistics, so that each line has its own peak.
+        memory_log_steps: Steps from one such line to the next.
         stacks_metric: What weighs the stacks: "auto", "self_cpu_time_total" or
             "self_cuda_time_total".
         on_trace_ready: Function or functions called with the torch profiler of each finished
@@ -164,6 +183,18 @@ class CaptureConfig:
     key_averages_sort: str = "auto"
     key_averages_rows: int = 100
     stacks_metric: str = "auto"
+    memory_timeline: str = "off"
+    execution_trace: bool = False
+    tensorboard_dir: str | os.PathLike[str] | None = None
+    artifacts: CustomArtifact | Sequence[CustomArtifact] | None = None
+    memory_history: bool = False
+    memory_history_steps: tuple[int, int] | None = None
+    memory_max_entries: int = 100_000
+    memory_stacks: str = "python"
+    memory_snapshot_at_end: bool = False
+    oom_snapshot: bool = True
+    memory_log: bool = False
+    memory_log_steps: int = 10
     on_trace_ready: TraceHandler | Sequence[TraceHandler] | None = None
 
     def __post_init__(self) -> None:
@@ -181,6 +212,8 @@ class CaptureConfig:
             ("min_free_bytes", 0),
             ("keep_windows", 0),
             ("slow_step_cooldown", 1),
+            ("memory_max_entries", 1),
+            ("memory_log_steps", 1),
         ):
             _check_whole(name, getattr(self, name), least)
         for name in ("max_window_bytes", "max_run_bytes"):
@@ -194,7 +227,7 @@ class CaptureConfig:
         if self.slow_step_factor is not None:
             _check_number("slow_step_factor", self.slow_step_factor, 1.0)
         _check_number("pause_together_s", self.pause_together_s, 0.0)
-        for name in ("on_trace_ready", "trigger_when"):
+        for name in ("on_trace_ready", "trigger_when", "artifacts"):
             self._set(name, _functions(name, getattr(self, name)))
 
     @property
@@ -212,11 +245,18 @@ class CaptureConfig:
         """The functions of `trigger_when`."""
         return self.trigger_when if isinstance(self.trigger_when, tuple) else ()
 
+    @property
+    def custom_artifacts(self) -> tuple[CustomArtifact, ...]:
+        """The functions and classes of `artifacts`."""
+        return self.artifacts if isinstance(self.artifacts, tuple) else ()
+
     def options(self) -> dict[str, Any]:
         """The options as plain values, for the run's description."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         values["output_dir"] = str(self.output_dir)
-        for name in ("on_trace_ready", "trigger_when"):
+        if self.tensorboard_dir is not None:
+            values["tensorboard_dir"] = str(self.tensorboard_dir)
+        for name in ("on_trace_ready", "trigger_when", "artifacts"):
             values[name] = [
                 getattr(function, "__qualname__", type(function).__name__)
                 for function in values[name]
@@ -252,6 +292,15 @@ class CaptureConfig:
         _check_choice("export_mode", self.export_mode, EXPORT_MODES)
         _check_seconds("export_timeout_s", self.export_timeout_s)
         _check_seconds("grace_s", self.grace_s)
+        _check_choice("memory_timeline", self.memory_timeline, ("off", "trace", "torch"))
+        _check_choice("memory_stacks", self.memory_stacks, ("python", "all"))
+        if self.memory_timeline != "off":
+            self._set("profile_memory", True)
+        if self.memory_timeline == "torch":
+            self._set("record_shapes", True)
+            self._set("with_stack", True)
+        if self.memory_history_steps is not None:
+            self._settle_history_steps(self.memory_history_steps)
         _check_choice("step_unit", self.step_unit, STEP_UNITS)
         _check_choice("key_averages_sort", self.key_averages_sort, SORT_COLUMNS)
         _check_choice(
@@ -284,6 +333,13 @@ class CaptureConfig:
             self._set("output_dir", Path(self.output_dir))
         except TypeError:
             raise ConfigError(f"output_dir={self.output_dir!r} is not a path") from None
+
+    def _settle_history_steps(self, steps: Sequence[int]) -> None:
+        if len(steps) != 2 or not 0 <= steps[0] <= steps[1]:
+            raise ConfigError(
+                f"memory_history_steps={steps!r}: give the first and the last step, as (10, 20)"
+            )
+        self._set("memory_history_steps", tuple(steps))
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)

@@ -16,7 +16,13 @@ from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.steps import Clock
 from stepscope.run.files import LineFile
 from stepscope.run.layout import RunLayout
-from stepscope.run.manifest import ProblemRecord, RankManifest, WindowRecord, write_record
+from stepscope.run.manifest import (
+    ArtifactRecord,
+    ProblemRecord,
+    RankManifest,
+    WindowRecord,
+    write_record,
+)
 from stepscope.run.step_record import StepRecord, encode_step
 
 log = logging.getLogger("stepscope")
@@ -106,6 +112,12 @@ class Journal:
         if noted is not None:
             record = dataclasses.replace(record, pause_ns=noted.pause_ns)
         self.add_window(record)
+
+    def add_snapshot(self, record: ArtifactRecord) -> None:
+        """Note a memory snapshot."""
+        snapshots = (*self._manifest.snapshots, record)[-_MOST_PROBLEMS:]
+        self._manifest = dataclasses.replace(self._manifest, snapshots=snapshots)
+        self._write_quietly()
 
     def note_clock(self, offset: ClockOffset) -> None:
         """Note how far this rank's clock is from rank 0's; it is written with what comes next."""

@@ -17,6 +17,7 @@ from stepscope.capture.config import CaptureConfig
 from stepscope.capture.devices import DeviceProbe
 from stepscope.capture.holder import ProcessClaim
 from stepscope.capture.journal import Journal
+from stepscope.capture.memory import MemoryWatch
 from stepscope.capture.ranks import RankIdentity, identify
 from stepscope.capture.requests import RequestSources
 from stepscope.capture.signals import SignalWatch, TerminationSignalError
@@ -75,6 +76,7 @@ class Profiler:
         self._watch_depth = 0
         self._signals: SignalWatch | None = None
         self._requests: RequestSources | None = None
+        self._memory: MemoryWatch | None = None
         self._busy = 0
         self._is_told_to_end = False
 
@@ -243,6 +245,18 @@ class Profiler:
             with self._contain("asking for a window"):
                 self._requests.ask("code", steps or 0, ranks, with_memory=with_memory)
 
+    def snapshot(self, reason: str = "code") -> Path | None:
+        """Write the CUDA allocator's state and history now.
+
+        Returns:
+            The file, or None where there is no CUDA, or it could not be written.
+        """
+        path: Path | None = None
+        if self._is_on and self._memory is not None:
+            with self._contain("taking a memory snapshot"):
+                path = self._memory.snapshot(reason)
+        return path
+
     def count(self, *, tokens: int | None = None, samples: int | None = None) -> None:
         """Add to the work done in the step that is going on."""
         if self._is_on and self._recorder is not None:
@@ -282,7 +296,13 @@ class Profiler:
         self._recorder = StepRecorder(clock, self._journal.write_step)
         self._probe = DeviceProbe()
         layout = self._journal.layout.rank(self._identity.rank)
-        self._windows = WindowKeeper(self.config, self._journal, layout, self._identity)
+        self._memory = MemoryWatch(
+            self.config, layout, self._identity.rank, self._journal.add_snapshot
+        )
+        self._memory.start()
+        self._windows = WindowKeeper(
+            self.config, self._journal, layout, self._identity, self._memory.snapshot
+        )
         self._requests = RequestSources(self.config, self._identity, self._journal, self._windows)
         self._requests.start()
         self._signals = SignalWatch(
@@ -309,6 +329,8 @@ class Profiler:
         self._journal.count_step()
         if self._requests is not None:
             self._requests.step_ended(record)
+        if self._memory is not None and self._memory.is_available:
+            self._memory.step_ended(ended)
         self._step += 1
         if windows is not None and windows.advance(ended):
             # What opening or saving a window takes is the profiler's time and no step's.
@@ -390,6 +412,9 @@ class Profiler:
         if self._requests is not None:
             with self._contain("leaving the triggers"):
                 self._requests.close()
+        if self._memory is not None:
+            with self._contain("closing the memory watch"):
+                self._memory.close()
         # The manifest tells the end before the files are waited for: a kill may come meanwhile.
         with self._contain("closing the run"):
             if self._recorder is not None:

@@ -112,6 +112,7 @@ class RequestSources:
                 trigger.first_step,
                 self._warmup,
                 is_ours=applies_to(trigger, self._identity, self._windows.follows_schedule),
+                with_memory=trigger.with_memory,
             )
         )
 

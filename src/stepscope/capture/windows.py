@@ -5,17 +5,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import os
+import socket
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+from stepscope.artifacts.custom import FinishedWindow, address_of, make_custom
 from stepscope.artifacts.job import FinishJob
 from stepscope.artifacts.raw import RawTrace, RawTraceError
 from stepscope.capture.budget import Budget, sample_of
 from stepscope.capture.config import CaptureConfig
 from stepscope.capture.export import Exporter
-from stepscope.capture.handlers import call_handlers
+from stepscope.capture.handlers import TORCH_TIMELINE, call_handlers, torch_memory_timeline
 from stepscope.capture.journal import Journal
 from stepscope.capture.ranks import RankIdentity, records
 from stepscope.capture.schedule import Action
@@ -29,7 +34,7 @@ from stepscope.capture.window import (
     choose_activities,
 )
 from stepscope.run.layout import RankLayout
-from stepscope.run.manifest import WindowRecord
+from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 log = logging.getLogger("stepscope")
 
@@ -47,6 +52,7 @@ class WindowRequest:
         first_step: The first step to record; None for as soon as it can be.
         warmup: Steps of warming up before it.
         is_ours: Whether this rank records it; otherwise it only pauses with those that do.
+        with_memory: Whether a memory snapshot is wanted as well.
     """
 
     cause: str
@@ -54,6 +60,7 @@ class WindowRequest:
     first_step: int | None = None
     warmup: int = 1
     is_ours: bool = True
+    with_memory: bool = False
 
 
 class WindowKeeper:
@@ -64,16 +71,23 @@ class WindowKeeper:
         journal: Where windows are noted.
         layout: The rank's directory.
         identity: Who this rank is.
+        snapshot: Takes a memory snapshot, for a reason.
     """
 
     def __init__(
-        self, config: CaptureConfig, journal: Journal, layout: RankLayout, identity: RankIdentity
+        self,
+        config: CaptureConfig,
+        journal: Journal,
+        layout: RankLayout,
+        identity: RankIdentity,
+        snapshot: Callable[[str], object],
     ) -> None:
         self._config = config
         self._schedule = config.schedule
         self._journal = journal
         self._layout = layout
         self._identity = identity
+        self._snapshot = snapshot
         self.follows_schedule = records(config.ranks, identity)
         self._activities = choose_activities(config) if self.follows_schedule else []
         self._pauses: PauseTogether | None = None
@@ -262,6 +276,7 @@ class WindowKeeper:
 
     def _settle(self, record: WindowRecord) -> None:
         """A window's files are there, or cannot be."""
+        record = self._with_own_artifacts(record)
         self._journal.update_window(record)
         self._budget.learn_from(record)
         for removed in self._budget.prune(self._journal.windows):
@@ -277,7 +292,7 @@ class WindowKeeper:
                 if not request.is_ours:
                     self._others[first + request.steps - 1] = first
                     return None
-                plan = self._plan(first, request.steps, request.cause)
+                plan = self._plan(first, request.steps, request.cause, request.with_memory)
                 if step <= first:
                     return plan
                 self._note(
@@ -301,7 +316,9 @@ class WindowKeeper:
             return None
         return plan
 
-    def _plan(self, first_step: int, steps: int, cause: str) -> WindowPlan:
+    def _plan(
+        self, first_step: int, steps: int, cause: str, with_memory: bool = False
+    ) -> WindowPlan:
         index = self._next_index
         self._next_index += 1
         return WindowPlan(
@@ -311,7 +328,33 @@ class WindowKeeper:
             self._layout.window(index),
             cause,
             with_stack=self._config.with_stack,
+            with_memory=with_memory,
         )
+
+    def _with_own_artifacts(self, record: WindowRecord) -> WindowRecord:
+        """Call custom artifacts that no other process could import."""
+        if record.state not in {"complete", "partial"}:
+            return record
+        directory = self._layout.window(record.index)
+        files = {
+            item.kind: directory.parent / item.path for item in record.artifacts if not item.problem
+        }
+        if "trace" not in files or record.first_step is None or record.last_step is None:
+            return record
+        window = FinishedWindow(
+            self._identity.rank,
+            record.index,
+            tuple(range(record.first_step, record.last_step + 1)),
+            directory,
+            files["trace"],
+            files,
+        )
+        made: list[ArtifactRecord] = []
+        for artifact in self._config.custom_artifacts:
+            if address_of(artifact) is None:
+                name = getattr(artifact, "__qualname__", type(artifact).__name__)
+                made += make_custom(artifact, name, window)
+        return dataclasses.replace(record, artifacts=(*record.artifacts, *made))
 
     def _save(self, reason: str, step_number: int) -> None:
         """Stop the window that is open and hand it over."""
@@ -354,6 +397,8 @@ class WindowKeeper:
         except BaseException as error:
             self._note(plan, "failed", f"{type(error).__name__} came while it was being saved")
             raise
+        if plan.with_memory:
+            self._snapshot(f"{plan.cause}, window {plan.index}")
         pause_ns = time.perf_counter_ns() - started_ns
         self._journal.add_window(dataclasses.replace(record, pause_ns=pause_ns))
         if interruption is not None:
@@ -384,6 +429,13 @@ class WindowKeeper:
                 record = dataclasses.replace(record, artifacts=tuple(problems))
             except BaseException as error:  # noqa: BLE001 - raised again once the window is safe
                 interruption = error
+        if self._config.memory_timeline == "torch":
+            problem = torch_memory_timeline(window.profiler, window.plan.directory)
+            if problem is not None:
+                record = dataclasses.replace(record, artifacts=(*record.artifacts, problem))
+            else:
+                made = (*job.made, ("memory_timeline", TORCH_TIMELINE))
+                job = dataclasses.replace(job, made=made)
         record = self._exporter.submit(window.profiler, job, record, is_raw_there=bool(handlers))
         return record, interruption
 
@@ -404,6 +456,14 @@ class WindowKeeper:
             key_averages_rows=config.key_averages_rows,
             stacks=plan.with_stack,
             stacks_metric=config.stacks_metric,
+            memory_timeline=config.memory_timeline == "trace",
+            made=(("execution_trace", "execution_trace.json"),) if config.execution_trace else (),
+            custom=tuple(filter(None, map(address_of, config.custom_artifacts))),
+            tensorboard_directory=str(Path(config.tensorboard_dir or "").absolute())
+            if config.tensorboard_dir
+            else "",
+            tensorboard_worker=f"rank{self._identity.rank}_{socket.gethostname()}_{os.getpid()}",
+            search_path=tuple(map(os.path.abspath, sys.path)) if config.custom_artifacts else (),
         )
 
     def _uses_gpu(self) -> bool:
