@@ -33,7 +33,7 @@ def _cases() -> Iterator[object]:
         yield pytest.param(path, id=f"{path.parent.name}-{path.stem[:20]}", marks=marks)
 
 
-@pytest.mark.parametrize("path", _cases())
+@pytest.mark.parametrize("path", list(_cases()))
 def test_counts_names_and_durations(path: Path) -> None:
     data = gzip.decompress(path.read_bytes())
     tables = read_tolerantly(data)
