@@ -11,7 +11,6 @@ from tests.support.gpu_trace import GpuTrace, us
 from stepscope.analysis.operator_forest import operator_forest
 from stepscope.analysis.operators import analyse_operators
 from stepscope.analysis.scope import EventChoice, Scope
-from stepscope.analysis.selection import NOT_LINKED, OUTSIDE_STEPS
 from stepscope.errors import UsageError
 
 
@@ -74,10 +73,10 @@ def test_scope_keeps_what_belongs_to_its_steps_and_counts_the_rest():
     assert rows(one)["aten::mm"]["device_self_ns"] == us(20)
     assert rows(one)["aten::mm"]["count"] == 1
     assert one.scope.steps == (1,)
-    assert one.scope.excluded[OUTSIDE_STEPS] == 4
+    assert one.scope.excluded["GPU events of other steps or of none"] == 4
     linked = analyse_operators(trace, Scope(events=EventChoice.LINKED))
     assert linked.device_ns == us(60)
-    assert linked.scope.excluded == {NOT_LINKED: 3}
+    assert linked.scope.excluded == {"GPU events without a known launch": 3}
     everything = analyse_operators(trace)
     assert everything.unattributed_ns == us(15)
     assert everything.device_ns == us(75)
@@ -87,9 +86,9 @@ def test_a_step_or_device_that_is_not_there_is_refused():
     t = GpuTrace()
     with t.step():
         t.op("aten::mm").launch("gemm", us(10))
-    with pytest.raises(UsageError, match="no step 9; it has steps 0 to 0"):
+    with pytest.raises(UsageError, match="no step 9: it has 0"):
         analyse_operators(t.load(), Scope(steps=(9,)))
-    with pytest.raises(UsageError, match="device 3; devices: 0"):
+    with pytest.raises(UsageError, match="on device 3: it has 0"):
         analyse_operators(t.load(), Scope(devices=(3,)))
 
 

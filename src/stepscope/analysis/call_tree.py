@@ -18,9 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.gpu_work import gpu_work
 from stepscope.analysis.operator_forest import BoolArray
 from stepscope.analysis.scope import AnsweredScope, Scope
-from stepscope.analysis.selection import in_steps, select_gpu_work, side_by_side
+from stepscope.analysis.selection import in_steps, leaving_out, side_by_side
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -61,12 +62,14 @@ class CallTree:
         scope: What it is about.
         device_ns: All GPU work of the scope: the roots' `device_total_ns`, and `unattributed_ns`.
         unattributed_ns: GPU work whose place is not known.
+        notes: What a reader must know.
     """
 
     nodes: pl.DataFrame
     scope: AnsweredScope
     device_ns: int
     unattributed_ns: int
+    notes: tuple[str, ...]
 
 
 def build_call_tree(
@@ -90,8 +93,8 @@ def build_call_tree(
     Raises:
         UsageError: The scope names what the trace does not have.
     """
-    work = select_gpu_work(trace, scope)
-    asked = work.scope.asked
+    work = gpu_work(trace, scope)
+    members, asked = work.members, work.answered.asked
     events = side_by_side(
         trace,
         ["event", "name_id", "category", "lane_id", "dur_ns"],
@@ -120,14 +123,14 @@ def build_call_tree(
     held = np.nonzero((holder >= 0) & in_steps(events["step"], asked))[0]
     np.add.at(self_ns, row_of_event[holder[held]], events["self_ns"].to_numpy()[held])
 
-    cause = work.events["launch"].fill_null(-1).to_numpy().copy()
-    operator = work.events["op"].fill_null(-1).to_numpy()
+    cause = members["launch"].fill_null(-1).to_numpy().copy()
+    operator = members["op"].fill_null(-1).to_numpy()
     cause = np.where(cause >= 0, cause, operator)
     place = np.where(cause >= 0, holder[cause], -1)
     # A launch outside the tree (nothing wanted around it) still may have a known operator.
     place = np.where((place < 0) & (operator >= 0), holder[operator], place)
     known = place >= 0
-    duration = work.events["dur_ns"].to_numpy()
+    duration = members["dur_ns"].to_numpy()
     device_ns = np.zeros(len(rows), np.int64)
     kernels = np.zeros(len(rows), np.int64)
     np.add.at(device_ns, row_of_event[place[known]], duration[known])
@@ -139,14 +142,12 @@ def build_call_tree(
         kernels=pl.Series(kernels),
     )
     nodes = _merge(trace, frame, row_parent, merge_threads=merge_threads)
-    excluded = dict(work.scope.excluded)
-    if not known.all():
-        excluded[_NOWHERE] = int((~known).sum())
     return CallTree(
         nodes,
-        AnsweredScope(asked, work.scope.steps, work.scope.devices, work.scope.events, excluded),
-        work.total_ns,
+        leaving_out(work.answered, **{_NOWHERE: int((~known).sum())}),
+        int(duration.sum()),
         int(duration[~known].sum()),
+        work.notes,
     )
 
 

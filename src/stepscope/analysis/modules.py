@@ -24,6 +24,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.call_tree import nearest_holder
+from stepscope.analysis.gpu_work import gpu_work
 from stepscope.analysis.module_places import (
     NOWHERE,
     Places,
@@ -33,7 +34,7 @@ from stepscope.analysis.module_places import (
 from stepscope.analysis.operator_forest import BoolArray
 from stepscope.analysis.recomputation import EVALUATION, names_matching, nearest_above
 from stepscope.analysis.scope import AnsweredScope, Scope
-from stepscope.analysis.selection import in_steps, select_gpu_work, side_by_side
+from stepscope.analysis.selection import in_steps, leaving_out, side_by_side
 from stepscope.trace.calltree import clock_resolution_ns, nest
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
@@ -77,6 +78,7 @@ class ModuleReport:
         source: What the modules were seen by.
         device_ns: All GPU work of the scope: the roots' device totals, and `unattributed_ns`.
         unattributed_ns: GPU work of no module: the optimizer, collectives, data, losses outside.
+        notes: What a reader must know.
     """
 
     table: pl.DataFrame
@@ -84,6 +86,7 @@ class ModuleReport:
     source: str
     device_ns: int
     unattributed_ns: int
+    notes: tuple[str, ...]
 
 
 def analyse_modules(trace: Trace, scope: Scope | None = None) -> ModuleReport:
@@ -92,8 +95,8 @@ def analyse_modules(trace: Trace, scope: Scope | None = None) -> ModuleReport:
     Raises:
         UsageError: The scope names what the trace does not have.
     """
-    work = select_gpu_work(trace, scope)
-    asked = work.scope.asked
+    work = gpu_work(trace, scope)
+    members, asked = work.members, work.answered.asked
     events = side_by_side(
         trace,
         ["event", "name_id", "category", "lane_id", "start_ns", "dur_ns"],
@@ -133,20 +136,18 @@ def analyse_modules(trace: Trace, scope: Scope | None = None) -> ModuleReport:
     called = rows[chosen & (phase[rows] == 0)]
     np.add.at(calls, place[called], 1)
 
-    duration = work.events["dur_ns"].to_numpy()
-    anchor = _anchor_of_work(work.events, nearest_holder(parent, anchored))
+    duration = members["dur_ns"].to_numpy()
+    anchor = _anchor_of_work(members, nearest_holder(parent, anchored))
     known = (anchor >= 0) & (place[anchor] >= 0)
     np.add.at(cells, cell_of(anchor[known], 1), duration[known])
 
-    excluded = dict(work.scope.excluded)
-    if not known.all():
-        excluded[_OUTSIDE] = int((~known).sum())
     return ModuleReport(
         _table(places, calls, cells.reshape(shape)),
-        AnsweredScope(asked, work.scope.steps, work.scope.devices, work.scope.events, excluded),
+        leaving_out(work.answered, **{_OUTSIDE: int((~known).sum())}),
         source,
-        work.total_ns,
+        int(duration.sum()),
         int(duration[~known].sum()),
+        work.notes,
     )
 
 

@@ -84,6 +84,20 @@ def operand_columns(args: pl.Expr, *, concrete: bool = False) -> list[pl.Expr]:
     return columns
 
 
+def argument_texts(trace: Trace, events: pl.Series) -> pl.Series:
+    """The arguments of some events as JSON text, in the order given."""
+    found = (
+        trace.args.filter(pl.col("event").is_in(events.drop_nulls().unique().implode()))
+        .select("event", "args")
+        .collect()
+    )
+    return (
+        events.cast(pl.Int64)
+        .to_frame("event")
+        .join(found, on="event", how="left", maintain_order="left")["args"]
+    )
+
+
 def operands(trace: Trace, events: pl.Series, *, concrete: bool = False) -> pl.DataFrame:
     """What some operators were called with.
 
@@ -96,10 +110,14 @@ def operands(trace: Trace, events: pl.Series, *, concrete: bool = False) -> pl.D
         One row per event, in the order given: `event`, `dims`, `types` and, where wanted,
         `concrete` and `strides`, as JSON text without blanks; null where not recorded.
     """
-    args = trace.args.select("args").collect().to_series().gather(events)
-    return pl.select(event=events, args=args).select(
-        "event", *operand_columns(pl.col("args"), concrete=concrete)
+    found = (
+        trace.args.filter(pl.col("event").is_in(events.unique().implode()))
+        .select("event", *operand_columns(pl.col("args"), concrete=concrete))
+        .collect()
     )
+    if found["event"].equals(events):
+        return found
+    return events.to_frame("event").join(found, on="event", how="left", maintain_order="left")
 
 
 @dataclass(frozen=True)

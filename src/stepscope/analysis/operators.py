@@ -22,6 +22,7 @@ from enum import Enum
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.gpu_work import gpu_work
 from stepscope.analysis.operands import operands
 from stepscope.analysis.operator_forest import (
     BoolArray,
@@ -34,7 +35,7 @@ from stepscope.analysis.operator_forest import (
 )
 from stepscope.analysis.recomputation import Recomputed, find_recomputed
 from stepscope.analysis.scope import AnsweredScope, Scope
-from stepscope.analysis.selection import in_steps, select_gpu_work
+from stepscope.analysis.selection import in_steps, leaving_out
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
 
@@ -42,8 +43,6 @@ OPERATORS: dict[str, pl.DataType | type[pl.DataType]] = {
     "name": pl.String,
     "category": pl.String,  # cpu_op or user_annotation
     "group": pl.String,  # as the classifier sorts it; null: not sorted
-    "dims": pl.String,  # only by shape: the operands' shapes, as JSON; null: not recorded
-    "types": pl.String,  # only by shape: the operands' types, as JSON
     "count": pl.Int64,  # calls that begin in the scope
     "launching": pl.Int64,  # calls that launched GPU work themselves
     "host_total_ns": pl.Int64,
@@ -59,6 +58,12 @@ OPERATORS: dict[str, pl.DataType | type[pl.DataType]] = {
     "recomputed_device_ns": pl.Int64,  # self device time of these
 }
 """Columns of `OperatorReport.table`."""
+
+SHAPES: dict[str, pl.DataType | type[pl.DataType]] = {
+    "dims": pl.String,  # the operands' shapes, as JSON; null: not recorded
+    "types": pl.String,  # the operands' types, as JSON
+}
+"""Further columns, after the name, of a table by shape."""
 
 _NO_OPERATOR = "GPU events whose operator is not known"
 
@@ -76,8 +81,8 @@ class OperatorReport:
     """What the operators of a scope cost.
 
     Attributes:
-        table: One row per name (or per name, shapes and types), columns `OPERATORS`, ordered by
-            device self time, then by host self time.
+        table: One row per name (or per name, shapes and types), columns `OPERATORS` (and
+            `SHAPES`), ordered by device self time, then by host self time.
         scope: What it is about; GPU work whose operator is not known counts as left out of the
             table, but not of `device_ns`.
         device_ns: All GPU work of the scope: the table's `device_self_ns` and `unattributed_ns`.
@@ -85,6 +90,7 @@ class OperatorReport:
         recomputed_host_ns: Self time on the host of all recomputation.
         recomputed_device_ns: GPU work of all recomputation.
         recomputed_basis: What the recomputation was seen by.
+        notes: What a reader must know.
     """
 
     table: pl.DataFrame
@@ -94,6 +100,7 @@ class OperatorReport:
     recomputed_host_ns: int
     recomputed_device_ns: int
     recomputed_basis: str
+    notes: tuple[str, ...]
 
 
 def analyse_operators(
@@ -109,11 +116,11 @@ def analyse_operators(
     Raises:
         UsageError: The scope names what the trace does not have.
     """
-    work = select_gpu_work(trace, scope)
-    asked = work.scope.asked
+    work = gpu_work(trace, scope)
+    members, asked = work.members, work.answered.asked
     forest = operator_forest(trace)
-    device = hang_device_time(forest, work.events)
-    busy = busy_by_row(len(forest), rows_of_work(forest, work.events), work.events)
+    device = hang_device_time(forest, members)
+    busy = busy_by_row(len(forest), rows_of_work(forest, members), members)
     again = find_recomputed(trace, forest)
     keys = forest.rows.select("name_id")
     if By(by) is By.SHAPE:
@@ -122,20 +129,21 @@ def analyse_operators(
     in_scope = in_steps(forest.rows["step"], asked)
     columns = _columns(forest, device, again, busy, in_scope, _row_numbers(keys))
     table = _aggregate(trace, pl.concat([keys, columns], how="horizontal"), keys.columns)
-    excluded = dict(work.scope.excluded)
-    if device.unattributed:
-        excluded[_NO_OPERATOR] = device.unattributed
     return OperatorReport(
         table=table,
-        scope=AnsweredScope(
-            asked, work.scope.steps, work.scope.devices, work.scope.events, excluded
-        ),
-        device_ns=work.total_ns,
+        scope=leaving_out(work.answered, **{_NO_OPERATOR: device.unattributed}),
+        device_ns=int(members["dur_ns"].sum()),
         unattributed_ns=device.unattributed_ns,
         recomputed_host_ns=int(table["recomputed_host_ns"].sum()),
         recomputed_device_ns=int(table["recomputed_device_ns"].sum()),
         recomputed_basis=again.basis,
+        notes=work.notes,
     )
+
+
+def analyse_operators_by_shape(trace: Trace, scope: Scope | None = None) -> OperatorReport:
+    """As `analyse_operators`, by name, shapes and types of the operands."""
+    return analyse_operators(trace, scope, By.SHAPE)
 
 
 def _columns(
@@ -214,16 +222,17 @@ def _aggregate(trace: Trace, columns: pl.DataFrame, keys: list[str]) -> pl.DataF
         .collect()
         .join(names, on="name_id", how="left")
     )
-    for column in ("dims", "types"):
-        text = pl.col(column) if column in found.columns else pl.lit(None)
-        found = found.with_columns(text.cast(pl.String).alias(column))
+    shapes = [column for column in SHAPES if column in found.columns]
+    schema = dict(list(OPERATORS.items())[:1] + [(c, SHAPES[c]) for c in shapes])
+    schema.update(OPERATORS)
     # One name may have two ids, from two words for one category: they are one operator.
     return (
-        found.group_by("name", "category", "group", "dims", "types")
+        found.with_columns(pl.col(shapes).cast(pl.String))
+        .group_by("name", "category", "group", *shapes)
         .agg(pl.col(values).sum())
         .sort(
-            ["device_self_ns", "host_self_ns", "name", "dims"],
-            descending=[True, True, False, False],
+            ["device_self_ns", "host_self_ns", "name", *shapes],
+            descending=[True, True, False, *(False for _ in shapes)],
         )
-        .select(pl.col(column).cast(dtype) for column, dtype in OPERATORS.items())
+        .select(pl.col(column).cast(dtype) for column, dtype in schema.items())
     )

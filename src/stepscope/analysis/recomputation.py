@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.operands import argument_texts
 from stepscope.analysis.operator_forest import BoolArray, OperatorForest
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
@@ -128,8 +129,9 @@ def _numbered_by_autograd(trace: Trace, events: Int64Array, asking: BoolArray) -
     wanted = pl.Series("event", events[asking])
     if wanted.is_empty():
         return asking.copy()
-    args = trace.args.select("args").collect().to_series().gather(wanted)
-    own = args.str.contains(r'"(?:Fwd thread id|fwd_thread_id)"\s*:\s*"?0(?:[^0-9]|$)')
+    own = argument_texts(trace, wanted).str.contains(
+        r'"(?:Fwd thread id|fwd_thread_id)"\s*:\s*"?0(?:[^0-9]|$)'
+    )
     numbered = asking.copy()
     numbered[asking] = own.fill_null(value=False).to_numpy()
     return numbered

@@ -1,0 +1,338 @@
+"""Collectives that take far longer than they should, and what the device's memory did meanwhile.
+
+Definitions
+    The expected duration of a collective is the least of what is known of
+    - the median of the same kind, size, type and process group in this trace (from three on);
+    - the median of any larger size of the same kind, type and group in this trace (from three on):
+      a smaller message has no reason to take longer;
+    - the median of the same kind, size, type and number of ranks in a baseline trace; where the
+      baseline has no such size, that of its next larger one.
+    It is abnormal if it took at least `factor` times the expected duration and at least
+    `least_excess_ns` more. Where all collectives of a size are slow alike, only a baseline tells.
+
+    Memory at the time: the highest `Total Allocated` and `Total Reserved` that the allocator's
+    `[memory]` records show for the device from the last one before the launch to the end of the
+    collective, held against the memory that the file says the device has; and the calls of
+    cudaMalloc, cudaFree and their like (HIP, virtual memory, host memory) that overlap that time.
+    Memory close to full makes the communication library, and the allocator around it, work with
+    small or late buffers: runs with the same messages were seen to take 500 times as long.
+    One rank's trace cannot tell slow transfer from waiting for another rank: `stragglers.py` can.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from stepscope.analysis.communication import analyse_communication
+from stepscope.analysis.scope import AnsweredScope, Scope
+from stepscope.analysis.selection import leaving_out
+from stepscope.trace.intervals import Int64Array
+from stepscope.trace.model import Trace
+from stepscope.trace.schema import Category
+
+FACTOR = 5.0
+LEAST_EXCESS_NS = 1_000_000
+NEAR_LIMIT = 0.9
+"""Share of the device's memory from which on it counts as close to full."""
+_LEAST_PEERS = 3
+
+ABNORMAL: dict[str, pl.DataType | type[pl.DataType]] = {
+    "event": pl.Int64,
+    "step": pl.Int32,
+    "device": pl.Int32,
+    "kind": pl.String,
+    "message_bytes": pl.Int64,
+    "dtype": pl.String,
+    "group": pl.String,
+    "group_size": pl.Int64,
+    "start_ns": pl.Int64,
+    "dur_ns": pl.Int64,
+    "expected_ns": pl.Int64,
+    "times": pl.Float64,  # dur_ns / expected_ns
+    "excess_ns": pl.Int64,  # dur_ns - expected_ns
+    "expected_from": pl.String,
+    "exposed_ns": pl.Int64,
+    "allocated_bytes": pl.Int64,  # null: no memory records of the device before its end
+    "reserved_bytes": pl.Int64,
+    "memory_bytes": pl.Int64,  # of the device; null: not in the file
+    "reserved_share": pl.Float64,
+    "allocation_calls": pl.Int64,  # that overlap it
+    "allocation_ns": pl.Int64,  # time of these calls within it
+    "cause": pl.String,
+}
+"""One row per abnormal collective, the greatest excess first."""
+
+SAME_SIZE = "the same size in this trace"
+LARGER_SIZE = "a larger size in this trace"
+BASELINE = "the baseline"
+
+MEMORY_FULL = "device memory is close to full"
+ALLOCATION = "device memory is being allocated or freed meanwhile"
+NOT_KNOWN = "not memory, as far as recorded: another rank is late, or the network is slow"
+NO_MEMORY_RECORDS = (
+    "not known: no memory records (profile_memory=True); another rank may be late, or the network"
+)
+
+_ONE_RANK = "one rank's trace cannot tell a slow transfer from waiting for another rank"
+_NO_BASELINE = "where all collectives of a size are slow alike, only a baseline trace shows it"
+
+_ALLOCATION_CALLS = (
+    r"^(cuda|hip|cu)(Malloc|Free|Mem(Create|Map|Unmap|Release|Alloc|Free|AddressReserve))"
+    r"|^(cuda|hip)Host(Alloc|Malloc|Free)"
+)
+_KEYS = ("kind", "dtype", "group", "group_size")
+
+
+@dataclass(frozen=True)
+class AbnormalReport:
+    """Collectives that take far too long.
+
+    Attributes:
+        table: Columns `ABNORMAL`.
+        scope: What it is about; collectives that have nothing to be held against count as left out.
+        judged: Number of collectives that were held against others.
+        excess_ns: What all abnormal ones took beyond the expected, together.
+        factor: From how many times the expected duration on.
+        least_excess_ns: And from how much more on.
+        notes: What a reader must know.
+    """
+
+    table: pl.DataFrame
+    scope: AnsweredScope
+    judged: int
+    excess_ns: int
+    factor: float
+    least_excess_ns: int
+    notes: tuple[str, ...]
+
+
+def find_abnormal_collectives(
+    trace: Trace,
+    scope: Scope | None = None,
+    *,
+    baseline: Trace | None = None,
+    factor: float = FACTOR,
+    least_excess_ns: int = LEAST_EXCESS_NS,
+) -> AbnormalReport:
+    """Find the collectives that take far longer than their like.
+
+    Args:
+        trace: The trace.
+        scope: Steps, devices and events that count; None: all.
+        baseline: A trace of a run that was as it should be, such as the same model alone.
+        factor: From how many times the expected duration on a collective is abnormal.
+        least_excess_ns: And from how much more on.
+
+    Raises:
+        UsageError: The scope names what the trace does not have.
+    """
+    report = analyse_communication(trace, scope)
+    sized = report.collectives.filter(pl.col("message_bytes").is_not_null())
+    known = None if baseline is None else analyse_communication(baseline).collectives
+    judged = _expect(sized, known).drop_nulls("expected_ns")
+    abnormal = judged.filter(
+        pl.col("dur_ns") >= factor * pl.col("expected_ns"),
+        pl.col("dur_ns") - pl.col("expected_ns") >= least_excess_ns,
+    )
+    table = _with_memory(trace, abnormal)
+    left_out = leaving_out(
+        report.scope,
+        collectives_of_unknown_size=len(report.collectives) - len(sized),
+        collectives_without_any_to_compare_with=len(sized) - len(judged),
+    )
+    notes = [_ONE_RANK] if len(table) else []
+    if baseline is None and len(sized):
+        notes.append(_NO_BASELINE)
+    return AbnormalReport(
+        table,
+        left_out,
+        len(judged),
+        int(table["excess_ns"].sum()),
+        factor,
+        least_excess_ns,
+        tuple(notes),
+    )
+
+
+def _expect(collectives: pl.DataFrame, baseline: pl.DataFrame | None) -> pl.DataFrame:
+    """Add `expected_ns` and `expected_from`."""
+    keys = [*_KEYS, "message_bytes"]
+    sizes = (
+        collectives.group_by(keys)
+        .agg(pl.len().alias("count"), pl.col("dur_ns").median().alias("median"))
+        .with_columns(same=pl.when(pl.col("count") >= _LEAST_PEERS).then("median"))
+        .sort("message_bytes", descending=True)
+        .with_columns(
+            # Of all larger sizes the least median; nulls are passed over.
+            larger=pl.col("same").cum_min().shift(1).forward_fill().over(_KEYS)
+        )
+    )
+    candidates = {SAME_SIZE: "same", LARGER_SIZE: "larger"}
+    if baseline is not None:
+        sizes = _from_baseline(sizes, baseline)
+        candidates[BASELINE] = "baseline"
+    least = pl.min_horizontal(*candidates.values())
+    source = pl.coalesce(
+        *(
+            pl.when(pl.col(column) == least).then(pl.lit(text))
+            for text, column in candidates.items()
+        )
+    )
+    return collectives.join(
+        sizes.select(*keys, expected_ns=least.round().cast(pl.Int64), expected_from=source),
+        on=keys,
+        how="left",
+        nulls_equal=True,
+        maintain_order="left",
+    )
+
+
+def _from_baseline(sizes: pl.DataFrame, baseline: pl.DataFrame) -> pl.DataFrame:
+    """Add the baseline's median of the same size, or of its next larger one."""
+    by = ["kind", "dtype", "group_size"]
+    medians = (
+        baseline.drop_nulls("message_bytes")
+        .group_by(*by, "message_bytes")
+        .agg(pl.col("dur_ns").median().alias("baseline"))
+    )
+    rows = sizes.with_row_index("row")
+    return (
+        rows.join(medians, on=by, how="left", suffix="_baseline", nulls_equal=True)
+        .with_columns(
+            fits=pl.col("message_bytes_baseline") >= pl.col("message_bytes"),
+        )
+        .with_columns(baseline=pl.when("fits").then("baseline"))
+        .sort("row", "fits", "message_bytes_baseline", descending=[False, True, False])
+        .unique("row", keep="first", maintain_order=True)
+        .drop("row", "fits", "message_bytes_baseline")
+    )
+
+
+def _with_memory(trace: Trace, abnormal: pl.DataFrame) -> pl.DataFrame:
+    """Add what the device's memory did at the time, and the cause as far as it shows."""
+    starts = trace.events.select("start_ns").collect().to_series()
+    launch = pl.select(
+        pl.coalesce(starts.gather(abnormal["launch"]), abnormal["start_ns"])
+    ).to_series()
+    first = launch.to_numpy()
+    last = (abnormal["start_ns"] + abnormal["dur_ns"]).to_numpy()
+    devices = abnormal["device"]
+    allocated, reserved = _memory_within(trace, devices, first, last)
+    calls, busy = _allocation_within(trace, first, last)
+    memory = trace.devices.select("device", memory_bytes="total_memory_bytes")
+    result = (
+        abnormal.join(memory, on="device", how="left", maintain_order="left")
+        .with_columns(
+            allocated_bytes=allocated,
+            reserved_bytes=reserved,
+            allocation_calls=pl.Series(calls, dtype=pl.Int64),
+            allocation_ns=pl.Series(busy, dtype=pl.Int64),
+            times=pl.col("dur_ns") / pl.max_horizontal("expected_ns", 1),
+            excess_ns=pl.col("dur_ns") - pl.col("expected_ns"),
+        )
+        .with_columns(reserved_share=pl.col("reserved_bytes") / pl.col("memory_bytes"))
+    )
+    is_full = (pl.col("reserved_share") >= NEAR_LIMIT).fill_null(value=False)
+    is_allocating = pl.col("allocation_calls") > 0
+    cause = (
+        pl.when(is_full & is_allocating)
+        .then(pl.lit(f"{MEMORY_FULL}, and {ALLOCATION}"))
+        .when(is_full)
+        .then(pl.lit(MEMORY_FULL))
+        .when(is_allocating)
+        .then(pl.lit(ALLOCATION))
+        .when(pl.col("reserved_share").is_null())
+        .then(pl.lit(NO_MEMORY_RECORDS))
+        .otherwise(pl.lit(NOT_KNOWN))
+    )
+    return (
+        result.with_columns(cause=cause)
+        .sort(["excess_ns", "event"], descending=[True, False])
+        .select(pl.col(column).cast(dtype) for column, dtype in ABNORMAL.items())
+    )
+
+
+def _memory_within(
+    trace: Trace, devices: pl.Series, first: Int64Array, last: Int64Array
+) -> tuple[pl.Series, pl.Series]:
+    """Highest allocated and reserved of each window, its last record before included."""
+    none = pl.Series([None] * len(devices), dtype=pl.Int64)
+    if not len(devices):
+        return none, none
+
+    def number(key: str) -> pl.Expr:
+        return pl.col("args").str.extract(rf'"{key}"\s*:\s*(-?\d{{1,18}})').cast(pl.Int64)
+
+    names = trace.names.filter(pl.col("name") == "[memory]").select("name_id").collect()
+    records = (
+        trace.instants.filter(pl.col("name_id").is_in(names["name_id"].implode()))
+        .select(
+            "time_ns",
+            device=number("Device Id"),
+            type=number("Device Type"),
+            allocated=number("Total Allocated"),
+            reserved=number("Total Reserved"),
+        )
+        # Type 0 is the host's own allocator.
+        .filter(pl.col("type") != 0)
+        .sort("time_ns")
+        .collect()
+    )
+    allocated: list[int | None] = []
+    reserved: list[int | None] = []
+    for device, start, end in zip(devices.to_list(), first, last, strict=True):
+        mine = records.filter(pl.col("device") == device)
+        times = mine["time_ns"].to_numpy()
+        low = max(int(np.searchsorted(times, start, side="right")) - 1, 0)
+        within = mine[low : int(np.searchsorted(times, end, side="right"))]
+        for column, values in (("allocated", allocated), ("reserved", reserved)):
+            highest = within[column].max()
+            values.append(int(highest) if isinstance(highest, int) else None)
+    return pl.Series(allocated, dtype=pl.Int64), pl.Series(reserved, dtype=pl.Int64)
+
+
+def _allocation_within(
+    trace: Trace, first: Int64Array, last: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Number of allocating and freeing calls that overlap each window, and their time in it."""
+    names = (
+        trace.names.filter(
+            pl.col("category").is_in([Category.RUNTIME.value, Category.DRIVER.value]),
+            pl.col("name").str.contains(_ALLOCATION_CALLS),
+        )
+        .select("name_id")
+        .collect()
+    )
+    calls = (
+        trace.events.filter(pl.col("name_id").is_in(names["name_id"].implode()))
+        .select("start_ns", "dur_ns")
+        .collect()
+    )
+    start = calls["start_ns"].to_numpy()
+    end = start + calls["dur_ns"].to_numpy()
+    by_end = np.argsort(end, kind="stable")
+    ordered_start, ordered_end = np.sort(start), end[by_end]
+    # Those begun before the window's end, less those over before its start.
+    begun = np.searchsorted(ordered_start, last, side="left")
+    over = np.searchsorted(ordered_end, first, side="right")
+
+    def time_before(moment: Int64Array) -> Int64Array:
+        """Time that all calls together spend before each moment."""
+        sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(ordered_start)))
+        ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(ordered_end)))
+        started = np.searchsorted(ordered_start, moment, side="left")
+        ended = np.searchsorted(ordered_end, moment, side="left")
+        spent: Int64Array = ends[ended] + moment * (started - ended) - sums[started]
+        return spent
+
+    if len(start):
+        # Relative times keep the sums small.
+        origin = int(min(ordered_start[0], first.min(initial=int(ordered_start[0]))))
+        ordered_start, ordered_end = ordered_start - origin, ordered_end - origin
+        busy = time_before(last - origin) - time_before(first - origin)
+    else:
+        busy = np.zeros(len(first), np.int64)
+    return (begun - over).astype(np.int64), busy

@@ -1,0 +1,203 @@
+"""Single collectives: kind, size, type and process group, from the best source of each.
+
+Torch writes a collective's arguments into the operator `record_param_comms` and, since 2.3 on
+NVIDIA, into the kernel too. Both are read; the kernel's go first, then those of the operators
+around its launch, the innermost first. Older traces have only the shapes of `nccl:…` operators; the
+size of the group is then taken to be the size of the job, and marked as assumed.
+
+Message size follows nccl-tests: the whole buffer that the operation is about. It is the larger of
+input and output, which is what one rank holds in full (`all_gather`: the output; `reduce_scatter`:
+the input).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from stepscope.analysis.operands import argument_texts, element_bytes, operand_columns, parse_call
+from stepscope.trace.classify import collective_group
+from stepscope.trace.intervals import Int64Array
+from stepscope.trace.model import Trace
+
+COLLECTIVES: dict[str, pl.DataType | type[pl.DataType]] = {
+    "event": pl.Int64,  # the kernel
+    "step": pl.Int32,
+    "device": pl.Int32,
+    "stream": pl.Int64,
+    "start_ns": pl.Int64,
+    "dur_ns": pl.Int64,
+    "kind": pl.String,  # all_reduce, …; a group of the classifier
+    "kernel": pl.String,
+    "op": pl.Int64,  # the operator that launched it
+    "launch": pl.Int64,
+    "message_bytes": pl.Int64,  # null: not known
+    "in_bytes": pl.Int64,
+    "out_bytes": pl.Int64,
+    "dtype": pl.String,  # as recorded: Float, BFloat16, …
+    "group_size": pl.Int64,  # ranks
+    "group_size_is_assumed": pl.Boolean,
+    "group": pl.String,  # name of the process group
+    "group_ranks": pl.String,  # as recorded, e.g. "[0, 1]"
+    "sequence": pl.Int64,  # the recorder's own number within the group, where it writes one
+}
+"""One row per kernel (or other GPU work) of communication, in order of start."""
+
+_LEVELS = 12
+"""How far up from the launching operator arguments are looked for."""
+
+_WORD = r'"Collective name"\s*:\s*"([^"]+)"'
+_NUMBER = r'"{}"\s*:\s*"?(\d{{1,18}})'
+_TEXT = r'"{}"\s*:\s*"([^"]*)"'
+
+
+def read_collectives(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
+    """The collectives among some GPU work.
+
+    Args:
+        trace: The trace.
+        work: GPU work with the columns of `GpuWork.table`.
+
+    Returns:
+        Columns `COLLECTIVES`.
+    """
+    found = work.filter(pl.col("kind") == "communication").sort("start_ns", "event")
+    if found.is_empty():
+        return pl.DataFrame(schema=COLLECTIVES)
+    own = argument_texts(trace, found["event"])
+    around, operator_text, operator_name = _around(trace, found["op"])
+    has_own = own.str.contains('"Collective name"', literal=True).fill_null(value=False)
+    text = pl.select(pl.when(has_own).then(own).otherwise(around)).to_series()
+    names = trace.names.select("name_id", "name").collect()
+    collective = found.select(
+        "event", "step", "device", "stream", "start_ns", "dur_ns", "name_id", "op", "launch"
+    ).with_columns(
+        classified=found["group"],
+        text=text,
+        operator_text=operator_text,
+        operator_name=operator_name,
+    )
+    collective = collective.join(names, on="name_id", how="left", maintain_order="left")
+    return _interpreted(trace, collective)
+
+
+def _around(trace: Trace, operators: pl.Series) -> tuple[pl.Series, pl.Series, pl.Series]:
+    """For each operator: arguments that name a collective, its own arguments, its own name."""
+    events = trace.events.select("name_id").collect().to_series()
+    names = trace.names.select("name").collect().to_series()
+    parent = trace.derived.select("parent").collect().to_series().fill_null(-1).to_numpy()
+    distinct = operators.drop_nulls().unique().sort()
+    own_text = argument_texts(trace, distinct)
+    own_name = names.gather(events.gather(distinct).cast(pl.Int64))
+    at: Int64Array = distinct.to_numpy().astype(np.int64)
+    best = pl.Series("text", [None] * len(distinct), dtype=pl.String)
+    for _ in range(_LEVELS):
+        valid = at >= 0
+        text = argument_texts(trace, pl.Series(np.where(valid, at, 0)))
+        names_it = (
+            text.str.contains('"Collective name"', literal=True).fill_null(value=False)
+            & pl.Series(valid)
+            & best.is_null()
+        )
+        best = pl.select(pl.when(names_it).then(text).otherwise(best)).to_series()
+        at = np.where(valid, parent[at], -1)
+    table = pl.DataFrame(
+        {"op": distinct, "text": best, "operator_text": own_text, "operator_name": own_name},
+        schema_overrides={"op": pl.Int64},
+    )
+    joined = operators.to_frame("op").join(table, on="op", how="left", maintain_order="left")
+    return joined["text"], joined["operator_text"], joined["operator_name"]
+
+
+def _interpreted(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
+    def number(key: str) -> pl.Expr:
+        pattern = _NUMBER.format(key)
+        return pl.col("text").str.extract(pattern).cast(pl.Int64, strict=False)
+
+    def text(key: str) -> pl.Expr:
+        return pl.col("text").str.extract(_TEXT.format(key))
+
+    word = collective_group(pl.col("text").str.extract(_WORD))
+    from_operator = collective_group(pl.col("operator_name"))
+    called = pl.col("operator_name").str.contains(r"(?i)^(nccl|rccl|c10d|_c10d_functional|gloo):")
+    kind = (
+        pl.when(pl.col("text").is_not_null() & (word != "collective"))
+        .then(word)
+        .when(called & (from_operator != "collective"))
+        .then(from_operator)
+        .otherwise(pl.col("classified"))
+    )
+    world_size = _world_size(trace)
+    rows = rows.with_columns(
+        kind.alias("kind"),
+        number("In msg nelems").alias("in_elements"),
+        number("Out msg nelems").alias("out_elements"),
+        number("Group size").alias("group_size"),
+        text("dtype").alias("dtype"),
+        text("Process Group Name").alias("group"),
+        text("Process Group Ranks").alias("group_ranks"),
+        number("Seq").alias("sequence"),
+        # Several kernels of one operator share its message: how is not known.
+        ((pl.len().over("op") > 1) & pl.col("op").is_not_null()).alias("is_shared"),
+    )
+    rows = _sizes_from_shapes(rows)
+    item = pl.col("dtype").replace_strict(
+        {name: element_bytes(name) for name in rows["dtype"].drop_nulls().unique().to_list()},
+        default=None,
+        return_dtype=pl.Int64,
+    )
+    assumed = pl.col("group_size").is_null() & pl.lit(world_size is not None)
+    rows = rows.with_columns(
+        group_size=pl.coalesce("group_size", pl.lit(world_size, pl.Int64)),
+        group_size_is_assumed=assumed,
+        in_bytes=pl.when(~pl.col("is_shared")).then(pl.col("in_elements") * item),
+        out_bytes=pl.when(~pl.col("is_shared")).then(pl.col("out_elements") * item),
+    )
+    # Shapes alone show the input only: what is gathered is the group's inputs together.
+    gathers = pl.col("kind") == "all_gather"
+    message = (
+        pl.when(gathers & pl.col("out_bytes").is_null())
+        .then(pl.col("in_bytes") * pl.col("group_size"))
+        .otherwise(pl.max_horizontal("in_bytes", "out_bytes"))
+    )
+    return rows.with_columns(message_bytes=message, kernel=pl.col("name")).select(
+        pl.col(column).cast(dtype) for column, dtype in COLLECTIVES.items()
+    )
+
+
+def _sizes_from_shapes(rows: pl.DataFrame) -> pl.DataFrame:
+    """Fill in size and type from the shapes of `nccl:…` operators, where nothing else has them."""
+    known: dict[str, tuple[int, str] | None] = {}
+    lacking = pl.col("in_elements").is_null() & pl.col("operator_name").str.starts_with("nccl:")
+    for operator_text in rows.filter(lacking)["operator_text"].drop_nulls().unique().to_list():
+        known[operator_text] = _first_operand(operator_text)
+    elements = {key: value[0] for key, value in known.items() if value is not None}
+    types = {key: value[1] for key, value in known.items() if value is not None}
+    source = pl.when(lacking).then(pl.col("operator_text"))
+    return rows.with_columns(
+        in_elements=pl.coalesce(
+            "in_elements", source.replace_strict(elements, default=None, return_dtype=pl.Int64)
+        ),
+        dtype=pl.coalesce(
+            "dtype", source.replace_strict(types, default=None, return_dtype=pl.String)
+        ),
+    )
+
+
+def _first_operand(operator_text: str) -> tuple[int, str] | None:
+    """Elements and type of the tensors that an operator was given; None: not recorded."""
+    texts = pl.select(args=pl.lit(operator_text)).select(operand_columns(pl.col("args")))
+    call = parse_call("", texts["dims"][0], texts["types"][0], None)
+    if call is None or not call.dims:
+        return None
+    shapes = [call.shape(index) for index in range(len(call.dims))]
+    tensors = [(index, shape) for index, shape in enumerate(shapes) if shape is not None]
+    if not tensors or len({call.types[index] for index, _ in tensors}) != 1:
+        return None
+    return sum(int(np.prod(shape)) for _, shape in tensors), call.types[tensors[0][0]]
+
+
+def _world_size(trace: Trace) -> int | None:
+    about = trace.header.get("distributedInfo")
+    size = about.get("world_size") if isinstance(about, dict) else None
+    return size if isinstance(size, int) and size > 0 else None

@@ -1,0 +1,241 @@
+"""Communication: what each collective moved, how fast, and how much of it computation hid.
+
+Definitions
+    Communication and computation of a device are the unions of the GPU work of these kinds on all
+    its streams. Overlap ratio: ‖COMP ∩ COMM‖ / ‖COMM‖. Exposed: ‖COMM ∖ COMP‖.
+    Exposed time of one collective: what of it no computation covers; a moment that several
+    collectives share counts for the one that began first, so that the collectives' exposed times
+    add up to the device's.
+    Algorithm bandwidth is message size / duration; bus bandwidth multiplies it with what the
+    operation moves per link, so that it can be held against the hardware whatever the number n of
+    ranks: all_reduce 2(n−1)/n; all_gather, reduce_scatter, all_to_all, gather, scatter (n−1)/n;
+    broadcast, reduce, send_recv 1. Both as in the documentation of nccl-tests (PERFORMANCE.md).
+    The duration of one rank's kernel includes waiting for the other ranks: from one rank's trace
+    the bandwidths are lower bounds. The shortest duration of a kind and size comes nearest to the
+    transfer itself; over several ranks see `stragglers.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from stepscope.analysis.collectives import COLLECTIVES, read_collectives
+from stepscope.analysis.gpu_work import gpu_work
+from stepscope.analysis.scope import AnsweredScope, Scope
+from stepscope.trace import intervals
+from stepscope.trace.intervals import Int64Array
+from stepscope.trace.model import Trace
+
+TIMED_COLLECTIVES: dict[str, pl.DataType | type[pl.DataType]] = {
+    **COLLECTIVES,
+    "exposed_ns": pl.Int64,
+    "overlapped_ns": pl.Int64,  # covered by computation, shared moments as for exposed_ns
+    "algorithm_bandwidth_gb_per_s": pl.Float64,  # 1 GB = 10^9 bytes; null: size not known
+    "bus_bandwidth_gb_per_s": pl.Float64,  # null: size or group not known
+}
+
+SIZES: dict[str, pl.DataType | type[pl.DataType]] = {
+    "kind": pl.String,
+    "message_bytes": pl.Int64,
+    "dtype": pl.String,
+    "group": pl.String,
+    "group_size": pl.Int64,
+    "count": pl.Int64,
+    "total_ns": pl.Int64,
+    "min_ns": pl.Int64,
+    "median_ns": pl.Int64,
+    "max_ns": pl.Int64,
+    "exposed_ns": pl.Int64,
+    "algorithm_bandwidth_gb_per_s": pl.Float64,  # of the median duration
+    "bus_bandwidth_gb_per_s": pl.Float64,  # of the median duration
+    "best_bus_bandwidth_gb_per_s": pl.Float64,  # of the shortest duration
+}
+"""One row per kind, size, type and process group."""
+
+DEVICES: dict[str, pl.DataType | type[pl.DataType]] = {
+    "device": pl.Int32,
+    "collectives": pl.Int64,
+    "communication_ns": pl.Int64,  # ‖COMM‖
+    "overlapped_ns": pl.Int64,  # ‖COMP ∩ COMM‖
+    "exposed_ns": pl.Int64,  # ‖COMM ∖ COMP‖
+    "overlap_ratio": pl.Float64,  # null: no communication
+}
+
+_TWICE = ("all_reduce",)
+_ONCE = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+_PLAIN = ("broadcast", "reduce", "send_recv")
+
+
+@dataclass(frozen=True)
+class CommunicationReport:
+    """The communication of a scope.
+
+    Attributes:
+        collectives: One row per collective, columns `TIMED_COLLECTIVES`, in order of start.
+        sizes: The same by kind and size, columns `SIZES`, the most exposed time first.
+        devices: Columns `DEVICES`.
+        scope: What it is about.
+        notes: What a reader must know.
+    """
+
+    collectives: pl.DataFrame
+    sizes: pl.DataFrame
+    devices: pl.DataFrame
+    scope: AnsweredScope
+    notes: tuple[str, ...]
+
+    @property
+    def overlap_ratio(self) -> float | None:
+        """Over all devices together; None without communication."""
+        whole = int(self.devices["communication_ns"].sum())
+        return int(self.devices["overlapped_ns"].sum()) / whole if whole else None
+
+
+def bus_factor(kind: str, group_size: int) -> float | None:
+    """What bus bandwidth is of algorithm bandwidth; None: not defined for the kind.
+
+    Args:
+        kind: A group of the classifier, such as "all_reduce".
+        group_size: Number of ranks, at least 1.
+    """
+    if group_size < 1:
+        return None
+    share = (group_size - 1) / group_size
+    if kind in _TWICE:
+        return 2 * share
+    if kind in _ONCE:
+        return share
+    return 1.0 if kind in _PLAIN else None
+
+
+def analyse_communication(trace: Trace, scope: Scope | None = None) -> CommunicationReport:
+    """What the collectives of a scope moved, how fast, and how much computation hid.
+
+    Raises:
+        UsageError: The scope names what the trace does not have.
+    """
+    work = gpu_work(trace, scope)
+    collectives = read_collectives(trace, work.members)
+    # What hides a step's communication may be computation of the next step.
+    compute = work.table.filter(pl.col("kind") == "compute")
+    exposed = np.zeros(len(collectives), np.int64)
+    overlapped = np.zeros(len(collectives), np.int64)
+    rows = []
+    for device in work.answered.devices:
+        mine = (collectives["device"] == device).fill_null(value=False).to_numpy()
+        own = collectives.filter(pl.Series(mine))
+        start = own["start_ns"].to_numpy()
+        end = start + own["dur_ns"].to_numpy()
+        computing = _union(compute.filter(pl.col("device") == device))
+        communicating = intervals.merge(start, end)
+        first, last = first_come(start, end)
+        covered = intervals.covered(computing, first, last)
+        exposed[mine] = last - first - covered
+        overlapped[mine] = covered
+        shared_ns = intervals.intersection(computing, communicating).total_ns
+        whole_ns = communicating.total_ns
+        ratio = shared_ns / whole_ns if whole_ns else None
+        rows.append((device, len(own), whole_ns, shared_ns, whole_ns - shared_ns, ratio))
+    collectives = _with_bandwidth(
+        collectives.with_columns(exposed_ns=pl.Series(exposed), overlapped_ns=pl.Series(overlapped))
+    )
+    return CommunicationReport(
+        collectives,
+        _by_size(collectives),
+        pl.DataFrame(rows, schema=DEVICES, orient="row"),
+        work.answered,
+        (*work.notes, *_notes(collectives)),
+    )
+
+
+def _notes(collectives: pl.DataFrame) -> list[str]:
+    notes = []
+    if len(collectives):
+        notes.append(
+            "durations include waiting for other ranks, so bandwidths are lower bounds; the traces"
+            " of all ranks tell more"
+        )
+    unknown = collectives["message_bytes"].null_count()
+    if unknown:
+        notes.append(
+            f"the size of {unknown} of {len(collectives)} collectives was not recorded"
+            " (record_shapes=True, or torch 2.3 and later)"
+        )
+    if collectives["group_size_is_assumed"].any():
+        notes.append("process groups were not recorded: they are taken to be the whole job")
+    return notes
+
+
+def first_come(start: Int64Array, end: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """The part of each interval that none before it covers; together they are the union.
+
+    Args:
+        start: Starts in order.
+        end: Ends.
+    """
+    if not len(start):
+        return start, end
+    reached = np.concatenate((start[:1], np.maximum.accumulate(end)[:-1]))
+    first = np.maximum(start, reached)
+    return first, np.maximum(end, first)
+
+
+def _union(work: pl.DataFrame) -> intervals.Intervals:
+    start = work["start_ns"].to_numpy()
+    return intervals.merge(start, start + work["dur_ns"].to_numpy())
+
+
+def _factor() -> pl.Expr:
+    """`bus_factor` of the columns `kind` and `group_size`."""
+    kind, ranks = pl.col("kind"), pl.col("group_size")
+    share = (ranks - 1) / ranks
+    return (
+        pl.when(ranks.is_null() | (ranks < 1))
+        .then(None)
+        .when(kind.is_in(_TWICE))
+        .then(2 * share)
+        .when(kind.is_in(_ONCE))
+        .then(share)
+        .when(kind.is_in(_PLAIN))
+        .then(1.0)
+    )
+
+
+def _bandwidth(duration: pl.Expr) -> pl.Expr:
+    # Bytes per nanosecond are GB/s.
+    return pl.when(duration > 0).then(pl.col("message_bytes") / duration)
+
+
+def _with_bandwidth(collectives: pl.DataFrame) -> pl.DataFrame:
+    algorithm = _bandwidth(pl.col("dur_ns"))
+    return collectives.with_columns(
+        algorithm_bandwidth_gb_per_s=algorithm, bus_bandwidth_gb_per_s=algorithm * _factor()
+    ).select(pl.col(column).cast(dtype) for column, dtype in TIMED_COLLECTIVES.items())
+
+
+def _by_size(collectives: pl.DataFrame) -> pl.DataFrame:
+    duration = pl.col("dur_ns")
+    return (
+        collectives.group_by("kind", "message_bytes", "dtype", "group", "group_size")
+        .agg(
+            pl.len().alias("count"),
+            duration.sum().alias("total_ns"),
+            duration.min().alias("min_ns"),
+            duration.median().round().cast(pl.Int64).alias("median_ns"),
+            duration.max().alias("max_ns"),
+            pl.col("exposed_ns").sum(),
+        )
+        .with_columns(
+            algorithm_bandwidth_gb_per_s=_bandwidth(pl.col("median_ns")),
+            bus_bandwidth_gb_per_s=_bandwidth(pl.col("median_ns")) * _factor(),
+            best_bus_bandwidth_gb_per_s=_bandwidth(pl.col("min_ns")) * _factor(),
+        )
+        .sort(
+            ["exposed_ns", "total_ns", "kind", "message_bytes", "group"],
+            descending=[True, True, False, True, False],
+        )
+        .select(pl.col(column).cast(dtype) for column, dtype in SIZES.items())
+    )
