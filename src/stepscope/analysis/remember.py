@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from stepscope.analysis.scope import Scope
 from stepscope.trace.model import Trace
 
 Answer = TypeVar("Answer")
+Found_co = TypeVar("Found_co", covariant=True)
 
 
-def remembered(
-    question: Callable[[Trace, Scope | None], Answer],
-) -> Callable[[Trace, Scope | None], Answer]:
+class Question(Protocol[Found_co]):
+    """A function of a trace and a scope; without a scope of the whole file."""
+
+    def __call__(self, trace: Trace, scope: Scope | None = None) -> Found_co:
+        """Answer it."""
+        ...
+
+
+def remembered(question: Callable[[Trace, Scope | None], Answer]) -> Question[Answer]:
     """Keep the answers of a pure function of trace and scope on the trace itself.
 
     A trace never changes and answers are frozen, so nobody can tell but by the time it takes. The
