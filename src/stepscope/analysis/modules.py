@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.call_tree import nearest_holder
+from stepscope.analysis.ancestors import BoolArray, nearest, nearest_above
 from stepscope.analysis.gpu_work import gpu_work
 from stepscope.analysis.module_places import (
     NOWHERE,
@@ -31,8 +31,7 @@ from stepscope.analysis.module_places import (
     places_by_frames,
     places_by_hierarchy,
 )
-from stepscope.analysis.operator_forest import BoolArray
-from stepscope.analysis.recomputation import EVALUATION, names_matching, nearest_above
+from stepscope.analysis.recomputation import EVALUATION, names_matching
 from stepscope.analysis.scope import AnsweredScope, Scope
 from stepscope.analysis.selection import in_steps, leaving_out, side_by_side
 from stepscope.trace.calltree import clock_resolution_ns, nest
@@ -109,7 +108,7 @@ def analyse_modules(trace: Trace, scope: Scope | None = None) -> ModuleReport:
     forward = events["forward"].fill_null(-1).to_numpy()
     is_call = places.of_event >= 0
     is_backward = (forward >= 0) & ~is_call
-    call_around = nearest_holder(parent, is_call)
+    call_around = nearest(parent, is_call)
     place = places.of_event.copy()
     origin = np.where(is_backward, call_around[forward], -1)
     place[is_backward] = np.where(
@@ -137,7 +136,7 @@ def analyse_modules(trace: Trace, scope: Scope | None = None) -> ModuleReport:
     np.add.at(calls, place[called], 1)
 
     duration = members["dur_ns"].to_numpy()
-    anchor = _anchor_of_work(members, nearest_holder(parent, anchored))
+    anchor = _anchor_of_work(members, nearest(parent, anchored))
     known = (anchor >= 0) & (place[anchor] >= 0)
     np.add.at(cells, cell_of(anchor[known], 1), duration[known])
 
