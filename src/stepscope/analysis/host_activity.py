@@ -120,9 +120,11 @@ def host_activity(trace: Trace, work: pl.DataFrame) -> HostActivity:
     sets: dict[int, list[Intervals]] = {}
     outermost: dict[tuple[int, int], tuple[Int64Array, Int64Array]] = {}
     for lane in order:
-        mine = rows.filter(pl.col("lane_id") == lane).sort("start_ns", "event")
+        mine = rows.filter(pl.col("lane_id") == lane).sort("start_ns", maintain_order=True)
         sets[lane] = _claims(mine)
-        for (state,), part in mine.group_by(["state"]):
+        states = mine["state"].to_numpy()
+        for state in np.unique(states):
+            part = mine.filter(pl.Series(states == state))
             starts, ends = part["start_ns"].to_numpy(), part["end_ns"].to_numpy()
             reach = np.maximum.accumulate(ends)
             is_outer = np.concatenate(([True], ends[1:] > reach[:-1]))
@@ -149,14 +151,15 @@ def _rows(trace: Trace, work: pl.DataFrame, launches: Int64Array) -> pl.DataFram
     state = by_name[rows["name_id"].to_numpy()]
     event = rows["event"].to_numpy()
     is_launch = _among(event, launches)
-    op = trace.derived.select("op").collect()["op"].fill_null(-1).to_numpy()
+    all_ops = trace.derived.select("op").collect()["op"]
+    op = all_ops.gather(event).fill_null(-1).to_numpy()
     waits, pageable = blocking_copies(names, work, rows)
     state[_among(event, waits) & (state == State.DISPATCH)] = State.SYNCHRONISATION
     state[_among(event, pageable) & (state >= State.SYNCHRONISATION)] = State.PAGEABLE_COPY
-    copying = np.unique(op[pageable])
+    copying = np.unique(all_ops.gather(pageable).fill_null(-1).to_numpy())
     copying = copying[copying >= 0]
     is_wait = state == State.SYNCHRONISATION
-    state[is_wait & _among(op[event], copying)] = State.PAGEABLE_COPY
+    state[is_wait & _among(op, copying)] = State.PAGEABLE_COPY
     starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     state = _only_without_launches(state, rows["lane_id"].to_numpy(), starts, ends, is_launch)
     return rows.with_columns(state=pl.Series(state), is_launch=pl.Series(is_launch))

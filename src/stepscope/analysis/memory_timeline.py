@@ -130,32 +130,40 @@ def _greatest(column: pl.Series) -> int | None:
     return int(value) if isinstance(value, int) else None
 
 
-def _number(key: str) -> pl.Expr:
-    return (
-        pl.col("args").str.extract(rf'"{key}"\s*:\s*(-?\d{{1,19}})\b').cast(pl.Int64, strict=False)
-    )
+_FIELDS = {
+    "change_bytes": "Bytes",
+    "address": "Addr",
+    "allocated_bytes": "Total Allocated",
+    "reserved_bytes": "Total Reserved",
+    "device": "Device Id",
+    "device_type": "Device Type",
+}
+
+
+def _parsed(texts: pl.LazyFrame) -> pl.DataFrame:
+    """lane_id, time_ns and the numbers of each memory event; null where one is missing."""
+    wanted = pl.Struct(dict.fromkeys(_FIELDS.values(), pl.Int64))
+    whole = pl.col("args").str.json_decode(wanted)
+    decoded = [whole.struct.field(key).alias(name) for name, key in _FIELDS.items()]
+    try:
+        # The streaming engine reads the texts on all cores.
+        return texts.select("lane_id", "time_ns", *decoded).collect(engine="streaming")
+    except pl.exceptions.ComputeError:  # one text that is no JSON, or holds other than integers
+        found = [
+            pl.col("args")
+            .str.extract(rf'"{key}"\s*:\s*"?(-?\d{{1,19}})\b')
+            .cast(pl.Int64, strict=False)
+            .alias(name)
+            for name, key in _FIELDS.items()
+        ]
+        return texts.select("lane_id", "time_ns", *found).collect()
 
 
 def _instants(trace: Trace) -> tuple[pl.DataFrame, list[str]]:
     """One row per memory event in order of time, with totals after it, and notes."""
     names = trace.names.filter(pl.col("name") == "[memory]").select("name_id").collect()["name_id"]
-    rows = (
-        trace.instants.filter(pl.col("name_id").is_in(names.implode()))
-        .select(
-            "lane_id",
-            "time_ns",
-            change_bytes=_number("Bytes"),
-            address=_number("Addr"),
-            allocated_bytes=_number("Total Allocated"),
-            reserved_bytes=_number("Total Reserved"),
-            device=_number("Device Id"),
-            device_type=_number("Device Type"),
-        )
-        .collect()
-        .drop_nulls("change_bytes")
-        .with_row_index("row")
-        .sort("time_ns", "row")
-    )
+    texts = trace.instants.filter(pl.col("name_id").is_in(names.implode()))
+    rows = _parsed(texts).drop_nulls("change_bytes").with_row_index("row").sort("time_ns", "row")
     kind = pl.when(pl.col("device_type") == _CPU).then(pl.lit("cpu")).otherwise(pl.lit("gpu"))
     rows = rows.with_columns(kind=kind, device=pl.col("device").fill_null(0)).sort(
         "kind", "device", "time_ns", "row", descending=[True, False, False, False]
