@@ -137,7 +137,7 @@ def test_truncation_anywhere_keeps_every_whole_event() -> None:
 def test_truncation_before_the_events_is_an_error() -> None:
     data = write(GOOD)
     for cut in range(1, data.index(b"[\n", data.index(b"traceEvents"))):
-        with pytest.raises(UnreadableInputError, match="no list of events|empty"):
+        with pytest.raises(UnreadableInputError, match=r"no list of events|empty"):
             read_tolerantly(data[:cut])
 
 
@@ -146,11 +146,7 @@ def test_truncated_gzip_streams() -> None:
     packed = gzip.compress(data, 6, mtime=0)
     previous = 0
     for cut in range(len(packed) // 4, len(packed), len(packed) // 200):
-        try:
-            trace = load(io.BytesIO(packed[:cut]))
-        except UnreadableInputError as error:
-            assert "no list of events" in str(error) or "empty" in str(error)
-            continue
+        trace = load(io.BytesIO(packed[:cut]))
         count = trace.events.collect().height
         assert count >= previous
         previous = count

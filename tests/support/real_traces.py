@@ -1,13 +1,20 @@
-"""Real traces for conformance tests, each read once."""
+"""Real GPU traces to test against, each read once, where they are at hand (`STEPSCOPE_TRACES`)."""
 
 from __future__ import annotations
 
 import functools
+import os
+from pathlib import Path
+
+import pytest
 
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
 from tests.support.traces import trace_path
 
+ROOT = Path(
+    os.environ.get("STEPSCOPE_TRACES", Path(__file__).parents[2] / ".." / "shared" / "traces")
+)
 NAMES = (
     "a100_nccl_train/trace.json.gz",
     *(f"amd_resnet_ddp_4rank/rank{rank}.pt.trace.json.gz" for rank in range(4)),
@@ -29,6 +36,25 @@ NAMES = (
 def real_trace(name: str) -> Trace:
     """A real trace, read once per test session; skips the test where it is absent."""
     return _load(str(trace_path(name)))
+
+
+def path_of(name: str) -> Path:
+    """The path of one trace; skips the test where it is absent."""
+    path = ROOT / name
+    if not path.exists():
+        pytest.skip(f"{path} is not at hand; set STEPSCOPE_TRACES")
+    return path
+
+
+def load_real(name: str) -> Trace:
+    """One trace, read once for several tests; skips the test where it is absent."""
+    return _load(str(path_of(name)))
+
+
+def all_names() -> list[str]:
+    """Names of all traces at hand, for parametrising; one that will skip where there are none."""
+    found = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("*/*.json.gz"))
+    return found or ["a100_nccl_train/trace.json.gz"]
 
 
 @functools.cache

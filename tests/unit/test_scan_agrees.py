@@ -116,8 +116,8 @@ def test_on_generated_events(
 )
 def test_on_damaged_files(damages: list[tuple[int, bytes, int]], layout: str, block: int) -> None:
     data = write([operator(f"op {number}", str(number), "1.5") for number in range(9)], layout)
-    for at, replacement, length in damages:
-        at = at % len(data)
+    for place, replacement, length in damages:
+        at = place % len(data)
         data = data[:at] + replacement + data[at + length :]
     both(data, block)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from click.testing import CliRunner
+from tests.support.chrome_traces import assert_same_tables, kernel, operator, read_tolerantly, write
 
 from stepscope.commands.cache import command
 from stepscope.errors import UnreadableInputError, UsageError
@@ -23,7 +24,6 @@ from stepscope.trace.progress import Progress
 from stepscope.trace.schema import ARGS, EVENTS
 from stepscope.trace.source import prefetched
 from stepscope.trace.store import MANIFEST, StoreWriter, find_store, key_of, stores_in
-from tests.support.chrome_traces import assert_same_tables, kernel, operator, read_tolerantly, write
 
 EVENTS_LISTED = [make(start=str(number)) for number in range(50) for make in (operator, kernel)]
 
@@ -132,9 +132,13 @@ def test_where_nothing_can_be_written(path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_interrupt_leaves_nothing(path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), StoreWriter(path):
-        assert len(list(path.parent.iterdir())) == 2
-        raise KeyboardInterrupt
+    def interrupted() -> None:
+        with StoreWriter(path):
+            assert len(list(path.parent.iterdir())) == 2
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert [entry.name for entry in path.parent.iterdir()] == ["trace.json"]
 
 
@@ -146,7 +150,10 @@ def test_what_is_no_trace_leaves_nothing(path: Path) -> None:
 
 
 def test_two_at_once(path: Path) -> None:
-    script = f"import sys; sys.path[:0] = {sys.path!r}\nfrom stepscope.trace.load import load\nload({str(path)!r}, store=True)"
+    script = (
+        f"import sys; sys.path[:0] = {sys.path!r}\nfrom stepscope.trace.load import load\n"
+        f"load({str(path)!r}, store=True)"
+    )
     running = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(3)]
     assert [process.wait(120) for process in running] == [0, 0, 0]
     assert [entry.name for entry in sorted(path.parent.iterdir())] == [
@@ -263,11 +270,10 @@ def test_prefetching_keeps_order_passes_errors_and_stops() -> None:
         yield b"a"
         raise UnreadableInputError("broken")
 
-    taken = []
+    blocks = prefetched(failing())  # type: ignore[arg-type]
+    assert next(blocks) == b"a"
     with pytest.raises(UnreadableInputError, match="broken"):
-        for block in prefetched(failing()):  # type: ignore[arg-type]
-            taken.append(block)
-    assert taken == [b"a"]
+        next(blocks)
     endless = prefetched(iter(lambda: b"x", b""))
     assert next(endless) == b"x"
     endless.close()

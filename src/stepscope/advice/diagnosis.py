@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
+import polars as pl
+
 from stepscope.advice.finding import Finding, Severity
-from stepscope.advice.rules import input_bound, slow_first_steps, slow_phase, uneven_steps
+from stepscope.advice.rules import RULES
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
+from stepscope.advice.window_view import WindowView
+from stepscope.analysis.device_partition import partition_device
 from stepscope.analysis.host_partition import HostPartition, partition_host
 from stepscope.analysis.partition import Partition
 from stepscope.analysis.step_record import StepSummary, summarise_steps
 from stepscope.errors import StepscopeError, UnreadableInputError
 from stepscope.run.reader import RankRun, Run, Window
 from stepscope.trace.load import load
-
-Rule = Callable[[Subject], list[Finding]]
-RULES: tuple[Rule, ...] = (
-    input_bound.find,
-    slow_phase.find,
-    slow_first_steps.find,
-    uneven_steps.find,
-)
 
 _NOTABLE = 0.1  # of the step: what a saving must reach to become the verdict
 _ORDER = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2, Severity.INFO: 3}
@@ -36,14 +31,20 @@ class RankDiagnosis:
         rank: The rank.
         steps: What its step record tells; None where there is none.
         host: The partition of a recorded window's main thread; None where there is none.
+        device: The partition of the GPUs' steps in it; None without GPU work.
+        view: The window's graph and tables; None where there is none.
         window: The window that was read for it.
+        problems: What reader and links found wrong with it: problem, count, message.
         notes: What could not be read or was left out.
     """
 
     rank: int
     steps: StepSummary | None
     host: HostPartition | None
+    device: Partition | None
+    view: WindowView | None
     window: Window | None
+    problems: tuple[tuple[str, int, str], ...]
     notes: tuple[str, ...]
 
     @property
@@ -52,6 +53,8 @@ class RankDiagnosis:
 
         The record's stands in for it where the trace is missing.
         """
+        if self.device is not None:
+            return self.device
         if self.host is not None:
             return self.host.partition
         return self.steps.partition if self.steps is not None else None
@@ -61,6 +64,8 @@ class RankDiagnosis:
         """The steady step: from the record where there is one, since recording slows steps."""
         if self.steps is not None:
             return self.steps.median_ns
+        if self.device is not None and self.view is not None:
+            return self.view.step_ns
         if self.host is not None:
             return self.host.median_step_ns
         return None
@@ -91,13 +96,13 @@ def diagnose(run: Run, thresholds: Thresholds | None = None) -> Diagnosis:
     """
     limits = thresholds or Thresholds()
     ranks = tuple(_diagnose_rank(rank) for rank in run.ranks)
-    if not any(rank.steps or rank.host for rank in ranks):
+    if not any(rank.steps or rank.host or rank.device for rank in ranks):
         raise UnreadableInputError(f"{run.path}: nothing to judge: {_why_nothing(run, ranks)}")
     findings: list[Finding] = []
     for rank in ranks:
-        subject = Subject(rank.rank, rank.steps, rank.host, limits)
-        for rule in RULES:
-            findings.extend(rule(subject))
+        subject = Subject(rank.rank, rank.steps, rank.host, rank.view, rank.problems, limits)
+        for find in RULES.values():
+            findings.extend(find(subject))
     findings.sort(key=lambda f: (f.saving_ns is None, -(f.saving_ns or 0), _ORDER[f.severity]))
     return Diagnosis(run, _verdict(ranks, findings), ranks, tuple(findings))
 
@@ -105,8 +110,6 @@ def diagnose(run: Run, thresholds: Thresholds | None = None) -> Diagnosis:
 def _diagnose_rank(rank: RankRun) -> RankDiagnosis:
     notes = list(rank.step_problems)
     summary = summarise_steps(rank.steps)
-    host: HostPartition | None = None
-    chosen: Window | None = None
     # The last window is the one farthest from the start, where nothing is warming up any more.
     for window in reversed(rank.windows):
         if window.trace_path is None:
@@ -114,16 +117,22 @@ def _diagnose_rank(rank: RankRun) -> RankDiagnosis:
         try:
             trace = load(window.trace_path)
             host = partition_host(trace)
+            view = WindowView(trace)
+            device = None
+            if view.has_gpu:
+                device = partition_device(view.timeline, view.idle, len(view.graph.steps))
         except StepscopeError as error:
             notes.append(str(error))
             continue
-        chosen = window
-        notes.extend(f"{row['message']} ({row['count']}×)" for row in trace.problems.to_dicts())
-        if host is None:
+        wrong = pl.concat([trace.problems, trace.doubts])
+        notes.extend(f"{row['message']} ({row['count']}×)" for row in wrong.to_dicts())
+        notes.extend(view.graph.notes)
+        if host is None and device is None:
             notes.append(f"{window.trace_path}: no ProfilerStep ranges, so it shows no steps")
             continue
-        break
-    return RankDiagnosis(rank.rank, summary, host, chosen, tuple(notes))
+        problems = tuple(wrong.select("problem", "count", "message").iter_rows())
+        return RankDiagnosis(rank.rank, summary, host, device, view, window, problems, tuple(notes))
+    return RankDiagnosis(rank.rank, summary, None, None, None, None, (), tuple(notes))
 
 
 def _why_nothing(run: Run, ranks: tuple[RankDiagnosis, ...]) -> str:

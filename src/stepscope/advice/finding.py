@@ -32,6 +32,14 @@ class Evidence:
     unit: str
 
 
+_LONGEST_NAME = 60
+
+
+def short(name: str) -> str:
+    """A name, such as a kernel's with its template arguments, cut to what a person reads."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+
+
 @dataclass(frozen=True)
 class Finding:
     """What is wrong, with its evidence, the saving it promises, and the advice.

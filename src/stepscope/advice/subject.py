@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stepscope.advice.thresholds import Thresholds
+from stepscope.advice.window_view import WindowView
 from stepscope.analysis.host_partition import HostPartition
 from stepscope.analysis.step_record import StepSummary
 
@@ -17,10 +18,14 @@ class Subject:
         rank: The rank.
         steps: What its step record tells; None where there is none.
         host: The partition of its main thread in a recorded window; None without a trace.
+        window: The recorded window with its graph; None without a trace.
+        problems: What the reader of the trace and its links found wrong: problem, count, message.
         thresholds: From where on something is worth a finding.
     """
 
     rank: int
     steps: StepSummary | None = None
     host: HostPartition | None = None
+    window: WindowView | None = None
+    problems: tuple[tuple[str, int, str], ...] = ()
     thresholds: Thresholds = field(default_factory=Thresholds)

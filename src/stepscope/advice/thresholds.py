@@ -21,6 +21,34 @@ class Thresholds:
         slow_phase_high: Share of the saving from which on it is of high severity.
         uneven_steps_share: Share that slow steps without a known reason may cost beyond the median.
         uneven_steps_medium: From this share on it is of medium severity.
+        saving_low: Share of the step that a replay must save to be worth a finding.
+        saving_medium: From this share on a finding is of medium severity.
+        saving_high: From this share on it is of high severity.
+        launch_bound_idle: Share of the device's time idle because launches come late, at least.
+        python_stretch_ns: A stretch of Python without operators counts from this length on.
+        synchronisation_wait: Share of the step spent in waiting for the device, at least.
+        exposed_communication: Share of the device's time in communication with nothing beside it.
+        poor_overlap: Share of communication that is hidden behind computation, at most.
+        abnormal_collective_factor: A collective is abnormal if it takes so many times the median
+            of its peers.
+        abnormal_collective_peers: Where sizes are not recorded: at the same place in so many steps.
+        rank_waiting: Share of the step in which collectives wait for other ranks, at least.
+        allocator_calls: Calls per step that get memory from the driver or give it back.
+        memory_near_limit: Reserved share of the device's memory from which on it is near the limit.
+        memory_far_below: Reserved share up to which much of it is unused.
+        gpu_utilisation: Share of the device's time in which kernels run, below which it is low.
+        matmul_share: Share of the step in matrix products and convolutions that do without the
+            tensor cores, or in full precision.
+        small_kernel_ns: A kernel is small below this length.
+        small_kernel_count: So many small kernels per step, at least.
+        small_kernel_share: Share of all kernels that are small, at least.
+        optimizer_kernels: So many kernels in one optimizer step mean that it is not fused.
+        recomputation: Share of the device's (without a GPU: the step's) time, at least.
+        compilation: Share of the window spent in compiling, at least.
+        garbage_collection: Share of the step in the garbage collector's pauses, at least.
+        profiler_factor: Recorded steps take so many times the others.
+        profiler_overhead: Share of the window that the profiler marks as its own overhead.
+        unlinked_work: Share of the GPU work whose launch is missing.
     """
 
     input_bound_low: float = 0.05
@@ -33,3 +61,29 @@ class Thresholds:
     slow_phase_high: float = 0.35
     uneven_steps_share: float = 0.05
     uneven_steps_medium: float = 0.2
+    saving_low: float = 0.03
+    saving_medium: float = 0.1
+    saving_high: float = 0.3
+    launch_bound_idle: float = 0.15
+    python_stretch_ns: int = 100_000
+    synchronisation_wait: float = 0.02
+    exposed_communication: float = 0.05
+    poor_overlap: float = 0.5
+    abnormal_collective_factor: float = 5.0
+    abnormal_collective_peers: int = 4
+    rank_waiting: float = 0.05
+    allocator_calls: float = 1.0
+    memory_near_limit: float = 0.9
+    memory_far_below: float = 0.4
+    gpu_utilisation: float = 0.5
+    matmul_share: float = 0.1
+    small_kernel_ns: int = 10_000
+    small_kernel_count: int = 100
+    small_kernel_share: float = 0.5
+    optimizer_kernels: int = 50
+    recomputation: float = 0.1
+    compilation: float = 0.05
+    garbage_collection: float = 0.02
+    profiler_factor: float = 1.5
+    profiler_overhead: float = 0.1
+    unlinked_work: float = 0.1

@@ -80,7 +80,8 @@ def _step(rank: RankDiagnosis) -> RenderableType:
     line = Text(units.duration(rank.step_ns or 0), "bold")
     summary = rank.steps
     if summary is None:
-        line.append("  median of the steps in the trace; recording slows them down", "dim")
+        which = "median" if rank.device is None else "mean"
+        line.append(f"  {which} of the steps in the trace; recording slows them down", "dim")
         return _beside("Step", line)
     count = len(summary.steps)
     line.append(f"  median of {count} steady step{'s' if count != 1 else ''}", "dim")
@@ -207,8 +208,8 @@ def _finding(number: int, finding: Finding, several_ranks: bool) -> RenderableTy
 
 def _evidence(finding: Finding) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column()
     table.add_column(no_wrap=True)
+    table.add_column()
     for item in finding.evidence:
         table.add_row(item.label, units.value(item.value, item.unit))
     return table

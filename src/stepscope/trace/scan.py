@@ -40,6 +40,7 @@ from stepscope.trace.scan_events import (
     FLOW,
     FULL,
     HANDED_OVER,
+    HASH,
     LANES,
     NAMES,
     PLACE,
@@ -47,6 +48,7 @@ from stepscope.trace.scan_events import (
     ROWS,
     STREAM,
     TIME,
+    WORD_FIELDS,
     scan_events,
 )
 
@@ -89,7 +91,7 @@ class Scan:
         self.buffers = buffers
         self.state = np.array([0, between.value, 0, 0, 0], np.int64)
         self.columns = buffers.take((COLUMNS, rows), np.int64)
-        self.views = buffers.take((rows, 4), np.uint32)
+        self.views = buffers.take((rows, 2), np.int64)
         self.phases = buffers.take(rows, np.uint8)
         self.flags = buffers.take(rows, np.uint32)
         self.name = buffers.take((1, rows), np.int32)[0]
@@ -101,8 +103,8 @@ class Scan:
     def run(self) -> Scan:
         """Scans from the state on."""
         self.status = scan_events(
-            self.data, self.end, self.state, self.columns, self.views, self.phases, self.flags,
-            self.name, self.lane, *self._names, *self._lanes,
+            self.data.ctypes.data, self.end, self.state, self.columns, self.views, self.phases,
+            self.flags, self.name, self.lane, *self._names, *self._lanes,
         )  # fmt: skip
         return self
 
@@ -113,7 +115,7 @@ class Scan:
     def rows(self, strings: dict[bytes, str]) -> Rows:
         """What was scanned so far."""
         count = int(self.state[ROWS])
-        columns, views = self.columns[:, :count], self.views[:count]
+        columns, views = self.columns[:, :count], self.views[:count].view(np.uint32)
         return Rows(
             phase=self.phases[:count],
             flags=self.flags[:count],
@@ -154,21 +156,14 @@ class Scan:
         ]
 
     def _words(
-        self, table: tuple[npt.NDArray[np.int32], npt.NDArray[np.uint64], npt.NDArray[np.int64]],
-        counter: int,
-    ) -> list[list[int]]:  # fmt: skip
-        found: list[list[int]] = table[2][: int(self.state[counter])].tolist()
+        self, table: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]], counter: int
+    ) -> list[list[int]]:
+        found: list[list[int]] = table[1][: int(self.state[counter]), :HASH].tolist()
         return found
 
 
-def _table(
-    size: int,
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-    return (
-        np.full(size, -1, np.int32),
-        np.empty(size // 2, np.uint64),
-        np.empty((size // 2, 4), np.int64),
-    )
+def _table(size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    return np.full(size, -1, np.int64), np.empty((size // 2, WORD_FIELDS), np.int64)
 
 
 def _string(token: bytes, strings: dict[bytes, str]) -> str:

@@ -124,6 +124,8 @@ def read_manifest(store: Path) -> dict[str, Any]:
 
 def open_store(store: Path, path: Path) -> Trace:
     """Opens a store: nothing but its small tables is read before it is asked for."""
+    with contextlib.suppress(OSError):  # marks it as used; a store may be read-only
+        os.utime(store)
 
     def table(name: str) -> pl.LazyFrame:
         parts = sorted((store / name).glob("*.parquet"))
@@ -294,7 +296,7 @@ class StoreInfo:
     source: str
     size_bytes: int
     used: float
-    """Unix time of its last change."""
+    """Unix time when it was last opened."""
     is_complete: bool
 
 

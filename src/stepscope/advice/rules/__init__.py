@@ -1,1 +1,68 @@
 """One module per rule. Each has `ID` and `find(subject)`, which gives the rule's findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stepscope.advice.finding import Finding
+from stepscope.advice.rules import (
+    abnormal_collective,
+    allocator_churn,
+    compilation_in_window,
+    cpu_bound_python,
+    exposed_communication,
+    full_precision_matmuls,
+    garbage_collector,
+    heavy_recomputation,
+    input_bound,
+    launch_bound,
+    low_gpu_utilisation,
+    many_small_kernels,
+    memory_far_below_limit,
+    memory_near_limit,
+    pageable_copies,
+    poor_overlap,
+    profiler_overhead,
+    rank_waiting,
+    slow_first_steps,
+    slow_phase,
+    synchronisation,
+    tensor_cores_unused,
+    trace_incomplete,
+    uneven_steps,
+    unfused_optimizer,
+)
+from stepscope.advice.subject import Subject
+
+_MODULES = (
+    input_bound,
+    launch_bound,
+    cpu_bound_python,
+    synchronisation,
+    pageable_copies,
+    exposed_communication,
+    abnormal_collective,
+    poor_overlap,
+    rank_waiting,
+    allocator_churn,
+    memory_near_limit,
+    memory_far_below_limit,
+    low_gpu_utilisation,
+    tensor_cores_unused,
+    full_precision_matmuls,
+    many_small_kernels,
+    unfused_optimizer,
+    heavy_recomputation,
+    slow_phase,
+    slow_first_steps,
+    uneven_steps,
+    compilation_in_window,
+    garbage_collector,
+    profiler_overhead,
+    trace_incomplete,
+)
+
+RULES: dict[str, Callable[[Subject], list[Finding]]] = {
+    module.ID: module.find for module in _MODULES
+}
+"""Every rule by its id, in the order in which they are asked."""

@@ -2,8 +2,9 @@
 
 Measured as the time in which the training thread waited for the next batch: from the step record
 (`watch`, or a phase named data or input), which the profiler does not slow down, else from the
-DataLoader's ranges in a trace. The saving supposes that batches are prepared beside the step: each
-step then lasts as long as it does now without its wait.
+DataLoader's ranges in a trace. The saving supposes that batches are prepared beside the step. From
+a record, each step then lasts as long as it does now without its wait. In a trace with GPU work
+the steps are replayed without the wait, for the host may wait while the GPU works.
 """
 
 from __future__ import annotations
@@ -12,7 +13,11 @@ import math
 
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
+from stepscope.advice.window_view import WindowView
+from stepscope.analysis.host_causes import HostCause
 from stepscope.analysis.step_record import INPUT
+from stepscope.analysis.what_if import replay, unchanged
+from stepscope.trace import intervals
 
 ID = "input-bound"
 WORKERS_LABEL = "loader workers to begin with"
@@ -23,7 +28,7 @@ def find(subject: Subject) -> list[Finding]:
     measured = _from_record(subject) or _from_trace(subject)
     if measured is None:
         return []
-    step_ns, saved_ns, share, source, steps = measured
+    step_ns, saved_ns, share, source, steps, waited_ns = measured
     limits = subject.thresholds
     if share < limits.input_bound_low:
         return []
@@ -51,8 +56,8 @@ def find(subject: Subject) -> list[Finding]:
             predicted_step_ns=predicted_ns,
             evidence=(
                 Evidence("step now", step_ns, "ns"),
-                Evidence("wait for input per step", saved_ns, "ns"),
-                Evidence("share of waiting in the step", share, "share"),
+                Evidence("wait for input per step", waited_ns, "ns"),
+                Evidence("share of the step that it costs", share, "share"),
                 Evidence("steps measured", steps, "count"),
                 Evidence(WORKERS_LABEL, workers, "count"),
                 Evidence("measured by", source, "text"),
@@ -68,25 +73,41 @@ def find(subject: Subject) -> list[Finding]:
     ]
 
 
-_Measured = tuple[int, int, float, str, int]
+_Measured = tuple[int, int, float, str, int, int]
 
 
 def _from_record(subject: Subject) -> _Measured | None:
-    """(step, saving, share, source, number of steps) from the step record."""
+    """(step, saving, share, source, number of steps, wait per step) from the step record."""
     summary = subject.steps
     if summary is None or summary.partition.of(INPUT) == 0:
         return None
     share = summary.partition.of(INPUT) / summary.partition.total_ns
     saved_ns = summary.median_ns - summary.median_without_wait_ns
-    return summary.median_ns, saved_ns, share, "step record", len(summary.steps)
+    return summary.median_ns, saved_ns, share, "step record", len(summary.steps), saved_ns
 
 
 def _from_trace(subject: Subject) -> _Measured | None:
     """The same from the ranges of a trace."""
+    window = subject.window
+    if window is not None and window.has_gpu:
+        return _from_replay(window)
     if subject.host is None or subject.host.partition.of(INPUT) == 0:
         return None
     partition = subject.host.partition
     wall_ns = subject.host.median_step_ns
     saved_ns = wall_ns - subject.host.median_without_input_ns
     share = partition.of(INPUT) / partition.total_ns
-    return wall_ns, saved_ns, share, "trace", partition.steps
+    return wall_ns, saved_ns, share, "trace", partition.steps, saved_ns
+
+
+def _from_replay(window: WindowView) -> _Measured | None:
+    """The same where host and GPU work side by side: the steps again, without the wait."""
+    graph = window.graph
+    waits = graph.host.of(HostCause.INPUT, lanes=(graph.main_lane,))
+    waited_ns = intervals.clip(waits, *window.window).total_ns
+    again = replay(unchanged(graph).scale_host(waits, 0.0, lanes=(graph.main_lane,)))
+    if not waited_ns or not again.saving_ns:
+        return None
+    share = again.saving_ns / max(1, window.step_ns)
+    waiting_ns = window.per_step(waited_ns)
+    return window.step_ns, again.saving_ns, share, "trace, replayed", window.steps, waiting_ns

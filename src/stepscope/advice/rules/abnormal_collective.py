@@ -1,0 +1,92 @@
+"""Abnormal collective: one takes far longer than others of the same kind and size.
+
+Judged by `stepscope.analysis.abnormal_collectives`: against the same or a larger size in the trace,
+with what the device's memory did at the time. Where the recorder wrote no sizes, against the
+collectives at the same place in the other steps. Such outliers come from a rank that is late, from
+the network, or from memory that is close to full; then the finding says so. The saving supposes
+that each takes what is expected of it.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.advice.collectives import collectives, shortened
+from stepscope.advice.finding import Evidence, Finding
+from stepscope.advice.replayed import replayed_finding
+from stepscope.advice.subject import Subject
+from stepscope.advice.thresholds import Thresholds
+from stepscope.advice.window_view import WindowView
+from stepscope.analysis.abnormal_collectives import find_abnormal_collectives
+from stepscope.analysis.scope import Scope
+from stepscope.analysis.what_if import unchanged
+
+ID = "abnormal-collective"
+_COLUMNS = ("node", "event", "step", "kind", "dur_ns", "expected_ns", "times", "cause")
+
+
+def find(subject: Subject) -> list[Finding]:
+    """The finding, if outliers among the collectives lengthen the step."""
+    window = subject.window
+    if window is None or not window.has_gpu:
+        return []
+    odd = pl.concat([_by_size(window, subject.thresholds), _by_place(window, subject.thresholds)])
+    if not len(odd):
+        return []
+    worst = odd.sort(pl.col("dur_ns") - pl.col("expected_ns"), descending=True).row(0, named=True)
+    evidence = [
+        Evidence("outliers in the window", len(odd), "count"),
+        Evidence("worst", f"{worst['kind']} in step {_step(window, worst['step'])}", "text"),
+        Evidence("it took", worst["dur_ns"], "ns"),
+        Evidence("expected of it", worst["expected_ns"], "ns"),
+        Evidence("times that", worst["times"], "factor"),
+    ]
+    if worst["cause"] is not None:
+        evidence.append(Evidence("seen at the time", worst["cause"], "text"))
+    return replayed_finding(
+        subject,
+        window,
+        unchanged(window.graph).shorten_work(shortened(window, odd, odd["expected_ns"])),
+        rule=ID,
+        title="single collectives take far longer than others of their kind and size",
+        assumption="each takes what others of its kind and size take",
+        evidence=tuple(evidence),
+        steps=tuple(sorted({_step(window, step) for step in odd["step"]})),
+        advice=(
+            "See what this or another rank did just before: allocation close to the memory limit "
+            "(lower the batch, expandable_segments), a slow batch, a checkpoint, or the network. "
+            "Compare the ranks' traces of that step."
+        ),
+    )
+
+
+def _by_size(window: WindowView, limits: Thresholds) -> pl.DataFrame:
+    report = find_abnormal_collectives(
+        window.trace,
+        Scope(steps=window.graph.steps or None),
+        factor=limits.abnormal_collective_factor,
+    )
+    found = report.table.select("event", "kind", "dur_ns", "expected_ns", "times", "cause")
+    return window.work.select("event", "node", "step").join(found, on="event").select(_COLUMNS)
+
+
+def _by_place(window: WindowView, limits: Thresholds) -> pl.DataFrame:
+    """Outliers among the collectives of unknown size."""
+    rows = collectives(window).filter(
+        pl.col("size").is_null(), pl.col("peers") >= limits.abnormal_collective_peers
+    )
+    expected = pl.col("median_ns").round().cast(pl.Int64)
+    return (
+        rows.with_columns(
+            kind=pl.col("group"),
+            expected_ns=expected,
+            times=pl.col("dur_ns") / pl.max_horizontal(expected, pl.lit(1_000)),
+            cause=pl.lit(None, pl.String),
+        )
+        .filter(pl.col("times") >= limits.abnormal_collective_factor)
+        .select(_COLUMNS)
+    )
+
+
+def _step(window: WindowView, index: int) -> int:
+    return window.graph.steps[index] if window.graph.steps else 0

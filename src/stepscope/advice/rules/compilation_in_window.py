@@ -1,0 +1,48 @@
+"""Compilation in the window: the recorded steps compile code, so they are no steady steps.
+
+Measured from the ranges of torch.compile and the loading of modules on the threads that launch. It
+is paid when code or shapes are new; what is measured in such a window does not hold for the run.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.replayed import finding_without_saving
+from stepscope.advice.subject import Subject
+from stepscope.analysis.host_causes import HostCause
+from stepscope.trace import intervals
+
+ID = "compilation-in-window"
+
+
+def find(subject: Subject) -> list[Finding]:
+    """The finding, if compiling takes a notable part of the window."""
+    window = subject.window
+    if window is None:
+        return []
+    graph = window.graph
+    moments = intervals.clip(graph.host.of(HostCause.COMPILATION), *window.window)
+    share = window.share(moments.total_ns)
+    if share < subject.thresholds.compilation:
+        return []
+    per_step = intervals.covered(moments, graph.step_starts_ns, graph.step_ends_ns)
+    steps = tuple(int(graph.steps[i]) for i in np.nonzero(per_step)[0]) if graph.steps else ()
+    return finding_without_saving(
+        subject,
+        rule=ID,
+        title=f"{share:.0%} of the recorded time is compilation",
+        severity=Severity.MEDIUM,
+        reason="code is compiled when it or its shapes are new, not in every step",
+        evidence=(
+            Evidence("compiling, in the window", moments.total_ns, "ns"),
+            Evidence("share of the window", share, "share"),
+            Evidence("steps with it", len(steps), "count"),
+        ),
+        steps=steps,
+        advice=(
+            "Record later (skip_first, wait) to see steady steps. If it goes on there, shapes "
+            "keep changing: see TORCH_LOGS=recompiles, mark sizes dynamic, pad or bucket."
+        ),
+    )

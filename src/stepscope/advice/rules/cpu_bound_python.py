@@ -1,0 +1,91 @@
+"""CPU-bound Python: the step waits for Python code outside operators.
+
+Measured as stretches of the training thread in which nothing is recorded but Python: no operator,
+no call, no wait for input. Short ones lie between any two operators and are left to `launch-bound`.
+The saving supposes that the long ones are gone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from stepscope.advice.finding import Evidence, Finding
+from stepscope.advice.replayed import replayed_finding
+from stepscope.advice.subject import Subject
+from stepscope.advice.window_view import WindowView
+from stepscope.analysis.host_causes import CAUSES
+from stepscope.analysis.what_if import unchanged
+from stepscope.trace import intervals
+from stepscope.trace.intervals import Intervals
+
+ID = "cpu-bound-python"
+
+
+def find(subject: Subject) -> list[Finding]:
+    """The finding, if long stretches of Python lengthen the step."""
+    window = subject.window
+    if window is None:
+        return []
+    long = _stretches(window, subject.thresholds.python_stretch_ns)
+    if not len(long):
+        return []
+    lengths = long.lengths
+    longest = int(np.argmax(lengths))
+    evidence = [
+        Evidence("Python outside operators per step", window.per_step(long.total_ns), "ns"),
+        Evidence("stretches per step", len(long) / window.steps, "count"),
+        Evidence("longest", int(lengths[longest]), "ns"),
+    ]
+    place = _place(window, int(long.starts[longest]), int(long.ends[longest]))
+    if place:
+        evidence.append(Evidence("the longest lies", place, "text"))
+    graph = window.graph
+    per_step = intervals.covered(long, graph.step_starts_ns, graph.step_ends_ns)
+    # Where most of it falls into few steps, these are to be looked at.
+    uneven = per_step > 2 * per_step.mean()
+    return replayed_finding(
+        subject,
+        window,
+        unchanged(graph).scale_host(long, 0.0, lanes=(graph.main_lane,)),
+        rule=ID,
+        title="Python outside operators holds the step up",
+        assumption="the long stretches of Python are gone, or run beside the training thread",
+        evidence=tuple(evidence),
+        steps=tuple(int(graph.steps[i]) for i in np.nonzero(uneven)[0]) if graph.steps else (),
+        advice=(
+            "Move that Python out of the step: vectorise the loop as tensor operations, do "
+            "logging and bookkeeping less often or in another thread. Record with stacks to see "
+            "the lines."
+        ),
+    )
+
+
+def _stretches(window: WindowView, least_ns: int) -> Intervals:
+    """Long stretches of the main thread's own time in which it ran nothing but Python."""
+    graph = window.graph
+    mine = (~graph.is_gpu) & (graph.lane == graph.main_lane)
+    works = intervals.merge(graph.start_ns[mine], graph.end_ns[mine])
+    known = intervals.empty()
+    for claim in graph.host.claims(graph.main_lane)[: len(CAUSES) - 1]:
+        known = intervals.union(known, claim)
+    plain = intervals.difference(works, known)
+    long = plain.lengths >= least_ns
+    return intervals.merge(plain.starts[long], plain.ends[long])
+
+
+def _place(window: WindowView, start_ns: int, end_ns: int) -> str:
+    """Where a stretch lies: in which Python frame, else between which operators."""
+    host = window.host_events(
+        pl.col("category").is_in(["cpu_op", "python_function", "user_annotation"])
+        & (pl.col("group") != "profiler_step").fill_null(value=True)
+    ).filter(pl.col("lane_id") == window.graph.main_lane)
+    around = host.filter(pl.col("start_ns") <= start_ns, pl.col("end_ns") >= end_ns)
+    if len(around):
+        inner = around.sort(pl.col("end_ns") - pl.col("start_ns"))["name"][0]
+        return f"in {inner}"
+    before = host.filter(pl.col("end_ns") <= start_ns).sort("end_ns")["name"]
+    after = host.filter(pl.col("start_ns") >= end_ns).sort("start_ns")["name"]
+    words = [f"after {before[-1]}"] if len(before) else []
+    words += [f"before {after[0]}"] if len(after) else []
+    return " and ".join(words)

@@ -1,0 +1,52 @@
+"""Exposed communication: the GPU communicates and computes nothing meanwhile.
+
+Measured as the part of the device's time in collectives with no computation beside them. The saving
+supposes that all communication is hidden behind computation, which is the most that overlap, less
+data or a faster network can bring.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.advice.finding import Evidence, Finding
+from stepscope.advice.replayed import replayed_finding
+from stepscope.advice.subject import Subject
+from stepscope.analysis.step_graph import NodeKind
+from stepscope.analysis.what_if import unchanged
+
+ID = "exposed-communication"
+
+
+def find(subject: Subject) -> list[Finding]:
+    """The finding, if exposed communication is a notable part of the device's time."""
+    window = subject.window
+    if window is None or not window.has_gpu:
+        return []
+    line = window.timeline
+    share = line.exposed_comm_ns / max(1, line.total_ns)
+    if share < subject.thresholds.exposed_communication:
+        return []
+    graph = window.graph
+    communicates = graph.kind == NodeKind.COMMUNICATION
+    hidden = 0.0 if line.overlap_share is None else line.overlap_share
+    return replayed_finding(
+        subject,
+        window,
+        unchanged(graph).scale_work(communicates, 0.0),
+        rule=ID,
+        title=f"{share:.0%} of the device's time is communication that nothing hides",
+        assumption="all communication hides behind computation, which is the most that is possible",
+        evidence=(
+            Evidence("exposed per step", window.per_step(line.exposed_comm_ns), "ns"),
+            Evidence("share of the device's time", share, "share"),
+            Evidence("all communication per step", window.per_step(line.total_comm_ns), "ns"),
+            Evidence("hidden behind computation", hidden, "share"),
+            Evidence("collectives per step", int(np.sum(communicates)) / window.steps, "count"),
+        ),
+        advice=(
+            "Overlap it (smaller DDP buckets, FSDP prefetching, no wait between gradient and "
+            "reduction), send less (BF16 gradients, accumulation over micro-batches), and check "
+            "whether a rank comes late."
+        ),
+    )

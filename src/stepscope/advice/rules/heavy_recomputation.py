@@ -1,0 +1,47 @@
+"""Heavy recomputation: activation checkpointing runs a notable part of the forward twice.
+
+Measured as the GPU work (without a GPU: the main thread's time) of operators that run again inside
+the backward. The saving supposes that nothing is recomputed, for which memory must be found.
+"""
+
+from __future__ import annotations
+
+from stepscope.advice.finding import Evidence, Finding
+from stepscope.advice.replayed import replayed_finding
+from stepscope.advice.subject import Subject
+from stepscope.analysis.what_if import unchanged
+
+ID = "heavy-recomputation"
+
+
+def find(subject: Subject) -> list[Finding]:
+    """The finding, if recomputation takes a notable part of the step."""
+    window = subject.window
+    if window is None:
+        return []
+    moments, nodes = window.recomputed
+    graph = window.graph
+    if window.has_gpu:
+        spent_ns = int(graph.dur_ns[nodes].sum())
+        whole_ns = int(graph.dur_ns[graph.is_gpu].sum())
+    else:
+        spent_ns, whole_ns = moments.total_ns, graph.total_ns
+    share = spent_ns / max(1, whole_ns)
+    if share < subject.thresholds.recomputation:
+        return []
+    return replayed_finding(
+        subject,
+        window,
+        unchanged(graph).scale_work(nodes, 0.0).scale_host(moments, 0.0),
+        rule=ID,
+        title=f"{share:.0%} of the work is recomputation for activation checkpointing",
+        assumption="nothing is recomputed, and memory suffices for the activations",
+        evidence=(
+            Evidence("recomputed per step", window.per_step(spent_ns), "ns"),
+            Evidence("share of the work", share, "share"),
+        ),
+        advice=(
+            "If memory allows, checkpoint fewer layers, or selectively: recompute what is cheap "
+            "(activations, normalisation) and keep what is dear (matrix products, attention)."
+        ),
+    )

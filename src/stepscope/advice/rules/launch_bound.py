@@ -1,0 +1,61 @@
+"""Launch-bound: the host cannot launch work as fast as the GPU does it.
+
+Measured as the share of the device's time in which it is idle because the next launch comes late,
+while the host dispatches operators and calls the runtime. The saving supposes that dispatch and
+launches cost nothing, as where the step is one CUDA graph; waiting for input or for the device, and
+Python outside operators, stay.
+"""
+
+from __future__ import annotations
+
+from stepscope.advice.finding import Evidence, Finding
+from stepscope.advice.replayed import replayed_finding
+from stepscope.advice.subject import Subject
+from stepscope.analysis.host_causes import HostCause
+from stepscope.analysis.what_if import unchanged
+from stepscope.trace import intervals
+
+ID = "launch-bound"
+
+
+def find(subject: Subject) -> list[Finding]:
+    """The finding, if late launches leave the GPU idle, and the step is shorter without."""
+    window = subject.window
+    if window is None or not window.has_gpu:
+        return []
+    idle_ns = window.idle.of("op_dispatch")
+    share = idle_ns / max(1, window.idle.total_ns)
+    if share < subject.thresholds.launch_bound_idle:
+        return []
+    graph = window.graph
+    changes = unchanged(graph)
+    lanes = sorted({int(lane) for lane in graph.lane[~graph.is_gpu]})
+    for lane in lanes:
+        claims = graph.host.claims(lane)
+        codes = list(HostCause)
+        mine = intervals.union(
+            claims[codes.index(HostCause.LAUNCH)], claims[codes.index(HostCause.DISPATCH)]
+        )
+        changes = changes.scale_host(mine, 0.0, lanes=(lane,))
+    launches = window.work["launch"].n_unique()
+    return replayed_finding(
+        subject,
+        window,
+        changes,
+        rule=ID,
+        title="the host launches more slowly than the GPU works",
+        assumption=(
+            "dispatch and launches cost nothing, as in a captured CUDA graph; recording slows "
+            "dispatch, so an unrecorded step gains less"
+        ),
+        evidence=(
+            Evidence("GPU idle for late launches", share, "share"),
+            Evidence("that is, per step", window.per_step(idle_ns), "ns"),
+            Evidence("calls that launch work, per step", window.per_step(launches), "count"),
+            Evidence("pieces of GPU work per step", window.per_step(len(window.work)), "count"),
+        ),
+        advice=(
+            "Give the host less to launch: torch.compile(mode='reduce-overhead') or CUDA graphs, "
+            "fused optimizers and operators, or more work per launch (a larger batch)."
+        ),
+    )

@@ -1,0 +1,78 @@
+"""Low GPU utilisation: kernels run for less than half of the time; and why.
+
+Measured as the device's time in which any kernel runs. The cause is what holds most of the rest of
+the critical path. It has findings of its own, with the saving; this one tells what they add up to.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.replayed import finding_without_saving
+from stepscope.advice.subject import Subject
+from stepscope.analysis.critical_path import GPU_CAUSES
+from stepscope.analysis.timeline import Timeline
+from stepscope.trace import intervals
+
+ID = "low-gpu-utilisation"
+_WORDS = {
+    "input": "waiting for input",
+    "synchronisation": "waiting for the GPU and refilling it",
+    "allocation": "getting and freeing memory",
+    "launch": "launching",
+    "dispatch": "dispatching operators",
+    "python": "Python outside operators",
+    "launch latency": "the latency of launches",
+    "device gap": "gaps between dependent work",
+    "other wait": "waits whose reason the trace does not show",
+}
+
+
+def find(subject: Subject) -> list[Finding]:
+    """The finding, if kernels run for a small part of the device's time."""
+    window = subject.window
+    if window is None or not window.has_gpu:
+        return []
+    kernels = window.work.filter(pl.col("kind").is_in(["compute", "communication"]))
+    busy = _busy_share(window.timeline, kernels)
+    if busy is None or busy >= subject.thresholds.gpu_utilisation:
+        return []
+    gpu = set(GPU_CAUSES.values())
+    rest = [part for part in window.path.partition.parts if part.name not in gpu]
+    evidence = [Evidence("time in which kernels run", busy, "share")]
+    cause = ""
+    if rest:
+        largest = max(rest, key=lambda part: part.total_ns)
+        cause = _WORDS.get(largest.name, largest.name)
+        share = window.path.partition.share(largest)
+        evidence += [
+            Evidence("largest cause on the critical path", cause, "text"),
+            Evidence("its share of the step", share, "share"),
+        ]
+    return finding_without_saving(
+        subject,
+        rule=ID,
+        title=f"the GPU runs kernels {busy:.0%} of the time" + (f": {cause}" if cause else ""),
+        severity=Severity.HIGH
+        if busy < subject.thresholds.gpu_utilisation / 2
+        else Severity.MEDIUM,
+        reason="it has several causes; the findings of each tell what mending it saves",
+        evidence=tuple(evidence),
+        advice=(
+            "Work through the other findings by their saving; if there is none, give the GPU "
+            "more work per step, with a larger batch."
+        ),
+    )
+
+
+def _busy_share(line: Timeline, kernels: pl.DataFrame) -> float | None:
+    """Kernels' union within the device's windows, as a share of them (of one device: the first)."""
+    windows = line.steps if len(line.steps) else None
+    busy = intervals.merge(kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy())
+    if windows is None:
+        return busy.total_ns / line.total_ns if line.total_ns else None
+    first = windows.filter(pl.col("device") == windows["device"][0])
+    start = int(first["start_ns"][0])
+    end = start + int(first["total_ns"].sum())
+    return intervals.clip(busy, start, end).total_ns / max(1, end - start)

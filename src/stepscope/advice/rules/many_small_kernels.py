@@ -1,0 +1,63 @@
+"""Many small kernels: most kernels are so short that starting them is much of their cost.
+
+Measured over the computing kernels shorter than 10 µs. The saving supposes that fusing does away
+with every second of them: half of their device time, and half of what their operators take on the
+host.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.advice.finding import Evidence, Finding, short
+from stepscope.advice.replayed import replayed_finding
+from stepscope.advice.subject import Subject
+from stepscope.analysis.what_if import unchanged
+
+ID = "many-small-kernels"
+
+
+def find(subject: Subject) -> list[Finding]:
+    """The finding, if small kernels are many and most, and fusing them would shorten the step."""
+    window = subject.window
+    if window is None or not window.has_gpu:
+        return []
+    limits = subject.thresholds
+    kernels = window.work.filter(pl.col("kind") == "compute")
+    small = kernels.filter(pl.col("dur_ns") < limits.small_kernel_ns)
+    per_step = len(small) / window.steps
+    share = len(small) / max(1, len(kernels))
+    if per_step < limits.small_kernel_count or share < limits.small_kernel_share:
+        return []
+    sources = pl.concat([small["op"].drop_nulls(), small["launch"].drop_nulls()]).unique()
+    around = (
+        window.trace.events.filter(pl.col("event").is_in(sources.implode()))
+        .select("start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+        .collect()
+    )
+    changes = (
+        unchanged(window.graph)
+        .scale_work(window.nodes(small), 0.5)
+        .scale_host(window.spans(around), 0.5)
+    )
+    top = small.group_by("name").len().sort("len", "name", descending=[True, False])
+    return replayed_finding(
+        subject,
+        window,
+        changes,
+        rule=ID,
+        title=f"{share:.0%} of the kernels are shorter than {limits.small_kernel_ns // 1000} µs",
+        assumption="fusing does away with every second of them, on the GPU and on the host",
+        evidence=(
+            Evidence("small kernels per step", per_step, "count"),
+            Evidence("share of all kernels", share, "share"),
+            Evidence(
+                "their device time per step", window.per_step(int(small["dur_ns"].sum())), "ns"
+            ),
+            Evidence("most often", short(top["name"][0]), "text"),
+        ),
+        advice=(
+            "Fuse them: torch.compile, fused optimizers and normalisations, foreach functions; or "
+            "capture the step in a CUDA graph; or give each kernel more work with a larger batch."
+        ),
+    )

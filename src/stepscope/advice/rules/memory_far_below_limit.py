@@ -1,0 +1,43 @@
+"""Memory far below the limit: most of the GPU's memory is never used.
+
+Measured from the `[memory]` events against the size of the device. A larger batch would use the GPU
+better if the step is bound by launches or communication, but it changes the training, so there is
+no saving per step.
+"""
+
+from __future__ import annotations
+
+from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.replayed import finding_without_saving
+from stepscope.advice.subject import Subject
+
+ID = "memory-far-below-limit"
+
+
+def find(subject: Subject) -> list[Finding]:
+    """One finding for the fullest device, if even there most memory is unused."""
+    window = subject.window
+    if window is None:
+        return []
+    known = window.memory.drop_nulls("total_bytes")
+    if not len(known):
+        return []
+    row = known.sort("reserved_bytes", descending=True).row(0, named=True)
+    share = row["reserved_bytes"] / max(1, row["total_bytes"])
+    if share > subject.thresholds.memory_far_below:
+        return []
+    return finding_without_saving(
+        subject,
+        rule=ID,
+        title=f"only {share:.0%} of the GPU's memory is ever reserved",
+        severity=Severity.INFO,
+        reason="a larger batch does other work per step; judge it by samples per second",
+        evidence=(
+            Evidence("reserved at the peak", row["reserved_bytes"], "bytes"),
+            Evidence("memory of the device", row["total_bytes"], "bytes"),
+        ),
+        advice=(
+            "Try a larger micro-batch with fewer accumulation steps, less activation "
+            "checkpointing, or fewer shards, and compare samples per second."
+        ),
+    )

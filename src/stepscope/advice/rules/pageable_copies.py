@@ -1,0 +1,72 @@
+"""Pageable copies: input goes to the GPU from ordinary memory, and the host waits for it.
+
+Measured as copies to the device whose record names pageable memory, or, where the record does not
+say, whose call returned only after the copy was done. The saving supposes pinned memory and
+non-blocking copies: the host goes on at once, and the copy itself takes as long as it did.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.advice.finding import Evidence, Finding
+from stepscope.advice.replayed import replayed_finding
+from stepscope.advice.subject import Subject
+from stepscope.advice.window_view import WindowView
+from stepscope.analysis.what_if import unchanged
+
+ID = "pageable-copies"
+
+
+def pageable_copies(window: WindowView) -> pl.DataFrame:
+    """Rows of `window.work`: copies to the device from memory that is not pinned."""
+    copies = window.work.filter(pl.col("group") == "host_to_device")
+    calls = window.calls.select(launch="event", call_end_ns="end_ns", call="name")
+    said = pl.col("name").str.contains("(?i)pageable")
+    silent = ~pl.col("name").str.contains("(?i)pageable|pinned")
+    waited = pl.col("call_end_ns") >= pl.col("end_ns")
+    return copies.join(calls, on="launch", how="left").filter(
+        said | (silent & waited.fill_null(value=False))
+    )
+
+
+def find(subject: Subject) -> list[Finding]:
+    """The finding, if the step is shorter with copies from pinned memory."""
+    window = subject.window
+    if window is None or not window.has_gpu:
+        return []
+    copies = pageable_copies(window)
+    if not len(copies):
+        return []
+    launches = copies["launch"].drop_nulls()
+    operators = copies["op"].drop_nulls().unique()
+    calls = window.calls.filter(
+        pl.col("event").is_in(launches.implode())
+        | (
+            (pl.col("group") == "sync")
+            & pl.col("op").is_in(operators.implode()).fill_null(value=False)
+        )
+    )
+    changes = (
+        unchanged(window.graph)
+        .drop_waits_of_calls(calls["event"].to_numpy())
+        .scale_host(window.spans(calls))
+    )
+    held_ns = window.spans(calls).total_ns
+    return replayed_finding(
+        subject,
+        window,
+        changes,
+        rule=ID,
+        title="copies from pageable memory hold the host up",
+        assumption="copies leave pinned memory without blocking and take as long as now",
+        evidence=(
+            Evidence("such copies per step", len(copies) / window.steps, "count"),
+            Evidence("copied per step", window.per_step(int(copies["bytes"].sum())), "bytes"),
+            Evidence("host held up per step", window.per_step(held_ns), "ns"),
+        ),
+        advice=(
+            "Use DataLoader(pin_memory=True) and tensor.to(device, non_blocking=True); keep "
+            "tensors that do not change on the GPU."
+        ),
+    )

@@ -1,0 +1,73 @@
+"""Poor overlap: communication could run beside computation, and computation waits for it instead.
+
+Measured as the share of communication that is hidden behind computation. The saving supposes that
+computation no longer waits for collectives within a step: only the last work of a step does.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.advice.finding import Evidence, Finding
+from stepscope.advice.replayed import replayed_finding
+from stepscope.advice.subject import Subject
+from stepscope.advice.window_view import BoolArray, WindowView
+from stepscope.analysis.graph_edges import EdgeKind
+from stepscope.analysis.step_graph import NodeKind
+from stepscope.analysis.what_if import unchanged
+
+ID = "poor-overlap"
+
+
+def find(subject: Subject) -> list[Finding]:
+    """The finding, if little is hidden, there is enough to hide it behind, and it would save."""
+    window = subject.window
+    if window is None or not window.has_gpu:
+        return []
+    line = window.timeline
+    if line.overlap_share is None or line.overlap_share > subject.thresholds.poor_overlap:
+        return []
+    waits = _waits_for_collectives(window)
+    if not waits.any() or line.compute_ns < line.exposed_comm_ns:
+        return []
+    return replayed_finding(
+        subject,
+        window,
+        unchanged(window.graph).drop_edges(waits),
+        rule=ID,
+        title=f"only {line.overlap_share:.0%} of the communication runs beside computation",
+        assumption="within a step, computation waits for collectives only before its last work",
+        evidence=(
+            Evidence("hidden behind computation", line.overlap_share, "share"),
+            Evidence("all communication per step", window.per_step(line.total_comm_ns), "ns"),
+            Evidence("exposed per step", window.per_step(line.exposed_comm_ns), "ns"),
+            Evidence(
+                "times that computation waits, per step", int(waits.sum()) / window.steps, "count"
+            ),
+        ),
+        advice=(
+            "Start collectives as soon as their data is ready and wait as late as possible: "
+            "asynchronous operations with wait() at the end, DDP's buckets, FSDP's forward and "
+            "backward prefetching, pipelined all-to-all."
+        ),
+    )
+
+
+def _waits_for_collectives(window: WindowView) -> BoolArray:
+    """Edges from communication to other work that is not the last wait of its step."""
+    graph = window.graph
+    source, target = graph.source, graph.target
+    waits: BoolArray = (
+        (graph.edge_kind == EdgeKind.WAIT)
+        & (source >= 0)
+        & (graph.kind[source] == NodeKind.COMMUNICATION)
+        & (graph.kind[target] != NodeKind.COMMUNICATION)
+    )
+    rows = np.nonzero(waits)[0]
+    steps = graph.step[target[rows]]
+    # Rows come in the order of their targets: of each step the last target keeps its waits.
+    last = {int(step): int(node) for step, node in zip(steps, target[rows], strict=True)}
+    for row, step in zip(rows, steps, strict=True):
+        if target[row] == last[int(step)]:
+            waits[row] = False
+    return waits

@@ -1,0 +1,103 @@
+"""Synchronisation: the host stops to wait for the GPU, and then has to catch up.
+
+Measured as the time in calls that block until the device has caught up (`cudaStreamSynchronize`,
+`cudaDeviceSynchronize`, copies to the host). The wait itself may cost nothing where the GPU is the
+bottleneck; the saving is what the replay finds when these calls return at once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from stepscope.advice.finding import Evidence, Finding
+from stepscope.advice.replayed import replayed_finding
+from stepscope.advice.rules.pageable_copies import pageable_copies
+from stepscope.advice.subject import Subject
+from stepscope.advice.window_view import WindowView
+from stepscope.analysis.graph_edges import EdgeKind
+from stepscope.analysis.what_if import unchanged
+
+ID = "synchronisation"
+_MOST_PLACES = 3
+
+
+def find(subject: Subject) -> list[Finding]:
+    """The finding, if blocking calls take a notable time and the step is shorter without them."""
+    window = subject.window
+    if window is None or not window.has_gpu:
+        return []
+    calls = _blocking_calls(window)
+    waited_ns = int((calls["end_ns"] - calls["start_ns"]).sum())
+    if window.share(waited_ns) < subject.thresholds.synchronisation_wait:
+        return []
+    graph = window.graph
+    changes = (
+        unchanged(graph)
+        .drop_waits_of_calls(calls["event"].to_numpy())
+        .scale_host(window.spans(calls))
+    )
+    evidence = [
+        Evidence("blocking calls per step", len(calls) / window.steps, "count"),
+        Evidence("time in them per step", window.per_step(waited_ns), "ns"),
+    ]
+    evidence += [Evidence("at", place, "text") for place in _places(window, calls)]
+    return replayed_finding(
+        subject,
+        window,
+        changes,
+        rule=ID,
+        title="the host stops to wait for the GPU",
+        assumption="these calls return at once and nothing in the step needs their results",
+        evidence=tuple(evidence),
+        advice=(
+            "Keep results on the GPU: read losses and metrics (.item(), .cpu(), print, if on a "
+            "tensor, nonzero) only every so many steps, and drop torch.cuda.synchronize()."
+        ),
+    )
+
+
+def _blocking_calls(window: WindowView) -> pl.DataFrame:
+    """Synchronising calls and copies to the host that waited; copies of input are another rule."""
+    graph = window.graph
+    waits = graph.edge_kind == EdgeKind.SYNC
+    waiting = np.unique(graph.call[waits])
+    pageable = pageable_copies(window)
+    op_of_pageable = pageable["op"].drop_nulls().unique()
+    return window.calls.filter(
+        pl.col("event").is_in(waiting)
+        & (pl.col("group") != "allocation")
+        & ~pl.col("event").is_in(pageable["launch"].implode())
+        # A pageable copy is followed by a synchronisation of its own, in the same operator.
+        & ~pl.col("op").is_in(op_of_pageable.implode()).fill_null(value=False)
+    )
+
+
+def _places(window: WindowView, calls: pl.DataFrame) -> list[str]:
+    """The operators, and the Python lines if recorded, that wait longest."""
+    named = calls.with_columns(dur=pl.col("end_ns") - pl.col("start_ns"))
+    top = (
+        named.group_by("op", maintain_order=True)
+        .agg(pl.col("dur").sum(), pl.col("event").first(), pl.col("name").first())
+        .with_columns(
+            label=pl.struct("op", "name").map_elements(
+                lambda row: window.name_of(row["op"]) if row["op"] is not None else row["name"],
+                return_dtype=pl.String,
+            )
+        )
+        if len(named) <= 2_000
+        else named.group_by("name", maintain_order=True)
+        .agg(pl.col("dur").sum(), pl.col("event").first())
+        .with_columns(label=pl.col("name"))
+    )
+    by_label = (
+        top.group_by("label")
+        .agg(pl.col("dur").sum(), pl.col("event").first())
+        .sort("dur", "label", descending=[True, False])
+        .head(_MOST_PLACES)
+    )
+    places = []
+    for label, _, event in by_label.select("label", "dur", "event").iter_rows():
+        frame = window.frame_around(event)
+        places.append(f"{label}, {frame}" if frame else str(label))
+    return places

@@ -1,0 +1,56 @@
+"""Tensor cores unused: matrix products in half precision run on the ordinary cores.
+
+Measured as the time of matrix products and convolutions whose operands are half precision, while
+the kernel's name shows none of the tensor cores' instructions, on a GPU that has them (NVIDIA from
+Volta on). The saving supposes that such a kernel takes half as long on them, which is cautious.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.advice.finding import Evidence, Finding, short
+from stepscope.advice.matmuls import matmuls
+from stepscope.advice.replayed import replayed_finding
+from stepscope.advice.subject import Subject
+from stepscope.analysis.what_if import unchanged
+
+ID = "tensor-cores-unused"
+FIRST_WITH_TENSOR_CORES = 7
+FACTOR = 0.5
+
+
+def find(subject: Subject) -> list[Finding]:
+    """The finding, if such kernels take a notable part of the step."""
+    window = subject.window
+    if window is None or not window.has_gpu:
+        return []
+    major = window.compute_capability
+    if major is None or major < FIRST_WITH_TENSOR_CORES:
+        return []
+    rows = matmuls(window)
+    idle = rows.filter(pl.col("type") == "half", ~pl.col("uses_tensor_cores"))
+    total_ns = int(idle["dur_ns"].sum())
+    if window.share(total_ns) < subject.thresholds.matmul_share:
+        return []
+    top = idle.group_by("name").agg(pl.col("dur_ns").sum()).sort("dur_ns", descending=True)
+    return replayed_finding(
+        subject,
+        window,
+        unchanged(window.graph).scale_work(window.nodes(idle), FACTOR),
+        rule=ID,
+        title="half-precision matrix products do not use the tensor cores",
+        assumption="on the tensor cores these kernels take half the time",
+        evidence=(
+            Evidence("time in them per step", window.per_step(total_ns), "ns"),
+            Evidence("share of the step", window.share(total_ns), "share"),
+            Evidence(
+                "of all matrix products", total_ns / max(1, int(rows["dur_ns"].sum())), "share"
+            ),
+            Evidence("most of it in", short(top["name"][0]), "text"),
+        ),
+        advice=(
+            "Make the sizes of matrix products multiples of 8 (pad vocabulary, heads and hidden "
+            "size), keep tensors contiguous, and use channels_last for convolutions."
+        ),
+    )

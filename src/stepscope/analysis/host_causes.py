@@ -1,0 +1,137 @@
+"""What a host thread was doing at each moment, as causes of time that exclude one another.
+
+Each moment belongs to the first of these that it lies in:
+
+1. profiler: the recorder's own overhead;
+2. compilation: `torch.compile`'s stages and the loading of modules;
+3. garbage collection: pauses of Python's collector, where the recorder noted them;
+4. input: waiting for a batch, whatever runs inside that wait;
+5. synchronisation: blocking calls of the runtime;
+6. allocation: calls that get memory from the driver, or give it back;
+7. launch: all other calls of the runtime and driver;
+8. dispatch: operators outside their calls;
+9. python: everything else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import polars as pl
+
+from stepscope.trace import intervals
+from stepscope.trace.intervals import Int64Array, Intervals
+from stepscope.trace.model import Trace
+from stepscope.trace.schema import Category
+
+
+class HostCause(str, Enum):
+    """Why a moment of a host thread passed."""
+
+    PROFILER = "profiler"
+    COMPILATION = "compilation"
+    GARBAGE_COLLECTION = "garbage collection"
+    INPUT = "input"
+    SYNCHRONISATION = "synchronisation"
+    ALLOCATION = "allocation"
+    LAUNCH = "launch"
+    DISPATCH = "dispatch"
+    PYTHON = "python"
+
+
+CAUSES = tuple(HostCause)
+_CODE = {cause: code for code, cause in enumerate(CAUSES)}
+_COMPILATION = (
+    r"\(dynamo_timed\)|torch/_(dynamo|inductor)/.*(compile|codegen)|^(inductor|aot)_?compile"
+    r"|triton/compiler/|Torch-Compiled Region compile"
+)
+_GARBAGE = r"^Python GC|^gc\.collect|<built-in method collect of"
+_CALLS = (Category.RUNTIME.value, Category.DRIVER.value)
+DATA_WAIT = "stepscope.data_wait"
+
+
+@dataclass(frozen=True)
+class HostEvents:
+    """Events of host threads with their cause; those that only enclose are not among them.
+
+    Attributes:
+        table: lane_id, start_ns, end_ns and cause (a position in `CAUSES`), sorted by start.
+    """
+
+    table: pl.DataFrame
+
+    def of(self, cause: HostCause, lanes: tuple[int, ...] | None = None) -> Intervals:
+        """The moments inside events of that cause, whatever else they may lie in."""
+        rows = self.table.filter(pl.col("cause") == _CODE[cause])
+        if lanes is not None:
+            rows = rows.filter(pl.col("lane_id").is_in(lanes))
+        return intervals.merge(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
+
+    def claims(self, lane: int) -> list[Intervals]:
+        """For each of `CAUSES` but the last its own moments on a thread; no two share any."""
+        rows = self.table.filter(pl.col("lane_id") == lane)
+        claims = []
+        claimed = intervals.empty()
+        for cause in CAUSES[:-1]:
+            mine = rows.filter(pl.col("cause") == _CODE[cause])
+            own = intervals.merge(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy())
+            claims.append(intervals.difference(own, claimed))
+            claimed = intervals.union(claimed, own)
+        return claims
+
+    def divide(self, lane: int, starts: Int64Array, ends: Int64Array) -> Int64Array:
+        """Time per cause in each window of a thread: one row per window, one column per cause.
+
+        The columns add up to the windows' lengths.
+        """
+        columns = [intervals.covered(own, starts, ends) for own in self.claims(lane)]
+        rest = np.maximum(ends - starts, 0) - sum(columns, np.zeros(len(starts), np.int64))
+        return np.column_stack([*columns, rest])
+
+
+def cause_of_names(names: pl.DataFrame) -> pl.DataFrame:
+    """name_id and cause, for the names that have one."""
+    name, group = pl.col("name").fill_null(""), pl.col("group")
+    category = pl.col("category").cast(pl.String)
+    is_call = category.is_in(_CALLS)
+    cause = (
+        pl.when(category == Category.OVERHEAD.value)
+        .then(_CODE[HostCause.PROFILER])
+        .when(name.str.contains(_COMPILATION) | (is_call & (group == "module_load")))
+        .then(_CODE[HostCause.COMPILATION])
+        .when(name.str.contains(_GARBAGE))
+        .then(_CODE[HostCause.GARBAGE_COLLECTION])
+        .when((group == "dataloader") | (name == DATA_WAIT))
+        .then(_CODE[HostCause.INPUT])
+        .when(is_call & (group == "sync"))
+        .then(_CODE[HostCause.SYNCHRONISATION])
+        .when(is_call & (group == "allocation"))
+        .then(_CODE[HostCause.ALLOCATION])
+        .when(is_call)
+        .then(_CODE[HostCause.LAUNCH])
+        .when(
+            (category == Category.CPU_OP.value) & (group != "profiler_step").fill_null(value=True)
+        )
+        .then(_CODE[HostCause.DISPATCH])
+    )
+    return names.select("name_id", cause=cause.cast(pl.Int8)).drop_nulls("cause")
+
+
+def host_events(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
+    """The events of some host threads that tell what the thread was doing."""
+    table = (
+        trace.events.filter(pl.col("lane_id").is_in(lanes))
+        .select("name_id", "lane_id", "start_ns", "dur_ns")
+        .collect()
+        .join(cause_of_names(trace.names.collect()), on="name_id")
+        .select(
+            pl.col("lane_id").cast(pl.Int64),
+            "start_ns",
+            (pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns"),
+            "cause",
+        )
+        .sort("start_ns")
+    )
+    return HostEvents(table)

@@ -1,0 +1,430 @@
+"""The dependency graph of the steps of a trace, which critical path and what-if replay walk on.
+
+Nodes
+    GPU work: kernels, copies and fills, each with its stream. Pieces of host threads: the main
+    thread (which carries the steps) and every thread that launches GPU work, cut where something
+    depends on them or they depend on something (`graph_host.py`).
+
+Edges, each with a delay, from the end of one node to the start of another
+    thread: the order of a thread's pieces.
+    launch: from the launching call to its GPU work. It leaves the host where the call ends, or
+        where the work begins if that is earlier (calls may outlast the start of their work).
+    stream: the order of a stream's work. Its delay is negative where work overlaps on a stream.
+    sync: from GPU work to the host that waited for it: synchronising calls, copies that return
+        after the copy is done, and freeing of memory. What a call waited for is the work launched
+        before it that ended last within it.
+    wait: from GPU work of one stream to work of another. Where a thread made a stream wait
+        (`cudaStreamWaitEvent`) between two launches, the next work waits for what the other
+        streams had been given last before, if that had ended in time. Where nothing else explains
+        why work began late, it waits for the work on another stream that ended just before.
+    handover: between the main thread and the thread that it hands work to, and back.
+    origin: the beginning of the first step, for what depends on nothing else; and for the first
+        work of a stream that was still busy with work of earlier steps, the end of that.
+
+Delays
+    A node starts at the latest of its predecessors' ends plus the delays. Of the edges into a node
+    the binding one carries whatever is left until the measured start: launch latency, gaps of the
+    device, and what is not understood. The others carry what is typical in the trace for their
+    kind, as far as it fits. So a replay of the unchanged graph gives every measured time exactly.
+
+What is not modelled: kernels slow each other down when they overlap, and clocks vary; removing one
+may make another faster. A collective's duration includes its waiting for other ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.analysis.graph_edges import EdgeKind, Edges, find_edges
+from stepscope.analysis.graph_host import (
+    Pieces,
+    active_time,
+    add_moments,
+    cut_into_pieces,
+    find_handovers,
+)
+from stepscope.analysis.graph_work import GpuWork, read_calls, read_work
+from stepscope.analysis.host_causes import HostEvents, host_events
+from stepscope.errors import UsageError
+from stepscope.trace.intervals import Int64Array
+from stepscope.trace.model import Trace
+from stepscope.trace.schema import Category
+
+ORIGIN = -1
+
+
+class NodeKind(IntEnum):
+    """What a node is."""
+
+    HOST = 0
+    COMPUTE = 1
+    COMMUNICATION = 2
+    MEMCPY = 3
+    MEMSET = 4
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """The graph of consecutive steps; nodes in an order in which every edge points forward.
+
+    Attributes:
+        steps: Numbers of the steps; empty where the trace has none: the graph spans it whole.
+        origin_ns: Start of the first step.
+        step_ends_ns: End of each step as the graph counts it: when all GPU work launched up to it
+            has ended (a running maximum); of the last step the host's end, if that is later. On a
+            trace without GPU work, the ends of the host steps. They divide the time from the
+            origin on; without steps there is one, the end of everything.
+        main_lane: The thread that carries the steps.
+        start_ns: Measured start of each node.
+        end_ns: Measured end of each node.
+        kind: `NodeKind` of each node.
+        lane: Thread or stream of each node.
+        event: Number of the GPU event of each node; -1: a piece of a thread.
+        step: Index in `steps` of each node.
+        first_edge: The edges into node i stand from `first_edge[i]` to `first_edge[i + 1]`.
+        source: Node that each edge leaves, `ORIGIN` for the origin.
+        delay_ns: Delay of each edge.
+        edge_kind: `EdgeKind` of each edge.
+        call: Number of the call that made each edge: launch, sync; -1: none.
+        host: What the threads were doing, by cause.
+        notes: What limits the graph, in words.
+    """
+
+    steps: tuple[int, ...]
+    origin_ns: int
+    step_ends_ns: Int64Array
+    main_lane: int
+    start_ns: Int64Array
+    end_ns: Int64Array
+    kind: npt.NDArray[np.int8]
+    lane: Int64Array
+    event: Int64Array
+    step: Int64Array
+    first_edge: Int64Array
+    source: Int64Array
+    delay_ns: Int64Array
+    edge_kind: npt.NDArray[np.int8]
+    call: Int64Array
+    host: HostEvents
+    notes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def dur_ns(self) -> Int64Array:
+        """Measured duration of each node."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def is_gpu(self) -> npt.NDArray[np.bool_]:
+        """Whether each node is GPU work."""
+        is_gpu: npt.NDArray[np.bool_] = self.kind != NodeKind.HOST
+        return is_gpu
+
+    @property
+    def target(self) -> Int64Array:
+        """Node that each edge leads to."""
+        rows = np.arange(len(self), dtype=np.int64)
+        target: Int64Array = np.repeat(rows, np.diff(self.first_edge))
+        return target
+
+    @property
+    def total_ns(self) -> int:
+        """From the origin to the end of the last step."""
+        return int(self.step_ends_ns[-1]) - self.origin_ns
+
+    @property
+    def mean_step_ns(self) -> int:
+        """Mean duration of the steps, to the nearest nanosecond."""
+        return round(self.total_ns / max(1, len(self.steps)))
+
+    @property
+    def step_starts_ns(self) -> Int64Array:
+        """Start of each step: the end of the one before."""
+        return np.concatenate(([self.origin_ns], self.step_ends_ns[:-1]))
+
+
+def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> StepGraph:
+    """Build the graph.
+
+    Args:
+        trace: The trace.
+        steps: Numbers of consecutive steps; default: all that are not empty. A trace without steps
+            is taken whole.
+
+    Raises:
+        UsageError: A step is not in the trace, or the steps do not follow one another, or the trace
+            holds nothing that takes time on a thread.
+    """
+    chosen, window = _choose_steps(trace, steps)
+    work = read_work(trace, chosen["step"] if len(chosen) else None)
+    main_lane = _main_lane(trace, chosen, work)
+    launching = work.launch_lanes
+    lanes = tuple(sorted({main_lane, *launching}))
+    calls = read_calls(trace, lanes, window)
+    activity = _activity(trace, lanes)
+    if not len(chosen):
+        window = _whole_window(activity, work, window)
+    handovers = find_handovers(activity, main_lane, window)
+    resolved = calls.resolve(work)
+    active = active_time(
+        window,
+        main_lane,
+        handovers,
+        resolved.wait_lane,
+        resolved.wait_start_ns,
+        resolved.wait_end_ns,
+        lanes,
+    )
+    boundaries = chosen["start_ns"].to_numpy() if len(chosen) else np.zeros(0, np.int64)
+    cut_lanes = np.concatenate(
+        (
+            resolved.cut_lane,
+            np.full(2 * len(handovers.lane) + len(boundaries), main_lane, np.int64),
+        )
+    )
+    cut_times = np.concatenate((resolved.cut_ns, handovers.start_ns, handovers.end_ns, boundaries))
+    pieces = cut_into_pieces(active, cut_lanes, cut_times)
+    pieces = add_moments(pieces, main_lane, handovers.start_ns)
+    edges = find_edges(pieces, work, resolved, handovers, main_lane=main_lane, origin_ns=window[0])
+    return _assemble(trace, chosen, window, main_lane, lanes, pieces, work, edges)
+
+
+def _choose_steps(
+    trace: Trace, steps: tuple[int, ...] | None
+) -> tuple[pl.DataFrame, tuple[int, int]]:
+    """The host steps in question, and the time that they span."""
+    host = trace.steps.filter(~pl.col("is_empty"))
+    if steps is None:
+        chosen = host
+    else:
+        missing = sorted(set(steps) - set(host["step"].to_list()))
+        if missing:
+            raise UsageError(
+                f"{trace.path}: no step {missing[0]}; it holds"
+                f" {', '.join(map(str, host['step'].to_list())) or 'none'}"
+            )
+        chosen = host.filter(pl.col("step").is_in(steps))
+        if (chosen["start_ns"][1:] != chosen["end_ns"][:-1]).any():
+            raise UsageError(f"{trace.path}: a replay needs steps that follow one another")
+    if len(chosen):
+        return chosen, (int(chosen["start_ns"][0]), int(chosen["end_ns"][-1]))
+    extent = trace.events.select(
+        first=pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()
+    ).collect()
+    if extent["first"][0] is None:
+        raise UsageError(f"{trace.path}: holds no events")
+    return chosen, (int(extent["first"][0]), int(extent["last"][0]))
+
+
+def _main_lane(trace: Trace, chosen: pl.DataFrame, work: GpuWork) -> int:
+    if len(chosen):
+        return int(chosen["lane_id"][0])
+    if len(work.launch_lanes):
+        lanes, counts = np.unique(work.call_lane[work.call >= 0], return_counts=True)
+        return int(lanes[np.argmax(counts)])
+    busiest = (
+        trace.events.filter(
+            pl.col("category").is_in([Category.CPU_OP.value, Category.RUNTIME.value])
+        )
+        .group_by("lane_id")
+        .len()
+        .sort("len", "lane_id", descending=[True, False])
+        .collect()
+    )
+    if not len(busiest):
+        raise UsageError(f"{trace.path}: holds no operators and no calls of a device's runtime")
+    return int(busiest["lane_id"][0])
+
+
+def _activity(trace: Trace, lanes: tuple[int, ...]) -> pl.DataFrame:
+    """Operators and calls of the threads, with their ends; step annotations apart."""
+    categories = [Category.CPU_OP.value, Category.RUNTIME.value, Category.DRIVER.value]
+    step_names = trace.names.filter(pl.col("group") == "profiler_step").select("name_id").collect()
+    return (
+        trace.events.filter(pl.col("lane_id").is_in(lanes), pl.col("category").is_in(categories))
+        .select("name_id", "lane_id", "start_ns", "dur_ns")
+        .collect()
+        .join(step_names, on="name_id", how="anti")
+        .select(
+            pl.col("lane_id").cast(pl.Int64),
+            "start_ns",
+            end_ns=pl.col("start_ns") + pl.col("dur_ns"),
+        )
+    )
+
+
+def _whole_window(
+    activity: pl.DataFrame, work: GpuWork, window: tuple[int, int]
+) -> tuple[int, int]:
+    """Without steps: from the first to the last operator, call or GPU work."""
+    starts = np.concatenate((activity["start_ns"].to_numpy(), work.start_ns))
+    ends = np.concatenate((activity["end_ns"].to_numpy(), work.end_ns))
+    return (int(starts.min()), int(ends.max())) if len(starts) else window
+
+
+def _assemble(
+    trace: Trace,
+    chosen: pl.DataFrame,
+    window: tuple[int, int],
+    main_lane: int,
+    lanes: tuple[int, ...],
+    pieces: Pieces,
+    work: GpuWork,
+    edges: Edges,
+) -> StepGraph:
+    """Put nodes into order, edges by target, and settle the delays."""
+    count, number = len(work), len(work) + len(pieces)
+    start = np.concatenate((work.start_ns, pieces.start_ns))
+    end = np.concatenate((work.end_ns, pieces.end_ns))
+    issued = np.concatenate((work.issue_ns, pieces.start_ns))
+    order = np.lexsort((np.arange(number), issued, end, start))
+    place = np.empty(number, np.int64)
+    place[order] = np.arange(number)
+    source = np.where(edges.source >= 0, place[edges.source], ORIGIN)
+    target = place[edges.target]
+    forward = source < target
+    source, target = source[forward], target[forward]
+    kind, call, floor = edges.kind[forward], edges.call[forward], edges.floor_ns[forward]
+
+    has_edge = np.zeros(number, np.bool_)
+    has_edge[target] = True
+    loose = np.nonzero(~has_edge)[0]
+    source = np.concatenate((source, np.full(len(loose), ORIGIN, np.int64)))
+    target = np.concatenate((target, loose))
+    kind = np.concatenate((kind, np.full(len(loose), EdgeKind.ORIGIN, np.int8)))
+    call = np.concatenate((call, np.full(len(loose), -1, np.int64)))
+    floor = np.concatenate((floor, np.zeros(len(loose), np.int64)))
+    by_target = np.argsort(target, kind="stable")
+    source, target = source[by_target], target[by_target]
+    kind, call, floor = kind[by_target], call[by_target], floor[by_target]
+    first_edge = np.searchsorted(target, np.arange(number + 1))
+
+    start, end = start[order], end[order]
+    leaves = np.where(source >= 0, end[source], window[0] + floor)
+    delay = settle_delays(start, target, leaves, kind, first_edge) + floor
+    node_kind = np.concatenate((work.kind, np.zeros(len(pieces), np.int8)))[order]
+    bounds = chosen["start_ns"].to_numpy()
+    host_step = np.maximum(np.searchsorted(bounds, pieces.start_ns, side="right") - 1, 0)
+    step = np.concatenate((work.step, host_step))[order]
+    notes = []
+    if work.unlinked:
+        notes.append(
+            f"{work.unlinked} of {count} GPU events have no launch in the trace: the replay ties "
+            "those that began after a gap to what the main thread did just before"
+        )
+    if work.skewed:
+        notes.append(
+            f"{work.skewed} GPU events began before their launch by more than the clocks' skew: "
+            "their launches are ignored"
+        )
+    lane = np.concatenate((work.lane, pieces.lane))[order]
+    ends = ends_of_steps(node_kind, lane == main_lane, step, end, len(chosen), window[0])
+    return StepGraph(
+        steps=tuple(chosen["step"].to_list()),
+        origin_ns=window[0],
+        step_ends_ns=ends,
+        main_lane=main_lane,
+        start_ns=start,
+        end_ns=end,
+        kind=node_kind,
+        lane=lane,
+        event=np.concatenate((work.event, np.full(len(pieces), -1, np.int64)))[order],
+        step=step,
+        first_edge=first_edge.astype(np.int64),
+        source=source,
+        delay_ns=delay,
+        edge_kind=kind,
+        call=call,
+        host=host_events(trace, lanes),
+        notes=tuple(notes),
+    )
+
+
+def ends_of_steps(
+    kind: npt.NDArray[np.int8],
+    is_main: npt.NDArray[np.bool_],
+    step: Int64Array,
+    end_ns: Int64Array,
+    steps: int,
+    origin_ns: int,
+) -> Int64Array:
+    """End of each step as `StepGraph.step_ends_ns` defines it, from the ends of the nodes."""
+    is_gpu = kind != NodeKind.HOST
+    counts = is_gpu if is_gpu.any() else is_main
+    latest = np.full(max(1, steps), origin_ns, np.int64)
+    np.maximum.at(latest, step[counts], end_ns[counts])
+    ends: Int64Array = np.maximum.accumulate(latest)
+    if (~is_gpu).any():
+        ends[-1] = max(int(ends[-1]), int(end_ns[~is_gpu].max()))
+    return ends
+
+
+_FAR_NS = 50_000  # longer delays have a reason that the graph does not know
+_CLEAR_NS = 20_000
+
+
+def settle_delays(
+    start: Int64Array,
+    target: Int64Array,
+    leaves: Int64Array,
+    kind: npt.NDArray[np.int8],
+    first_edge: Int64Array,
+) -> Int64Array:
+    """The delay of each edge, so that every node starts when it was measured to.
+
+    Args:
+        start: Measured start of each node.
+        target: Node that each edge leads to, sorted.
+        leaves: Measured end of the node that each edge leaves.
+        kind: `EdgeKind` of each edge.
+        first_edge: Where the edges of each node begin.
+    """
+    room = start[target] - leaves
+    if not len(room):
+        return room
+    typical = _typical_delays(room, leaves, target, kind, first_edge)
+    fits = np.minimum(typical, room)
+    expected = leaves + typical
+    best = np.maximum.reduceat(expected, first_edge[:-1])
+    # Of equals the first edge binds; the others may keep what fits.
+    candidates = np.nonzero(expected == best[target])[0]
+    _, first = np.unique(target[candidates], return_index=True)
+    binding = candidates[first]
+    delay: Int64Array = fits.astype(np.int64)
+    delay[binding] = room[binding]
+    return delay
+
+
+def _typical_delays(
+    room: Int64Array,
+    leaves: Int64Array,
+    target: Int64Array,
+    kind: npt.NDArray[np.int8],
+    first_edge: Int64Array,
+) -> Int64Array:
+    """For each edge the usual delay of its kind in this trace.
+
+    Taken where it is clear which edge a node waited for: no other leaves within 20 µs before. Where
+    it never is, a low quantile of the candidates stands in, for theirs are too long rather than
+    too short.
+    """
+    typical = np.zeros(len(room), np.int64)
+    latest = np.maximum.reduceat(leaves, first_edge[:-1])[target]
+    is_last = leaves == latest
+    rivals = np.add.reduceat((leaves > latest - _CLEAR_NS).astype(np.int64), first_edge[:-1])
+    for which in (EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.WAIT):
+        mine = kind == which
+        candidates = mine & is_last & (room >= 0) & (room < _FAR_NS)
+        clear = candidates & (rivals[target] == 1)
+        if clear.any():
+            typical[mine] = int(np.median(room[clear]))
+        elif candidates.any():
+            typical[mine] = int(np.quantile(room[candidates], 0.1))
+    return typical

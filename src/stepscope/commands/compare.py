@@ -1,0 +1,106 @@
+"""`stepscope compare A B`: what changed between two runs or traces, and is it more than noise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from stepscope.analysis.compare_sides import Side
+
+
+@click.command("compare")
+@click.argument("before", type=click.Path(path_type=str), metavar="A")
+@click.argument("after", type=click.Path(path_type=str), metavar="B")
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["table", "json", "csv", "md"]),
+    default="table",
+    show_default=True,
+    help="How to print it; json and csv have every change, with integer nanoseconds.",
+)
+@click.option("--rank", type=int, metavar="N", help="Which rank; by default the first of each.")
+@click.option("--steps", metavar="3,4-6", help="Only these steps of the recorded windows.")
+@click.option("--rows", type=click.IntRange(min=1), default=15, show_default=True, metavar="N")
+@click.option(
+    "--fail-on",
+    "conditions",
+    multiple=True,
+    metavar="CONDITION",
+    help="End with 1 if it holds: 'regression>5%', or a part, such as 'idle: input>2%'.",
+)
+def command(
+    before: str,
+    after: str,
+    output_format: str,
+    rank: int | None,
+    steps: str | None,
+    rows: int,
+    conditions: tuple[str, ...],
+) -> int:
+    """Say what changed from A to B: the step, its parts, kernels and operators.
+
+    A and B are what `stepscope report` takes: run directories, trace files, directories of traces.
+    """
+    from stepscope.analysis.compare import FailOn, compare
+
+    checks = [FailOn.parse(condition) for condition in conditions]
+    comparison = compare(_side(before, rank, steps), _side(after, rank, steps))
+    reasons = [reason for check in checks if (reason := check.reason(comparison)) is not None]
+    failed = "; ".join(reasons) or None
+    from stepscope.report import compare_report
+
+    if output_format == "json":
+        import orjson
+
+        document = compare_report.comparison_to_dict(comparison, failed)
+        click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
+    elif output_format == "csv":
+        click.echo(compare_report.comparison_to_csv(comparison), nl=False)
+    elif output_format == "md":
+        click.echo(compare_report.comparison_to_markdown(comparison, rows), nl=False)
+    else:
+        from rich.console import Console
+
+        compare_report.print_comparison(comparison, Console(highlight=False), rows)
+    if failed:
+        click.echo(f"failed: {failed}", err=True)
+    return 1 if failed else 0
+
+
+def _side(path: str, rank: int | None, steps: str | None) -> Side:
+    """Open one side: its step record, and the last window that can be read."""
+    from stepscope.analysis.compare_sides import make_side
+    from stepscope.analysis.step_record import summarise_steps
+    from stepscope.errors import UsageError
+    from stepscope.run.reader import open_run
+    from stepscope.trace.load import load
+
+    run = open_run(path)
+    ranks = {candidate.rank: candidate for candidate in run.ranks}
+    if not ranks:
+        raise UsageError(f"{path}: there is no rank in it")
+    wanted = min(ranks) if rank is None else rank
+    if wanted not in ranks:
+        raise UsageError(f"{path}: no rank {wanted}; it has {', '.join(map(str, sorted(ranks)))}")
+    chosen = ranks[wanted]
+    windows = [window for window in chosen.windows if window.trace_path is not None]
+    trace = load(windows[-1].trace_path) if windows and windows[-1].trace_path else None
+    return make_side(path, trace, chosen.steps, summarise_steps(chosen.steps), _numbers(steps))
+
+
+def _numbers(text: str | None) -> tuple[int, ...] | None:
+    """Step numbers such as "3,4-6"."""
+    if text is None:
+        return None
+    from stepscope.errors import UsageError
+
+    numbers: list[int] = []
+    for piece in text.split(","):
+        first, _, last = piece.strip().partition("-")
+        if not first.isdigit() or (last and not last.isdigit()):
+            raise UsageError(f"--steps {text}: write numbers and ranges, such as 3,4-6")
+        numbers += range(int(first), int(last or first) + 1)
+    return tuple(sorted(set(numbers)))

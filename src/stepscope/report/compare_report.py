@@ -1,0 +1,161 @@
+"""A comparison on a terminal, as Markdown, CSV or JSON."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import polars as pl
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from stepscope.analysis.compare import Comparison, StepChange
+from stepscope.analysis.compare_sides import Side
+from stepscope.report import units
+from stepscope.report.tables import plain
+
+FORMAT_VERSION = 1
+_TITLES = {"part": "Parts of the step", "kernel": "Kernels", "operator": "Operators"}
+_STYLES = {"grew": "red", "appeared": "red", "shrank": "green", "disappeared": "green"}
+_WIDEST_NAME = 52
+
+
+def comparison_to_dict(comparison: Comparison, failed: str | None) -> dict[str, Any]:
+    """Plain values: both sides, the step, every change, notes, and why it failed, if it did."""
+    return {
+        "format": "stepscope-compare",
+        "version": FORMAT_VERSION,
+        "a": _side(comparison.a),
+        "b": _side(comparison.b),
+        "step": plain(comparison.step),
+        "changes": plain(comparison.changes),
+        "notes": list(comparison.notes),
+        "failed": failed,
+    }
+
+
+def _side(side: Side) -> dict[str, Any]:
+    return {
+        "path": side.path,
+        "basis": side.basis,
+        "scope": {"steps": list(side.steps)},
+        "step_ns": side.step_ns.tolist(),
+        "parts_basis": side.parts_basis,
+        "operators_basis": side.operators_basis,
+    }
+
+
+def comparison_to_csv(comparison: Comparison) -> str:
+    """Every change, one per line."""
+    return comparison.changes.write_csv()
+
+
+def comparison_to_markdown(comparison: Comparison, rows: int) -> str:
+    """The same as on a terminal, for a pull request."""
+    lines = [_headline(comparison.step), ""]
+    for table, title in _TITLES.items():
+        chosen = _chosen(comparison, table, rows)
+        if not len(chosen):
+            continue
+        lines += [
+            f"**{title}**",
+            "",
+            "| name | before | after | change | noise | |",
+            "|---|--:|--:|--:|--:|---|",
+        ]
+        lines += [
+            "| " + " | ".join(cell.replace("|", "\\|") for cell in _cells(row)) + " |"
+            for row in chosen.iter_rows(named=True)
+        ]
+        lines.append("")
+    lines += [f"- {note}" for note in comparison.notes]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def print_comparison(comparison: Comparison, console: Console, rows: int) -> None:
+    """The step, then its parts, kernels and operators with the largest changes."""
+    for word, side in (("before", comparison.a), ("after", comparison.b)):
+        console.print(Text(f"{word:7} {side.path}  ·  {_steps(side)}", "dim"))
+    console.print()
+    console.print(Text(_headline(comparison.step), "bold"))
+    for table, title in _TITLES.items():
+        chosen = _chosen(comparison, table, rows)
+        if not len(chosen):
+            continue
+        console.print()
+        of = comparison.changes.filter(pl.col("table") == table)
+        heading = Text(title, "bold")
+        if table == "operator":
+            heading.append(f"   {comparison.a.operators_basis}", "dim")
+        if len(of) > len(chosen):
+            heading.append(f"   the {len(chosen)} largest changes of {len(of)}", "dim")
+        console.print(heading)
+        console.print(Padding(_table(chosen), (0, 0, 0, 2)))
+    for note in comparison.notes:
+        console.print(Text(note, "dim"))
+
+
+def _steps(side: Side) -> str:
+    return f"{len(side.steps)} step{'s' if len(side.steps) != 1 else ''}: {side.basis}"
+
+
+def _name(name: str) -> str:
+    """A kernel's name without its return type and arguments, cut to what a person reads."""
+    bare = re.sub(r"^void ", "", name)
+    bare = re.sub(r"(?<=\w)\(.*\)$|(?<=>)\(.*\)$", "", bare)
+    return bare if len(bare) <= _WIDEST_NAME else f"{bare[: _WIDEST_NAME - 1]}…"
+
+
+def _headline(step: StepChange) -> str:
+    words = "no change"
+    if step.delta_ns:
+        words = f"{units.share(abs(step.change_share))} {'more' if step.delta_ns > 0 else 'less'}"
+    noise = (
+        "noise not known" if step.noise_ns is None else f"noise ±{units.duration(step.noise_ns)}"
+    )
+    verdict = "" if step.is_beyond_noise or not step.delta_ns else ": within the noise"
+    return (
+        f"step {units.duration(step.a_ns)} → {units.duration(step.b_ns)}: {words} "
+        f"({noise}){verdict}"
+    )
+
+
+def _chosen(comparison: Comparison, table: str, rows: int) -> pl.DataFrame:
+    found = comparison.changes.filter(pl.col("table") == table)
+    if table == "part":
+        return found
+    return found.filter(pl.col("status") != "same").head(rows)
+
+
+def _table(rows: pl.DataFrame) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("name", overflow="ellipsis", no_wrap=True)
+    for name in ("before", "after", "change", "noise"):
+        table.add_column(name, justify="right", no_wrap=True, min_width=8)
+    table.add_column("")
+    for row in rows.iter_rows(named=True):
+        cells = _cells(row)
+        style = _STYLES.get(row["status"], "dim")
+        table.add_row(*(Text(cell) for cell in cells[:3]), Text(cells[3], style), *cells[4:])
+    return table
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    noise = row["noise_ns"]
+    sign = "+" if row["delta_ns"] > 0 else ("−" if row["delta_ns"] < 0 else "")
+    count = "" if row["a_count"] == row["b_count"] else _counts(row)
+    return (
+        _name(row["name"]),
+        units.duration(row["a_ns"]),
+        units.duration(row["b_ns"]),
+        sign + units.duration(abs(row["delta_ns"])),
+        "?" if noise is None else f"±{units.duration(noise)}",
+        f"{row['status']}{count}",
+    )
+
+
+def _counts(row: dict[str, Any]) -> str:
+    return f", {units.count(row['a_count'])} → {units.count(row['b_count'])} per step"

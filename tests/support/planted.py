@@ -1,0 +1,323 @@
+"""Synthetic training runs on a GPU, each with known bottlenecks planted, or with none.
+
+`SCENARIOS` is the labelled set: a builder and the ids of the findings that it must give, no more
+and no fewer. Most vary one healthy step, which keeps the GPU busy with large matrix products.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.support.gpu_trace import GpuTrace, ms, us
+
+STEPS = 4
+GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1"
+PLAIN = "ampere_sgemm_128x64_tn"
+SMALL = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
+MM = {"shapes": [[4096, 4096], [4096, 4096]], "types": ["c10::BFloat16", "c10::BFloat16"]}
+MM_FLOAT = {"shapes": [[4096, 4096], [4096, 4096]], "types": ["float", "float"]}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A trace with a label.
+
+    Attributes:
+        name: What was planted.
+        build: Builds the trace.
+        expected: Ids of its findings.
+    """
+
+    name: str
+    build: Callable[[], GpuTrace]
+    expected: frozenset[str]
+
+
+def products(t: GpuTrace, count: int = 10, length: int = us(900), name: str = GEMM, **operands):
+    """Large matrix products, which keep the GPU busy while the host runs ahead."""
+    for _ in range(count):
+        t.op("aten::mm", **(operands or MM)).launch(name, length)
+
+
+def optimizer(t: GpuTrace):
+    with t.annotate("Optimizer.step#AdamW.step"):
+        t.op("aten::_fused_adamw_").launch(
+            "void at::native::multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata>", us(300)
+        )
+
+
+def job(
+    body: Callable[[GpuTrace, int], None], steps: int = STEPS, memory: int = 55 << 30, **options
+) -> GpuTrace:
+    """Steps with a body, a fused optimizer and memory that is used well."""
+    t = GpuTrace(**{"memory_bytes": 80 << 30, **options})
+    t.memory(memory)
+    # The GPU still has work of earlier steps when the first recorded one begins.
+    products(t)
+    for number in range(steps):
+        with t.step():
+            body(t, number)
+            optimizer(t)
+    t.sync()
+    return t
+
+
+def healthy(t: GpuTrace, _step: int) -> None:
+    t.data_wait(us(30))
+    t.op("aten::to").copy("HtoD", 1 << 20, us(60), pinned=True)
+    products(t)
+
+
+def _with(before: Callable[[GpuTrace, int], object]) -> Callable[[GpuTrace, int], None]:
+    def body(t: GpuTrace, step: int) -> None:
+        before(t, step)
+        healthy(t, step)
+
+    return body
+
+
+def _slow_loader() -> GpuTrace:
+    return job(lambda t, s: (t.data_wait(ms(16)), products(t)))
+
+
+def _loader_hidden_behind_the_gpu() -> GpuTrace:
+    # The host waits 4 ms for the batch, but runs so far ahead that the GPU never notices.
+    return job(lambda t, s: (t.data_wait(ms(4)), products(t)))
+
+
+def _launch_bound() -> GpuTrace:
+    def body(t: GpuTrace, _step: int) -> None:
+        for _ in range(80):
+            t.op("aten::mm", **MM, before=us(60), after=us(20)).launch(GEMM, us(40))
+
+    return job(body, steps=8)
+
+
+def _starved() -> GpuTrace:
+    def body(t: GpuTrace, _step: int) -> None:
+        for _ in range(80):
+            t.op("aten::mm", **MM, before=us(90), after=us(20)).launch(GEMM, us(40))
+
+    return job(body, steps=8)
+
+
+def _cuda_graph() -> GpuTrace:
+    return job(lambda t, s: t.graph_launch([(GEMM, us(40))] * 200, gap_ns=1000))
+
+
+def _python_loop() -> GpuTrace:
+    return job(lambda t, s: (t.python(ms(16)), products(t)))
+
+
+def _python_beside_the_gpu() -> GpuTrace:
+    return job(lambda t, s: (t.python(ms(3)), products(t)))
+
+
+def _items() -> GpuTrace:
+    def body(t: GpuTrace, _step: int) -> None:
+        for _ in range(6):
+            for _ in range(4):
+                t.op("aten::mm", **MM, before=us(45), after=us(5)).launch(GEMM, us(150))
+            t.item()
+
+    return job(body)
+
+
+def _one_item_in_a_long_step() -> GpuTrace:
+    return job(lambda t, s: (products(t, 40), t.item()))
+
+
+def _pageable() -> GpuTrace:
+    def body(t: GpuTrace, _step: int) -> None:
+        t.op("aten::to").copy("HtoD", 64 << 20, ms(2), pinned=False)
+        for _ in range(25):
+            t.op("aten::view", before=us(40)).python(0)
+        products(t)
+
+    return job(body)
+
+
+def _distributed(overlapped: bool, length: int) -> GpuTrace:
+    def body(t: GpuTrace, _step: int) -> None:
+        products(t, 6)
+        moments = []
+        for _ in range(3):
+            moments.append(t.collective("all_reduce", 64 << 20, length))
+            if not overlapped:
+                t.wait_collective(moments[-1])
+            products(t, 2)
+        t.wait_collective(moments[-1])
+
+    return job(body, world_size=8)
+
+
+def _exposed_at_the_end() -> GpuTrace:
+    def body(t: GpuTrace, _step: int) -> None:
+        products(t)
+        t.wait_collective(t.collective("all_reduce", 512 << 20, ms(4)))
+
+    return job(body, world_size=8)
+
+
+def _collectives(lengths: Callable[[int, int], int], memory: bool = False) -> GpuTrace:
+    def body(t: GpuTrace, step: int) -> None:
+        products(t, 6)
+        if memory and step == 2:
+            t.malloc(20 << 30, ms(1))
+        for number in range(3):
+            moment = t.collective("all_reduce", 64 << 20, lengths(step, number))
+            products(t, 3 if number < 2 else 0)
+        t.wait_collective(moment)
+
+    return job(body, world_size=8)
+
+
+def _churn() -> GpuTrace:
+    return job(_with(lambda t, s: (t.free(1 << 30, us(200)), t.malloc(1 << 30, us(300)))))
+
+
+def _memory(size: int) -> GpuTrace:
+    return job(healthy, memory=size)
+
+
+def _half_without_tensor_cores() -> GpuTrace:
+    return job(lambda t, s: products(t, name="void gemv_like_kernel<c10::BFloat16>_128x64_tn_gemm"))
+
+
+def _float() -> GpuTrace:
+    return job(lambda t, s: products(t, name=PLAIN, **MM_FLOAT))
+
+
+def _tf32() -> GpuTrace:
+    name = "sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32"
+    return job(lambda t, s: products(t, name=name, **MM_FLOAT))
+
+
+def _small_kernels() -> GpuTrace:
+    def body(t: GpuTrace, _step: int) -> None:
+        products(t, 2)
+        for _ in range(300):
+            t.op("aten::add", before=us(1), after=us(1)).launch(SMALL, us(6), call_ns=us(2))
+
+    return job(body)
+
+
+def _unfused() -> GpuTrace:
+    def body(t: GpuTrace, _step: int) -> None:
+        products(t)
+        with t.annotate("Optimizer.step#Adam.step"):
+            for _ in range(90):
+                t.op("aten::addcdiv_", before=us(2)).launch(SMALL, us(15), call_ns=us(3))
+
+    return job(body)
+
+
+def _checkpointing(again: int) -> GpuTrace:
+    def body(t: GpuTrace, _step: int) -> None:
+        products(t, 6)
+        with (
+            t.thread(),
+            t.op("autograd::engine::evaluate_function: CheckpointFunctionBackward"),
+            t.op("CheckpointFunctionBackward"),
+        ):
+            products(t, again)
+        with t.thread(), t.op("autograd::engine::evaluate_function: MmBackward0"):
+            products(t, 12)
+
+    return job(body)
+
+
+def _compiling() -> GpuTrace:
+    def body(t: GpuTrace, step: int) -> None:
+        if step == 0:
+            with t.annotate("_compile.compile_inner (dynamo_timed)"):
+                t.python(ms(30))
+        healthy(t, step)
+
+    return job(body)
+
+
+def _garbage() -> GpuTrace:
+    return job(lambda t, s: (t.gc_pause(ms(14)), products(t)))
+
+
+def _overhead() -> GpuTrace:
+    return job(lambda t, s: (t.overhead("Activity Buffer Request", ms(5)), products(t)))
+
+
+def _unlinked() -> GpuTrace:
+    def body(t: GpuTrace, _step: int) -> None:
+        for number in range(10):
+            t.op("aten::mm", **MM).launch(GEMM, us(900), linked=number % 3 != 0)
+
+    return job(body)
+
+
+def _no_gpu_work() -> GpuTrace:
+    t = job(lambda t, s: products(t))
+    t.events = [event for event in t.events if event["cat"] not in ("kernel", "gpu_memcpy")]
+    return t
+
+
+SCENARIOS: tuple[Scenario, ...] = tuple(
+    Scenario(name, build, frozenset(expected))
+    for name, build, expected in (
+        ("healthy", lambda: job(healthy), ()),
+        ("healthy on AMD", lambda: job(healthy, vendor="amd", device_name="AMD MI300X"), ()),
+        ("slow loader", _slow_loader, ("input-bound",)),
+        ("loader hidden behind the GPU", _loader_hidden_behind_the_gpu, ()),
+        ("launch-bound", _launch_bound, ("launch-bound",)),
+        ("starved GPU", _starved, ("launch-bound", "low-gpu-utilisation")),
+        ("one CUDA graph", _cuda_graph, ()),
+        ("Python loop", _python_loop, ("cpu-bound-python",)),
+        ("Python beside the GPU", _python_beside_the_gpu, ()),
+        ("items between products", _items, ("synchronisation",)),
+        ("one item in a long step", _one_item_in_a_long_step, ()),
+        ("pageable input", _pageable, ("pageable-copies",)),
+        ("communication hidden", lambda: _distributed(True, us(800)), ()),
+        (
+            "communication waited for",
+            lambda: _distributed(False, ms(2)),
+            ("exposed-communication", "poor-overlap"),
+        ),
+        ("one all-reduce at the end", _exposed_at_the_end, ("exposed-communication",)),
+        (
+            "one abnormal collective",
+            lambda: _collectives(lambda s, n: ms(40) if (s, n) == (2, 2) else us(500)),
+            ("abnormal-collective", "exposed-communication"),
+        ),
+        ("even collectives", lambda: _collectives(lambda s, n: us(500)), ()),
+        (
+            "uneven collectives",
+            lambda: _collectives(lambda s, n: us(800) + ms(2) * (s % 2)),
+            ("exposed-communication", "rank-waiting"),
+        ),
+        ("allocator churn", _churn, ("allocator-churn",)),
+        ("memory nearly full", lambda: _memory(76 << 30), ("memory-near-limit",)),
+        ("memory nearly empty", lambda: _memory(10 << 30), ("memory-far-below-limit",)),
+        ("half precision, plain cores", _half_without_tensor_cores, ("tensor-cores-unused",)),
+        ("full FP32", _float, ("full-precision-matmuls",)),
+        ("TF32", _tf32, ()),
+        (
+            "full FP32 on an unknown device",
+            lambda: job(lambda t, s: products(t, name=PLAIN, **MM_FLOAT), device_name=None),
+            (),
+        ),
+        ("small kernels", _small_kernels, ("many-small-kernels",)),
+        ("unfused optimizer", _unfused, ("unfused-optimizer",)),
+        ("checkpointing", lambda: _checkpointing(6), ("heavy-recomputation",)),
+        ("a little checkpointing", lambda: _checkpointing(1), ()),
+        ("compiling", _compiling, ("compilation-in-window",)),
+        ("garbage collector", _garbage, ("garbage-collector",)),
+        ("profiler overhead", _overhead, ("profiler-overhead",)),
+        ("launches missing", _unlinked, ("trace-incomplete",)),
+        ("GPU side missing", _no_gpu_work, ("trace-incomplete",)),
+    )
+)
+
+
+def dump(t: GpuTrace) -> bytes:
+    """The trace's file."""
+    return json.dumps(t.document()).encode()

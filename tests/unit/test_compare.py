@@ -1,0 +1,212 @@
+"""Comparing two sides: what changed, by how much, and what is only noise."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+from click.testing import CliRunner
+from tests.support.gpu_trace import GpuTrace, us
+from tests.support.step_records import step_records, write_run
+
+from stepscope.analysis.compare import FailOn, compare
+from stepscope.analysis.compare_sides import make_side
+from stepscope.analysis.step_record import summarise_steps
+from stepscope.commands.compare import command
+from stepscope.errors import UsageError
+
+
+def trace(products=4, length=100, jitter=(0, 3, 5, 2, 4), extra=None, module="layer", steps=5):
+    t = GpuTrace()
+    for step in range(steps):
+        with t.step():
+            t.python(us(200))
+            with t.annotate(module):
+                for _ in range(products):
+                    t.op("aten::mm").launch("gemm", us(length + jitter[step]))
+            if extra:
+                t.op("aten::add").launch(extra, us(50))
+            t.op("aten::relu").launch("relu_kernel", us(20 + jitter[-step - 1]))
+    return t
+
+
+def side(t, **options):
+    return make_side("side", t.load(), **options)
+
+
+def row(comparison, table, name):
+    found = comparison.changes.filter(pl.col("table") == table, pl.col("name") == name)
+    assert len(found) == 1
+    return found.row(0, named=True)
+
+
+def test_a_trace_against_itself_has_not_changed():
+    comparison = compare(side(trace()), side(trace()))
+    assert comparison.step.delta_ns == 0
+    assert not comparison.step.is_beyond_noise
+    assert set(comparison.changes["status"]) == {"same"}
+    assert (comparison.changes["delta_ns"] == 0).all()
+    assert FailOn.parse("regression>0%").reason(comparison) is None
+
+
+def test_what_grew_appeared_and_disappeared_is_told_apart():
+    before, after = trace(extra="old_kernel"), trace(length=150, extra="new_kernel")
+    comparison = compare(side(before), side(after))
+    assert row(comparison, "kernel", "gemm")["status"] == "grew"
+    assert row(comparison, "kernel", "gemm")["delta_ns"] == 4 * us(50)
+    assert row(comparison, "kernel", "old_kernel")["status"] == "disappeared"
+    assert row(comparison, "kernel", "new_kernel")["status"] == "appeared"
+    assert row(comparison, "kernel", "relu_kernel")["status"] == "same"
+    back = compare(side(after), side(before))
+    assert row(back, "kernel", "gemm")["status"] == "shrank"
+    assert row(back, "kernel", "gemm")["delta_ns"] == -4 * us(50)
+
+
+def test_parts_add_up_to_the_mean_step():
+    comparison = compare(side(trace()), side(trace(products=6)))
+    parts = comparison.changes.filter(pl.col("table") == "part")
+    for letter, one in (("a", comparison.a), ("b", comparison.b)):
+        assert abs(parts[f"{letter}_ns"].sum() - one.step_ns.mean()) <= len(parts)
+
+
+def test_operators_meet_by_path_then_by_name():
+    comparison = compare(side(trace()), side(trace(module="block")))
+    assert row(comparison, "operator", "aten::relu")["matched_by"] == "call path"
+    moved = row(comparison, "operator", "aten::mm")
+    assert moved["matched_by"] == "name"
+    assert moved["delta_ns"] == 0
+    assert row(comparison, "operator", "layer")["status"] == "disappeared"
+    assert row(comparison, "operator", "block")["status"] == "appeared"
+
+
+def test_kernels_of_a_side_add_up_to_its_gpu_work():
+    t = trace(extra="kernel")
+    comparison = compare(side(t), side(t))
+    kernels = comparison.changes.filter(pl.col("table") == "kernel")
+    total = sum(w.end_ns - w.start_ns for w in t.work)
+    assert abs(int(kernels["a_ns"].sum()) * 5 - total) <= 5 * len(kernels)
+    operators = comparison.changes.filter(pl.col("table") == "operator")
+    assert abs(int(operators["a_ns"].sum()) - int(kernels["a_ns"].sum())) <= len(operators)
+
+
+def records(durations_ms):
+    rows = step_records(durations_ms)
+    return make_side("run", None, rows, summarise_steps(rows))
+
+
+def test_noise_hides_small_changes_and_lets_large_ones_through():
+    rng = np.random.default_rng(7)
+    base = 100 + rng.normal(0, 4, 60)
+    again, slower = 100 + rng.normal(0, 4, 60), 106 + rng.normal(0, 4, 60)
+    same = compare(records(base), records(again))
+    worse = compare(records(base), records(slower))
+    assert not same.step.is_beyond_noise
+    assert worse.step.is_beyond_noise
+    check = FailOn.parse("regression > 3%")
+    assert check.reason(same) is None
+    assert "grew by" in check.reason(worse)
+    assert FailOn.parse("regression>20%").reason(worse) is None
+
+
+def test_one_slow_step_neither_moves_the_median_nor_its_noise():
+    base = [100 + (i % 5) for i in range(40)]
+    disturbed = [*base]
+    disturbed[20] = 180
+    comparison = compare(records(base), records(disturbed))
+    assert abs(comparison.step.delta_ns) <= 1_000_000
+    assert not comparison.step.is_beyond_noise
+    assert comparison.step.noise_ns < 1_500_000
+
+
+def test_false_alarms_of_the_step_are_rare():
+    rng = np.random.default_rng(1)
+    alarms = sum(
+        compare(
+            records(100 + rng.normal(0, 5, 30)), records(100 + rng.normal(0, 5, 30))
+        ).step.is_beyond_noise
+        for _ in range(200)
+    )
+    assert alarms <= 30  # 5 % are meant; with 30 steps the estimate itself varies
+
+
+def test_with_few_steps_the_noise_is_said_to_be_unknown():
+    comparison = compare(side(trace(steps=2)), side(trace(steps=2, length=101)))
+    assert comparison.step.noise_ns is None
+    assert comparison.changes["noise_ns"].is_null().all()
+    assert any("noise is not known" in note for note in comparison.notes)
+
+
+def test_a_part_can_fail_too_and_must_exist():
+    comparison = compare(side(trace()), side(trace(products=8)))
+    assert "compute grew" in FailOn.parse("compute>10%").reason(comparison)
+    assert FailOn.parse("exposed copies>0%") is not None
+    with pytest.raises(UsageError, match="no part 'nonsense'"):
+        FailOn.parse("nonsense>1%").reason(comparison)
+    for wrong in ("regression", "regression<5%", "5%", "regression>five%"):
+        with pytest.raises(UsageError, match="--fail-on"):
+            FailOn.parse(wrong)
+
+
+def test_a_record_and_a_trace_do_not_compare_in_silence():
+    comparison = compare(side(trace()), records([100] * 20))
+    assert any("steps differ in kind" in note for note in comparison.notes)
+    assert any("parts cannot be compared" in note for note in comparison.notes)
+
+
+@pytest.fixture
+def files(tmp_path):
+    paths = []
+    for name, t in (("a", trace()), ("b", trace(length=300))):
+        path = tmp_path / f"{name}.pt.trace.json"
+        path.write_bytes(t.json())
+        paths.append(str(path))
+    return paths
+
+
+def run(arguments):
+    return CliRunner().invoke(command, arguments, standalone_mode=False)
+
+
+def test_the_command_fails_on_a_regression_and_only_then(files):
+    worse = run([*files, "--fail-on", "regression>5%"])
+    assert worse.return_value == 1
+    assert "failed: the step grew" in worse.stderr
+    assert run([*reversed(files), "--fail-on", "regression>5%"]).return_value == 0
+    assert run(files).return_value == 0
+
+
+def test_every_format_tells_the_same(files):
+    document = json.loads(run([*files, "--format", "json"]).stdout)
+    assert document["format"] == "stepscope-compare"
+    assert document["step"]["delta_ns"] > 0
+    assert isinstance(document["step"]["a_ns"], int)
+    assert document["a"]["scope"]["steps"] == [0, 1, 2, 3, 4]
+    assert document["failed"] is None
+    rows = run([*files, "--format", "csv"]).stdout.splitlines()
+    assert len(rows) == 1 + len(document["changes"])
+    markdown = run([*files, "--format", "md"]).stdout
+    assert "| gemm |" in markdown
+    assert markdown.startswith("step ")
+    table = run(files).stdout
+    assert "gemm" in table
+    assert "Parts of the step" in table
+
+
+def test_steps_can_be_chosen_and_must_exist(files):
+    document = json.loads(run([*files, "--steps", "1-3", "--format", "json"]).stdout)
+    assert document["b"]["scope"]["steps"] == [1, 2, 3]
+    wrong = run([*files, "--steps", "one"])
+    assert isinstance(wrong.exception, UsageError)
+
+
+def test_runs_compare_by_their_step_records(tmp_path):
+    first = write_run(tmp_path, {0: step_records([50] * 20, phases_ms={"forward": 30})}, "first")
+    second = write_run(tmp_path, {0: step_records([80] * 20, phases_ms={"forward": 60})}, "second")
+    document = json.loads(run([str(first), str(second), "--format", "json"]).stdout)
+    assert document["step"]["change_share"] == pytest.approx(0.6)
+    changed = {row["name"]: row["delta_ns"] for row in document["changes"]}
+    assert changed["forward"] == 30_000_000
+    with_rank = run([str(first), str(second), "--rank", "5"])
+    assert isinstance(with_rank.exception, UsageError)

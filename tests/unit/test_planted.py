@@ -1,0 +1,73 @@
+"""The labelled set: every planted bottleneck is found, and nothing that was not planted."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.planted import SCENARIOS, dump
+
+from stepscope.advice.diagnosis import Diagnosis, diagnose
+from stepscope.advice.finding import Finding
+from stepscope.advice.rules import RULES
+from stepscope.run.reader import open_run
+
+OF_THE_RECORD = {"slow-phase", "slow-first-steps", "uneven-steps"}
+"""Rules that look at the step record alone; test_advice_rules.py has their cases."""
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory) -> dict[str, Diagnosis]:
+    folder = tmp_path_factory.mktemp("planted")
+    found = {}
+    for number, scenario in enumerate(SCENARIOS):
+        path = folder / f"{number}.pt.trace.json"
+        path.write_bytes(dump(scenario.build()))
+        found[scenario.name] = diagnose(open_run(str(path)))
+    return found
+
+
+def test_precision_and_recall_are_one(judged, capsys):
+    right = wrong = missed = 0
+    complaints = []
+    for scenario in SCENARIOS:
+        found = {finding.id for finding in judged[scenario.name].findings}
+        right += len(found & scenario.expected)
+        wrong += len(found - scenario.expected)
+        missed += len(scenario.expected - found)
+        if found != scenario.expected:
+            complaints.append(f"{scenario.name}: {sorted(found)}, not {sorted(scenario.expected)}")
+    precision, recall = right / (right + wrong), right / (right + missed)
+    with capsys.disabled():
+        print(
+            f"\nrules on {len(SCENARIOS)} labelled traces: precision {precision:.3f}, "
+            f"recall {recall:.3f}"
+        )
+    assert not complaints, "\n".join(complaints)
+    assert (precision, recall) == (1.0, 1.0)
+
+
+def test_every_rule_has_a_positive_and_a_negative_case():
+    planted = set().union(*(scenario.expected for scenario in SCENARIOS))
+    assert planted | OF_THE_RECORD == set(RULES)
+    for rule in planted:
+        assert any(rule not in scenario.expected for scenario in SCENARIOS)
+
+
+def test_every_finding_keeps_its_promises_in_form(judged):
+    findings: list[Finding] = [f for d in judged.values() for f in d.findings]
+    for finding in findings:
+        assert finding.evidence
+        assert finding.advice
+        if finding.saving_ns is None:
+            assert finding.saving_reason
+        else:
+            assert finding.saving_ns > 0
+            assert finding.assumption
+            assert finding.predicted_step_ns is not None
+            assert finding.predicted_step_ns >= 0
+
+
+def test_the_partition_of_every_judged_trace_adds_up(judged):
+    for diagnosis in judged.values():
+        partition = diagnosis.ranks[0].partition
+        assert partition is not None
+        assert sum(part.total_ns for part in partition.parts) == partition.total_ns
