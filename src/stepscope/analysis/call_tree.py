@@ -27,11 +27,11 @@ from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
 CALL_TREE: dict[str, pl.DataType | type[pl.DataType]] = {
+    "name": pl.String,
     "node": pl.Int64,  # row number; parents come before their children
     "parent": pl.Int64,  # null: a root
     "depth": pl.Int32,
     "lane_id": pl.UInt32,  # null where threads are merged
-    "name": pl.String,
     "category": pl.String,
     "count": pl.Int64,
     "host_total_ns": pl.Int64,

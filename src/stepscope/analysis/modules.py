@@ -42,11 +42,10 @@ from stepscope.trace.schema import Category
 PHASES = ("forward", "backward", "recomputed")
 
 MODULES: dict[str, pl.DataType | type[pl.DataType]] = {
+    "name": pl.String,  # such as "Conv2d_17"
     "module": pl.Int64,  # row number; parents come before their children
     "parent": pl.Int64,  # null: a root
     "depth": pl.Int32,
-    "name": pl.String,  # such as "Conv2d_17"
-    "path": pl.String,  # names from the root on, divided by "/"
     "calls": pl.Int64,  # in the forward; null where the source does not tell calls apart
     **{
         f"{phase}_{where}_{what}_ns": pl.Int64
@@ -54,6 +53,7 @@ MODULES: dict[str, pl.DataType | type[pl.DataType]] = {
         for where in ("host", "device")
         for what in ("total", "self")
     },
+    "path": pl.String,  # names from the root on, divided by "/"
 }
 """Columns of `ModuleReport.table`."""
 
@@ -220,7 +220,7 @@ def _table(places: Places, calls: Int64Array, self_ns: Int64Array) -> pl.DataFra
             for values in (total, self_ns)
         ]
         count = int(calls[place]) if places.are_calls else None
-        rows.append([row, above_row, depth, places.names[place], path, count, *times])
+        rows.append([places.names[place], row, above_row, depth, count, *times, path])
         inner = _by_cost(children.get(place, []), cost)
         visit.extend((child, row, depth + 1, path) for child in inner[::-1])
     return pl.DataFrame(rows, schema=MODULES, orient="row")
