@@ -387,7 +387,18 @@ def test_no_device_is_taken_for_another():
 
 
 def test_every_formula_survives_any_shapes():
-    odd = [[], [[]], [[0]], [[1]], [[1, 2]], [[1, 2, 3, 4]] * 12, [[[2, 3], [4]]] * 3, [None] * 9]
+    odd = [
+        [[2**31, 2**31, 2**31, 2**31]] * 9,
+        [[-1, 4], [4, -1]],
+        [],
+        [[]],
+        [[0]],
+        [[1]],
+        [[1, 2]],
+        [[1, 2, 3, 4]] * 12,
+        [[[2, 3], [4]]] * 3,
+        [None] * 9,
+    ]
     for name in FORMULAS:
         for dims in odd:
             for values in (None, [""] * 14, ["[1]"] * 14, ["True"] * 14, ["[0, 0, 0]"] * 14):
