@@ -139,18 +139,30 @@ def _rows(trace: Trace, work: pl.DataFrame, launches: Int64Array) -> pl.DataFram
     by_name = np.full(len(names), _NOT_YET, np.int64)
     for named, which in _states_of_names(names).items():
         by_name[which.to_numpy() & (by_name == _NOT_YET)] = named
-    wanted = names.select("name_id").filter(pl.Series(by_name >= 0))["name_id"]
-    all_events = trace.events.select(
-        "event", "name_id", "lane_id", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns")
+    events = trace.events.select("name_id", "lane_id", "start_ns", "dur_ns").collect()
+    name_id, lane = events["name_id"].to_numpy(), events["lane_id"].to_numpy()
+    feeds = np.zeros(trace.lanes.height, np.bool_)
+    feeds[lane[launches]] = True
+    feeds[trace.steps["lane_id"].to_numpy()] = True
+    event = np.nonzero((by_name[name_id] >= 0) & feeds[lane])[0]
+    state = by_name[name_id[event]]
+    marked = np.zeros(len(events), np.bool_)
+    marked[launches] = True
+    is_launch = marked[event]
+    # An operator inside an operator adds no time; only the launches among them are asked for.
+    parent = trace.derived.select("parent").collect()["parent"].gather(event).fill_null(-1)
+    above = parent.to_numpy()
+    outer_state = np.where(above >= 0, by_name[name_id[above]], _NOT_YET)
+    is_inner = (state == State.DISPATCH) & (outer_state == State.DISPATCH)
+    kept = ~is_inner | is_launch
+    event, state, is_launch = event[kept], state[kept], is_launch[kept]
+    rows: pl.DataFrame = events[event].select(
+        "name_id",
+        "lane_id",
+        "start_ns",
+        end_ns=pl.col("start_ns") + pl.col("dur_ns"),
+        event=pl.Series(event),
     )
-    lanes = all_events.filter(pl.col("event").is_in(launches)).select("lane_id").unique().collect()
-    lane_ids = set(lanes["lane_id"]) | set(trace.steps["lane_id"])
-    rows = all_events.filter(
-        pl.col("lane_id").is_in(sorted(lane_ids)), pl.col("name_id").is_in(wanted.implode())
-    ).collect()
-    state = by_name[rows["name_id"].to_numpy()]
-    event = rows["event"].to_numpy()
-    is_launch = _among(event, launches)
     all_ops = trace.derived.select("op").collect()["op"]
     op = all_ops.gather(event).fill_null(-1).to_numpy()
     waits, pageable = blocking_copies(names, work, rows)

@@ -155,8 +155,7 @@ def idle_causes(trace: Trace, scope: Scope | None = None) -> IdleCauses:
     gaps = _find_gaps(work)
     activity = host_activity(trace, work.table)
     segments = _cut(trace, gaps, activity)
-    inside = _clip(segments, work.windows)
-    by_step = _clip(segments, work.device_steps)
+    inside = _inside(segments, _clip(segments, work.windows))
     idle_ns = int((inside["end_ns"] - inside["start_ns"]).sum())
     total_ns = int((work.windows["end_ns"] - work.windows["start_ns"]).sum())
     return IdleCauses(
@@ -164,10 +163,10 @@ def idle_causes(trace: Trace, scope: Scope | None = None) -> IdleCauses:
         total_ns=total_ns,
         causes=_causes(inside, idle_ns, total_ns),
         details=_details(trace, inside),
-        steps=_steps(by_step, work.device_steps),
+        steps=_steps(segments, _clip(segments, work.device_steps), work.device_steps),
         longest=_longest(trace, gaps, inside),
         gaps=gaps,
-        segments=inside.drop("step"),
+        segments=inside,
         scope=work.answered,
         notes=work.notes,
     )
@@ -256,7 +255,10 @@ def _cut(trace: Trace, gaps: pl.DataFrame, activity: HostActivity) -> pl.DataFra
     gap, first, last, cause, event, note = (
         np.concatenate(column).astype(np.int64) for column in zip(*pieces, strict=True)
     )
-    order = np.lexsort((first, gap))
+    # Gaps are numbered by device and time, so that within a device time alone is the order.
+    device = gaps["device"].to_numpy()[gap]
+    alone = len(device) == 0 or bool((device == device[0]).all())
+    order = np.argsort(first, kind="stable") if alone else np.lexsort((first, device))
     gap = gap[order]
     return pl.DataFrame(
         {
@@ -341,28 +343,38 @@ def _refill(
     return np.where(refills, before, cause), refills
 
 
-def _clip(segments: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """The parts of the segments that lie in the windows, with the window's step."""
-    parts = []
-    for (device,), mine in windows.group_by(["device"], maintain_order=True):
-        rows = segments.filter(pl.col("device") == device)
-        starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+class _Clipped(NamedTuple):
+    """Parts of segments that lie in windows, column by column."""
+
+    row: Int64Array  # of the segment
+    window: Int64Array  # row of the window
+    start: Int64Array
+    end: Int64Array
+
+
+def _clip(segments: pl.DataFrame, windows: pl.DataFrame) -> _Clipped:
+    """The parts of the segments that lie in the windows of their device."""
+    parts = [_Clipped(*(np.zeros(0, np.int64) for _ in _Clipped._fields))]
+    segment_device, window_device = segments["device"].to_numpy(), windows["device"].to_numpy()
+    for device in np.unique(window_device):
+        rows = np.nonzero(segment_device == device)[0]
+        mine = np.nonzero(window_device == device)[0]
+        starts = segments["start_ns"].to_numpy()[rows]
+        ends = segments["end_ns"].to_numpy()[rows]
         window, first, last = intervals.clip_by_windows(
             intervals.Intervals(starts, ends),
-            mine["start_ns"].to_numpy(),
-            mine["end_ns"].to_numpy(),
+            windows["start_ns"].to_numpy()[mine],
+            windows["end_ns"].to_numpy()[mine],
         )
         index = np.searchsorted(starts, first, side="right") - 1
-        parts.append(
-            rows[index].with_columns(
-                start_ns=pl.Series(first, dtype=pl.Int64),
-                end_ns=pl.Series(last, dtype=pl.Int64),
-                step=mine["step"][window],
-            )
-        )
-    if not parts:
-        return segments.clear().with_columns(step=pl.lit(None, pl.Int32))
-    return pl.concat(parts)
+        parts.append(_Clipped(rows[index], mine[window], first, last))
+    return _Clipped(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _inside(segments: pl.DataFrame, clipped: _Clipped) -> pl.DataFrame:
+    return segments[clipped.row].with_columns(
+        start_ns=pl.Series(clipped.start), end_ns=pl.Series(clipped.end)
+    )
 
 
 def _dur() -> pl.Expr:
@@ -370,18 +382,29 @@ def _dur() -> pl.Expr:
 
 
 def _causes(inside: pl.DataFrame, idle_ns: int, total_ns: int) -> pl.DataFrame:
-    codes = len(CAUSES)
-    per_gap = inside.group_by(
-        pl.col("gap") * codes + pl.col("cause").to_physical().cast(pl.Int64)
-    ).agg(_dur().sum().alias("idle_ns"))
-    return (
-        per_gap.with_columns(cause=_words(CAUSES, (per_gap["gap"] % codes).to_numpy()))
-        .group_by("cause")
-        .agg(
-            pl.col("idle_ns").sum(),
-            gaps=pl.len().cast(pl.Int64),
-            longest_ns=pl.col("idle_ns").max(),
+    gap = inside["gap"].to_numpy()
+    cause = inside["cause"].to_physical().to_numpy()
+    length = (inside["end_ns"] - inside["start_ns"]).to_numpy()
+    rows = []
+    for code in np.unique(cause):
+        mine = cause == code
+        per_gap = np.bincount(gap[mine], weights=length[mine])  # doubles, exact up to 104 days
+        rows.append(
+            (
+                CAUSES[code],
+                int(length[mine].sum()),
+                int(np.count_nonzero(per_gap)),
+                int(per_gap.max()),
+            )
         )
+    schema: dict[str, pl.DataType | type[pl.DataType]] = {
+        "cause": pl.Enum(CAUSES),
+        "idle_ns": pl.Int64,
+        "gaps": pl.Int64,
+        "longest_ns": pl.Int64,
+    }
+    return (
+        pl.DataFrame(rows, schema=schema, orient="row")
         .sort("idle_ns", "cause", descending=[True, False])
         .select(
             "cause",
@@ -437,17 +460,16 @@ def _details(trace: Trace, inside: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _steps(by_step: pl.DataFrame, device_steps: pl.DataFrame) -> pl.DataFrame:
-    sums = by_step.group_by("device", "step", "cause").agg(_dur().sum().alias("idle_ns"))
-    table = device_steps.select("device", "step")
-    for cause in CAUSES:
-        one = sums.filter(pl.col("cause") == cause).select(
-            "device", "step", pl.col("idle_ns").alias(f"{cause}_ns")
-        )
-        table = table.join(one, on=["device", "step"], how="left", maintain_order="left")
-    columns = [f"{cause}_ns" for cause in CAUSES]
-    return table.fill_null(0).select(
-        "device", "step", pl.sum_horizontal(columns).alias("idle_ns"), *columns
+def _steps(segments: pl.DataFrame, clipped: _Clipped, device_steps: pl.DataFrame) -> pl.DataFrame:
+    codes = len(CAUSES)
+    cause = segments["cause"].to_physical().to_numpy()[clipped.row].astype(np.int64)
+    sums = np.zeros(len(device_steps) * codes, np.int64)
+    np.add.at(sums, clipped.window * codes + cause, clipped.end - clipped.start)
+    table = sums.reshape(len(device_steps), codes)
+    columns = [f"{name}_ns" for name in CAUSES]
+    return device_steps.select("device", "step").with_columns(
+        idle_ns=pl.Series(table.sum(axis=1), dtype=pl.Int64),
+        **{name: pl.Series(table[:, code], dtype=pl.Int64) for code, name in enumerate(columns)},
     )
 
 
