@@ -175,24 +175,24 @@ def idle_causes(trace: Trace, scope: Scope | None = None) -> IdleCauses:
 def _find_gaps(work: GpuWork) -> pl.DataFrame:
     """All gaps of the devices, from their first window's start to their last one's end."""
     spans = pl.concat([work.windows, work.device_steps])
+    lasting = work.table.filter(pl.col("dur_ns") > 0)
     parts = []
-    for (device,), rows in work.table.filter(pl.col("dur_ns") > 0).group_by(
-        ["device"], maintain_order=True
-    ):
+    for device in spans["device"].unique().sort().to_list():
+        rows = lasting.filter(pl.col("device") == device)
         mine = spans.filter(pl.col("device") == device)
         starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-        first = min(int(starts.min()), *mine["start_ns"].to_list())
-        last = max(int(ends.max()), *mine["end_ns"].to_list())
+        first = min([*starts[:1].tolist(), *mine["start_ns"].to_list()])
+        last = max([*ends.max(initial=first, keepdims=True).tolist(), *mine["end_ns"].to_list()])
         holes = intervals.complement(intervals.merge(starts, ends), first, last)
         ended_by = _ending_rows(rows, starts, holes.ends)
-        is_known = pl.Series(ended_by >= 0)
-        ending = rows.select("step", "launch", ended_by="event")[np.maximum(ended_by, 0)]
+        ending = rows.select("step", "launch", ended_by="event").with_row_index("row")
         parts.append(
-            ending.with_columns(pl.when(is_known).then(pl.all())).with_columns(
-                device=pl.lit(device),
-                start_ns=pl.Series(holes.starts),
-                end_ns=pl.Series(holes.ends),
+            pl.DataFrame(
+                {"row": ended_by, "start_ns": holes.starts, "end_ns": holes.ends},
+                schema={"row": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64},
             )
+            .join(ending.cast({"row": pl.Int64}), on="row", how="left", maintain_order="left")
+            .with_columns(device=pl.lit(device))
         )
     if not parts:
         return pl.DataFrame(schema=GAPS)
