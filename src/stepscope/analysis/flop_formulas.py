@@ -43,6 +43,9 @@ class Work:
     type: str
 
 
+MOST = 1 << 62
+"""What is larger is no work but damage, and would not fit into 64 bits."""
+
 Formula = Callable[[Call], Work | None]
 
 
@@ -357,4 +360,7 @@ too: the innermost one whose shapes were recorded counts."""
 def work_of(call: Call) -> Work | None:
     """What a call has to do; None where no formula fits, or the shapes do not suffice."""
     formula = FORMULAS.get(call.name)
-    return None if formula is None else formula(call)
+    work = None if formula is None else formula(call)
+    if work is None or not 0 <= work.flops < MOST or (work.bytes or 0) >= MOST:
+        return None
+    return work

@@ -35,6 +35,7 @@ from stepscope.analysis.operator_forest import (
     rows_of_work,
 )
 from stepscope.analysis.recomputation import find_recomputed
+from stepscope.analysis.remember import remembered
 from stepscope.analysis.scope import AnsweredScope, Scope
 from stepscope.analysis.selection import in_steps, leaving_out
 from stepscope.analysis.utilisation import COUNTED, utilisation
@@ -127,6 +128,7 @@ class FlopsReport:
     notes: tuple[str, ...]
 
 
+@remembered
 def analyse_flops(trace: Trace, scope: Scope | None = None) -> FlopsReport:
     """The arithmetic of the operators of a scope, its speed, and what bounds it.
 
