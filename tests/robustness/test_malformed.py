@@ -137,26 +137,22 @@ def test_truncation_anywhere_keeps_every_whole_event() -> None:
 def test_truncation_before_the_events_is_an_error() -> None:
     data = write(GOOD)
     for cut in range(1, data.index(b"[\n", data.index(b"traceEvents"))):
-        with pytest.raises(UnreadableInputError, match="no list of events|empty"):
+        with pytest.raises(UnreadableInputError, match=r"no list of events|empty"):
             read_tolerantly(data[:cut])
 
 
 def test_truncated_gzip_streams() -> None:
-    data = write([operator(f"op {n} {hash(n * n)}", str(n), "1") for n in range(3000)])
+    data = write([operator(f"op {n} {n * n}", str(n), "1") for n in range(400)])
     packed = gzip.compress(data, 6, mtime=0)
     previous = 0
     for cut in range(len(packed) // 4, len(packed), len(packed) // 200):
-        try:
-            trace = load(io.BytesIO(packed[:cut]))
-        except UnreadableInputError as error:
-            assert "no list of events" in str(error) or "empty" in str(error)
-            continue
+        trace = load(io.BytesIO(packed[:cut]))
         count = trace.events.collect().height
         assert count >= previous
         previous = count
         found = set(trace.problems["problem"])
         assert "truncated_stream" in found
-    assert previous > 2000
+    assert previous > 300
 
 
 def test_a_damaged_gzip_stream() -> None:
@@ -177,8 +173,8 @@ def test_several_gzip_members() -> None:
 
 @pytest.mark.parametrize("extra", [",", ",,", " , "])
 def test_stray_commas(extra: str) -> None:
-    data = write(GOOD, "minified")
-    for at in (data.index(b"[{") + 1, data.index(b"},{") + 1, data.rindex(b"}]") + 1):
+    data = write(GOOD, "minified", "header-after")
+    for at in (data.index(b"[{") + 1, data.index(b"},{") + 1, data.index(b"}]") + 1):
         tables = read(data[:at] + extra.encode() + data[at:])
         assert_good_events_are_there(tables)
         assert problems(tables) == {"stray_comma"}
@@ -188,7 +184,9 @@ def test_stray_commas(extra: str) -> None:
 
 
 def test_elements_that_are_no_events() -> None:
-    data = write(GOOD, "minified").replace(b"[{", b'[1,"x",null,[{"ph":"X"}],{},{', 1)
+    data = write(GOOD, "minified", "header-after").replace(
+        b"[{", b'[1,"x",null,[{"ph":"X"}],{},{', 1
+    )
     tables = read(data)
     assert_good_events_are_there(tables)
     assert problems(tables) == {"not_an_event", "no_phase"}

@@ -45,6 +45,8 @@ def dump(value: Any, **options: Any) -> str:
 
 def _event(event: dict[str, Any], layout: str) -> str:
     args = event.get("args")
+    if args is not None and not isinstance(args, dict):
+        return dump(event)
     plain = [(k, v) for k, v in event.items() if k != "args"]
     if layout == "kineto-2026":
         lines = [f'    "{key}": {dump(value, ensure_ascii=False)}' for key, value in plain]

@@ -146,3 +146,11 @@ def test_ten_thousand_crossing_events_stay_linear():
     found = nest(np.zeros(size, np.int64), start, dur)
     assert (found.parent == -1).all()
     assert found.crossing[1:].all()
+
+
+def test_times_too_far_apart_for_one_sort_key():
+    far = 2**61
+    lane, start, dur = columns([(1, far, 9), (0, 0, 9), (0, 0, 12), (1, far, 20), (0, 3, 2)])
+    found = nest(lane, start, dur)
+    assert found.parent.tolist() == [3, 2, -1, -1, 1]
+    assert found.self_ns.tolist() == [9, 7, 3, 11, 2]

@@ -42,7 +42,7 @@ def test_steps_touch_and_add_up(recorder, time, written):
     recorder.begin()
     for step, duration in enumerate([5, 7, 11]):
         time.pass_by(duration)
-        assert recorder.end(step) == duration
+        assert recorder.end(step).dur_ns == duration
     assert [record.dur_ns for record in written] == [5, 7, 11]
     assert [record.start_ns for record in written] == [5_000_000, 5_000_005, 5_000_012]
 

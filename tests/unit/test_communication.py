@@ -99,6 +99,23 @@ def test_unknown_group_leaves_the_bus_bandwidth_open():
     assert row["algorithm_bandwidth_gb_per_s"] == pytest.approx(4000 / us(50))
 
 
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"In msg nelems": 10**17, "Out msg nelems": 10**19, "dtype": "Double"},
+        {"In msg nelems": "many", "Group size": 0, "dtype": "Strange"},
+        {"In msg nelems": -5, "Out msg nelems": None, "dtype": 3},
+    ],
+)
+def test_damaged_metadata_gives_no_size(about):
+    t = GpuTrace()
+    with t.step():
+        t.launch("ncclKernel", us(50), stream=20, **{"Collective name": "allreduce", **about})
+    row = analyse_communication(t.load()).collectives.row(0, named=True)
+    assert (row["kind"], row["message_bytes"]) == ("all_reduce", None)
+    assert row["bus_bandwidth_gb_per_s"] is None
+
+
 def test_without_communication():
     t = GpuTrace()
     with t.step():

@@ -149,7 +149,7 @@ def test_other_phases_become_other_tables() -> None:
             {"ph": "M", "name": "thread_name", "pid": 1, "tid": 2, "args": {"name": "main"}},
             {"ph": "M", "name": "process_labels", "pid": 1, "tid": 0, "args": {"labels": "CPU"}},
             {"ph": "M", "name": "thread_sort_index", "pid": 1, "tid": 2, "args": {"sort_index": 1}},
-            {"ph": "i", "s": "t", "name": "[memory]", "pid": 1, "tid": 2, "ts": 5, "args": {"B": 4}},
+            {"ph": "i", "name": "[memory]", "pid": 1, "tid": 2, "ts": 5, "args": {"B": 4}},
             {"ph": "C", "name": "power", "pid": 1, "tid": 2, "ts": 6, "args": {"W": 300}},
             {"ph": "s", "id": 9, "cat": "ac2g", "name": "ac2g", "pid": 1, "tid": 2, "ts": 7},
             {"ph": "f", "id": "0x9", "cat": "ac2g", "name": "ac2g", "pid": 1, "tid": 2,
@@ -204,6 +204,18 @@ def test_beginnings_and_ends_become_events_where_they_end() -> None:
     assert problems(tables) == {"unmatched_end": 1, "unclosed": 1}
 
 
+def test_an_end_on_another_lane_ends_nothing() -> None:
+    tables = read(
+        [
+            {"ph": "B", "name": "open", "ts": 1, "pid": 1, "tid": 1},
+            {"ph": "E", "ts": 2, "pid": 1, "tid": 2},
+            {"ph": "E", "ts": 5, "pid": 1, "tid": 1},
+        ]
+    )
+    assert tables.events.select("start_ns", "dur_ns").rows() == [(1000, 4000)]
+    assert problems(tables) == {"unmatched_end": 1}
+
+
 def test_durations_that_cannot_be_are_reported() -> None:
     tables = read(
         [
@@ -236,7 +248,8 @@ def test_names_are_numbered_in_the_order_of_their_appearance() -> None:
 
 
 def test_a_name_spelt_in_two_ways_is_one_name() -> None:
-    data = b'[{"ph":"X","name":"caf\\u00e9","ts":1,"dur":1},{"ph":"X","name":"caf\xc3\xa9","ts":2,"dur":1}]'
+    one, other = b'{"ph":"X","name":"caf\\u00e9","ts":1}', b'{"ph":"X","name":"caf\xc3\xa9","ts":2}'
+    data = b"[" + one + b"," + other + b"]"
     tables = read_tolerantly(data)
     assert tables.names["name"].to_list() == ["café"]
     assert_same_tables(tables, read_compiled(data))

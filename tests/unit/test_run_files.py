@@ -14,7 +14,7 @@ from stepscope.run.files import LineFile, digest_of, replacing, write_atomically
 def test_the_old_content_or_the_new_never_a_part(tmp_path):
     path = tmp_path / "deep" / "file"
     write_atomically(path, b"old")
-    with pytest.raises(RuntimeError), replacing(path) as temporary:  # noqa: PT012
+    with pytest.raises(RuntimeError), replacing(path) as temporary:
         temporary.write_bytes(b"ne")
         assert path.read_bytes() == b"old"
         raise RuntimeError

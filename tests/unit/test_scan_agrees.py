@@ -74,7 +74,8 @@ events = st.fixed_dictionaries(
 shuffled = st.tuples(events, st.randoms(use_true_random=False)).map(
     lambda pair: dict(pair[1].sample(sorted(pair[0].items()), len(pair[0])))
 )
-quick = settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
+quick = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+thorough = settings(quick, max_examples=60)
 
 
 def both(data: bytes, block: int) -> None:
@@ -96,7 +97,7 @@ def both(data: bytes, block: int) -> None:
             assert_same_tables(outcomes[0], other)
 
 
-@quick
+@thorough
 @given(
     st.lists(shuffled, max_size=8), st.sampled_from(LAYOUTS), st.sampled_from(FRAMES),
     st.integers(1, 200),
@@ -115,8 +116,8 @@ def test_on_generated_events(
 )
 def test_on_damaged_files(damages: list[tuple[int, bytes, int]], layout: str, block: int) -> None:
     data = write([operator(f"op {number}", str(number), "1.5") for number in range(9)], layout)
-    for at, replacement, length in damages:
-        at = at % len(data)
+    for place, replacement, length in damages:
+        at = place % len(data)
         data = data[:at] + replacement + data[at + length :]
     both(data, block)
 

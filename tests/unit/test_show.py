@@ -59,7 +59,7 @@ def _show(*words: object) -> str:
     return result.stdout
 
 
-@pytest.mark.parametrize("name", [one.name for one in QUESTIONS])
+@pytest.mark.parametrize("name", [one.name for one in QUESTIONS if not one.over_ranks])
 def test_every_question_in_every_format(name: str, path: Path) -> None:
     document = json.loads(_show(name, path, "--format", "json"))
     assert document["question"] == name
@@ -150,6 +150,25 @@ def test_several_traces_give_a_list(path: Path, tmp_path: Path) -> None:
     documents = json.loads(_show("timeline", tmp_path, "--format", "json"))
     assert [Path(one["path"]).name for one in documents] == ["rank0.json", "rank1.json"]
     assert len(json.loads(_show("timeline", path, path, "--format", "json"))) == 2
+
+
+def test_a_question_about_several_ranks_gets_all_their_traces(tmp_path: Path) -> None:
+    for rank in range(2):
+        t = GpuTrace(rank=rank, world_size=2, device=rank)
+        for _ in range(2):
+            with t.step(dur_ns=us(500)):
+                t.python(us(50 + 100 * rank))
+                t.collective("all_reduce", 1 << 20, us(110 - 100 * rank))
+        (tmp_path / f"trace{1 - rank}.json").write_bytes(t.json())
+    document = json.loads(_show("stragglers", tmp_path, "--format", "json"))
+    # The files' own rank counts, not their order.
+    assert document["straggler"] == 1
+    assert [row["rank"] for row in document["ranks"]] == [1, 0]
+    assert document["scope"]["steps"] is None
+    assert "Ranks" in _show("stragglers", tmp_path)
+    one = next(tmp_path.glob("*.json"))
+    with pytest.raises(UsageError, match="two or more"):
+        _show("stragglers", one)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def test_the_compiled_parser_agrees_or_declines(text: str) -> None:
     from stepscope.trace.scan_values import nanoseconds_at
 
     data = np.frombuffer(text.encode() + b"," + bytes(64), np.uint8)
-    value, end = nanoseconds_at(data, 0)
+    value, end = nanoseconds_at(data.ctypes.data, 0)
     if end < 0:
         whole = text.lstrip("-").partition(".")[0]
         assert len(whole) > 16 or int(whole) > 9_223_372_036_854_774
@@ -84,7 +84,8 @@ def test_compiled_magnitudes_are_exact_to_64_bits(value: int) -> None:
     from stepscope.trace.scan_values import magnitude
 
     text = str(value).encode()
-    number, fits = magnitude(np.frombuffer(text + bytes(64), np.uint8), 0, len(text))
+    data = np.frombuffer(text + bytes(64), np.uint8)
+    number, fits = magnitude(data.ctypes.data, 0, len(text))
     assert fits == (value < 2**64)
     if fits:
         assert int(number) == value

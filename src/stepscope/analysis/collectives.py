@@ -12,6 +12,8 @@ the input).
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 import polars as pl
 
@@ -46,8 +48,11 @@ COLLECTIVES: dict[str, pl.DataType | type[pl.DataType]] = {
 _LEVELS = 12
 """How far up from the launching operator arguments are looked for."""
 
+_MOST_ELEMENTS = 10**15
+"""What is larger is no size but damage, and would not fit into 64 bits in bytes."""
+
 _WORD = r'"Collective name"\s*:\s*"([^"]+)"'
-_NUMBER = r'"{}"\s*:\s*"?(\d{{1,18}})'
+_NUMBER = r'"{}"\s*:\s*"?(\d{{1,15}})(?:[^0-9]|$)'
 _TEXT = r'"{}"\s*:\s*"([^"]*)"'
 
 
@@ -194,7 +199,8 @@ def _first_operand(operator_text: str) -> tuple[int, str] | None:
     tensors = [(index, shape) for index, shape in enumerate(shapes) if shape is not None]
     if not tensors or len({call.types[index] for index, _ in tensors}) != 1:
         return None
-    return sum(int(np.prod(shape)) for _, shape in tensors), call.types[tensors[0][0]]
+    elements = sum(prod(shape) for _, shape in tensors)
+    return (elements, call.types[tensors[0][0]]) if elements < _MOST_ELEMENTS else None
 
 
 def _world_size(trace: Trace) -> int | None:

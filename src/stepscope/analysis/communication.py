@@ -24,6 +24,7 @@ import polars as pl
 
 from stepscope.analysis.collectives import COLLECTIVES, read_collectives
 from stepscope.analysis.gpu_work import gpu_work
+from stepscope.analysis.remember import remembered
 from stepscope.analysis.scope import AnsweredScope, Scope
 from stepscope.trace import intervals
 from stepscope.trace.intervals import Int64Array
@@ -61,7 +62,7 @@ DEVICES: dict[str, pl.DataType | type[pl.DataType]] = {
     "communication_ns": pl.Int64,  # ‖COMM‖
     "overlapped_ns": pl.Int64,  # ‖COMP ∩ COMM‖
     "exposed_ns": pl.Int64,  # ‖COMM ∖ COMP‖
-    "overlap_ratio": pl.Float64,  # null: no communication
+    "overlap_share": pl.Float64,  # the overlap ratio; null: no communication
 }
 
 _TWICE = ("all_reduce",)
@@ -111,6 +112,7 @@ def bus_factor(kind: str, group_size: int) -> float | None:
     return 1.0 if kind in _PLAIN else None
 
 
+@remembered
 def analyse_communication(trace: Trace, scope: Scope | None = None) -> CommunicationReport:
     """What the collectives of a scope moved, how fast, and how much computation hid.
 

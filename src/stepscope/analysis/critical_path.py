@@ -13,7 +13,7 @@ Causes
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -50,7 +50,9 @@ class CriticalPath:
 
     Attributes:
         scope: What it covers.
-        partition: Time on the path per cause, over all steps.
+        total_ns: From the beginning of the first step to the end of the last.
+        causes: Time on the path per cause: cause, total_ns, total_share, the largest first.
+        partition: The same, in the order of `PATH_CAUSES`.
         steps: One row per step and cause: step, cause, total_ns. The causes of a step add up to it.
         segments: The path in order of time: start_ns, end_ns, cause, event (the GPU event; null:
             host or a delay), lane_id (null: a delay). A host segment may hold several causes; it
@@ -60,7 +62,9 @@ class CriticalPath:
     """
 
     scope: AnsweredScope
-    partition: Partition
+    total_ns: int
+    causes: pl.DataFrame
+    partition: Partition = field(metadata={"show": False})
     steps: pl.DataFrame
     segments: pl.DataFrame
     kernels: pl.DataFrame
@@ -102,10 +106,18 @@ def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> Criti
     sums = whole.sum(axis=0).tolist()
     parts = tuple(Part(n, t) for n, t in zip(PATH_CAUSES, sums, strict=True) if t)
     segments = _segment_table(graph, starts, ends, owner, code)
+    causes = pl.DataFrame(
+        {
+            "cause": pl.Series([part.name for part in parts], dtype=pl.String),
+            "total_ns": pl.Series([part.total_ns for part in parts], dtype=pl.Int64),
+        }
+    ).with_columns(total_share=pl.col("total_ns") / max(1, graph.total_ns))
     return CriticalPath(
         scope=AnsweredScope(
             asked or Scope(), graph.steps, (), events=int((segments["event"].is_not_null()).sum())
         ),
+        total_ns=graph.total_ns,
+        causes=causes.sort("total_ns", descending=True),
         partition=Partition(parts, graph.total_ns, len(numbers), "critical path of the steps"),
         steps=table,
         segments=segments,

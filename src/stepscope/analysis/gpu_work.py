@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.remember import remembered
 from stepscope.analysis.scope import AnsweredScope, EventChoice, Scope
 from stepscope.errors import UsageError
 from stepscope.trace.categories import GPU_WORK
@@ -78,6 +79,7 @@ class GpuWork:
         return self.table.filter(self.in_steps)
 
 
+@remembered
 def gpu_work(trace: Trace, scope: Scope | None = None) -> GpuWork:
     """Select the GPU work of a scope.
 

@@ -120,9 +120,11 @@ def host_activity(trace: Trace, work: pl.DataFrame) -> HostActivity:
     sets: dict[int, list[Intervals]] = {}
     outermost: dict[tuple[int, int], tuple[Int64Array, Int64Array]] = {}
     for lane in order:
-        mine = rows.filter(pl.col("lane_id") == lane).sort("start_ns", "event")
+        mine = rows.filter(pl.col("lane_id") == lane).sort("start_ns", maintain_order=True)
         sets[lane] = _claims(mine)
-        for (state,), part in mine.group_by(["state"]):
+        states = mine["state"].to_numpy()
+        for state in np.unique(states):
+            part = mine.filter(pl.Series(states == state))
             starts, ends = part["start_ns"].to_numpy(), part["end_ns"].to_numpy()
             reach = np.maximum.accumulate(ends)
             is_outer = np.concatenate(([True], ends[1:] > reach[:-1]))
@@ -137,26 +139,39 @@ def _rows(trace: Trace, work: pl.DataFrame, launches: Int64Array) -> pl.DataFram
     by_name = np.full(len(names), _NOT_YET, np.int64)
     for named, which in _states_of_names(names).items():
         by_name[which.to_numpy() & (by_name == _NOT_YET)] = named
-    wanted = names.select("name_id").filter(pl.Series(by_name >= 0))["name_id"]
-    all_events = trace.events.select(
-        "event", "name_id", "lane_id", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns")
+    events = trace.events.select("name_id", "lane_id", "start_ns", "dur_ns").collect()
+    name_id, lane = events["name_id"].to_numpy(), events["lane_id"].to_numpy()
+    feeds = np.zeros(trace.lanes.height, np.bool_)
+    feeds[lane[launches]] = True
+    feeds[trace.steps["lane_id"].to_numpy()] = True
+    event = np.nonzero((by_name[name_id] >= 0) & feeds[lane])[0]
+    state = by_name[name_id[event]]
+    marked = np.zeros(len(events), np.bool_)
+    marked[launches] = True
+    is_launch = marked[event]
+    # An operator inside an operator adds no time; only the launches among them are asked for.
+    parent = trace.derived.select("parent").collect()["parent"].gather(event).fill_null(-1)
+    above = parent.to_numpy()
+    outer_state = np.where(above >= 0, by_name[name_id[above]], _NOT_YET)
+    is_inner = (state == State.DISPATCH) & (outer_state == State.DISPATCH)
+    kept = ~is_inner | is_launch
+    event, state, is_launch = event[kept], state[kept], is_launch[kept]
+    rows: pl.DataFrame = events[event].select(
+        "name_id",
+        "lane_id",
+        "start_ns",
+        end_ns=pl.col("start_ns") + pl.col("dur_ns"),
+        event=pl.Series(event),
     )
-    lanes = all_events.filter(pl.col("event").is_in(launches)).select("lane_id").unique().collect()
-    lane_ids = set(lanes["lane_id"]) | set(trace.steps["lane_id"])
-    rows = all_events.filter(
-        pl.col("lane_id").is_in(sorted(lane_ids)), pl.col("name_id").is_in(wanted.implode())
-    ).collect()
-    state = by_name[rows["name_id"].to_numpy()]
-    event = rows["event"].to_numpy()
-    is_launch = _among(event, launches)
-    op = trace.derived.select("op").collect()["op"].fill_null(-1).to_numpy()
+    all_ops = trace.derived.select("op").collect()["op"]
+    op = all_ops.gather(event).fill_null(-1).to_numpy()
     waits, pageable = blocking_copies(names, work, rows)
     state[_among(event, waits) & (state == State.DISPATCH)] = State.SYNCHRONISATION
     state[_among(event, pageable) & (state >= State.SYNCHRONISATION)] = State.PAGEABLE_COPY
-    copying = np.unique(op[pageable])
+    copying = np.unique(all_ops.gather(pageable).fill_null(-1).to_numpy())
     copying = copying[copying >= 0]
     is_wait = state == State.SYNCHRONISATION
-    state[is_wait & _among(op[event], copying)] = State.PAGEABLE_COPY
+    state[is_wait & _among(op, copying)] = State.PAGEABLE_COPY
     starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     state = _only_without_launches(state, rows["lane_id"].to_numpy(), starts, ends, is_launch)
     return rows.with_columns(state=pl.Series(state), is_launch=pl.Series(is_launch))

@@ -28,7 +28,7 @@ The causes add up to the idle time of the timeline of the same scope, to the nan
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ import polars as pl
 
 from stepscope.analysis.gpu_work import GpuWork, gpu_work
 from stepscope.analysis.host_activity import BLOCKING, HostActivity, State, host_activity
+from stepscope.analysis.remember import remembered
 from stepscope.analysis.scope import AnsweredScope, Scope
 from stepscope.trace import intervals
 
@@ -71,12 +72,16 @@ _CAUSE_OF_STATE = {
     State.PYTHON: "python",
 }
 _CAUSE_CODES = np.array([CAUSES.index(_CAUSE_OF_STATE[State(s)]) for s in range(len(State))])
-_WAITING, _LATENCY, _REFILLING, _COLLECTING = (
+_NOTES = (
     "queued work waits",
     "launch latency",
     "refilling",
     "garbage collector",
+    "launch not recorded",
+    "nothing followed",
 )
+_WAITING, _LATENCY, _REFILLING, _COLLECTING, _NOT_RECORDED, _NOTHING = range(len(_NOTES))
+_NONE = -1
 
 SEGMENTS: dict[str, pl.DataType | type[pl.DataType]] = {
     "gap": pl.Int64,  # row of the gap
@@ -85,7 +90,7 @@ SEGMENTS: dict[str, pl.DataType | type[pl.DataType]] = {
     "end_ns": pl.Int64,
     "cause": pl.Enum(CAUSES),
     "event": pl.Int64,  # the host event that explains it; null: none was recorded
-    "note": pl.String,  # what kind of waiting, where the event does not say it
+    "note": pl.Enum(_NOTES),  # what kind of waiting, where the event does not say it
 }
 """Gaps, cut where their cause changes."""
 
@@ -110,7 +115,8 @@ class IdleCauses:
         total_ns: Length of the scope's windows.
         causes: One row per cause: cause, idle_ns, idle_share (of the idle time), total_share (of
             all time), gaps (in which it has a part), longest_ns.
-        details: Causes by what explains them: cause, activity, idle_ns, gaps; the largest 50.
+        details: Causes by what explains them: cause, activity, idle_ns, and the number of
+            stretches of it; the largest 50.
         steps: One row per device and step: idle_ns and one column per cause.
         longest: The ten longest gaps: device, step, start_ns, dur_ns, cause (the largest), its
             cause_ns, activity, the number of the event that explains it, the event that ended the
@@ -138,6 +144,7 @@ class IdleCauses:
         return int(self.causes.filter(pl.col("cause") == cause)["idle_ns"].sum())
 
 
+@remembered
 def idle_causes(trace: Trace, scope: Scope | None = None) -> IdleCauses:
     """Divide the idle time of the devices by its causes.
 
@@ -148,22 +155,18 @@ def idle_causes(trace: Trace, scope: Scope | None = None) -> IdleCauses:
     gaps = _find_gaps(work)
     activity = host_activity(trace, work.table)
     segments = _cut(trace, gaps, activity)
-    inside = _clip(segments, work.windows)
-    by_step = _clip(segments, work.device_steps)
-    idle = inside["end_ns"] - inside["start_ns"]
+    inside = _inside(segments, _clip(segments, work.windows))
+    idle_ns = int((inside["end_ns"] - inside["start_ns"]).sum())
     total_ns = int((work.windows["end_ns"] - work.windows["start_ns"]).sum())
-    idle_ns = int(idle.sum())
-    causes = _causes(inside, idle_ns, total_ns)
-    names = _names(trace, inside["event"])
     return IdleCauses(
         idle_ns=idle_ns,
         total_ns=total_ns,
-        causes=causes,
-        details=_details(inside, names),
-        steps=_steps(by_step, work.device_steps),
-        longest=_longest(trace, gaps, inside, names),
+        causes=_causes(inside, idle_ns, total_ns),
+        details=_details(trace, inside),
+        steps=_steps(segments, _clip(segments, work.device_steps), work.device_steps),
+        longest=_longest(trace, gaps, inside),
         gaps=gaps,
-        segments=inside.drop("step"),
+        segments=inside,
         scope=work.answered,
         notes=work.notes,
     )
@@ -181,21 +184,15 @@ def _find_gaps(work: GpuWork) -> pl.DataFrame:
         first = min(int(starts.min()), *mine["start_ns"].to_list())
         last = max(int(ends.max()), *mine["end_ns"].to_list())
         holes = intervals.complement(intervals.merge(starts, ends), first, last)
-        ending = (
-            rows.with_columns(began=_launch_order(rows))
-            .sort("start_ns", "began", "event")
-            .unique("start_ns", keep="first", maintain_order=True)
-            .select(
-                "step",
-                "launch",
-                end_ns="start_ns",
-                ended_by="event",
-            )
-        )
+        ended_by = _ending_rows(rows, starts, holes.ends)
+        is_known = pl.Series(ended_by >= 0)
+        ending = rows.select("step", "launch", ended_by="event")[np.maximum(ended_by, 0)]
         parts.append(
-            pl.DataFrame({"start_ns": holes.starts, "end_ns": holes.ends})
-            .join(ending, on="end_ns", how="left", maintain_order="left")
-            .with_columns(device=pl.lit(device))
+            ending.with_columns(pl.when(is_known).then(pl.all())).with_columns(
+                device=pl.lit(device),
+                start_ns=pl.Series(holes.starts),
+                end_ns=pl.Series(holes.ends),
+            )
         )
     if not parts:
         return pl.DataFrame(schema=GAPS)
@@ -206,61 +203,109 @@ def _find_gaps(work: GpuWork) -> pl.DataFrame:
     )
 
 
-def _launch_order(rows: pl.DataFrame) -> pl.Series:
-    """Calls are numbered in file order, which only breaks ties here; unlinked work comes last."""
-    return rows["launch"].fill_null(np.iinfo(np.int64).max)
+def _ending_rows(rows: pl.DataFrame, starts: Int64Array, ends: Int64Array) -> Int64Array:
+    """For each end of a gap the row that began then, the first launched of several; -1: none."""
+    low = np.searchsorted(starts, ends, side="left")
+    high = np.searchsorted(starts, ends, side="right")
+    found = np.where(high > low, low, -1)
+    several = np.nonzero(high - low > 1)[0]
+    if len(several):
+        # Calls are numbered in the order of the file, which only breaks ties here.
+        launch = rows["launch"].fill_null(np.iinfo(np.int64).max).to_numpy()
+        for gap in several:
+            found[gap] = low[gap] + int(np.argmin(launch[low[gap] : high[gap]]))
+    return found
 
 
 def _cut(trace: Trace, gaps: pl.DataFrame, activity: HostActivity) -> pl.DataFrame:
     """Cut the gaps where their cause changes."""
-    calls = (
-        trace.events.filter(pl.col("event").is_in(gaps["launch"].drop_nulls().implode()))
-        .select(
-            "lane_id",
-            launch="event",
-            called_ns="start_ns",
-            returned_ns=pl.col("start_ns") + pl.col("dur_ns"),
-        )
-        .collect()
-    )
-    rows = gaps.join(calls, on="launch", how="left", maintain_order="left")
-    known = rows.filter(pl.col("returned_ns").is_not_null())
-    turn = pl.col("returned_ns").clip(pl.col("start_ns"), pl.col("end_ns"))
-    known = known.with_columns(turn_ns=turn)
-    was_queued = pl.col("returned_ns") <= pl.col("start_ns")
+    start, end = gaps["start_ns"].to_numpy(), gaps["end_ns"].to_numpy()
+    launch = gaps["launch"].fill_null(-1).to_numpy()
+    ended_by = gaps["ended_by"].fill_null(-1).to_numpy()
+    calls = trace.events.select("lane_id", "start_ns", "dur_ns").collect()[np.maximum(launch, 0)]
+    returned = (calls["start_ns"] + calls["dur_ns"]).to_numpy()
+    lane = calls["lane_id"].to_numpy()
+    known = launch >= 0
+    turn = np.clip(returned, start, end)
+
+    unknown = np.nonzero(~known)[0]
+    waits = np.nonzero(known & (turn < end))[0]
     pieces = [
-        rows.filter(pl.col("returned_ns").is_null()).select(
-            "gap", "device", "start_ns", "end_ns", cause=pl.lit(_UNKNOWN, pl.Int64),
-            event=pl.lit(None, pl.Int64),
-            note=pl.when(pl.col("ended_by").is_null())
-            .then(pl.lit("nothing followed"))
-            .otherwise(pl.lit("launch not recorded")),
+        _Pieces(
+            unknown,
+            start[unknown],
+            end[unknown],
+            np.full(len(unknown), _UNKNOWN),
+            np.full(len(unknown), -1),
+            np.where(ended_by[unknown] < 0, _NOTHING, _NOT_RECORDED),
         ),
-        known.filter(pl.col("turn_ns") < pl.col("end_ns")).select(
-            "gap", "device", pl.col("turn_ns").alias("start_ns"), "end_ns",
-            cause=pl.lit(_DEVICE_WAIT, pl.Int64), event=pl.col("ended_by"),
-            note=pl.when(was_queued).then(pl.lit(_WAITING)).otherwise(pl.lit(_LATENCY)),
+        _Pieces(
+            waits,
+            turn[waits],
+            end[waits],
+            np.full(len(waits), _DEVICE_WAIT),
+            ended_by[waits],
+            np.where(returned[waits] <= start[waits], _WAITING, _LATENCY),
         ),
-    ]  # fmt: skip
-    late = known.filter(pl.col("turn_ns") > pl.col("start_ns"))
-    for (lane,), mine in late.group_by(["lane_id"], maintain_order=True):
-        pieces.append(_divide(activity, int(lane), mine))
-    return (
-        pl.concat(pieces)
-        .sort("device", "start_ns")
-        .with_columns(pl.lit(pl.Series(CAUSES)).gather(pl.col("cause")).alias("cause"))
-        .select(pl.col(name).cast(dtype) for name, dtype in SEGMENTS.items())
+    ]
+    is_late = known & (turn > start)
+    for one in np.unique(lane[is_late]):
+        late = np.nonzero(is_late & (lane == one))[0]
+        pieces.append(_divide(activity, int(one), late, start[late], turn[late]))
+    gap, first, last, cause, event, note = (
+        np.concatenate(column).astype(np.int64) for column in zip(*pieces, strict=True)
+    )
+    # Gaps are numbered by device and time, so that within a device time alone is the order.
+    device = gaps["device"].to_numpy()[gap]
+    alone = len(device) == 0 or bool((device == device[0]).all())
+    order = np.argsort(first, kind="stable") if alone else np.lexsort((first, device))
+    gap = gap[order]
+    return pl.DataFrame(
+        {
+            "gap": gap,
+            "device": gaps["device"].gather(gap),
+            "start_ns": first[order],
+            "end_ns": last[order],
+            "cause": _words(CAUSES, cause[order]),
+            "event": _or_null(event[order]),
+            "note": _words(_NOTES, note[order]),
+        },
+        schema=SEGMENTS,
     )
 
 
-def _divide(activity: HostActivity, lane: int, late: pl.DataFrame) -> pl.DataFrame:
+class _Pieces(NamedTuple):
+    """Segments of gaps, column by column; -1 stands for none."""
+
+    gap: Int64Array
+    start: Int64Array
+    end: Int64Array
+    cause: Int64Array
+    event: Int64Array
+    note: Int64Array
+
+
+def _words(words: tuple[str, ...], codes: Int64Array) -> pl.Series:
+    """Codes as an enumeration; negative ones are null."""
+    known = pl.Series(words, dtype=pl.Enum(words)).gather(np.maximum(codes, 0))
+    return pl.select(pl.when(pl.Series(codes >= 0)).then(known)).to_series()
+
+
+def _or_null(values: Int64Array) -> pl.Series:
+    column = pl.Series(values)
+    return pl.select(pl.when(column >= 0).then(column)).to_series()
+
+
+def _divide(
+    activity: HostActivity, lane: int, gaps: Int64Array, first: Int64Array, last: Int64Array
+) -> _Pieces:
     """Divide the host's part of gaps by what their launching thread did."""
     did = activity.by_lane[lane]
-    first, last = late["start_ns"].to_numpy(), late["turn_ns"].to_numpy()
     stretches = intervals.Intervals(did.starts, did.ends)
     window, starts, ends = intervals.clip_by_windows(stretches, first, last)
     index = np.searchsorted(did.starts, starts, side="right") - 1
     state, by_lane = did.states[index], did.lanes[index]
+    event = activity.event_at(by_lane, state, starts)
     rest = intervals.complement(
         intervals.merge(did.starts, did.ends), int(first.min()), int(last.max())
     )
@@ -269,34 +314,11 @@ def _divide(activity: HostActivity, lane: int, late: pl.DataFrame) -> pl.DataFra
     starts = np.concatenate((starts, free_starts))
     ends = np.concatenate((ends, free_ends))
     state = np.concatenate((state, np.full(len(free_window), int(State.PYTHON))))
-    event = np.concatenate(
-        (activity.event_at(by_lane, state[: len(by_lane)], starts[: len(by_lane)]),
-         np.full(len(free_window), -1))
-    )  # fmt: skip
+    event = np.concatenate((event, np.full(len(free_window), -1)))
     cause, is_refilling = _refill(window, starts, ends, state)
-    return pl.DataFrame(
-        {
-            "gap": late["gap"].to_numpy()[window],
-            "device": late["device"].to_numpy()[window],
-            "start_ns": starts,
-            "end_ns": ends,
-            "cause": cause.astype(np.int64),
-            "event": event,
-            "refills": is_refilling,
-            "collects": state == State.GARBAGE_COLLECTOR,
-        }
-    ).select(
-        "gap",
-        "device",
-        "start_ns",
-        "end_ns",
-        "cause",
-        pl.when(pl.col("event") >= 0).then("event").alias("event"),
-        pl.when("refills")
-        .then(pl.lit(_REFILLING))
-        .when("collects")
-        .then(pl.lit(_COLLECTING))
-        .alias("note"),
+    note = np.where(state == State.GARBAGE_COLLECTOR, _COLLECTING, _NONE)
+    return _Pieces(
+        gaps[window], starts, ends, cause, event, np.where(is_refilling, _REFILLING, note)
     )
 
 
@@ -321,28 +343,38 @@ def _refill(
     return np.where(refills, before, cause), refills
 
 
-def _clip(segments: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """The parts of the segments that lie in the windows, with the window's step."""
-    parts = []
-    for (device,), mine in windows.group_by(["device"], maintain_order=True):
-        rows = segments.filter(pl.col("device") == device)
-        starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+class _Clipped(NamedTuple):
+    """Parts of segments that lie in windows, column by column."""
+
+    row: Int64Array  # of the segment
+    window: Int64Array  # row of the window
+    start: Int64Array
+    end: Int64Array
+
+
+def _clip(segments: pl.DataFrame, windows: pl.DataFrame) -> _Clipped:
+    """The parts of the segments that lie in the windows of their device."""
+    parts = [_Clipped(*(np.zeros(0, np.int64) for _ in _Clipped._fields))]
+    segment_device, window_device = segments["device"].to_numpy(), windows["device"].to_numpy()
+    for device in np.unique(window_device):
+        rows = np.nonzero(segment_device == device)[0]
+        mine = np.nonzero(window_device == device)[0]
+        starts = segments["start_ns"].to_numpy()[rows]
+        ends = segments["end_ns"].to_numpy()[rows]
         window, first, last = intervals.clip_by_windows(
             intervals.Intervals(starts, ends),
-            mine["start_ns"].to_numpy(),
-            mine["end_ns"].to_numpy(),
+            windows["start_ns"].to_numpy()[mine],
+            windows["end_ns"].to_numpy()[mine],
         )
         index = np.searchsorted(starts, first, side="right") - 1
-        parts.append(
-            rows[index].with_columns(
-                start_ns=pl.Series(first, dtype=pl.Int64),
-                end_ns=pl.Series(last, dtype=pl.Int64),
-                step=mine["step"][window],
-            )
-        )
-    if not parts:
-        return segments.clear().with_columns(step=pl.lit(None, pl.Int32))
-    return pl.concat(parts)
+        parts.append(_Clipped(rows[index], mine[window], first, last))
+    return _Clipped(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _inside(segments: pl.DataFrame, clipped: _Clipped) -> pl.DataFrame:
+    return segments[clipped.row].with_columns(
+        start_ns=pl.Series(clipped.start), end_ns=pl.Series(clipped.end)
+    )
 
 
 def _dur() -> pl.Expr:
@@ -350,14 +382,29 @@ def _dur() -> pl.Expr:
 
 
 def _causes(inside: pl.DataFrame, idle_ns: int, total_ns: int) -> pl.DataFrame:
-    per_gap = inside.group_by("cause", "gap").agg(_dur().sum().alias("idle_ns"))
-    return (
-        per_gap.group_by("cause")
-        .agg(
-            pl.col("idle_ns").sum(),
-            gaps=pl.len().cast(pl.Int64),
-            longest_ns=pl.col("idle_ns").max(),
+    gap = inside["gap"].to_numpy()
+    cause = inside["cause"].to_physical().to_numpy()
+    length = (inside["end_ns"] - inside["start_ns"]).to_numpy()
+    rows = []
+    for code in np.unique(cause):
+        mine = cause == code
+        per_gap = np.bincount(gap[mine], weights=length[mine])  # doubles, exact up to 104 days
+        rows.append(
+            (
+                CAUSES[code],
+                int(length[mine].sum()),
+                int(np.count_nonzero(per_gap)),
+                int(per_gap.max()),
+            )
         )
+    schema: dict[str, pl.DataType | type[pl.DataType]] = {
+        "cause": pl.Enum(CAUSES),
+        "idle_ns": pl.Int64,
+        "gaps": pl.Int64,
+        "longest_ns": pl.Int64,
+    }
+    return (
+        pl.DataFrame(rows, schema=schema, orient="row")
         .sort("idle_ns", "cause", descending=[True, False])
         .select(
             "cause",
@@ -370,66 +417,76 @@ def _causes(inside: pl.DataFrame, idle_ns: int, total_ns: int) -> pl.DataFrame:
     )
 
 
-def _names(trace: Trace, events: pl.Series) -> pl.DataFrame:
-    """Event and name of those that are mentioned."""
-    wanted = events.drop_nulls().unique()
-    return (
-        trace.events.filter(pl.col("event").is_in(wanted.implode()))
-        .select("event", "name_id")
-        .join(trace.names.select("name_id", "name"), on="name_id")
-        .select("event", "name")
-        .collect()
-    )
-
-
-def _activity() -> pl.Expr:
+def _with_activity(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
+    """Add `activity`: in words what explains each row, from its note and its `name_id`."""
+    names = trace.names.select("name_id", "name").collect()
     # Which work waited says less than why it did, and refilling is no matter of single operators.
-    return (
-        pl.when(pl.col("note").is_in([_WAITING, _LATENCY, _REFILLING]))
-        .then("note")
-        .otherwise(pl.coalesce("name", "note", pl.lit("between operators")))
+    by_note = pl.col("note").is_in([_NOTES[code] for code in (_WAITING, _LATENCY, _REFILLING)])
+    return rows.join(names, on="name_id", how="left", maintain_order="left").with_columns(
+        activity=pl.when(by_note)
+        .then(pl.col("note").cast(pl.String))
+        .otherwise(pl.coalesce("name", pl.col("note").cast(pl.String), pl.lit("between operators")))
     )
 
 
-def _details(inside: pl.DataFrame, names: pl.DataFrame) -> pl.DataFrame:
+def _name_ids(trace: Trace, events: pl.Series) -> pl.Series:
+    """name_id of events; null for null."""
+    ids = trace.events.select("name_id").collect()["name_id"]
+    if ids.is_empty():
+        return pl.Series([None] * len(events), dtype=pl.UInt32)
+    found = ids.gather(events.fill_null(0))
+    return pl.select(pl.when(events.is_not_null()).then(found)).to_series()
+
+
+def _names(trace: Trace, events: pl.Series) -> pl.Series:
+    """Names of events; null for null."""
+    ids = pl.DataFrame({"name_id": _name_ids(trace, events)})
+    names = trace.names.select("name_id", "name").collect()
+    return ids.join(names, on="name_id", how="left", maintain_order="left")["name"]
+
+
+def _details(trace: Trace, inside: pl.DataFrame) -> pl.DataFrame:
+    summed = (
+        inside.with_columns(name_id=_name_ids(trace, inside["event"]))
+        .group_by("cause", "note", "name_id")
+        .agg(_dur().sum().alias("idle_ns"), pl.len().cast(pl.Int64).alias("stretches"))
+    )
     return (
-        inside.join(names, on="event", how="left")
-        .group_by("cause", activity=_activity())
-        .agg(_dur().sum().alias("idle_ns"), pl.col("gap").n_unique().cast(pl.Int64).alias("gaps"))
+        _with_activity(trace, summed)
+        .group_by("cause", "activity")
+        .agg(pl.col("idle_ns", "stretches").sum())
         .sort("idle_ns", "activity", descending=[True, False])
         .head(MOST_DETAILS)
     )
 
 
-def _steps(by_step: pl.DataFrame, device_steps: pl.DataFrame) -> pl.DataFrame:
-    sums = by_step.group_by("device", "step").agg(
-        _dur().sum().alias("idle_ns"),
-        *(_dur().filter(pl.col("cause") == cause).sum().alias(f"{cause}_ns") for cause in CAUSES),
-    )
-    return (
-        device_steps.select("device", "step")
-        .join(sums, on=["device", "step"], how="left", maintain_order="left")
-        .fill_null(0)
+def _steps(segments: pl.DataFrame, clipped: _Clipped, device_steps: pl.DataFrame) -> pl.DataFrame:
+    codes = len(CAUSES)
+    cause = segments["cause"].to_physical().to_numpy()[clipped.row].astype(np.int64)
+    sums = np.zeros(len(device_steps) * codes, np.int64)
+    np.add.at(sums, clipped.window * codes + cause, clipped.end - clipped.start)
+    table = sums.reshape(len(device_steps), codes)
+    columns = [f"{name}_ns" for name in CAUSES]
+    return device_steps.select("device", "step").with_columns(
+        idle_ns=pl.Series(table.sum(axis=1), dtype=pl.Int64),
+        **{name: pl.Series(table[:, code], dtype=pl.Int64) for code, name in enumerate(columns)},
     )
 
 
-def _longest(
-    trace: Trace, gaps: pl.DataFrame, inside: pl.DataFrame, names: pl.DataFrame
-) -> pl.DataFrame:
+def _longest(trace: Trace, gaps: pl.DataFrame, inside: pl.DataFrame) -> pl.DataFrame:
     """The longest gaps, each with the largest of its causes and its place in the trace."""
-    longest = (
-        inside.group_by("gap")
-        .agg(pl.col("start_ns").min(), _dur().sum().alias("dur_ns"))
-        .sort("dur_ns", "start_ns", descending=[True, False])
-        .head(LONGEST)
-        .with_row_index("rank")
+    # Doubles hold sums of nanoseconds exactly up to 104 days.
+    length = np.bincount(
+        inside["gap"].to_numpy(),
+        weights=(inside["end_ns"] - inside["start_ns"]).to_numpy(),
+        minlength=len(gaps),
     )
-    mine = inside.join(longest.select("gap"), on="gap", how="semi").join(
-        names, on="event", how="left"
-    )
+    chosen = np.argsort(-length, kind="stable")[:LONGEST]
+    chosen = chosen[length[chosen] > 0]
+    mine = inside.filter(pl.col("gap").is_in(chosen.tolist()))
+    mine = _with_activity(trace, mine.with_columns(name_id=_name_ids(trace, mine["event"])))
     main = (
-        mine.with_columns(activity=_activity())
-        .group_by("gap", "cause")
+        mine.group_by("gap", "cause")
         .agg(
             _dur().sum().alias("cause_ns"),
             # Of the events that explain one cause the one with the largest part.
@@ -439,24 +496,20 @@ def _longest(
         .unique("gap", keep="first", maintain_order=True)
         .select("gap", "cause", "cause_ns", "activity", "event", middle_ns=_middle())
     )
-    ended = gaps.join(longest.select("gap"), on="gap", how="semi")
-    mentioned = _names(trace, ended["ended_by"]).rename(
-        {"event": "ended_by", "name": "ended_by_name"}
-    )
-    ops = (
-        trace.derived.select("event", "op")
-        .filter(pl.col("event").is_in(ended["ended_by"].drop_nulls().implode()))
-        .collect()
-    )
-    op_names = ops.join(
-        _names(trace, ops["op"]).rename({"event": "op", "name": "op_name"}), on="op", how="left"
-    ).rename({"event": "ended_by"})
+    # Where a scope cuts a gap, only the part inside it is shown.
     table = (
-        longest.join(main, on="gap", how="left")
-        .join(ended.select("gap", "device", "step", "ended_by", "launch"), on="gap", how="left")
-        .join(mentioned, on="ended_by", how="left")
-        .join(op_names, on="ended_by", how="left")
-        .sort("rank")
+        mine.group_by("gap")
+        .agg(pl.col("start_ns").min(), _dur().sum().alias("dur_ns"))
+        .join(main, on="gap")
+        .join(gaps.select("gap", "device", "step", "ended_by", "launch"), on="gap")
+        .sort("dur_ns", "start_ns", descending=[True, False])
+    )
+    op = trace.derived.select("op").collect()["op"]
+    ended = table["ended_by"]
+    ops = (
+        pl.select(pl.when(ended.is_not_null()).then(op.gather(ended.fill_null(0)))).to_series()
+        if len(op)
+        else ended
     )
     return table.select(
         "device",
@@ -468,10 +521,10 @@ def _longest(
         "activity",
         "event",
         "ended_by",
-        "ended_by_name",
+        _names(trace, ended).alias("ended_by_name"),
         "launch",
-        "op",
-        "op_name",
+        ops.alias("op"),
+        _names(trace, ops).alias("op_name"),
         frame=pl.Series(_frames(trace, table), dtype=pl.String),
     )
 

@@ -130,35 +130,43 @@ def _greatest(column: pl.Series) -> int | None:
     return int(value) if isinstance(value, int) else None
 
 
-def _number(key: str) -> pl.Expr:
-    return (
-        pl.col("args").str.extract(rf'"{key}"\s*:\s*(-?\d{{1,19}})\b').cast(pl.Int64, strict=False)
-    )
+_FIELDS = {
+    "change_bytes": "Bytes",
+    "address": "Addr",
+    "allocated_bytes": "Total Allocated",
+    "reserved_bytes": "Total Reserved",
+    "device": "Device Id",
+    "device_type": "Device Type",
+}
+
+
+def _parsed(texts: pl.LazyFrame) -> pl.DataFrame:
+    """lane_id, time_ns and the numbers of each memory event; null where one is missing."""
+    wanted = pl.Struct(dict.fromkeys(_FIELDS.values(), pl.Int64))
+    whole = pl.col("args").str.json_decode(wanted)
+    decoded = [whole.struct.field(key).alias(name) for name, key in _FIELDS.items()]
+    try:
+        # The streaming engine reads the texts on all cores.
+        return texts.select("lane_id", "time_ns", *decoded).collect(engine="streaming")
+    except pl.exceptions.ComputeError:  # one text that is no JSON, or holds other than integers
+        found = [
+            pl.col("args")
+            .str.extract(rf'"{key}"\s*:\s*"?(-?\d{{1,19}})\b')
+            .cast(pl.Int64, strict=False)
+            .alias(name)
+            for name, key in _FIELDS.items()
+        ]
+        return texts.select("lane_id", "time_ns", *found).collect()
 
 
 def _instants(trace: Trace) -> tuple[pl.DataFrame, list[str]]:
     """One row per memory event in order of time, with totals after it, and notes."""
     names = trace.names.filter(pl.col("name") == "[memory]").select("name_id").collect()["name_id"]
-    rows = (
-        trace.instants.filter(pl.col("name_id").is_in(names.implode()))
-        .select(
-            "lane_id",
-            "time_ns",
-            change_bytes=_number("Bytes"),
-            address=_number("Addr"),
-            allocated_bytes=_number("Total Allocated"),
-            reserved_bytes=_number("Total Reserved"),
-            device=_number("Device Id"),
-            device_type=_number("Device Type"),
-        )
-        .collect()
-        .drop_nulls("change_bytes")
-        .with_row_index("row")
-        .sort("time_ns", "row")
-    )
+    texts = trace.instants.filter(pl.col("name_id").is_in(names.implode()))
+    rows = _parsed(texts).drop_nulls("change_bytes")
     kind = pl.when(pl.col("device_type") == _CPU).then(pl.lit("cpu")).otherwise(pl.lit("gpu"))
     rows = rows.with_columns(kind=kind, device=pl.col("device").fill_null(0)).sort(
-        "kind", "device", "time_ns", "row", descending=[True, False, False, False]
+        "kind", "device", "time_ns", descending=[True, False, False], maintain_order=True
     )
     notes: list[str] = []
     if rows["allocated_bytes"].null_count():
@@ -169,7 +177,10 @@ def _instants(trace: Trace) -> tuple[pl.DataFrame, list[str]]:
     index = step_at(steps, rows["time_ns"].to_numpy())
     numbers = steps["step"].to_numpy() if len(steps) else np.zeros(1, np.int32)
     step = pl.Series(numbers[np.maximum(index, 0)]).cast(pl.Int32)
-    grew = pl.col("reserved_bytes") - pl.col("reserved_bytes").shift(1).over("kind", "device")
+    same = (pl.col("kind") == pl.col("kind").shift(1)) & (
+        pl.col("device") == pl.col("device").shift(1)
+    )
+    grew = pl.when(same).then(pl.col("reserved_bytes") - pl.col("reserved_bytes").shift(1))
     return (
         rows.with_columns(step=pl.select(pl.when(pl.Series(index >= 0)).then(step)).to_series())
         .with_columns(reserve_change=grew.fill_null(0))
@@ -275,14 +286,14 @@ def _at_peak(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     at_start = int(rows["before_bytes"][0])
     if at_start > peak:  # the window only frees: its peak is what it began with
         place, peak = -1, at_start
-    until = rows.with_row_index("order")
-    # An address is freed by the next event on it; what is not freed by the peak is live there.
-    freed = pl.col("order").shift(-1).over("address")
-    live = until.with_columns(freed=freed).filter(
-        pl.col("change_bytes") > 0,
-        pl.col("order") <= place,
-        pl.col("freed").is_null() | (pl.col("freed") > place),
-    )
+    # Up to the peak, an address is live if the last event on it allocated.
+    until = rows.head(place + 1)
+    address = until["address"].fill_null(-1).to_numpy()
+    order = np.argsort(address, kind="stable")
+    by_address = address[order]
+    is_last = np.ones(len(order), np.bool_)
+    is_last[:-1] = by_address[1:] != by_address[:-1]
+    live = until[np.sort(order[is_last])].filter(pl.col("change_bytes") > 0)
     inner = _operator_at(trace, live["lane_id"].to_numpy(), live["time_ns"].to_numpy())
     named = _named_places(trace, inner)
     held = (
@@ -333,24 +344,23 @@ def _others(held: pl.DataFrame) -> pl.DataFrame:
 def _operator_at(trace: Trace, lanes: npt.NDArray[np.uint32], times: Int64Array) -> Int64Array:
     """The innermost operator around moments of threads; -1: none."""
     found = np.full(len(times), -1, np.int64)
+    if not len(times):
+        return found
     parent = trace.derived.select("parent").collect()["parent"].fill_null(-1).to_numpy()
-    all_events = trace.events.select("start_ns", "dur_ns", "category").collect()
-    end = (all_events["start_ns"] + all_events["dur_ns"]).to_numpy()
-    is_operator = (all_events["category"] == Category.CPU_OP.value).to_numpy()
+    events = trace.events.select("lane_id", "start_ns", "dur_ns", "category").collect()
+    start = events["start_ns"].to_numpy()
+    end = start + events["dur_ns"].to_numpy()
+    is_operator = (events["category"] == Category.CPU_OP.value).to_numpy()
+    event_lane = events["lane_id"].to_numpy()
+    near = np.nonzero(is_operator & (start <= times.max()) & (end >= times.min()))[0]
     for lane in np.unique(lanes):
         mine = np.nonzero(lanes == lane)[0]
-        rows = (
-            trace.events.filter(
-                pl.col("lane_id") == int(lane), pl.col("category") == Category.CPU_OP.value
-            )
-            .select("event", "start_ns", "dur_ns")
-            .sort("start_ns", "dur_ns", descending=[False, True])
-            .collect()
-        )
-        if rows.is_empty():
+        rows = near[event_lane[near] == lane]
+        if not len(rows):
             continue
-        place = np.searchsorted(rows["start_ns"].to_numpy(), times[mine], side="right") - 1
-        candidate = np.where(place >= 0, rows["event"].to_numpy()[np.maximum(place, 0)], -1)
+        rows = rows[np.lexsort((-end[rows], start[rows]))]  # inner ones after outer ones
+        place = np.searchsorted(start[rows], times[mine], side="right") - 1
+        candidate = np.where(place >= 0, rows[np.maximum(place, 0)], -1)
         # The last operator to begin may have ended: those around it may not.
         while True:
             wrong = candidate >= 0

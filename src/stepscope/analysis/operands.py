@@ -143,7 +143,7 @@ class Call:
         shape = self.dims[index]
         if not isinstance(shape, list) or not shape:
             return None
-        if not all(isinstance(size, int) for size in shape):
+        if not all(isinstance(size, int) and size >= 0 for size in shape):
             return None
         return tuple(shape)
 

@@ -22,10 +22,10 @@ from enum import Enum
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.ancestors import BoolArray
 from stepscope.analysis.gpu_work import gpu_work
 from stepscope.analysis.operands import operands
 from stepscope.analysis.operator_forest import (
-    BoolArray,
     DeviceTime,
     OperatorForest,
     busy_by_row,
@@ -43,8 +43,6 @@ OPERATORS: dict[str, pl.DataType | type[pl.DataType]] = {
     "name": pl.String,
     "category": pl.String,  # cpu_op or user_annotation
     "group": pl.String,  # as the classifier sorts it; null: not sorted
-    "dims": pl.String,  # only by shape: the operands' shapes, as JSON; null: not recorded
-    "types": pl.String,  # only by shape: the operands' types, as JSON
     "count": pl.Int64,  # calls that begin in the scope
     "launching": pl.Int64,  # calls that launched GPU work themselves
     "host_total_ns": pl.Int64,
@@ -60,6 +58,12 @@ OPERATORS: dict[str, pl.DataType | type[pl.DataType]] = {
     "recomputed_device_ns": pl.Int64,  # self device time of these
 }
 """Columns of `OperatorReport.table`."""
+
+SHAPES: dict[str, pl.DataType | type[pl.DataType]] = {
+    "dims": pl.String,  # the operands' shapes, as JSON; null: not recorded
+    "types": pl.String,  # the operands' types, as JSON
+}
+"""Further columns, after the name, of a table by shape."""
 
 _NO_OPERATOR = "GPU events whose operator is not known"
 
@@ -77,8 +81,8 @@ class OperatorReport:
     """What the operators of a scope cost.
 
     Attributes:
-        table: One row per name (or per name, shapes and types), columns `OPERATORS`, ordered by
-            device self time, then by host self time.
+        table: One row per name (or per name, shapes and types), columns `OPERATORS` (and
+            `SHAPES`), ordered by device self time, then by host self time.
         scope: What it is about; GPU work whose operator is not known counts as left out of the
             table, but not of `device_ns`.
         device_ns: All GPU work of the scope: the table's `device_self_ns` and `unattributed_ns`.
@@ -135,6 +139,11 @@ def analyse_operators(
         recomputed_basis=again.basis,
         notes=work.notes,
     )
+
+
+def analyse_operators_by_shape(trace: Trace, scope: Scope | None = None) -> OperatorReport:
+    """As `analyse_operators`, by name, shapes and types of the operands."""
+    return analyse_operators(trace, scope, By.SHAPE)
 
 
 def _columns(
@@ -213,16 +222,17 @@ def _aggregate(trace: Trace, columns: pl.DataFrame, keys: list[str]) -> pl.DataF
         .collect()
         .join(names, on="name_id", how="left")
     )
-    for column in ("dims", "types"):
-        text = pl.col(column) if column in found.columns else pl.lit(None)
-        found = found.with_columns(text.cast(pl.String).alias(column))
+    shapes = [column for column in SHAPES if column in found.columns]
+    schema = dict(list(OPERATORS.items())[:1] + [(c, SHAPES[c]) for c in shapes])
+    schema.update(OPERATORS)
     # One name may have two ids, from two words for one category: they are one operator.
     return (
-        found.group_by("name", "category", "group", "dims", "types")
+        found.with_columns(pl.col(shapes).cast(pl.String))
+        .group_by("name", "category", "group", *shapes)
         .agg(pl.col(values).sum())
         .sort(
-            ["device_self_ns", "host_self_ns", "name", "dims"],
-            descending=[True, True, False, False],
+            ["device_self_ns", "host_self_ns", "name", *shapes],
+            descending=[True, True, False, *(False for _ in shapes)],
         )
-        .select(pl.col(column).cast(dtype) for column, dtype in OPERATORS.items())
+        .select(pl.col(column).cast(dtype) for column, dtype in schema.items())
     )

@@ -25,7 +25,7 @@ Clocks
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
@@ -67,7 +67,7 @@ ARRIVALS: dict[str, pl.DataType | type[pl.DataType]] = {
     "set": pl.Int64,
     "rank": pl.Int64,
     "event": pl.Int64,  # in the rank's trace
-    "arrival_ns": pl.Int64,  # on the common clock, Unix time where the files have it
+    "arrival_ns": pl.Int64,  # since the first arrival of any rank, on the common clock
     "dur_ns": pl.Int64,
     "wait_ns": pl.Int64,
 }
@@ -107,6 +107,8 @@ class StragglerReport:
         clock_reason: Why.
         matched_by: What told which collectives belong together.
         scopes: For each rank what its part is about and what was left out of it.
+        scope: The same of all ranks together.
+        notes: What a reader must know.
     """
 
     straggler: int | None
@@ -116,7 +118,9 @@ class StragglerReport:
     clock: Clock
     clock_reason: str
     matched_by: str
-    scopes: dict[int, AnsweredScope]
+    scopes: dict[int, AnsweredScope] = field(metadata={"show": False})
+    scope: AnsweredScope
+    notes: tuple[str, ...]
 
 
 BY_SEQUENCE = "process group and its sequence number"
@@ -126,6 +130,7 @@ BY_ORDER = "process group and order"
 _NOT_IN_ALL = "collectives without a partner on every rank"
 _DIFFERENT = "collectives whose kind or size differs between the ranks"
 _OUTSIDE = "collectives outside the steps"
+_NOTHING = "no collective could be matched between the ranks, so there is nothing to compare"
 
 
 def find_stragglers(
@@ -182,13 +187,37 @@ def find_stragglers(
         end_ns=pl.col("end_ns") - pl.col("offset_ns"),
     )
     aligned = aligned.with_columns(
+        arrival_ns=pl.col("arrival_ns") - pl.col("arrival_ns").min(),
         wait_ns=pl.col("arrival_ns").max().over("key") - pl.col("arrival_ns"),
         spread=(pl.col("end_ns") - pl.col("end_ns").median().over("key")).abs(),
     )
     table = _ranks(aligned, offsets)
     sets, arrivals = _sets(aligned)
     return StragglerReport(
-        _straggler(table), table, sets, arrivals, used, reason, matched_by, scopes
+        _straggler(table),
+        table,
+        sets,
+        arrivals,
+        used,
+        reason,
+        matched_by,
+        scopes,
+        _together(asked, scopes),
+        () if len(sets) else (_NOTHING,),
+    )
+
+
+def _together(asked: Scope, scopes: dict[int, AnsweredScope]) -> AnsweredScope:
+    excluded: dict[str, int] = {}
+    for scope in scopes.values():
+        for reason, count in scope.excluded.items():
+            excluded[reason] = excluded.get(reason, 0) + count
+    return AnsweredScope(
+        asked,
+        tuple(sorted({step for scope in scopes.values() for step in scope.steps})),
+        tuple(sorted({device for scope in scopes.values() for device in scope.devices})),
+        sum(scope.events for scope in scopes.values()),
+        excluded,
     )
 
 

@@ -73,6 +73,7 @@ class MemoryChange:
     device: int
     allocated_bytes: int
     reserved_bytes: int
+    address: int = 0
 
 
 @dataclass
@@ -192,6 +193,7 @@ def _add_memory(window: WindowCalls, event: dict[str, Any]) -> None:
             _whole(arguments.get("Device Id")),
             _whole(arguments.get("Total Allocated")),
             _whole(arguments.get("Total Reserved")),
+            _whole(arguments.get("Addr")),
         )
     )
 

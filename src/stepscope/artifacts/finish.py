@@ -8,8 +8,10 @@ from pathlib import Path
 
 from stepscope.artifacts.calls import WindowCalls, gather
 from stepscope.artifacts.compress import check_compressed, compress
+from stepscope.artifacts.custom import FinishedWindow, find, make_custom
 from stepscope.artifacts.job import FinishJob
 from stepscope.artifacts.key_averages import KeyAverages, key_averages, write_csv, write_text
+from stepscope.artifacts.memory_timeline import memory_timelines, write_html, write_json
 from stepscope.artifacts.raw import RawTrace, RawTraceError
 from stepscope.artifacts.stacks import folded, write_folded
 from stepscope.run.files import digest_of, replacing
@@ -19,6 +21,8 @@ KEY_AVERAGES_TEXT = "key_averages.txt"
 KEY_AVERAGES_CSV = "key_averages.csv"
 STACKS = "stacks.txt"
 DEVICE_STACKS = "stacks_device.txt"
+MEMORY_TIMELINE_HTML = "memory_timeline.html"
+MEMORY_TIMELINE_JSON = "memory_timeline.json"
 
 
 class EmptyArtifactError(Exception):
@@ -78,6 +82,14 @@ def make_artifacts(job: FinishJob, window: WindowCalls) -> list[ArtifactRecord]:
         artifacts += _make_key_averages(job, window)
     if job.stacks:
         artifacts += _make_stacks(job, window)
+    if job.memory_timeline:
+        artifacts += _make_memory_timeline(job, window)
+    for kind, name in job.made:
+        artifacts.append(_listed(kind, job.window_path / name))
+    if job.tensorboard_directory:
+        artifacts.append(_put_into_tensorboard(job))
+    if job.custom:
+        artifacts += _make_custom(job, artifacts)
     return artifacts
 
 
@@ -142,6 +154,75 @@ def _make_stacks(job: FinishJob, window: WindowCalls) -> list[ArtifactRecord]:
 
         records.append(make(kind, job.window_path / name, fill))
     return records
+
+
+def _make_memory_timeline(job: FinishJob, window: WindowCalls) -> list[ArtifactRecord]:
+    timelines = memory_timelines(window)
+
+    def check(_: Path) -> None:
+        if not timelines:
+            raise EmptyArtifactError("no memory events were recorded")
+
+    return [
+        make(
+            "memory_timeline",
+            job.window_path / MEMORY_TIMELINE_HTML,
+            lambda path: write_html(timelines, window.step_bounds, path),
+            check,
+        ),
+        make(
+            "memory_timeline_json",
+            job.window_path / MEMORY_TIMELINE_JSON,
+            lambda path: write_json(timelines, path),
+            check,
+        ),
+    ]
+
+
+def _listed(kind: str, path: Path) -> ArtifactRecord:
+    """A file that the training process has written itself."""
+    relative = f"{path.parent.name}/{path.name}"
+    try:
+        size = path.stat().st_size
+        if not size:
+            raise EmptyArtifactError("the file is empty")
+        return ArtifactRecord(kind, relative, size, digest_of(path))
+    except (OSError, EmptyArtifactError) as error:
+        return ArtifactRecord(kind, relative, problem=f"{type(error).__name__}: {error}")
+
+
+def _put_into_tensorboard(job: FinishJob) -> ArtifactRecord:
+    """A copy of the trace under the name by which TensorBoard finds it."""
+    suffix = "json.gz" if job.trace_format == "json.gz" else "json"
+    name = f"{job.tensorboard_worker}.{time.time_ns()}.pt.trace.{suffix}"
+    path = Path(job.tensorboard_directory) / name
+    try:
+        with replacing(path) as temporary:
+            compress(job.raw_path, temporary, suffix, job.renames)
+        return ArtifactRecord("tensorboard", str(path), path.stat().st_size, digest_of(path))
+    except Exception as error:  # noqa: BLE001 - one artifact must not cost the others
+        return ArtifactRecord("tensorboard", str(path), problem=f"{type(error).__name__}: {error}")
+
+
+def _make_custom(job: FinishJob, made: list[ArtifactRecord]) -> list[ArtifactRecord]:
+    window = FinishedWindow(
+        job.rank,
+        job.index,
+        job.steps,
+        job.window_path,
+        job.raw_path,
+        {item.kind: job.window_path.parent / item.path for item in made if not item.problem},
+    )
+    return [record for address in job.custom for record in _make_one_custom(address, window)]
+
+
+def _make_one_custom(address: str, window: FinishedWindow) -> list[ArtifactRecord]:
+    try:
+        artifact = find(address)
+    except Exception as error:  # noqa: BLE001 - importing runs the user's code
+        problem = f"cannot be imported: {type(error).__name__}: {error}"
+        return [ArtifactRecord("custom", address, problem=problem)]
+    return make_custom(artifact, address, window)
 
 
 def _problem_of(job: FinishJob, raw: RawTrace, window: WindowCalls) -> str:

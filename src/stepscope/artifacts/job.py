@@ -36,6 +36,7 @@ class FinishJob:
         stacks: Whether to write folded stacks.
         stacks_metric: "auto", "self_cpu_time_total" or "self_cuda_time_total".
         memory_timeline: Whether to draw memory over time.
+        made: Files that are there already and belong to the window, as (kind, name).
         custom: Custom artifacts to make here, as "module:qualified.name".
         tensorboard_directory: Where to put a copy under TensorBoard's names; empty for none.
         tensorboard_worker: Name of the worker in those names.
@@ -59,6 +60,7 @@ class FinishJob:
     stacks: bool = False
     stacks_metric: str = "auto"
     memory_timeline: bool = False
+    made: tuple[tuple[str, str], ...] = ()
     custom: tuple[str, ...] = ()
     tensorboard_directory: str = ""
     tensorboard_worker: str = ""
@@ -92,6 +94,7 @@ class FinishJob:
     def decode(cls, text: str) -> FinishJob:
         """The job of a line of JSON that `encode` made."""
         values = orjson.loads(text)
+        values["made"] = tuple((kind, name) for kind, name in values["made"])
         for name in ("steps", "custom", "search_path"):
             values[name] = tuple(values[name])
         return cls(**values)

@@ -6,18 +6,23 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stepscope.artifacts.custom import CustomArtifact
 from stepscope.artifacts.job import TRACE_FORMATS
 from stepscope.capture.ranks import RanksOption, parse_ranks
 from stepscope.capture.schedule import Schedule
 from stepscope.errors import UsageError
+from stepscope.run.step_record import StepRecord
 
 TraceHandler = Callable[[Any], object]
 """A function that gets the torch profiler of a finished window, as in torch.profiler."""
+
+StepCondition = Callable[[StepRecord], bool]
+"""A function that gets each finished step and says whether a window shall be recorded."""
 
 STEP_UNITS = ("iteration", "micro-batch", "optimizer step")
 ACTIVITIES = ("cpu", "cuda", "xpu")
@@ -82,10 +87,53 @@ class CaptureConfig:
             rest), or "auto": fork where that is known to be safe and quicker.
         export_timeout_s: How long another process may take for a window's files; also how long
             the end of the capture waits for them.
+        flush_on_sigterm: On SIGTERM, which schedulers send before they kill, save what was
+            recorded before the process ends or the training's own handler runs.
+        grace_s: How long the end waits for files after SIGTERM.
+        max_pause_s: Greatest pause of the training at the end of a window: fewer steps are
+            recorded, or no stacks, where a step recorded on trial during the warm-up says that it
+            would be longer. None: no limit.
+        max_window_bytes: Greatest size of a window's trace before compression, kept likewise. On
+            the disk it is about a tenth of that.
+        min_free_bytes: Room that must be free on the disk for a window to be opened.
+        keep_windows: Number of windows of which the files are kept, the newest; 0 for all.
+        max_run_bytes: Greatest size of all windows' files of a rank; the oldest are removed, the
+            newest is always kept. None: no limit.
+        triggers: Listen for `stepscope trigger`, SIGUSR2 and `Profiler.trigger`, which ask for
+            windows besides the schedule's.
+        slow_step_factor: Record a window when a step took this many times the rolling median of
+            the last 50; None for never.
+        slow_step_cooldown: Steps after such a step in which no other one asks for a window.
+        trigger_when: Function or functions called with each step's `StepRecord`; one that returns
+            True asks for a window, and none is asked again within `slow_step_cooldown` steps. One
+            that raises is noted and not called again.
+        pause_together_s: Where only some ranks record, how long the others wait at the window's
+            last step for those, outside their collectives, so that no collective times out; 0 for
+            not at all.
+        coordinates: The rank's place in the device mesh, such as {"dp": 3, "tp": 0}, for the
+            manifest.
         key_averages: Write `key_averages.txt` and `key_averages.csv` for each window.
         key_averages_sort: Column that orders it; "auto" is self_device_time_total where a device
             is recorded, else self_cpu_time_total.
         key_averages_rows: Greatest number of rows in it; -1 for all.
+        memory_timeline: "off"; "trace": draw `memory_timeline.html` and `.json` from the trace
+            (implies profile_memory); "torch": let torch make its own, on the training thread,
+            which takes minutes (implies profile_memory, record_shapes and with_stack).
+        execution_trace: Write torch's execution trace, `execution_trace.json`, for each window.
+        tensorboard_dir: Also put each trace here, under the names that TensorBoard looks for.
+        artifacts: Functions or classes of your own that make further files of each window: they
+            are called with a `FinishedWindow`. What can be imported runs beside the training,
+            what cannot (defined in the script itself) on the training thread.
+        memory_history: Record the history of the CUDA allocator.
+        memory_history_steps: First and last step of that; None for the whole run. A snapshot is
+            taken after the last.
+        memory_max_entries: Greatest number of entries of the history.
+        memory_stacks: "python", or "all" with C++ frames, which takes very much longer to write.
+        memory_snapshot_at_end: Take a snapshot when the capture ends.
+        oom_snapshot: Take a snapshot when CUDA runs out of memory, before the error is raised.
+        memory_log: Write a line on each GPU's memory to `memory.log` every `memory_log_steps`
+            steps. It resets CUDA's peak statistics, so that each line has its own peak.
+        memory_log_steps: Steps from one such line to the next.
         stacks_metric: What weighs the stacks: "auto", "self_cpu_time_total" or
             "self_cuda_time_total".
         on_trace_ready: Function or functions called with the torch profiler of each finished
@@ -118,10 +166,35 @@ class CaptureConfig:
     trace_format: str = "json.gz"
     export_mode: str = "auto"
     export_timeout_s: float = 300.0
+    flush_on_sigterm: bool = True
+    grace_s: float = 10.0
+    max_pause_s: float | None = None
+    max_window_bytes: int | None = None
+    min_free_bytes: int = 256 << 20
+    keep_windows: int = 0
+    max_run_bytes: int | None = None
+    triggers: bool = True
+    slow_step_factor: float | None = None
+    slow_step_cooldown: int = 200
+    trigger_when: StepCondition | Sequence[StepCondition] | None = None
+    pause_together_s: float = 120.0
+    coordinates: Mapping[str, int] | None = None
     key_averages: bool = True
     key_averages_sort: str = "auto"
     key_averages_rows: int = 100
     stacks_metric: str = "auto"
+    memory_timeline: str = "off"
+    execution_trace: bool = False
+    tensorboard_dir: str | os.PathLike[str] | None = None
+    artifacts: CustomArtifact | Sequence[CustomArtifact] | None = None
+    memory_history: bool = False
+    memory_history_steps: tuple[int, int] | None = None
+    memory_max_entries: int = 100_000
+    memory_stacks: str = "python"
+    memory_snapshot_at_end: bool = False
+    oom_snapshot: bool = True
+    memory_log: bool = False
+    memory_log_steps: int = 10
     on_trace_ready: TraceHandler | Sequence[TraceHandler] | None = None
 
     def __post_init__(self) -> None:
@@ -136,22 +209,26 @@ class CaptureConfig:
             ("repeat", 0),
             ("max_steps", -1),
             ("key_averages_rows", -1),
+            ("min_free_bytes", 0),
+            ("keep_windows", 0),
+            ("slow_step_cooldown", 1),
+            ("memory_max_entries", 1),
+            ("memory_log_steps", 1),
         ):
             _check_whole(name, getattr(self, name), least)
+        for name in ("max_window_bytes", "max_run_bytes"):
+            if getattr(self, name) is not None:
+                _check_whole(name, getattr(self, name), 1)
+        if self.max_pause_s is not None:
+            _check_seconds("max_pause_s", self.max_pause_s)
         self._settle_cycle()
         self._settle_max_steps()
         self._settle_words()
-        handlers = self.on_trace_ready
-        if handlers is None:
-            handlers = ()
-        elif not isinstance(handlers, Sequence):
-            handlers = (handlers,)
-        for handler in handlers:
-            if not callable(handler):
-                raise ConfigError(
-                    f"on_trace_ready={handler!r} cannot be called: give a function of one argument"
-                )
-        self._set("on_trace_ready", tuple(handlers))
+        if self.slow_step_factor is not None:
+            _check_number("slow_step_factor", self.slow_step_factor, 1.0)
+        _check_number("pause_together_s", self.pause_together_s, 0.0)
+        for name in ("on_trace_ready", "trigger_when", "artifacts"):
+            self._set(name, _functions(name, getattr(self, name)))
 
     @property
     def schedule(self) -> Schedule:
@@ -163,13 +240,27 @@ class CaptureConfig:
         """The functions of `on_trace_ready`."""
         return self.on_trace_ready if isinstance(self.on_trace_ready, tuple) else ()
 
+    @property
+    def conditions(self) -> tuple[StepCondition, ...]:
+        """The functions of `trigger_when`."""
+        return self.trigger_when if isinstance(self.trigger_when, tuple) else ()
+
+    @property
+    def custom_artifacts(self) -> tuple[CustomArtifact, ...]:
+        """The functions and classes of `artifacts`."""
+        return self.artifacts if isinstance(self.artifacts, tuple) else ()
+
     def options(self) -> dict[str, Any]:
         """The options as plain values, for the run's description."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         values["output_dir"] = str(self.output_dir)
-        values["on_trace_ready"] = [
-            getattr(handler, "__qualname__", repr(handler)) for handler in self.handlers
-        ]
+        if self.tensorboard_dir is not None:
+            values["tensorboard_dir"] = str(self.tensorboard_dir)
+        for name in ("on_trace_ready", "trigger_when", "artifacts"):
+            values[name] = [
+                getattr(function, "__qualname__", type(function).__name__)
+                for function in values[name]
+            ]
         return values
 
     def _settle_cycle(self) -> None:
@@ -200,6 +291,16 @@ class CaptureConfig:
         _check_choice("trace_format", self.trace_format, TRACE_FORMATS)
         _check_choice("export_mode", self.export_mode, EXPORT_MODES)
         _check_seconds("export_timeout_s", self.export_timeout_s)
+        _check_seconds("grace_s", self.grace_s)
+        _check_choice("memory_timeline", self.memory_timeline, ("off", "trace", "torch"))
+        _check_choice("memory_stacks", self.memory_stacks, ("python", "all"))
+        if self.memory_timeline != "off":
+            self._set("profile_memory", True)
+        if self.memory_timeline == "torch":
+            self._set("record_shapes", True)
+            self._set("with_stack", True)
+        if self.memory_history_steps is not None:
+            self._settle_history_steps(self.memory_history_steps)
         _check_choice("step_unit", self.step_unit, STEP_UNITS)
         _check_choice("key_averages_sort", self.key_averages_sort, SORT_COLUMNS)
         _check_choice(
@@ -222,10 +323,23 @@ class CaptureConfig:
                 f"run_name={self.run_name!r} is no name for a directory: use up to 200 letters, "
                 "digits and . _ + = @ -, beginning with a letter or digit"
             )
+        for name, place in dict(self.coordinates or {}).items():
+            if not str(name).isidentifier() or isinstance(place, bool) or place < 0:
+                raise ConfigError(
+                    f"coordinates={self.coordinates!r}: give names with whole numbers, such as "
+                    '{"dp": 3, "tp": 0}'
+                )
         try:
             self._set("output_dir", Path(self.output_dir))
         except TypeError:
             raise ConfigError(f"output_dir={self.output_dir!r} is not a path") from None
+
+    def _settle_history_steps(self, steps: Sequence[int]) -> None:
+        if len(steps) != 2 or not 0 <= steps[0] <= steps[1]:
+            raise ConfigError(
+                f"memory_history_steps={steps!r}: give the first and the last step, as (10, 20)"
+            )
+        self._set("memory_history_steps", tuple(steps))
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -246,6 +360,23 @@ def _check_whole(name: str, value: object, least: int) -> None:
 def _check_seconds(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise ConfigError(f"{name}={value!r} is no time: give a number of seconds above 0")
+
+
+def _check_number(name: str, value: object, least: float) -> None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not least <= value < math.inf:  # type: ignore[operator]
+        raise ConfigError(f"{name}={value!r} cannot be: give a number of {least:g} or more")
+
+
+def _functions(name: str, value: object) -> tuple[Callable[..., Any], ...]:
+    """One function or several, as a tuple."""
+    given = () if value is None else value if isinstance(value, Sequence) else (value,)
+    for function in given:
+        if not callable(function):
+            raise ConfigError(
+                f"{name}={function!r} cannot be called: give a function of one argument"
+            )
+    return tuple(given)
 
 
 def _check_choice(name: str, value: object, choices: Sequence[str]) -> None:

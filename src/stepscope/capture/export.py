@@ -164,14 +164,17 @@ class Exporter:
                     pending, f"making the files took longer than {self._timeout_ns / 1e9:g} s"
                 )
 
-    def finish(self, limit_s: float) -> None:
-        """Wait for all windows, but no longer than `limit_s`; then leave the rest to itself.
+    def finish(self, limit_s: Callable[[], float]) -> None:
+        """Wait for all windows, but no longer than a limit; then leave the rest to itself.
 
         A process that is left goes on: what it makes is found beside the window.
+
+        Args:
+            limit_s: The limit, asked for again and again: a signal may shorten it.
         """
-        end_ns = time.monotonic_ns() + round(limit_s * 1e9)
+        started_ns = time.monotonic_ns()
         self.collect()
-        while self._pending and time.monotonic_ns() < end_ns:
+        while self._pending and time.monotonic_ns() - started_ns < limit_s() * 1e9:
             time.sleep(0.005)
             self.collect()
         self._pending.clear()

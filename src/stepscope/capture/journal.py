@@ -8,6 +8,7 @@ import os
 import socket
 import time
 
+from stepscope.capture.clock_sync import ClockOffset
 from stepscope.capture.config import CaptureConfig
 from stepscope.capture.home import choose_home
 from stepscope.capture.job import describe_job
@@ -15,7 +16,13 @@ from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.steps import Clock
 from stepscope.run.files import LineFile
 from stepscope.run.layout import RunLayout
-from stepscope.run.manifest import ProblemRecord, RankManifest, WindowRecord, write_record
+from stepscope.run.manifest import (
+    ArtifactRecord,
+    ProblemRecord,
+    RankManifest,
+    WindowRecord,
+    write_record,
+)
 from stepscope.run.step_record import StepRecord, encode_step
 
 log = logging.getLogger("stepscope")
@@ -66,6 +73,8 @@ class Journal:
             step_unit=config.step_unit,
             clock_epoch_ns=clock.epoch_ns,
             clock_monotonic_ns=clock.monotonic_ns,
+            node=identity.node,
+            coordinates=dict(config.coordinates or {}),
         )
         write_record(rank.manifest, manifest)
         lines = LineFile(rank.steps) if config.step_record else None
@@ -104,6 +113,18 @@ class Journal:
             record = dataclasses.replace(record, pause_ns=noted.pause_ns)
         self.add_window(record)
 
+    def add_snapshot(self, record: ArtifactRecord) -> None:
+        """Note a memory snapshot."""
+        snapshots = (*self._manifest.snapshots, record)[-_MOST_PROBLEMS:]
+        self._manifest = dataclasses.replace(self._manifest, snapshots=snapshots)
+        self._write_quietly()
+
+    def note_clock(self, offset: ClockOffset) -> None:
+        """Note how far this rank's clock is from rank 0's; it is written with what comes next."""
+        self._manifest = dataclasses.replace(
+            self._manifest, clock_offset_ns=offset.offset_ns, clock_error_ns=offset.error_ns
+        )
+
     def note(self, where: str, message: str, step: int) -> None:
         """Note something that went wrong; after a hundred of them, only the log has them."""
         if len(self._manifest.problems) >= _MOST_PROBLEMS:
@@ -131,6 +152,11 @@ class Journal:
         self._manifest = dataclasses.replace(self._manifest, state=_state(error), ended=ended)
         self._write()
 
+    def end(self, ended: str) -> None:
+        """Write the manifest once more, when the files of the last windows are there."""
+        self._manifest = dataclasses.replace(self._manifest, ended=ended)
+        self._write_quietly()
+
     def _write_quietly(self) -> None:
         """Bring the manifest on the disk up to date; a disk that refuses is told once."""
         try:
@@ -146,7 +172,14 @@ class Journal:
         self._manifest = dataclasses.replace(
             self._manifest, windows=self.windows, steps=self._steps
         )
-        write_record(self.layout.rank(self._identity.rank).manifest, self._manifest)
+        rank = self.layout.rank(self._identity.rank)
+        write_record(rank.manifest, self._manifest)
+        if self._lines is not None and self._lines.reopen_if_removed():
+            self.note(
+                "writing the step record",
+                f"{rank.steps.name} was removed, with the lines before step {self._steps}",
+                self._steps,
+            )
 
 
 def _state(error: BaseException | None) -> str:

@@ -17,7 +17,10 @@ from stepscope.capture.config import CaptureConfig
 from stepscope.capture.devices import DeviceProbe
 from stepscope.capture.holder import ProcessClaim
 from stepscope.capture.journal import Journal
-from stepscope.capture.ranks import RankIdentity, identify, records
+from stepscope.capture.memory import MemoryWatch
+from stepscope.capture.ranks import RankIdentity, identify
+from stepscope.capture.requests import RequestSources
+from stepscope.capture.signals import SignalWatch, TerminationSignalError
 from stepscope.capture.steps import Clock, StepRecorder
 from stepscope.capture.window import another_profiler_runs
 from stepscope.capture.windows import WindowKeeper
@@ -71,6 +74,11 @@ class Profiler:
         self._windows: WindowKeeper | None = None
         self._stepped_in_watch = False
         self._watch_depth = 0
+        self._signals: SignalWatch | None = None
+        self._requests: RequestSources | None = None
+        self._memory: MemoryWatch | None = None
+        self._busy = 0
+        self._is_told_to_end = False
 
     # -- what a training loop uses ------------------------------------------------------------
 
@@ -222,6 +230,33 @@ class Profiler:
             if is_timed and recorder is not None:
                 recorder.leave_phase()
 
+    def trigger(
+        self, *, steps: int | None = None, ranks: str = "", with_memory: bool = False
+    ) -> None:
+        """Ask for a window as soon as it can be, on all ranks alike. Returns at once.
+
+        Args:
+            steps: Steps to record; None for as many as the option `active`.
+            ranks: Which ranks record it, as the option `ranks`; empty for those that record the
+                schedule's windows.
+            with_memory: Take a memory snapshot as well.
+        """
+        if self._is_on and self._requests is not None:
+            with self._contain("asking for a window"):
+                self._requests.ask("code", steps or 0, ranks, with_memory=with_memory)
+
+    def snapshot(self, reason: str = "code") -> Path | None:
+        """Write the CUDA allocator's state and history now.
+
+        Returns:
+            The file, or None where there is no CUDA, or it could not be written.
+        """
+        path: Path | None = None
+        if self._is_on and self._memory is not None:
+            with self._contain("taking a memory snapshot"):
+                path = self._memory.snapshot(reason)
+        return path
+
     def count(self, *, tokens: int | None = None, samples: int | None = None) -> None:
         """Add to the work done in the step that is going on."""
         if self._is_on and self._recorder is not None:
@@ -260,9 +295,21 @@ class Profiler:
         self._journal = Journal.open(self.config, self._identity, clock)
         self._recorder = StepRecorder(clock, self._journal.write_step)
         self._probe = DeviceProbe()
-        if records(self.config.ranks, self._identity):
-            layout = self._journal.layout.rank(self._identity.rank)
-            self._windows = WindowKeeper(self.config, self._journal, layout, self._identity.rank)
+        layout = self._journal.layout.rank(self._identity.rank)
+        self._memory = MemoryWatch(
+            self.config, layout, self._identity.rank, self._journal.add_snapshot
+        )
+        self._memory.start()
+        self._windows = WindowKeeper(
+            self.config, self._journal, layout, self._identity, self._memory.snapshot
+        )
+        self._requests = RequestSources(self.config, self._identity, self._journal, self._windows)
+        self._requests.start()
+        self._signals = SignalWatch(
+            self._on_terminate if self.config.flush_on_sigterm else None,
+            self._requests.on_signal if self.config.triggers else None,
+        )
+        self._signals.install()
         # Held until the end, so that a profiler that nobody holds any more still ends properly.
         atexit.register(self._stop_at_exit)
 
@@ -277,8 +324,13 @@ class Profiler:
             return
         windows = self._windows
         ended = self._step
-        recorder.end(ended, window=windows.recording_index if windows is not None else None)
+        index = windows.recording_index if windows is not None else None
+        record = recorder.end(ended, window=index)
         self._journal.count_step()
+        if self._requests is not None:
+            self._requests.step_ended(record)
+        if self._memory is not None and self._memory.is_available:
+            self._memory.step_ended(ended)
         self._step += 1
         if windows is not None and windows.advance(ended):
             # What opening or saving a window takes is the profiler's time and no step's.
@@ -336,27 +388,66 @@ class Profiler:
         """End everything once, whatever happened. Never raises an `Exception`."""
         if self._is_stopped or not self._is_started or os.getpid() != self._process_id:
             return
+        self._busy += 1
         try:
             if self._journal is not None:
                 self._close(self._journal, error, note)
         finally:
+            self._busy -= 1
             self._is_stopped = True
             ProcessClaim.give_back(self)
             atexit.unregister(self._stop_at_exit)
+            if self._signals is not None:
+                self._signals.resume()
+                self._signals.remove()
 
     def _close(self, journal: Journal, error: BaseException | None, note: str) -> None:
         with self._contain("closing the last step"):
             self._close_last_step(error)
-        with self._contain("saving the last window"):
-            if self._windows is not None:
-                self._windows.close(error, self._step, self.config.export_timeout_s)
+        windows = self._windows
+        if windows is not None:
+            with self._contain("saving the last window"):
+                cause = f"{_name_of(error)} ended the loop" if error else "the loop ended"
+                windows.flush(cause, self._step)
+        if self._requests is not None:
+            with self._contain("leaving the triggers"):
+                self._requests.close()
+        if self._memory is not None:
+            with self._contain("closing the memory watch"):
+                self._memory.close()
+        # The manifest tells the end before the files are waited for: a kill may come meanwhile.
         with self._contain("closing the run"):
             if self._recorder is not None:
                 self._recorder.close()
                 if self._recorder.problem:
                     journal.note("timing steps", self._recorder.problem, self._step)
             journal.close(error, self._ending(error, note))
+        if windows is not None:
+            is_hurried = isinstance(error, TerminationSignalError)
+            with self._contain("waiting for the files"):
+                windows.wait_for_files(lambda: self._patience_s(is_hurried))
+                journal.end(self._ending(error, note))
         self._say_where()
+
+    def _patience_s(self, is_hurried: bool) -> float:
+        """How long the end waits for files: less once the process has been told to end."""
+        if is_hurried or self._is_told_to_end:
+            return min(self.config.grace_s, self.config.export_timeout_s)
+        return self.config.export_timeout_s
+
+    # -- signals ------------------------------------------------------------------------------
+
+    def _on_terminate(self, is_fatal: bool) -> bool:
+        """SIGTERM: save what was recorded; False if our own code must come to its end first."""
+        if self._busy:
+            self._is_told_to_end = True
+            return False
+        if is_fatal:
+            self._finish(TerminationSignalError())
+        elif self._windows is not None and self._is_on:
+            with self._contain("saving on SIGTERM"):
+                self._windows.flush("SIGTERM came", self._step)
+        return True
 
     def _close_last_step(self, error: BaseException | None) -> None:
         recorder = self._recorder
@@ -374,7 +465,7 @@ class Profiler:
     def _ending(self, error: BaseException | None, note: str) -> str:
         """What happened, in a sentence."""
         if error is not None:
-            text = f"{type(error).__name__} in step {self._step}"
+            text = f"{_name_of(error)} in step {self._step}"
             message = str(error).strip().split("\n")[0]
             text += f": {message}" if message else ""
         elif self._step == 0:
@@ -384,7 +475,8 @@ class Profiler:
         # Where a window did not come to its end for another reason, the window says so itself.
         missed = {"abandoned", "empty"}
         windows = self._journal.windows if self._journal is not None else ()
-        if self._windows is not None and all(window.state in missed for window in windows):
+        follows = self._windows is not None and self._windows.follows_schedule
+        if follows and all(window.state in missed for window in windows):
             first = self.config.schedule.recorded_steps(0)
             text += (
                 f"; no window was recorded, since the first would have been steps {first.start} "
@@ -404,6 +496,7 @@ class Profiler:
     @contextlib.contextmanager
     def _contain(self, where: str) -> Iterator[None]:
         """Keep the capture's own failures from the training: they are noted instead."""
+        self._busy += 1
         try:
             yield
         except Exception as error:
@@ -412,6 +505,14 @@ class Profiler:
             if self._journal is not None:
                 with contextlib.suppress(Exception):
                     self._journal.note(where, f"{type(error).__name__}: {error}", self._step)
+        finally:
+            self._busy -= 1
+            if self._is_told_to_end and not self._busy and self._signals is not None:
+                self._signals.resume()
+
+
+def _name_of(error: BaseException) -> str:
+    return "SIGTERM" if isinstance(error, TerminationSignalError) else type(error).__name__
 
 
 def _config_of(options: dict[str, Any]) -> CaptureConfig:

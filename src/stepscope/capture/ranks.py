@@ -23,11 +23,13 @@ class RankIdentity:
         rank: Global rank, from 0.
         local_rank: Rank on its node, from 0.
         world_size: Number of ranks.
+        node: Number of its node, from 0; None where the launcher does not tell.
     """
 
     rank: int = 0
     local_rank: int = 0
     world_size: int = 1
+    node: int | None = None
 
 
 def identify(environment: Mapping[str, str] | None = None) -> RankIdentity:
@@ -48,7 +50,8 @@ def identify(environment: Mapping[str, str] | None = None) -> RankIdentity:
             rank, world_size = found
     if rank is None or world_size is None or not 0 <= rank < world_size:
         return RankIdentity()
-    return RankIdentity(rank, rank if local_rank is None else local_rank, world_size)
+    node = _first(variables, "GROUP_RANK", "SLURM_NODEID", "PMIX_NODEID")
+    return RankIdentity(rank, rank if local_rank is None else local_rank, world_size, node)
 
 
 def parse_ranks(option: RanksOption) -> RanksOption:

@@ -129,17 +129,19 @@ class StepRecorder:
             except Exception as error:  # noqa: BLE001 - a device can fail in any way
                 self._give_up_device(error)
 
-    def end(self, step: int, *, window: int | None = None, is_partial: bool = False) -> int:
+    def end(
+        self, step: int, *, window: int | None = None, is_partial: bool = False
+    ) -> StepRecord | None:
         """End the step that is going on and begin the next at the same moment.
 
         Returns:
-            The duration of the ended step in nanoseconds; 0 if none was going on.
+            The ended step, without its device time, which comes late; None if none was going on.
         """
         now_ns = time.perf_counter_ns()
         start_ns = self._start_ns
         if start_ns is None:
             self.begin()
-            return 0
+            return None
         # A phase may span the boundary: each step gets its part.
         for depth in range(1, len(self._open_phases) + 1):
             self._add_phase(depth, now_ns)
@@ -162,7 +164,7 @@ class StepRecorder:
         self._start_ns = now_ns
         self._waiting.append((record, pair))
         self._drain()
-        return now_ns - start_ns
+        return record
 
     def cancel(self) -> None:
         """Forget the step that is going on: it was none."""

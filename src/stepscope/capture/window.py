@@ -66,6 +66,7 @@ class WindowPlan:
         cause: What opened it.
         note: What was changed of the plan, and why; empty otherwise.
         with_stack: Whether Python stacks are recorded.
+        with_memory: Whether a memory snapshot is taken at its end.
     """
 
     index: int
@@ -75,6 +76,7 @@ class WindowPlan:
     cause: str = "schedule"
     note: str = ""
     with_stack: bool = False
+    with_memory: bool = False
 
     @property
     def last_step(self) -> int:
@@ -150,6 +152,7 @@ class WindowCapture:
         ranges: The steps' marks in the trace.
         is_recording: Whether events are being recorded.
         is_prepared: Whether the recording machinery is running.
+        execution_trace: Torch's execution trace of the window, where the options want one.
     """
 
     def __init__(self, config: CaptureConfig, plan: WindowPlan, activities: list[Any]) -> None:
@@ -158,7 +161,8 @@ class WindowCapture:
         self.is_prepared = False
         self.ranges = StepRanges()
         self._rival = _RivalWatch()
-        self.profiler: Any = _make_profiler(config, plan, activities)
+        self.execution_trace = ExecutionTrace(plan.directory) if config.execution_trace else None
+        self.profiler: Any = _make_profiler(config, plan, activities, self.execution_trace)
 
     def prepare(self) -> None:
         """Begin the warm-up: the recording machinery starts, its events are thrown away."""
@@ -192,6 +196,8 @@ class WindowCapture:
             self.profiler.stop_trace()
         finally:
             self._rival.end()
+            if self.execution_trace is not None:
+                self.execution_trace.close()
         results = self.profiler.profiler.kineto_results
         if results is None or not results.trace_start_ns():
             raise WindowLostError("torch gave no events: another profiler stopped the recorder")
@@ -207,6 +213,9 @@ class WindowCapture:
                 self.profiler.stop_trace()
         finally:
             self._rival.end()
+            if self.execution_trace is not None:
+                self.execution_trace.close()
+                self.execution_trace.path.unlink(missing_ok=True)
 
     def _check_ownership(self) -> None:
         if self._rival.was_seen:
@@ -254,7 +263,38 @@ def _torch_profile_class() -> Any:
     return profile
 
 
-def _make_profiler(config: CaptureConfig, plan: WindowPlan, activities: list[Any]) -> Any:
+class ExecutionTrace:
+    """Torch's observer of operators and their data flow, which writes a file of its own.
+
+    Args:
+        directory: The window's folder.
+
+    Attributes:
+        path: The file.
+        observer: What torch's profiler starts and stops.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        from torch.profiler import ExecutionTraceObserver
+
+        directory.mkdir(parents=True, exist_ok=True)
+        self.path = directory / "execution_trace.json"
+        self.observer: Any = ExecutionTraceObserver()
+        self.observer.register_callback(str(self.path))
+
+    def close(self) -> None:
+        """Let torch finish the file."""
+        observer, self.observer = self.observer, None
+        if observer is not None:
+            observer.unregister_callback()
+
+
+def _make_profiler(
+    config: CaptureConfig,
+    plan: WindowPlan,
+    activities: list[Any],
+    execution_trace: ExecutionTrace | None,
+) -> Any:
     import torch.profiler
 
     experimental = getattr(torch._C._profiler, "_ExperimentalConfig", None)
@@ -262,12 +302,14 @@ def _make_profiler(config: CaptureConfig, plan: WindowPlan, activities: list[Any
     if plan.with_stack and experimental is not None:
         # Without it torch's own export_stacks, which a handler may call, writes an empty file.
         extra["experimental_config"] = experimental(verbose=True)
-    elif not config.handlers and experimental is not None:
+    elif not config.handlers and config.memory_timeline != "torch" and experimental is not None:
         # Nobody here asks torch for its list of events, and not making it halves the pause.
         try:
             extra["experimental_config"] = experimental(trace_only=True)
         except TypeError:
             log.debug("stepscope: this torch has no trace_only")
+    if execution_trace is not None:
+        extra["execution_trace_observer"] = execution_trace.observer
     return torch.profiler.profile(
         activities=activities,
         record_shapes=config.record_shapes,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from stepscope.analysis.scope import Scope
     from stepscope.report.questions import Question
 
@@ -93,24 +95,18 @@ def _answer(
         result_to_dict,
         result_to_markdown,
     )
-    from stepscope.trace.load import load
 
     traces = _traces(paths)
     documents: list[dict[str, Any]] = []
-    for number, path in enumerate(traces):
-        trace = load(path)
-        result = question.ask(trace, scope)
+    for number, (path, origin_ns, result) in enumerate(_results(question, traces, scope)):
         if output_format == "json":
-            documents.append(
-                {"question": question.name, "path": str(path), **result_to_dict(result)}
-            )
+            documents.append({"question": question.name, "path": path, **result_to_dict(result)})
             continue
         if output_format == "csv":
             if len(traces) > 1 and number == 0:
                 click.echo(f"{len(traces)} traces, one CSV after the other", err=True)
             click.echo(result_to_csv(result, question, table), nl=False)
             continue
-        origin_ns = _first_moment(trace)
         if output_format == "md":
             if len(traces) > 1:
                 click.echo(f"# {path}\n")
@@ -123,13 +119,37 @@ def _answer(
         console = Console(highlight=False, soft_wrap=False)
         if number:
             console.print()
-        console.print(Text(str(path), "dim"))
+        console.print(Text(path, "dim"))
         print_result(result, question, console, origin_ns=origin_ns, rows=rows, table=table)
     if output_format == "json":
         import orjson
 
         document: Any = documents[0] if len(documents) == 1 else documents
         click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
+
+
+def _results(question: Question, traces: list[Any], scope: Scope) -> Iterator[tuple[str, int, Any]]:
+    """Path, first moment and answer: of each trace, or of all ranks' traces together."""
+    from stepscope.trace.load import load
+
+    if not question.over_ranks:
+        for path in traces:
+            trace = load(path)
+            yield str(path), _first_moment(trace), question.ask(trace, scope)
+        return
+    loaded = [load(path) for path in traces]
+    recorded = [_rank_of(trace) for trace in loaded]
+    told = [rank for rank in recorded if rank is not None]
+    # Files that do not tell their rank, or tell one twice, are numbered as they were given.
+    ranks = told if len(set(told)) == len(loaded) else list(range(len(loaded)))
+    result = question.ask_ranks(list(zip(ranks, loaded, strict=True)), scope)
+    yield ", ".join(map(str, traces)), min(map(_first_moment, loaded), default=0), result
+
+
+def _rank_of(trace: Any) -> int | None:
+    about = trace.header.get("distributedInfo")
+    rank = about.get("rank") if isinstance(about, dict) else None
+    return rank if isinstance(rank, int) else None
 
 
 def _traces(paths: tuple[str, ...]) -> list[Any]:

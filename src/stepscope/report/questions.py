@@ -9,7 +9,7 @@ them from there. A field with the metadata {"show": False} is for programs only.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +30,14 @@ class Question:
         home: Module and function, "stepscope.analysis.timeline:timeline".
         titles: Field of the result -> title of its table, in the order in which they are shown.
             Tables that are not named here follow under their field's name.
+        over_ranks: The function takes [(rank, trace), …] instead of one trace.
     """
 
     name: str
     about: str
     home: str
     titles: Mapping[str, str] = field(default_factory=dict)
+    over_ranks: bool = False
 
     def ask(self, trace: Trace, scope: Scope | None = None) -> Any:
         """Answer it.
@@ -43,8 +45,20 @@ class Question:
         Raises:
             UsageError: The scope names steps or devices that the trace does not have.
         """
+        return self._function()(trace, scope)
+
+    def ask_ranks(self, ranks: Sequence[tuple[int, Trace]], scope: Scope | None = None) -> Any:
+        """Answer it from the traces of several ranks.
+
+        Raises:
+            UsageError: There are too few ranks, or the scope does not fit them.
+        """
+        return self._function()(ranks, scope)
+
+    def _function(self) -> Callable[..., Any]:
         module, _, function = self.home.partition(":")
-        return getattr(importlib.import_module(module), function)(trace, scope)
+        found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+        return found
 
 
 QUESTIONS: tuple[Question, ...] = (
@@ -119,6 +133,72 @@ QUESTIONS: tuple[Question, ...] = (
             "steps": "Steps",
             "timeline": "Over time",
         },
+    ),
+    Question(
+        "operators",
+        "what each operator costs: host and device time, its backward, recomputation",
+        "stepscope.analysis.operators:analyse_operators",
+        {"table": "Operators"},
+    ),
+    Question(
+        "operators-by-shape",
+        "the same for every shape and type that an operator was called with",
+        "stepscope.analysis.operators:analyse_operators_by_shape",
+        {"table": "Operators by shape"},
+    ),
+    Question(
+        "modules",
+        "what each module of the model costs: forward, backward, recomputation",
+        "stepscope.analysis.modules:analyse_modules",
+        {"table": "Modules"},
+    ),
+    Question(
+        "call-tree",
+        "who called what: the host's events merged by path, with self times and device time",
+        "stepscope.analysis.call_tree:build_call_tree",
+        {"nodes": "Call tree"},
+    ),
+    Question(
+        "communication",
+        "collectives: size, bandwidth, overlap with computation, exposed time",
+        "stepscope.analysis.communication:analyse_communication",
+        {"devices": "Devices", "sizes": "By kind and size", "collectives": "Collectives"},
+    ),
+    Question(
+        "abnormal-collectives",
+        "collectives far slower than their like, and what memory did meanwhile",
+        "stepscope.analysis.abnormal_collectives:find_abnormal_collectives",
+        {"table": "Abnormal collectives"},
+    ),
+    Question(
+        "stragglers",
+        "which rank the others wait for, from the traces of several ranks",
+        "stepscope.analysis.stragglers:find_stragglers",
+        {"ranks": "Ranks", "sets": "Collectives", "arrivals": "Arrivals"},
+        over_ranks=True,
+    ),
+    Question(
+        "flops",
+        "FLOPs from shapes: achieved speed, roofline, MFU",
+        "stepscope.analysis.flops:analyse_flops",
+        {"steps": "Steps", "operators": "Operators"},
+    ),
+    Question(
+        "critical-path",
+        "what one would have to shorten for the steps to end earlier",
+        "stepscope.analysis.critical_path:critical_path",
+        {
+            "causes": "Causes",
+            "kernels": "GPU work on the path",
+            "steps": "Steps",
+            "segments": "The path",
+        },
+    ),
+    Question(
+        "what-if",
+        "how long the step would take if a cause were gone",
+        "stepscope.analysis.what_if_table:what_if_table",
+        {"causes": "Without a cause"},
     ),
 )
 """In the order in which they are listed."""

@@ -71,10 +71,8 @@ class LineFile:
     _GATHER_NS = 1_000_000_000
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._descriptor: int | None = os.open(
-            path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o644
-        )
+        self._path = path
+        self._descriptor: int | None = _open_for_lines(path)
         self._gathered: list[bytes] = []
         self._gathering = False
         self._slow_writes = 0
@@ -105,6 +103,20 @@ class LineFile:
             self._put(b"".join(lines), len(lines))
         self._last_write_ns = time.monotonic_ns()
 
+    def reopen_if_removed(self) -> bool:
+        """Begin a new file if this one was deleted from its folder; True if so.
+
+        Raises:
+            OSError: The new file cannot be made.
+        """
+        if self._descriptor is None or self._path.exists():
+            return False
+        descriptor = _open_for_lines(self._path)
+        with contextlib.suppress(OSError):
+            os.close(self._descriptor)
+        self._descriptor = descriptor
+        return True
+
     def close(self) -> None:
         """Write what is gathered and close the file; a second call does nothing."""
         self.flush()
@@ -130,3 +142,10 @@ class LineFile:
             self._has_torn_line = written > 0 and data[written - 1 : written] != b"\n"
             if self.problem is None:
                 self.problem = f"{type(error).__name__}: {error}"
+
+
+def _open_for_lines(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(
+        path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o644
+    )

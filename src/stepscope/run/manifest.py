@@ -63,6 +63,7 @@ class ArtifactRecord:
         bytes: Size; 0 where the file could not be made.
         digest: BLAKE2b of 16 bytes in hexadecimal; empty where there is no file.
         problem: Why the file is missing or may not be trusted; empty where all is well.
+        cause: Why it was made, where that is not plain from its kind.
     """
 
     kind: str
@@ -70,6 +71,7 @@ class ArtifactRecord:
     bytes: int = 0
     digest: str = ""
     problem: str = ""
+    cause: str = ""
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,12 @@ class RankManifest:
         clock_monotonic_ns: Monotonic time at the same moment.
         windows: The windows, in order.
         problems: What went wrong.
+        snapshots: Snapshots of the memory allocator.
+        node: Number of the node, from 0, where the launcher tells; None otherwise.
+        coordinates: The rank's place in the device mesh, by dimension ("dp", "tp", …), as the
+            capture's options say.
+        clock_offset_ns: Rank 0's clock less this rank's; None where it was not measured.
+        clock_error_ns: The offset is right to within this much.
         format: Word that marks the file.
         version: Version of this format.
     """
@@ -196,6 +204,11 @@ class RankManifest:
     clock_monotonic_ns: int = 0
     windows: tuple[WindowRecord, ...] = ()
     problems: tuple[ProblemRecord, ...] = ()
+    snapshots: tuple[ArtifactRecord, ...] = ()
+    node: int | None = None
+    coordinates: dict[str, int] = field(default_factory=dict)
+    clock_offset_ns: int | None = None
+    clock_error_ns: int | None = None
     format: str = "stepscope-rank"
     version: int = FORMAT_VERSION
 

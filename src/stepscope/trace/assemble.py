@@ -132,27 +132,25 @@ class Assembler:
     # -- names and lanes -------------------------------------------------------------------
 
     def _name_ids(self, rows: Rows, named: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
-        known = np.array([self._names.get(pair, -1) for pair in rows.names], np.int64)
+        known = _known(self._names, rows.names)
         for index in _first_appearances(rows.name[named], known):
             pair = rows.names[index]
             if pair not in self._names:  # one name may be spelt in two ways
                 self._names[pair] = len(self._names)
                 self._name_category.append(_CODES[category_of(pair[1])])
-            known[index] = self._names[pair]
-        return np.where(known < 0, 0, known).astype(np.uint32)[rows.name]
+        return _known(self._names, rows.names).clip(0).astype(np.uint32)[rows.name]
 
     def _lane_ids(self, rows: Rows, named: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
         lanes, of_row = _with_asynchronous_lanes(rows)
-        known = np.array([self._lanes.get(pair, -1) for pair in lanes], np.int64)
+        known = _known(self._lanes, lanes)
         for index in _first_appearances(of_row[named], known):
-            pid, tid = lanes[index]
-            if (pid, tid) not in self._lanes:
-                self._lanes[pid, tid] = len(self._lanes)
-                device, stream = _lane_number(pid), _lane_number(tid)
+            pair = lanes[index]
+            if pair not in self._lanes:
+                self._lanes[pair] = len(self._lanes)
+                device, stream = map(_lane_number, pair)
                 self._lane_device.append(-1 if device is None or device >= 2**31 else device)
                 self._lane_stream.append(-1 if stream is None else stream)
-            known[index] = self._lanes[pid, tid]
-        return np.where(known < 0, 0, known).astype(np.uint32)[of_row]
+        return _known(self._lanes, lanes).clip(0).astype(np.uint32)[of_row]
 
     # -- stretches -------------------------------------------------------------------------
 
@@ -162,7 +160,8 @@ class Assembler:
         role = _ROLES[rows.phase]
         named = _NAMED[role]
         name_id = self._name_ids(rows, named)
-        lane_id = self._lane_ids(rows, named)
+        # An end must find the lane of its beginning, or none at all.
+        lane_id = self._lane_ids(rows, named | (role == _END))
         has_time = (rows.flags & HAS_TIME) != 0
         self._count(rows, "no_phase", rows.phase == 0)
         self._count(rows, "phase_not_kept", (role == _UNKNOWN) & (rows.phase != 0))
@@ -396,7 +395,7 @@ class Assembler:
                 "name_id": name_id[at],
                 "lane_id": lane_id[at],
                 "time_ns": rows.time_ns[at],
-                "args": rows.args.gather(at),
+                "args": _own_copy(rows.args.gather(at)),
             },
             schema=schema,
         )
@@ -420,7 +419,7 @@ class Assembler:
                 "lane_id": lane_id[at],
                 "time_ns": rows.time_ns[at],
                 "phase": phases,
-                "args": rows.args.gather(at),
+                "args": _own_copy(rows.args.gather(at)),
             },
             schema=FLOWS,
         )
@@ -505,6 +504,22 @@ def _categories(code: npt.NDArray[np.uint8]) -> pl.Series:
     return _CATEGORY_VALUES.gather(code)
 
 
+def _own_copy(texts: pl.Series) -> pl.Series:
+    """The same strings without the block of the file that they stand in.
+
+    Few rows of a block are moments or flows: they must not keep all of it in memory until there
+    are enough of them for a part of the store.
+    """
+    if texts.null_count() == len(texts):
+        return pl.Series(texts.name, [None], pl.String).new_from_index(0, len(texts))
+    return pl.Series(texts.name, texts.to_list(), pl.String)
+
+
+def _known(numbers: dict[Any, int], pairs: Sequence[Any]) -> npt.NDArray[np.int64]:
+    """The numbers of pairs; -1 for those that have none yet."""
+    return np.array([numbers.get(pair, -1) for pair in pairs], np.int64)
+
+
 def _first_appearances(ids: npt.NDArray[np.int32], known: npt.NDArray[np.int64]) -> Sequence[int]:
     """Those of the `ids` that `known` marks as new (-1), in the order of their appearance."""
     if not len(known) or known.min() >= 0:
@@ -519,15 +534,19 @@ def _with_asynchronous_lanes(rows: Rows) -> tuple[list[LanePair], npt.NDArray[np
     at = np.flatnonzero(np.isin(rows.phase, list(_ASYNCHRONOUS)))
     if not len(at):
         return rows.lanes, rows.lane
-    lanes = dict(zip(rows.lanes, range(len(rows.lanes)), strict=True))
+    lanes = list(rows.lanes)
+    added: dict[LanePair, int] = {}
     of_row = rows.lane.copy()
     for index in at.tolist():
         pid, tid = rows.lanes[int(rows.lane[index])]
         category = rows.names[int(rows.name[index])][1]
         number = int(rows.flow_id[index]) if rows.flags[index] & HAS_FLOW else f"tid {tid}"
         key = (pid, f"async {category or ''}:{number}")
-        of_row[index] = lanes.setdefault(key, len(lanes))
-    return list(lanes), of_row
+        if key not in added:
+            added[key] = len(lanes)
+            lanes.append(key)
+        of_row[index] = added[key]
+    return lanes, of_row
 
 
 def _optional_values(rows: Rows, index: int) -> tuple[int, ...]:

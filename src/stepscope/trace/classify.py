@@ -181,13 +181,17 @@ _CALLS: Rules = (
     (r"Graph|Capture", "graph"),
 )
 
-_COLLECTIVE_CALL = r"^(nccl|gloo|mpi|ucc|xccl|hccl|rccl|ccl|c10d|_c10d_functional)(::?|_functional)"
+_COLLECTIVE_CALL = (
+    r"^(nccl|gloo|mpi|ucc|xccl|hccl|rccl|ccl|c10d|_c10d_functional)(::?|_functional)"
+    r"|(?-i:^nccl[A-Z])"
+)
 
 _HOST_BEFORE_COLLECTIVES: Rules = (
     (r"^ProfilerStep(#|\*)", "profiler_step"),
     (
         (
-            r"enumerate\((DataLoader|DataPipe)\)#|DataLoaderIter\.__next__|dataloader\.py\(\d+\): "
+            r"^stepscope\.data_wait$|enumerate\((DataLoader|DataPipe)\)#|DataLoaderIter\.__next__"
+            r"|dataloader\.py\(\d+\): "
             r"(__next__|_next_data|_try_get_data|_get_data)|^#{0,2} ?(load_batch|wait_for_batch)\b"
         ),
         "dataloader",

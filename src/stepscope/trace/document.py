@@ -167,7 +167,8 @@ class _Walk:
     # -- the document ----------------------------------------------------------------------
 
     def walk(self, read_events: ReadEvents, take: Take) -> None:
-        self.grow()
+        while len(self.data) < 3 and self.grow():  # as long as a byte order mark
+            continue
         if self.data.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise UnreadableInputError(f"{self.name}: encoded as UTF-16; re-save it as UTF-8")
         if self.text.startswith("\ufeff"):
@@ -183,6 +184,8 @@ class _Walk:
         elif character == "":
             raise UnreadableInputError(f"{self.name}: empty; the recorder wrote nothing")
         else:
+            while len(self.text) - self.here < 20 and self.grow():
+                continue
             raise UnreadableInputError(
                 f"{self.name}: neither JSON nor any trace format that is known "
                 f"(begins with {self.text[self.here : self.here + 20]!r})"
@@ -287,7 +290,7 @@ class _Walk:
 
     def lost(self, inside_value: bool = False) -> bool:
         """Gets past unreadable header text to the list of events; False where none follows."""
-        if self.final and not inside_value and not self.text[self.here :].strip():
+        if self.final and _ends_early(self.text, self.here):
             self.problem("truncated")
             return False
         self.problem("invalid_header")
@@ -308,6 +311,17 @@ class _Walk:
             self.problem("trailing_data")
         for _ in self.blocks:
             continue
+
+
+def _ends_early(text: str, at: int) -> bool:
+    """Whether the member at `at` cannot be read because the text ends."""
+    if not text.startswith('"', at):
+        return not text[at:].strip()
+    try:
+        _, end = read_lenient(f"{{{text[at:]}", 0, final=False)
+    except LenientError as error:
+        return error.at_end
+    return end < 0
 
 
 def read_document(

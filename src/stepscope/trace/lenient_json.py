@@ -166,9 +166,9 @@ def read_lenient(text: str, at: int, final: bool) -> tuple[Any, int]:
         LenientError: It cannot be read; `at_end` says whether for want of text.
     """
     try:
-        return _Reader(text, quote_after_backslash_closes=False).value(at, _AFTER_MEMBER, 0)
+        # A string that ends in an unescaped backslash looks as if it went on.
+        return _Reader(text, quote_after_backslash_closes=True).value(at, _AFTER_MEMBER, 0)
     except LenientError as error:
         if error.at_end and not final:
             raise
-    # A string that ends in an unescaped backslash looks as if it went on.
-    return _Reader(text, quote_after_backslash_closes=True).value(at, _AFTER_MEMBER, 0)
+    return _Reader(text, quote_after_backslash_closes=False).value(at, _AFTER_MEMBER, 0)

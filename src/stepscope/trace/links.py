@@ -62,13 +62,19 @@ def link_launches(events: pl.DataFrame) -> Launches:
     calls = events.filter(has_correlation & is_call).select(wanted)
     if work.is_empty() or calls.is_empty():
         return Launches(launch, 0)
-    many = calls.filter(pl.col("correlation").is_duplicated())
-    clear = calls.join(many, on="correlation", how="anti") if len(many) else calls
-    found = work.join(clear.select("correlation", call="event"), on="correlation")
-    launch[found["event"].to_numpy()] = found["call"].to_numpy()
-    if many.is_empty():
+    numbers = calls["correlation"].to_numpy()
+    order = np.argsort(numbers, kind="stable")
+    numbers = numbers[order]
+    wanted_numbers = work["correlation"].to_numpy()
+    first = np.searchsorted(numbers, wanted_numbers)
+    is_known = numbers[np.minimum(first, len(numbers) - 1)] == wanted_numbers
+    called = calls["event"].to_numpy()[order]
+    launch[work["event"].to_numpy()[is_known]] = called[first[is_known]]
+    repeated = np.unique(numbers[1:][numbers[1:] == numbers[:-1]])
+    if not len(repeated):
         return Launches(launch, 0)
 
+    many = calls.filter(pl.col("correlation").is_in(pl.Series(repeated).implode()))
     unclear = work.join(many, on="correlation", how="semi")
     same_id = pl.col("external_id") == pl.col("call_external_id")
     began = pl.col("call_start_ns") <= pl.col("start_ns")
@@ -137,18 +143,20 @@ def link_operators(tables: Tables, launch: Int64Array, around: Int64Array) -> In
 
     missing = np.nonzero((is_device | is_call) & (operator < 0))[0]
     if len(missing):
-        by_id = (
-            events.filter(pl.col("category") == Category.CPU_OP.value, pl.col("external_id") > 0)
-            .select("external_id", operator="event")
-            .unique("external_id", keep="first", maintain_order=True)
-        )
         # Files of 2022 repeat the correlation as External id, where it names no operator.
         names_operator = pl.col("external_id").ne_missing(pl.col("correlation"))
-        found = (
-            events.select("event", "external_id", "correlation")[missing]
-            .filter(names_operator, pl.col("external_id") > 0)
-            .join(by_id, on="external_id")
+        asking = events.select("event", "external_id", "correlation")[missing].filter(
+            names_operator, pl.col("external_id") > 0
         )
+        by_id = (
+            events.lazy()
+            .filter(pl.col("category") == Category.CPU_OP.value, pl.col("external_id") > 0)
+            .select("external_id", operator="event")
+            .join(asking.lazy().select("external_id"), on="external_id", how="semi")
+            .unique("external_id", keep="first", maintain_order=True)
+            .collect()
+        )
+        found = asking.join(by_id, on="external_id")
         operator[found["event"].to_numpy()] = found["operator"].to_numpy()
     return operator
 

@@ -15,13 +15,14 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from stepscope.trace.arrow_columns import strings_of
+from stepscope.trace.buffers import Buffers
 from stepscope.trace.document import Ending, Take, byte_offsets, decode
 from stepscope.trace.event_text import Between, Outcome, Stretch, read_stretch
 from stepscope.trace.problems import Problems
@@ -39,6 +40,7 @@ from stepscope.trace.scan_events import (
     FLOW,
     FULL,
     HANDED_OVER,
+    HASH,
     LANES,
     NAMES,
     PLACE,
@@ -46,6 +48,7 @@ from stepscope.trace.scan_events import (
     ROWS,
     STREAM,
     TIME,
+    WORD_FIELDS,
     scan_events,
 )
 
@@ -55,27 +58,44 @@ _CUT = re.compile(
 _CUT_WINDOW = 64 * 1024
 _FIRST_WINDOW = 16 * 1024
 _MOST_AT_ONCE = 512
-_PADDING = bytes(PADDING)
+_ROOM = 256 * 1024  # buffers come in multiples of this
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A stretch of the file: `data[:end]`, which begins at byte `place`."""
+
+    data: npt.NDArray[np.uint8]
+    end: int
+    place: int
+
+    @property
+    def view(self) -> memoryview:
+        """The same bytes, for what wants bytes."""
+        return self.data.data
 
 
 class Scan:
     """One block, what the scanner made of it, and how far it came."""
 
-    def __init__(self, raw: bytes, end: int, place: int, between: Between, scale: int = 1) -> None:
-        rows = end // (64 // min(scale, 8)) + 64
-        self.raw = raw
-        self.end = end
-        self.place = place
+    def __init__(self, piece: _Piece, between: Between, buffers: Buffers, scale: int = 1) -> None:
+        # Room for events of a usual size; powers of two, so that buffers fit again.
+        rows = 1 << (piece.end // (128 // min(scale, 16)) + 64).bit_length()
+        self.piece = piece
+        self.data = piece.data
+        self.raw = piece.view
+        self.end = piece.end
+        self.place = piece.place
         self.between = between
         self.scale = scale
-        self.data = np.frombuffer(raw, np.uint8)
+        self.buffers = buffers
         self.state = np.array([0, between.value, 0, 0, 0], np.int64)
-        self.columns = np.empty((COLUMNS, rows), np.int64)
-        self.views = np.empty((rows, 4), np.uint32)
-        self.phases = np.empty(rows, np.uint8)
-        self.flags = np.empty(rows, np.uint32)
-        self.name = np.empty(rows, np.int32)
-        self.lane = np.empty(rows, np.int32)
+        self.columns = buffers.take((COLUMNS, rows), np.int64)
+        self.views = buffers.take((rows, 2), np.int64)
+        self.phases = buffers.take(rows, np.uint8)
+        self.flags = buffers.take(rows, np.uint32)
+        self.name = buffers.take((1, rows), np.int32)[0]
+        self.lane = buffers.take((rows, 1), np.int32)[:, 0]
         self._names = _table(2**13 * scale)
         self._lanes = _table(2**10 * scale)
         self.status = HANDED_OVER
@@ -83,19 +103,19 @@ class Scan:
     def run(self) -> Scan:
         """Scans from the state on."""
         self.status = scan_events(
-            self.data, self.end, self.state, self.columns, self.views, self.phases, self.flags,
-            self.name, self.lane, *self._names, *self._lanes,
+            self.data.ctypes.data, self.end, self.state, self.columns, self.views, self.phases,
+            self.flags, self.name, self.lane, *self._names, *self._lanes,
         )  # fmt: skip
         return self
 
     def larger(self) -> Scan:
         """The same block from its beginning, with more room."""
-        return Scan(self.raw, self.end, self.place, self.between, self.scale * 4).run()
+        return Scan(self.piece, self.between, self.buffers, self.scale * 4).run()
 
     def rows(self, strings: dict[bytes, str]) -> Rows:
         """What was scanned so far."""
         count = int(self.state[ROWS])
-        columns, views = self.columns[:, :count], self.views[:count]
+        columns, views = self.columns[:, :count], self.views[:count].view(np.uint32)
         return Rows(
             phase=self.phases[:count],
             flags=self.flags[:count],
@@ -120,8 +140,8 @@ class Scan:
         for first, length, second, second_length in self._words(self._names, NAMES):
             category = None
             if second_length >= 0:
-                category = _string(self.raw[second : second + second_length], strings)
-            name = _string(self.raw[first : first + length], strings) if length else ""
+                category = _string(bytes(self.raw[second : second + second_length]), strings)
+            name = _string(bytes(self.raw[first : first + length]), strings) if length else ""
             pairs.append((name, category))
         return pairs
 
@@ -129,28 +149,21 @@ class Scan:
         raw = self.raw
         return [
             (
-                None if length < 0 else raw[first : first + length].decode(),
-                None if second_length < 0 else raw[second : second + second_length].decode(),
+                None if length < 0 else str(raw[first : first + length], "utf-8"),
+                None if second_length < 0 else str(raw[second : second + second_length], "utf-8"),
             )
             for first, length, second, second_length in self._words(self._lanes, LANES)
         ]
 
     def _words(
-        self, table: tuple[npt.NDArray[np.int32], npt.NDArray[np.uint64], npt.NDArray[np.int64]],
-        counter: int,
-    ) -> list[list[int]]:  # fmt: skip
-        found: list[list[int]] = table[2][: int(self.state[counter])].tolist()
+        self, table: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]], counter: int
+    ) -> list[list[int]]:
+        found: list[list[int]] = table[1][: int(self.state[counter]), :HASH].tolist()
         return found
 
 
-def _table(
-    size: int,
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-    return (
-        np.full(size, -1, np.int32),
-        np.empty(size // 2, np.uint64),
-        np.empty((size // 2, 4), np.int64),
-    )
+def _table(size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    return np.full(size, -1, np.int64), np.empty((size // 2, WORD_FIELDS), np.int64)
 
 
 def _string(token: bytes, strings: dict[bytes, str]) -> str:
@@ -220,7 +233,7 @@ def _hand_over(scan: Scan, by_hand: _ByHand, final: bool, most: int) -> bool:
     window = _FIRST_WINDOW * most
     while True:
         whole = at + window >= scan.end
-        text = decode(scan.raw[at : min(at + window, scan.end)])
+        text = decode(bytes(scan.raw[at : min(at + window, scan.end)]))
         stretch = read_stretch(text, 0, between, final and whole, most)
         ended = stretch.outcome is Outcome.END
         if stretch.stop > 0 or ended:
@@ -271,27 +284,39 @@ class _Cutter:
         carry: What was read but stands behind the last cut.
     """
 
-    def __init__(self, data: bytes, place: int, blocks: Iterator[bytes]) -> None:
+    def __init__(self, data: bytes, place: int, blocks: Iterator[bytes], buffers: Buffers) -> None:
         self.carry = data
         self._place = place
         self._blocks = blocks
+        self._buffers = buffers
 
-    def next(self) -> tuple[bytes, int, int] | None:
-        """The next piece: bytes with padding, its end, its place; None at the end of the file."""
+    def next(self) -> _Piece | None:
+        """The next piece; None at the end of the file."""
         block = next(self._blocks, None)
         if block is None:
             last, self.carry = self.carry, b""
-            return (last + _PADDING, len(last), self._place) if last else None
-        joined = b"".join((self.carry, block, _PADDING))
-        size = len(joined) - PADDING
-        cut = _last_cut(joined, size)
-        self.carry = joined[cut:size]
-        place = self._place
+            return _piece([last], self._place, self._buffers) if last else None
+        piece = _piece([self.carry, block], self._place, self._buffers)
+        cut = _last_cut(piece.view, piece.end)
+        self.carry = bytes(piece.view[cut : piece.end])
         self._place += cut
-        return joined, cut, place
+        return replace(piece, end=cut)
 
 
-def _last_cut(joined: bytes, size: int) -> int:
+def _piece(parts: list[bytes], place: int, buffers: Buffers) -> _Piece:
+    """Joins bytes, with the padding that the scanner wants."""
+    size = sum(map(len, parts))
+    room = -(-(size + PADDING) // _ROOM) * _ROOM
+    data = buffers.take(room, np.uint8)
+    at = 0
+    for part in parts:
+        data[at : at + len(part)] = np.frombuffer(part, np.uint8)
+        at += len(part)
+    data[at : at + PADDING] = 0
+    return _Piece(data, size, place)
+
+
+def _last_cut(joined: memoryview, size: int) -> int:
     """Where the last event of a block seems to begin; its end where none does."""
     window = _CUT_WINDOW
     while True:
@@ -309,8 +334,9 @@ def _last_cut(joined: bytes, size: int) -> int:
 class _Reader:
     """Takes scanned blocks in order, and mends where a guess was wrong."""
 
-    def __init__(self, place: int, take: Take) -> None:
+    def __init__(self, place: int, take: Take, buffers: Buffers) -> None:
         self.take = take
+        self.buffers = buffers
         self.place = place  # of what is carried
         self.carry = b""
         self.wanted = 0  # do not try again before so much is at hand
@@ -321,7 +347,7 @@ class _Reader:
     def next(self, scan: Scan) -> None:
         """Takes the next block."""
         if self.carry or scan.between is not self.between:
-            self.carry += scan.raw[: scan.end]
+            self.carry += bytes(scan.raw[: scan.end])
             if len(self.carry) < self.wanted:
                 return
             scan = self._again()
@@ -333,14 +359,14 @@ class _Reader:
             self._accept(self._again(), final=True)
 
     def _again(self) -> Scan:
-        padded = self.carry + _PADDING
-        return Scan(padded, len(self.carry), self.place, self.between).run()
+        piece = _piece([self.carry], self.place, self.buffers)
+        return Scan(piece, self.between, self.buffers).run()
 
     def _accept(self, scan: Scan, final: bool) -> None:
         finished = _finish(scan, final, self.strings)
         if finished.rows is not None and (len(finished.rows) or finished.rows.problems):
             self.take(finished.rows)
-        self.carry = scan.raw[finished.stop : scan.end]
+        self.carry = bytes(scan.raw[finished.stop : scan.end])
         self.place = scan.place + finished.stop
         self.wanted = 0 if finished.stop else 2 * len(self.carry)
         self.between = finished.between
@@ -360,8 +386,9 @@ def read_events_compiled(
         threads: How many scan at once; None: one for each processor, at most 8.
     """
     count = threads or min(os.cpu_count() or 1, 8)
-    reader = _Reader(place, take)
-    cutter = _Cutter(data, place, blocks)
+    buffers = Buffers()
+    reader = _Reader(place, take, buffers)
+    cutter = _Cutter(data, place, blocks, buffers)
     waiting: deque[Future[Scan]] = deque()
     first = True
     with ThreadPoolExecutor(count, thread_name_prefix="stepscope-scan") as pool:
@@ -374,19 +401,17 @@ def read_events_compiled(
                     break
                 between = Between.START if first else Between.AFTER_COMMA
                 first = False
-                waiting.append(pool.submit(_scan, *piece, between))
+                waiting.append(pool.submit(Scan(piece, between, buffers).run))
+                del piece
             if not waiting:
                 break
             scan = waiting.popleft().result()
             if reader.ended:
-                reader.carry += scan.raw[: scan.end]
+                reader.carry += bytes(scan.raw[: scan.end])
             else:
                 reader.next(scan)
+            del scan  # its buffers may be used again
     if reader.ended:
         return Ending(reader.carry + cutter.carry, reader.place, closed=True)
     reader.finish()
     return Ending(reader.carry, reader.place, closed=reader.ended)
-
-
-def _scan(raw: bytes, end: int, place: int, between: Between) -> Scan:
-    return Scan(raw, end, place, between).run()

@@ -7,10 +7,9 @@ loop stops there without asking for the length. A position that is negative mean
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import numpy.typing as npt
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
@@ -20,7 +19,15 @@ from stepscope.trace.compiled import compiled, part
 PADDING = 64
 _WIDTH = 32  # bytes that are looked at in one step
 
-Data = npt.NDArray[np.uint8]
+Data = int
+"""Where a uint8 array begins in memory. An address and no array, because every call that is
+handed an array counts its references up and down, which costs more than most of these calls."""
+
+as_long = cast("Callable[[Any], int]", np.int64)
+"""A number as a signed one: mixing unsigned and signed ones would make floats of both."""
+
+Longs = int
+"""Where an int64 array begins in memory."""
 
 QUOTE, BACKSLASH, COMMA, COLON, MINUS, PERIOD, ZERO, NINE = 34, 92, 44, 58, 45, 46, 48, 57
 OPEN_OBJECT, CLOSE_OBJECT, OPEN_LIST, CLOSE_LIST = 123, 125, 91, 93
@@ -31,8 +38,16 @@ if TYPE_CHECKING:
     byte_at: Callable[[Data, int], int]
     word_at: Callable[[Data, int], np.uint64]
     strings_go_on: Callable[[Data, int], int]
+    long_at: Callable[[Longs, int], int]
+    put_long: Callable[[Longs, int, int], None]
 else:
     _BYTE, _MASK, _LONG = ir.IntType(8), ir.IntType(_WIDTH), ir.IntType(64)
+
+    def _load(builder: Any, arguments: Any, kind: Any) -> Any:
+        """A value of some kind from an address and an offset, aligned or not."""
+        address = builder.add(arguments[0], arguments[1])
+        pointer = builder.inttoptr(address, kind.as_pointer())
+        return builder.load(pointer, align=1, typ=kind)
 
     def _run_length(stops: Any) -> Any:
         """An intrinsic that counts bytes from a position on, up to the first that stops it.
@@ -42,13 +57,9 @@ else:
         """
 
         def count(_: Any, data: Any, at: Any) -> Any:
-            def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-                array = context.make_array(signature.args[0])(context, builder, arguments[0])
-                start = builder.gep(array.data, [arguments[1]])
+            def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
                 vector = ir.VectorType(_BYTE, _WIDTH)
-                some = builder.load(
-                    builder.bitcast(start, vector.as_pointer()), align=1, typ=vector
-                )
+                some = _load(builder, arguments, vector)
 
                 def all_of(value: int) -> Any:
                     return ir.Constant(vector, [value] * _WIDTH)
@@ -73,10 +84,8 @@ else:
     def byte_at(_: Any, data: Any, at: Any) -> Any:
         """The byte at a position, without the check for negative indices."""
 
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            array = context.make_array(signature.args[0])(context, builder, arguments[0])
-            byte = builder.load(builder.gep(array.data, [arguments[1]]))
-            return builder.zext(byte, ir.IntType(64))
+        def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+            return builder.zext(_load(builder, arguments, _BYTE), _LONG)
 
         return types.int64(data, at), generate
 
@@ -84,13 +93,32 @@ else:
     def word_at(_: Any, data: Any, at: Any) -> Any:
         """Eight bytes as one little-endian word, from any position."""
 
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            array = context.make_array(signature.args[0])(context, builder, arguments[0])
-            start = builder.gep(array.data, [arguments[1]])
-            word = builder.bitcast(start, ir.IntType(64).as_pointer())
-            return builder.load(word, align=1, typ=ir.IntType(64))
+        def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+            return _load(builder, arguments, _LONG)
 
         return types.uint64(data, at), generate
+
+    @intrinsic
+    def long_at(_: Any, longs: Any, index: Any) -> Any:
+        """An element of an int64 array."""
+
+        def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+            offset = builder.mul(arguments[1], ir.Constant(_LONG, 8))
+            return _load(builder, (arguments[0], offset), _LONG)
+
+        return types.int64(longs, index), generate
+
+    @intrinsic
+    def put_long(_: Any, longs: Any, index: Any, value: Any) -> Any:
+        """Sets an element of an int64 array."""
+
+        def generate(context: Any, builder: Any, __: Any, arguments: Any) -> Any:
+            offset = builder.mul(arguments[1], ir.Constant(_LONG, 8))
+            pointer = builder.inttoptr(builder.add(arguments[0], offset), _LONG.as_pointer())
+            builder.store(arguments[2], pointer, align=8)
+            return context.get_dummy_value()
+
+        return types.void(longs, index, value), generate
 
 
 @part

@@ -31,8 +31,12 @@ from stepscope.trace.scan_bytes import (
     OPEN_OBJECT,
     QUOTE,
     Data,
+    Longs,
+    as_long,
     byte_at,
     hash_bytes,
+    long_at,
+    put_long,
     same_bytes,
     skip_space,
     string_end,
@@ -46,7 +50,8 @@ PLACE = 8
 COLUMNS = 9
 
 # Columns of the tables of distinct words: where each word's two parts stand in the block.
-FIRST_START, FIRST_LENGTH, SECOND_START, SECOND_LENGTH = range(4)
+FIRST_START, FIRST_LENGTH, SECOND_START, SECOND_LENGTH, HASH = range(5)
+WORD_FIELDS = 5
 
 # Why the scanner stopped.
 USED_UP, ENDED, HANDED_OVER, FULL = range(4)
@@ -112,10 +117,14 @@ def slot_bit(slot: int) -> int:
 
 
 @part
-def scan_arguments(
-    data: Data, at: int, row: int, columns: npt.NDArray[np.int64]
-) -> tuple[int, int]:
+def scan_arguments(data: Data, at: int, columns: Longs, stride: int) -> tuple[int, int]:
     """Reads the arguments whose opening brace is at `at`.
+
+    Args:
+        data: The block.
+        at: Where they begin.
+        columns: The row of the event in the first column.
+        stride: From one column to the next.
 
     Returns:
         The position after them, -1 where they are unusual; and the flags of what was found.
@@ -159,12 +168,14 @@ def scan_arguments(
                 if slot in (CORRELATION, EXTERNAL, _EXTERNAL_NEW_SLOT):
                     if not negative:
                         target = EXTERNAL if is_new else slot
-                        columns[target, row] = np.int64(value)
+                        put_long(columns, target * stride, as_long(value))
                         flags |= bit
                 elif value > np.uint64(0x7FFFFFFFFFFFFFFF):
                     return -1, 0
                 else:
-                    columns[slot, row] = -np.int64(value) if negative else np.int64(value)
+                    put_long(
+                        columns, slot * stride, -as_long(value) if negative else as_long(value)
+                    )
                     flags |= bit
             external_is_new = external_is_new or is_new
         if end < 0:
@@ -187,49 +198,48 @@ def intern(
     first_length: int,
     second: int,
     second_length: int,
-    slots: npt.NDArray[np.int32],
-    hashes: npt.NDArray[np.uint64],
-    words: npt.NDArray[np.int64],
+    slots: Longs,
+    mask: int,
+    words: Longs,
     count: int,
 ) -> int:
     """The number of a pair of words; `count` where it is new. A length of -1 means none."""
-    mask = len(slots) - 1
     value = hash_bytes(data, first, first + max(first_length, 0))
     value ^= hash_bytes(data, second, second + max(second_length, 0)) >> np.uint64(7)
-    slot = np.int64(value >> np.uint64(20)) & mask
+    hashed = as_long(value)
+    slot = as_long(value >> np.uint64(20)) & mask
     while True:
-        number = slots[slot]
+        number = long_at(slots, slot)
+        word = number * WORD_FIELDS
         if number < 0:
-            slots[slot] = count
-            hashes[count] = value
-            words[count, FIRST_START], words[count, FIRST_LENGTH] = first, first_length
-            words[count, SECOND_START], words[count, SECOND_LENGTH] = second, second_length
+            put_long(slots, slot, count)
+            word = count * WORD_FIELDS
+            put_long(words, word + FIRST_START, first)
+            put_long(words, word + FIRST_LENGTH, first_length)
+            put_long(words, word + SECOND_START, second)
+            put_long(words, word + SECOND_LENGTH, second_length)
+            put_long(words, word + HASH, hashed)
             return count
         if (
-            hashes[number] == value
-            and words[number, FIRST_LENGTH] == first_length
-            and words[number, SECOND_LENGTH] == second_length
-            and same_bytes(data, first, words[number, FIRST_START], first_length)
-            and same_bytes(data, second, words[number, SECOND_START], second_length)
+            long_at(words, word + HASH) == hashed
+            and long_at(words, word + FIRST_LENGTH) == first_length
+            and long_at(words, word + SECOND_LENGTH) == second_length
+            and same_bytes(data, first, long_at(words, word + FIRST_START), first_length)
+            and same_bytes(data, second, long_at(words, word + SECOND_START), second_length)
         ):
-            return np.int64(number)  # type: ignore[return-value]
+            return number
         slot = (slot + 1) & mask
 
 
 @part
-def write_view(data: Data, start: int, end: int, views: npt.NDArray[np.uint32], row: int) -> None:
-    """Describes a stretch of the block in the layout of an Arrow string view."""
-    length = end - start
-    views[row, 0] = length
-    if length <= _INLINE_BYTES:
-        views[row, 1] = views[row, 2] = views[row, 3] = 0
-        for offset in range(length):
-            shifted = byte_at(data, start + offset) << (8 * (offset % 4))
-            views[row, 1 + offset // 4] |= np.uint32(shifted)
-        return
-    views[row, 1] = np.uint32(word_at(data, start) & _FOUR)
-    views[row, 2] = 0
-    views[row, 3] = start
+def short_view(data: Data, start: int, end: int) -> tuple[int, int]:
+    """The last 96 bits of an Arrow string view of at most twelve bytes, as 32 and 64 bits."""
+    low = high = 0
+    for offset in range(min(end - start, 4)):
+        low |= byte_at(data, start + offset) << (8 * offset)
+    for offset in range(4, end - start):
+        high |= byte_at(data, start + offset) << (8 * (offset - 4))
+    return low, high
 
 
 @part
@@ -251,22 +261,20 @@ def scan_events(
     end: int,
     state: npt.NDArray[np.int64],
     columns: npt.NDArray[np.int64],
-    views: npt.NDArray[np.uint32],
+    views: npt.NDArray[np.int64],
     phases: npt.NDArray[np.uint8],
     flag_column: npt.NDArray[np.uint32],
     name_column: npt.NDArray[np.int32],
     lane_column: npt.NDArray[np.int32],
-    name_slots: npt.NDArray[np.int32],
-    name_hashes: npt.NDArray[np.uint64],
+    name_slots: npt.NDArray[np.int64],
     name_words: npt.NDArray[np.int64],
-    lane_slots: npt.NDArray[np.int32],
-    lane_hashes: npt.NDArray[np.uint64],
+    lane_slots: npt.NDArray[np.int64],
     lane_words: npt.NDArray[np.int64],
 ) -> int:
     """Scans events until the block ends, the list ends, or something unusual comes.
 
     Args:
-        data: The block, with its padding.
+        data: Where the block, with its padding, begins in memory.
         end: Where the block ends.
         state: Where to begin, and the counts so far; updated.
         columns: One row per int64 column; `PLACE` counts from the start of the block.
@@ -276,10 +284,8 @@ def scan_events(
         name_column: Number of each event's pair of name and category.
         lane_column: Number of each event's pair of pid and tid.
         name_slots: Hash table of the pairs; its length is a power of two.
-        name_hashes: Hash of each pair.
         name_words: Where each pair stands, strings with their quotes.
         lane_slots: As `name_slots`, of lanes.
-        lane_hashes: As `name_hashes`, of lanes.
         lane_words: As `name_words`, of lanes, without quotes.
 
     Returns:
@@ -289,6 +295,10 @@ def scan_events(
     names, lanes = state[NAMES], state[LANES]
     most_rows = columns.shape[1]
     most_names, most_lanes = len(name_slots) // 2, len(lane_slots) // 2
+    name_table, name_mask = as_long(name_slots.ctypes.data), len(name_slots) - 1
+    lane_table, lane_mask = as_long(lane_slots.ctypes.data), len(lane_slots) - 1
+    name_list, lane_list = as_long(name_words.ctypes.data), as_long(lane_words.ctypes.data)
+    first_column = as_long(columns.ctypes.data)
     status = HANDED_OVER
     while True:
         at = skip_space(data, at)
@@ -363,7 +373,7 @@ def scan_events(
                     here = -1
                     break
                 args_start = here
-                here, found = scan_arguments(data, here, row, columns)
+                here, found = scan_arguments(data, here, first_column + 8 * row, most_rows)
                 args_end = here
                 flags = (flags & ~_ARGUMENT_BITS) | found
             elif word3 == _ID:
@@ -373,7 +383,7 @@ def scan_events(
                 if character == MINUS or not fits:
                     here = -1
                     break
-                columns[FLOW, row] = np.int64(number)
+                columns[FLOW, row] = as_long(number)
                 flags |= HAS_FLOW
             else:  # a string
                 if character != QUOTE:
@@ -408,20 +418,26 @@ def scan_events(
 
         word_number = intern(
             data, name_start, name_length, category_start, category_length,
-            name_slots, name_hashes, name_words, names,
+            name_table, name_mask, name_list, names,
         )  # fmt: skip
         names += word_number == names
         name_column[row] = word_number
         word_number = intern(
             data, pid_start, pid_length, tid_start, tid_length,
-            lane_slots, lane_hashes, lane_words, lanes,
+            lane_table, lane_mask, lane_list, lanes,
         )  # fmt: skip
         lanes += word_number == lanes
         lane_column[row] = word_number
         phases[row] = phase
         flag_column[row] = flags
         columns[PLACE, row] = at
-        write_view(data, args_start, args_end, views, row)
+        length = args_end - args_start
+        if length <= _INLINE_BYTES:
+            low, high = short_view(data, args_start, args_end)
+        else:
+            low, high = as_long(word_at(data, args_start) & _FOUR), args_start << 32
+        views[row, 0] = length | (low << 32)
+        views[row, 1] = high
         row += 1
         at = here
         between = _AFTER_EVENT

@@ -18,6 +18,7 @@ from stepscope.trace.scan_bytes import (
     QUOTE,
     ZERO,
     Data,
+    as_long,
     byte_at,
     digits_end,
     skip_space,
@@ -136,7 +137,7 @@ def magnitude(data: Data, at: int, end: int) -> tuple[np.uint64, bool]:
 @compiled
 def thousandths(data: Data, at: int, places: int) -> int:
     """Decimals rounded to three, half to even; 1000 where they round up to one."""
-    value = np.int64(up_to_eight_digits(data, at, min(places, 3)))
+    value = as_long(up_to_eight_digits(data, at, min(places, 3)))
     for _ in range(places, 3):
         value *= 10
     if places > 3:
@@ -146,7 +147,7 @@ def thousandths(data: Data, at: int, places: int) -> int:
             beyond = beyond or byte_at(data, position) != ZERO
         if fourth > 5 or (fourth == 5 and (beyond or value % 2 == 1)):
             value += 1
-    return value  # type: ignore[return-value]
+    return value
 
 
 @part
@@ -160,7 +161,7 @@ def nanoseconds_at(data: Data, at: int) -> tuple[int, int]:
     digits = at - start
     if digits == 0 or digits > 16 or (digits > 1 and byte_at(data, start) == ZERO):
         return 0, -1
-    whole = np.int64(up_to_sixteen_digits(data, start, digits))
+    whole = as_long(up_to_sixteen_digits(data, start, digits))
     if whole > _LARGEST_WHOLE:
         return 0, -1
     value = whole * 1000
@@ -170,7 +171,7 @@ def nanoseconds_at(data: Data, at: int) -> tuple[int, int]:
         at = digits_end(data, start)
         places = at - start
         if places == 3:
-            value += np.int64(up_to_eight_digits(data, start, 3))
+            value += as_long(up_to_eight_digits(data, start, 3))
         elif places == 0 or places > 30:
             return 0, -1
         else:
@@ -178,7 +179,7 @@ def nanoseconds_at(data: Data, at: int) -> tuple[int, int]:
         after = byte_at(data, at)
     if (after | 32) == 101:
         return 0, -1
-    return (-value if negative else value), at  # type: ignore[return-value]
+    return (-value if negative else value), at
 
 
 @part

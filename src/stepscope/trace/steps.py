@@ -90,22 +90,21 @@ def _marks(tables: Tables) -> pl.DataFrame:
 
 def _has_work(tables: Tables, steps: pl.DataFrame) -> npt.NDArray[np.bool_]:
     """For each step whether an operator, a call or a Python function begins in it."""
-    is_work = pl.col("category").is_in([c.value for c in _WORK_ON_HOST])
-    is_mark = pl.col("event").is_in(steps["event"].implode())
+    steps_by_name = tables.names.filter(pl.col("group") == "profiler_step")["name_id"]
     starts = (
-        tables.events.filter(is_work & ~is_mark)
-        .join(
-            tables.names.filter(pl.col("group") == "profiler_step").select("name_id"),
-            on="name_id",
-            how="anti",
-        )["start_ns"]
-        .sort()
+        tables.events.lazy()
+        .filter(
+            pl.col("category").is_in([c.value for c in _WORK_ON_HOST]),
+            ~pl.col("event").is_in(steps["event"].implode()),
+            ~pl.col("name_id").is_in(steps_by_name.implode()),
+        )
+        .select("start_ns")
+        .collect()
+        .to_series()
         .to_numpy()
     )
-    begun = np.searchsorted(starts, steps["end_ns"].to_numpy()) - np.searchsorted(
-        starts, steps["start_ns"].to_numpy()
-    )
-    found: npt.NDArray[np.bool_] = begun > 0
+    index = step_at(steps, starts)
+    found: npt.NDArray[np.bool_] = np.bincount(index + 1, minlength=len(steps) + 1)[1:] > 0
     return found
 
 

@@ -45,11 +45,11 @@ _ABANDONED_SECONDS = 24 * 3600
 
 # Tables that grow with the file, their columns, and how many rows one part holds.
 _GROWING: dict[str, tuple[dict[str, Any], int]] = {
-    "events": (EVENTS, 1_000_000),
-    "args": (ARGS, 200_000),
+    "events": (EVENTS, 500_000),
+    "args": (ARGS, 100_000),
     "instants": (INSTANTS, 200_000),
     "counters": (COUNTERS, 200_000),
-    "flows": (FLOWS, 1_000_000),
+    "flows": (FLOWS, 500_000),
 }
 _SMALL = ("names", "lanes", "metadata", "problems")
 
@@ -124,6 +124,8 @@ def read_manifest(store: Path) -> dict[str, Any]:
 
 def open_store(store: Path, path: Path) -> Trace:
     """Opens a store: nothing but its small tables is read before it is asked for."""
+    with contextlib.suppress(OSError):  # marks it as used; a store may be read-only
+        os.utime(store)
 
     def table(name: str) -> pl.LazyFrame:
         parts = sorted((store / name).glob("*.parquet"))
@@ -294,7 +296,7 @@ class StoreInfo:
     source: str
     size_bytes: int
     used: float
-    """Unix time of its last change."""
+    """Unix time when it was last opened."""
     is_complete: bool
 
 

@@ -1,0 +1,251 @@
+"""How long each question of `stepscope show` takes on a trace of about nine million events.
+
+    python benchmarks/questions.py TRACE [--events 9000000] [--hta] [--hta-events 500000]
+
+The trace is made large in memory: copies of a real one, one after the other, each with step
+numbers, correlations and identifiers of its own. Loading is timed elsewhere; what is derived once
+for all questions (links, nesting, steps) is timed as a line of its own.
+
+With `--hta` the same is asked of Holistic Trace Analysis, where it is installed, on one file of
+the size of `--hta-events`, which is written for both; ratios compare the questions that both
+answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import gzip
+import json
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+
+from stepscope.report.questions import QUESTIONS
+from stepscope.trace.classify import classify_names
+from stepscope.trace.load import load
+from stepscope.trace.model import Trace
+from stepscope.trace.schema import CATEGORY, EVENTS
+from stepscope.trace.tables import Tables
+
+STEP = r"^ProfilerStep\s*#(\d+)$"
+
+
+def replicate(tables: Tables, events: int) -> Tables:
+    """Copies of a trace, one after the other, until there are so many events."""
+    copies = max(1, -(-events // len(tables.events)))
+    first = int(tables.events["start_ns"].min())
+    last = int((tables.events["start_ns"] + tables.events["dur_ns"]).max())
+    span = last - first + 1_000_000
+    numbers = tables.names.select(
+        "name_id", step=pl.col("name").str.extract(STEP).cast(pl.Int64)
+    ).drop_nulls()
+    steps = int(numbers["step"].max() or 0) - int(numbers["step"].min() or 0) + 1
+    identifiers = 1 + int(
+        max(tables.events["correlation"].max() or 0, tables.events["external_id"].max() or 0)
+    )
+    new_names, parts, args, instants, flows = [tables.names], [], [], [], []
+    known = len(tables.names)
+    for copy in range(copies):
+        rename = numbers.with_columns(
+            new_id=pl.int_range(known, known + len(numbers)).cast(pl.UInt32)
+        )
+        known += len(numbers)
+        new_names.append(
+            tables.names.join(rename, on="name_id")
+            .with_columns(
+                name_id=pl.col("new_id"),
+                name="ProfilerStep#" + (pl.col("step") + copy * steps).cast(pl.String),
+            )
+            .select(tables.names.columns)
+        )
+        parts.append(
+            tables.events.join(
+                rename.select("name_id", "new_id"), on="name_id", how="left", maintain_order="left"
+            )
+            .with_columns(
+                name_id=pl.coalesce("new_id", "name_id"),
+                event=pl.col("event") + copy * len(tables.events),
+                start_ns=pl.col("start_ns") + copy * span,
+                correlation=pl.col("correlation") + copy * identifiers,
+                external_id=pl.col("external_id") + copy * identifiers,
+            )
+            .select(pl.col(name).cast(dtype) for name, dtype in EVENTS.items())
+        )
+        # Texts are shared by all copies.
+        args.append(tables.args.with_columns(event=pl.col("event") + copy * len(tables.events)))
+        instants.append(tables.instants.with_columns(time_ns=pl.col("time_ns") + copy * span))
+        flows.append(tables.flows.with_columns(time_ns=pl.col("time_ns") + copy * span))
+    names = pl.concat(new_names).with_columns(pl.col("category").cast(CATEGORY))
+    return Tables(
+        events=pl.concat(parts),
+        args=pl.concat(args, rechunk=False),
+        names=classify_names(names).select(tables.names.columns),
+        lanes=tables.lanes,
+        instants=pl.concat(instants, rechunk=False),
+        counters=tables.counters,
+        flows=pl.concat(flows),
+        metadata=tables.metadata,
+        problems=tables.problems,
+    )
+
+
+def timed(action: Callable[[], object]) -> float:
+    gc.collect()
+    start, worked = time.perf_counter(), time.process_time()
+    action()
+    taken = time.perf_counter() - start
+    # On a machine that others use too, the processors' time says what the wall clock hides.
+    print(
+        f"    {taken:6.2f} s on the wall, {time.process_time() - worked:6.2f} s of processors",
+        end="",
+        flush=True,
+    )
+    return taken
+
+
+def rss_gib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
+
+
+def ours(trace: Trace) -> dict[str, float]:
+    """Seconds of each question."""
+    found = {"(derived once)": timed(lambda: (trace.derived, trace.steps))}
+    print("  derived once")
+    for question in QUESTIONS:
+        if question.over_ranks:
+            continue
+        # Answers are kept with their trace: each question gets one that remembers nothing.
+        trace.__dict__.pop("_remembered", None)
+        found[question.name] = timed(lambda question=question: question.ask(trace))
+        print(f"  {question.name}", flush=True)
+    return found
+
+
+def write_copies(path: Path, source: Path, events: int) -> None:
+    """A file of about so many events: the source's events, one copy after the other."""
+    opener = gzip.open if source.suffix == ".gz" else open
+    with opener(source, "rb") as file:
+        document = json.load(file)
+    original = [e for e in document["traceEvents"] if "ts" in e]
+    start = min(float(e["ts"]) for e in original)
+    span = max(float(e["ts"]) + float(e.get("dur", 0)) for e in original) - start + 1000
+    durations = sum(e.get("ph") == "X" for e in original)
+    largest = max(int(e.get("args", {}).get("correlation", 0)) for e in original) + 1
+    copies = []
+    for copy in range(max(1, -(-events // durations))):
+        for event in original:
+            new = {**event, "ts": event["ts"] + copy * span}
+            args = event.get("args")
+            if isinstance(args, dict) and copy:
+                new["args"] = {
+                    key: value + copy * largest if key in ("correlation", "External id") else value
+                    for key, value in args.items()
+                }
+            if "id" in new and isinstance(new["id"], int):
+                new["id"] += copy * largest
+            if event["name"].startswith("ProfilerStep#"):
+                number = int(event["name"].partition("#")[2])
+                new["name"] = f"ProfilerStep#{number + copy * 1000}"
+            copies.append(new)
+    others = [e for e in document["traceEvents"] if "ts" not in e]
+    path.write_text(json.dumps({**document, "traceEvents": others + copies}))
+
+
+def hta(path: Path) -> dict[str, float]:
+    """Seconds of the same questions in Holistic Trace Analysis."""
+    from hta.trace_analysis import TraceAnalysis  # type: ignore[import-not-found]
+
+    analysis = None
+
+    def read() -> None:
+        nonlocal analysis
+        rank = json.loads(path.read_text()).get("distributedInfo", {}).get("rank", 0)
+        analysis = TraceAnalysis(trace_files={rank: str(path)}, trace_dir="")
+
+    found = {"(load)": timed(read)}
+    asked = {
+        "timeline": lambda: analysis.get_temporal_breakdown(visualize=False),
+        "idle": lambda: analysis.get_idle_time_breakdown(visualize=False),
+        "kernels": lambda: analysis.get_gpu_kernel_breakdown(visualize=False),
+        "launches": lambda: analysis.get_cuda_kernel_launch_stats(visualize=False),
+        "launches: queues": analysis.get_queue_length_summary,
+        "timeline: overlap": lambda: analysis.get_comm_comp_overlap(visualize=False),
+    }
+    for name, action in asked.items():
+        taken = timed_if_it_works(name, action)
+        if taken is not None:
+            found[name] = taken
+    return found
+
+
+def timed_if_it_works(name: str, action: Callable[[], object]) -> float | None:
+    """The peer's failures are its own: the rest is still measured."""
+    try:
+        return timed(action)
+    except Exception as error:  # noqa: BLE001
+        print(f"  HTA fails at {name}: {type(error).__name__}: {error}")
+        return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("trace", type=Path)
+    parser.add_argument("--events", type=int, default=9_000_000)
+    parser.add_argument("--hta", action="store_true")
+    parser.add_argument("--hta-events", type=int, default=500_000)
+    options = parser.parse_args()
+
+    source = load(options.trace)
+    large = Trace.from_tables(replicate(source.tables(), options.events), str(options.trace))
+    count = large.events.select(pl.len()).collect().item()
+    print(f"{count:,} events, peak memory so far {rss_gib():.1f} GiB", flush=True)
+    seconds = ours(large)
+    total = sum(taken for name, taken in seconds.items() if not name.startswith("("))
+    print(
+        f"derived once {seconds['(derived once)']:.2f} s; all questions {total:.2f} s;"
+        f" peak memory {rss_gib():.1f} GiB"
+    )
+    if not options.hta:
+        return
+    del large
+    gc.collect()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        write_copies(path, options.trace, options.hta_events)
+        print(f"one file of {path.stat().st_size / 1e6:.0f} MB for both:")
+        mine: Trace | None = None
+
+        def read() -> None:
+            nonlocal mine
+            mine = load(path)
+            mine.derived  # noqa: B018 - part of opening
+
+        loading = timed(read)
+        assert mine is not None
+        here = ours(mine)
+        there = hta(path)
+        print(f"{'':<20}{'ours':>10}{'HTA':>10}{'ratio':>8}")
+        print(
+            f"{'load':<20}{loading:>9.2f}s{there['(load)']:>9.2f}s"
+            f"{there['(load)'] / loading:>7.1f}x"
+        )
+        names = [name for name in here if name in there]
+        for name in names:
+            their = sum(taken for key, taken in there.items() if key.partition(":")[0] == name)
+            print(f"{name:<20}{here[name]:>9.2f}s{their:>9.2f}s{their / here[name]:>7.1f}x")
+        all_theirs = sum(taken for key, taken in there.items() if not key.startswith("("))
+        all_ours = sum(here[name] for name in names)
+        print(
+            f"{'all of these':<20}{all_ours:>9.2f}s{all_theirs:>9.2f}s"
+            f"{all_theirs / all_ours:>7.1f}x"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

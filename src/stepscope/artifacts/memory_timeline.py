@@ -1,0 +1,201 @@
+"""Memory over time, from the trace's own memory events, by the phase that allocated it.
+
+The bytes live at a moment are split by where they were allocated: inside which annotation of the
+loop, in the backward pass (autograd's calls), in operators outside both, or before the window
+began (also what was freed without having been seen allocated). The parts add up to the total
+that the allocator reported.
+"""
+
+from __future__ import annotations
+
+import bisect
+import html
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from stepscope.artifacts.calls import (
+    ANNOTATION,
+    OPERATOR,
+    Call,
+    MemoryChange,
+    WindowCalls,
+    nested,
+)
+
+BEFORE = "before the window"
+BACKWARD = "backward"
+OPERATORS = "operators"
+_MOST_POINTS = 2000
+_MOST_PARTS = 8
+_REST = "other phases"
+_COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#9c755f", "#edc948", "#76b7b2", "#bab0ac")
+
+
+@dataclass(frozen=True)
+class MemoryTimeline:
+    """Memory of one device over the window.
+
+    Attributes:
+        device: "cpu", or "gpu 0" and so on.
+        time_ns: Moments, from the first memory event on.
+        allocated_bytes: Total at each moment: the greatest of the moments it stands for.
+        reserved_bytes: What the allocator held at the same moment; zeros where it does not say.
+        parts: The total by where it was allocated; they add up to `allocated_bytes`.
+        changes: How many events there were; more than moments if they were thinned out.
+    """
+
+    device: str
+    time_ns: list[int]
+    allocated_bytes: list[int]
+    reserved_bytes: list[int]
+    parts: dict[str, list[int]]
+    changes: int
+
+
+def memory_timelines(window: WindowCalls) -> list[MemoryTimeline]:
+    """One timeline for each device that has memory events."""
+    by_device: dict[str, list[MemoryChange]] = defaultdict(list)
+    for change in window.memory:
+        by_device["cpu" if change.is_cpu else f"gpu {change.device}"].append(change)
+    places = _Places(window)
+    return [
+        _timeline(device, sorted(changes, key=lambda change: change.time_ns), places)
+        for device, changes in sorted(by_device.items())
+    ]
+
+
+def write_json(timelines: list[MemoryTimeline], path: Path) -> None:
+    """Write the timelines for programs to read."""
+    path.write_bytes(orjson.dumps({"format": "stepscope-memory-timeline", "devices": timelines}))
+
+
+def write_html(
+    timelines: list[MemoryTimeline], steps: dict[str, tuple[int, int]], path: Path
+) -> None:
+    """Write the timelines as one page that needs nothing else."""
+    charts = "\n".join(_chart(timeline, steps) for timeline in timelines)
+    path.write_text(
+        "<!doctype html><html lang=en><meta charset=utf-8><title>Memory over time</title>"
+        "<style>body{font:14px system-ui,sans-serif;margin:2em;max-width:1100px}"
+        "svg{width:100%;height:320px;background:#fafafa;border:1px solid #ddd}"
+        ".key span{display:inline-block;margin-right:1.2em}"
+        ".key i{display:inline-block;width:.9em;height:.9em;margin-right:.4em}</style>"
+        f"<h1>Memory over time</h1>\n{charts}</html>\n",
+        encoding="utf-8",
+        errors="replace",
+    )
+
+
+class _Places:
+    """Finds the phase that a moment of a thread lies in."""
+
+    def __init__(self, window: WindowCalls) -> None:
+        self._calls: dict[object, list[Call]] = {}
+        self._starts: dict[object, list[int]] = {}
+        for thread, calls in window.threads.items():
+            chosen = list(nested(calls, OPERATOR, ANNOTATION))
+            self._calls[thread] = chosen
+            self._starts[thread] = [call.start_ns for call in chosen]
+
+    def phase(self, thread: object, time_ns: int) -> str:
+        calls = self._calls.get(thread)
+        if not calls:
+            return OPERATORS
+        position = bisect.bisect_right(self._starts[thread], time_ns) - 1
+        call: Call | None = calls[position] if position >= 0 else None
+        while call is not None and call.start_ns + call.dur_ns < time_ns:
+            call = call.parent
+        found = OPERATORS
+        while call is not None:
+            if call.kind == ANNOTATION and not call.name.startswith("ProfilerStep#"):
+                found = call.name
+            elif call.name.startswith("autograd::engine::"):
+                return BACKWARD
+            call = call.parent
+        return found
+
+
+def _timeline(device: str, changes: list[MemoryChange], places: _Places) -> MemoryTimeline:
+    first = changes[0]
+    live: dict[int, tuple[str, int]] = {}
+    sums: dict[str, int] = defaultdict(int)
+    sums[BEFORE] = max(0, first.allocated_bytes - first.bytes)
+    rows: list[tuple[int, int, int, dict[str, int]]] = []
+    bucket = max(1, -(-len(changes) // _MOST_POINTS))
+    best: tuple[int, int, int, dict[str, int]] | None = None
+    for number, change in enumerate(changes, start=1):
+        if change.bytes >= 0:
+            phase = places.phase(change.thread, change.time_ns)
+            live[change.address] = (phase, change.bytes)
+            sums[phase] += change.bytes
+        else:
+            phase, size = live.pop(change.address, (BEFORE, -change.bytes))
+            sums[phase] -= size
+        total = sum(sums.values())
+        # The peak of a bucket stands for it, so that thinning out loses no peak.
+        if best is None or total > best[1]:
+            best = (change.time_ns, total, change.reserved_bytes, dict(sums))
+        if number % bucket == 0 or number == len(changes):
+            rows.append(best)
+            best = None
+    names = sorted(
+        sums, key=lambda name: (name != BEFORE, -max(row[3].get(name, 0) for row in rows))
+    )
+    shown = names[:_MOST_PARTS]
+    parts = {name: [row[3].get(name, 0) for row in rows] for name in shown}
+    if len(names) > len(shown):
+        parts[_REST] = [sum(row[3].get(name, 0) for name in names[_MOST_PARTS:]) for row in rows]
+    return MemoryTimeline(
+        device,
+        [row[0] for row in rows],
+        [row[1] for row in rows],
+        [row[2] for row in rows],
+        parts,
+        len(changes),
+    )
+
+
+def _chart(timeline: MemoryTimeline, steps: dict[str, tuple[int, int]]) -> str:
+    begin, end = timeline.time_ns[0], max(timeline.time_ns[-1], timeline.time_ns[0] + 1)
+    top = max(1, *timeline.allocated_bytes)
+
+    def x(time_ns: int) -> str:
+        return f"{1000 * (time_ns - begin) / (end - begin):.2f}"
+
+    base = [0] * len(timeline.time_ns)
+    shapes, key = [], []
+    for number, (name, values) in enumerate(timeline.parts.items()):
+        colour = _COLOURS[number % len(_COLOURS)]
+        upper = [low + max(0, value) for low, value in zip(base, values, strict=True)]
+        outline = [
+            f"{x(t)},{300 - 300 * v / top:.2f}"
+            for t, v in zip(timeline.time_ns, upper, strict=True)
+        ]
+        outline += [
+            f"{x(t)},{300 - 300 * v / top:.2f}"
+            for t, v in zip(reversed(timeline.time_ns), reversed(base), strict=True)
+        ]
+        label = html.escape(name)
+        shapes.append(
+            f'<polygon fill="{colour}" points="{" ".join(outline)}">'
+            f"<title>{label}: at most {max(values) / 1e6:.1f} MB</title></polygon>"
+        )
+        key.append(f'<span><i style="background:{colour}"></i>{label}</span>')
+        base = upper
+    marks = [
+        f'<line x1="{x(start)}" x2="{x(start)}" y1="0" y2="300" stroke="#333" stroke-dasharray="4">'
+        f"<title>{html.escape(name)}</title></line>"
+        for name, (start, _) in steps.items()
+        if begin <= start <= end
+    ]
+    peak = max(timeline.allocated_bytes) / 1e6
+    return (
+        f"<h2>{html.escape(timeline.device)}: peak {peak:.1f} MB</h2>"
+        f'<svg viewBox="0 0 1000 300" preserveAspectRatio="none">{"".join(shapes)}'
+        f'{"".join(marks)}</svg><p class="key">{"".join(key)}</p>'
+        f"<p>{(end - begin) / 1e6:.1f} ms from left to right, {timeline.changes} changes; dashed "
+        "lines are the beginnings of steps.</p>"
+    )

@@ -1,0 +1,75 @@
+"""The process group's key-value store, used with care: short calls, no waiting, no errors."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+log = logging.getLogger("stepscope")
+
+
+class SharedStore:
+    """What all ranks of a job can read and write, where a process group is up.
+
+    The first failure ends its use: a store that is gone must not cost every later step a timeout.
+
+    Args:
+        store: torch's store.
+        prefix: Put before every key, so that runs do not meet.
+        is_own: Whether the connection is used by nobody else, so that a call may wait.
+    """
+
+    def __init__(self, store: Any, prefix: str, *, is_own: bool = False) -> None:
+        self.store = store
+        self.prefix = prefix
+        self.is_own = is_own
+        self.is_usable = True
+
+    @classmethod
+    def connect(cls, run_name: str, *, own_connection: bool) -> SharedStore | None:
+        """The default process group's store; None where there is no group.
+
+        Args:
+            run_name: Name of the run.
+            own_connection: Whether to open a connection of its own, for use in another thread.
+        """
+        from torch import distributed
+
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return None
+        try:
+            store: Any = distributed.distributed_c10d._get_default_store()
+            is_own = own_connection and hasattr(store, "clone")
+            return cls(store.clone() if is_own else store, f"stepscope/{run_name}/", is_own=is_own)
+        except Exception as error:  # noqa: BLE001 - a store can fail in many ways
+            log.debug("stepscope: no store: %s", error)
+            return None
+
+    def put(self, key: str, value: bytes) -> bool:
+        """Set a key; False if the store failed."""
+        return self._try(lambda: self.store.set(self.prefix + key, value)) is not False
+
+    def get(self, key: str) -> bytes | None:
+        """The value of a key, or None if it is not set (or the store failed)."""
+
+        def read() -> bytes | None:
+            name = self.prefix + key
+            return bytes(self.store.get(name)) if self.store.check([name]) else None
+
+        value = self._try(read)
+        return value if isinstance(value, bytes) else None
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a counter and return it; 0 reads it. -1 if the store failed."""
+        value = self._try(lambda: int(self.store.add(self.prefix + key, amount)))
+        return value if isinstance(value, int) and not isinstance(value, bool) else -1
+
+    def _try(self, call: Any) -> Any:
+        if not self.is_usable:
+            return False
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001 - a store can fail in many ways
+            self.is_usable = False
+            log.warning("stepscope: the process group's store is gone: %s", error)
+            return False

@@ -1,0 +1,104 @@
+"""Signals: the end that a scheduler announces, and a window on demand."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+log = logging.getLogger("stepscope")
+
+
+class TerminationSignalError(BaseException):
+    """Stands for SIGTERM where an exception tells why the loop ended. It is never raised."""
+
+
+class SignalWatch:
+    """Takes part in two signals while a capture runs, and leaves them as they were afterwards.
+
+    SIGTERM: what was recorded is saved first; then whatever would have happened happens. A
+    signal that the training ignores stays ignored. SIGUSR2 (which otherwise ends a process) asks
+    for a window, unless the training uses it itself.
+
+    Args:
+        terminate: Called on SIGTERM; its argument says whether the process will end now. It
+            answers whether it could do its work; if not, `resume` must be called soon.
+        trigger: Called on SIGUSR2; None leaves that signal alone.
+    """
+
+    def __init__(
+        self, terminate: Callable[[bool], bool] | None, trigger: Callable[[], None] | None
+    ) -> None:
+        self._terminate = terminate
+        self._trigger = trigger
+        self._process_id = os.getpid()
+        self._previous: dict[int, Any] = {}
+        self._is_postponed = False
+
+    def install(self) -> None:
+        """Begin to take part. Outside the main thread Python allows no handlers: then nothing."""
+        if threading.current_thread() is not threading.main_thread():
+            log.debug("stepscope: not in the main thread, so signals are left alone")
+            return
+        if self._terminate is not None:
+            current = signal.getsignal(signal.SIGTERM)
+            # None: set by something other than Python, which we could not call in turn.
+            if current is signal.SIG_DFL or callable(current):
+                self._set(signal.SIGTERM, self._on_terminate)
+        number = getattr(signal, "SIGUSR2", None)
+        if (
+            self._trigger is not None
+            and number is not None
+            and signal.getsignal(number) is signal.SIG_DFL
+        ):
+            self._set(number, self._on_trigger)
+
+    def remove(self) -> None:
+        """Put back what was there before, unless somebody has set another handler meanwhile."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number, previous in self._previous.items():
+            current = signal.getsignal(number)
+            if current in (self._on_terminate, self._on_trigger):
+                with contextlib.suppress(OSError, ValueError, TypeError):
+                    signal.signal(number, previous)
+        self._previous = {}
+
+    def resume(self) -> None:
+        """Do what had to be put off when SIGTERM came at a bad moment."""
+        if not self._is_postponed or os.getpid() != self._process_id:
+            return
+        self._is_postponed = False
+        is_fatal = not callable(self._previous.get(signal.SIGTERM, signal.SIG_DFL))
+        if self._terminate is not None and self._terminate(is_fatal) and is_fatal:
+            end_by(signal.SIGTERM)
+
+    def _set(self, number: int, handler: Callable[[int, FrameType | None], None]) -> None:
+        self._previous[number] = signal.signal(number, handler)
+
+    def _on_terminate(self, number: int, frame: FrameType | None) -> None:
+        previous = self._previous.get(number, signal.SIG_DFL)
+        is_fatal = not callable(previous)
+        is_done = True
+        if os.getpid() == self._process_id and self._terminate is not None:
+            is_done = self._terminate(is_fatal)
+            self._is_postponed = not is_done
+        if not is_fatal:
+            previous(number, frame)
+        elif is_done:
+            end_by(number)
+
+    def _on_trigger(self, _number: int, _frame: FrameType | None) -> None:
+        if os.getpid() == self._process_id and self._trigger is not None:
+            self._trigger()
+
+
+def end_by(number: int) -> None:
+    """End this process by a signal, so that whoever waits for it sees the usual status."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)

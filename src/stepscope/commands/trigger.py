@@ -1,0 +1,40 @@
+"""`stepscope trigger RUN`: ask a running job for a window."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command("trigger")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--steps",
+    type=click.IntRange(1, 10_000),
+    default=None,
+    help="Steps to record.  [default: what the capture's option `active` says]",
+)
+@click.option(
+    "--ranks",
+    default="",
+    help="Ranks that record: all, node-first, every:8, or a list such as 0,3.  "
+    "[default: those that record the schedule's windows]",
+)
+@click.option("--memory", is_flag=True, help="Take a memory snapshot as well.")
+def command(run: Path, steps: int | None, ranks: str, memory: bool) -> None:
+    """Ask the job that writes RUN for a window, now.
+
+    RUN is the run's directory, or the folder that holds it. The request is a small file in it, so
+    this works from any machine that shares the file system. All ranks record the same steps.
+    """
+    from stepscope.capture.ranks import parse_ranks
+    from stepscope.run.reader import open_run
+    from stepscope.run.triggers import Trigger, ask
+
+    if ranks:
+        parse_ranks(ranks)
+    home = open_run(run).path
+    path = ask(home, Trigger(steps=steps or 0, ranks=ranks, with_memory=memory))
+    click.echo(f"Asked {home.name} for a window: {path.name}")
+    click.echo("Rank 0 looks for requests once a second while the job trains.")

@@ -1,0 +1,138 @@
+"""Asking a running job for a window, by small files in the run directory.
+
+Files work over shared file systems, under any scheduler and without open ports.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from stepscope.errors import UnreadableInputError, UsageError
+from stepscope.run.files import write_atomically
+from stepscope.run.manifest import read_rank
+
+DIRECTORY = "triggers"
+_FORMAT = "stepscope-trigger"
+_GREATEST_BYTES = 10_000
+_MOST_STEPS = 10_000
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """A request for a window.
+
+    Attributes:
+        cause: What asked: "file", "code", "signal", "slow step", "condition".
+        steps: Steps to record; 0 for as many as the capture's `active`.
+        ranks: Which ranks shall record, as the capture's option `ranks`; empty for those that
+            record the schedule's windows.
+        with_memory: Whether a memory snapshot is wanted as well.
+        first_step: The first step to record; None while that is not agreed.
+        created_ns: When it was made, nanoseconds since the epoch.
+        format: Word that marks the file.
+    """
+
+    cause: str = "file"
+    steps: int = 0
+    ranks: str = ""
+    with_memory: bool = False
+    first_step: int | None = None
+    created_ns: int = 0
+    format: str = _FORMAT
+
+    def encode(self) -> bytes:
+        """The trigger as a line of JSON."""
+        return orjson.dumps(dataclasses.asdict(self), option=orjson.OPT_APPEND_NEWLINE)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Trigger:
+        """The trigger of a line of JSON.
+
+        Raises:
+            ValueError: It is none; the message says why.
+        """
+        values = orjson.loads(data)
+        if not isinstance(values, dict) or values.get("format") != _FORMAT:
+            raise ValueError("not a trigger")
+        steps, first_step = values.get("steps", 0), values.get("first_step")
+        if not isinstance(steps, int) or isinstance(steps, bool) or not 0 <= steps <= _MOST_STEPS:
+            raise ValueError(f"steps={steps!r} is not a number from 0 to {_MOST_STEPS}")
+        if first_step is not None and (not isinstance(first_step, int) or first_step < 0):
+            raise ValueError(f"first_step={first_step!r} is not a step")
+        return cls(
+            cause=str(values.get("cause", "file"))[:40],
+            steps=steps,
+            ranks=str(values.get("ranks", ""))[:4000],
+            with_memory=values.get("with_memory") is True,
+            first_step=first_step,
+            created_ns=int(values.get("created_ns") or 0),
+        )
+
+
+def ask(run: Path, trigger: Trigger) -> Path:
+    """Leave a trigger in a run directory; returns the file.
+
+    Raises:
+        UsageError: The directory is no run, or its job has ended.
+        OSError: The file cannot be written.
+    """
+    manifests = sorted(run.glob("rank*/manifest.json"))
+    if not manifests:
+        raise UsageError(f"{run}: no run directory (there is no rank*/manifest.json in it)")
+    states = [_state_of(path) for path in manifests]
+    if all(state in {"finished", "failed", "stopped"} for state in states):
+        raise UsageError(f"{run}: the job has ended ({states[0]}): there is nothing to trigger")
+    return put(run, trigger)
+
+
+def _state_of(manifest: Path) -> str:
+    try:
+        return read_rank(manifest).state
+    except UnreadableInputError:
+        return "unknown"
+
+
+def put(run: Path, trigger: Trigger) -> Path:
+    """Write a trigger into a run directory under a name of its own."""
+    trigger = dataclasses.replace(trigger, created_ns=trigger.created_ns or time.time_ns())
+    path = run / DIRECTORY / f"ask-{trigger.created_ns:020d}-{os.getpid()}.json"
+    write_atomically(path, trigger.encode())
+    return path
+
+
+def announce(run: Path, number: int, trigger: Trigger) -> None:
+    """Write down which window was agreed on, for ranks that read the directory."""
+    write_atomically(run / DIRECTORY / f"agreed-{number:06d}.json", trigger.encode())
+
+
+def agreed(run: Path, number: int) -> Trigger | None:
+    """The window that was agreed on under a number; None while there is none."""
+    try:
+        return read(run / DIRECTORY / f"agreed-{number:06d}.json")
+    except (OSError, ValueError):
+        return None
+
+
+def asked(run: Path) -> list[Path]:
+    """The triggers that lie in a run directory, oldest first."""
+    try:
+        return sorted((run / DIRECTORY).glob("ask-*.json"))
+    except OSError:
+        return []
+
+
+def read(path: Path) -> Trigger:
+    """Read a trigger that a stranger may have written.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is no trigger.
+    """
+    with path.open("rb") as file:
+        return Trigger.decode(file.read(_GREATEST_BYTES))

@@ -1,0 +1,153 @@
+"""Further artifacts of a window: the user's own, memory over time, TensorBoard, execution trace."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+import torch
+from tests.support import own_artifacts
+from tests.support.runs import manifest_of, rank_directory
+from tests.support.training import SmallTraining, bare_losses, batches
+
+import stepscope
+from stepscope import open_run
+from stepscope.artifacts.calls import gather
+from stepscope.artifacts.memory_timeline import BEFORE, memory_timelines
+from stepscope.artifacts.raw import RawTrace
+
+QUICK = {"wait": 1, "warmup": 1, "active": 2, "repeat": 1, "activities": "cpu"}
+
+
+def train(output, steps=6, **options):
+    training = SmallTraining()
+    with stepscope.Profiler(output_dir=output, **{**QUICK, **options}) as profiler:
+        for batch in batches(steps):
+            with profiler.phase("forward and more"):
+                training.step(batch)
+            profiler.step()
+    assert training.losses == bare_losses(steps)
+    return manifest_of(output).windows[0]
+
+
+def artifacts_of(window, kind):
+    return [item for item in window.artifacts if item.kind == kind]
+
+
+def test_own_artifacts_are_made_beside_the_training(tmp_path):
+    window = train(tmp_path, artifacts=[own_artifacts.count_events, own_artifacts.TwoFiles])
+    made = {item.path.rpartition("/")[2]: item for item in artifacts_of(window, "custom")}
+    assert set(made) == {"events_count.json", "one.txt", "two.txt"}
+    assert all(not item.problem and item.digest for item in made.values())
+    path = rank_directory(tmp_path) / made["events_count.json"].path
+    content = json.loads(path.read_text())
+    assert content["steps"] == [2, 3]
+    assert content["events"] == window.events
+    assert len(content["ns"]) == 2
+
+
+def test_own_artifacts_that_cannot_be_imported_are_made_here(tmp_path):
+    seen = []
+
+    def local(window):
+        seen.append((window.index, window.step_numbers, window.trace_path.name))
+        (window.directory / "mine.txt").write_text("x")
+
+    window = train(tmp_path, artifacts=local)
+    assert seen == [(0, (2, 3), "trace.json.gz")]
+    assert [item.path for item in artifacts_of(window, "custom")] == ["window-0000/mine.txt"]
+
+
+@pytest.mark.parametrize("is_importable", [True, False])
+def test_an_own_artifact_that_raises_costs_only_itself(tmp_path, is_importable):
+    def local(window):
+        raise ValueError("no luck here")
+
+    window = train(tmp_path, artifacts=own_artifacts.broken if is_importable else local)
+    (problem,) = artifacts_of(window, "custom")
+    assert "no luck" in problem.problem
+    assert window.state == "complete"
+    assert not artifacts_of(window, "trace")[0].problem
+
+
+def test_memory_over_time_is_drawn_from_the_trace(tmp_path):
+    window = train(tmp_path, memory_timeline="trace")
+    directory = rank_directory(tmp_path)
+    page = (directory / artifacts_of(window, "memory_timeline")[0].path).read_text()
+    assert "<svg" in page
+    assert "<script" not in page
+    data = json.loads(
+        (directory / artifacts_of(window, "memory_timeline_json")[0].path).read_text()
+    )
+    (device,) = data["devices"]
+    assert device["device"] == "cpu"
+    for position, total in enumerate(device["allocated_bytes"]):
+        assert sum(values[position] for values in device["parts"].values()) == total
+    assert "forward and more" in device["parts"]
+
+
+def test_the_timeline_follows_the_allocators_own_total(tmp_path):
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    kept = []
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profiler:
+        for number in range(50):
+            with torch.profiler.record_function(f"phase {number % 12}"):
+                kept.append(torch.ones(1000 + number))
+                if number % 3 == 0:
+                    kept.pop(0)
+    profiler.export_chrome_trace(str(tmp_path / "t.json"))
+    window = gather(RawTrace(tmp_path / "t.json").events(), {})
+    (timeline,) = memory_timelines(window)
+    assert timeline.changes == len(window.memory)
+    totals = [change.allocated_bytes for change in sorted(window.memory, key=lambda c: c.time_ns)]
+    assert timeline.allocated_bytes == totals
+    assert len(timeline.parts) <= 9
+    assert sum(values[-1] for values in timeline.parts.values()) == totals[-1]
+    assert timeline.parts[BEFORE][0] == totals[0] - window.memory[0].bytes
+
+
+def test_torchs_own_timeline_is_there_or_its_failure_told(tmp_path):
+    window = train(tmp_path, memory_timeline="torch")
+    (item,) = artifacts_of(window, "memory_timeline")
+    if not item.problem:
+        with gzip.open(rank_directory(tmp_path) / item.path) as file:
+            assert json.load(file)
+    assert window.state == "complete"
+
+
+def test_tensorboard_finds_a_copy_that_names_the_rank(tmp_path):
+    window = train(tmp_path / "runs", tensorboard_dir=tmp_path / "board")
+    (path,) = (tmp_path / "board").iterdir()
+    assert path.name.startswith("rank0_")
+    assert path.name.endswith(".pt.trace.json.gz")
+    assert artifacts_of(window, "tensorboard")[0].bytes == path.stat().st_size
+    (found,) = open_run(tmp_path / "board").windows
+    assert found.rank == 0
+
+
+def test_torchs_execution_trace_is_kept(tmp_path):
+    window = train(tmp_path, execution_trace=True)
+    (item,) = artifacts_of(window, "execution_trace")
+    assert item.problem == ""
+    content = json.loads((rank_directory(tmp_path) / item.path).read_text())
+    assert any(node["name"] == "aten::mm" for node in content["nodes"])
+
+
+def test_an_abandoned_window_leaves_no_execution_trace(tmp_path):
+    training = SmallTraining()
+    with stepscope.Profiler(
+        output_dir=tmp_path, **{**QUICK, "warmup": 3}, execution_trace=True
+    ) as profiler:
+        for batch in batches(2):
+            training.step(batch)
+            profiler.step()
+    assert not list(tmp_path.rglob("execution_trace.json"))
+
+
+def test_a_format_that_needs_no_compression_is_read_all_the_same(tmp_path):
+    window = train(tmp_path, trace_format="json")
+    path = open_run(tmp_path).windows[0].trace_path
+    assert path.name == "trace.json"
+    assert json.loads(path.read_bytes())["traceEvents"]
+    assert window.state == "complete"

@@ -1,0 +1,115 @@
+"""Windows on demand in a real training of one process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from tests.support.runs import manifest_of, steps_in_trace
+from tests.support.training import SmallTraining, bare_losses, batches
+
+import stepscope
+from stepscope import open_run
+from stepscope.run.triggers import Trigger, ask
+
+NEVER = {"wait": 10**6, "warmup": 1, "active": 2, "activities": "cpu"}
+
+
+def train(output, steps=20, at=None, **options):
+    training = SmallTraining()
+    with stepscope.Profiler(output_dir=output, **{**NEVER, **options}) as profiler:
+        for number, batch in enumerate(batches(steps)):
+            if at is not None:
+                at(number, profiler)
+            training.step(batch)
+            profiler.step()
+    assert training.losses == bare_losses(steps)
+    return manifest_of(output).windows
+
+
+def test_code_asks(tmp_path):
+    def at(number, profiler):
+        if number == 5:
+            profiler.trigger(steps=3)
+
+    (window,) = train(tmp_path, at=at)
+    assert (window.cause, window.state) == ("code", "complete")
+    assert steps_in_trace(open_run(tmp_path).windows[0].trace_path) == [7, 8, 9]
+
+
+def test_a_signal_asks(tmp_path):
+    def at(number, profiler):
+        if number == 5:
+            os.kill(os.getpid(), signal.SIGUSR2)
+
+    (window,) = train(tmp_path, at=at)
+    assert (window.cause, window.state, window.planned_steps) == ("signal", "complete", 2)
+    assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
+
+
+def test_a_file_asks(tmp_path):
+    def at(number, profiler):
+        if number == 3:
+            ask(profiler.run_path, Trigger(steps=1))
+        time.sleep(0.2)
+
+    windows = train(tmp_path, steps=20, at=at)
+    assert [window.cause for window in windows] == ["file"]
+    assert windows[0].state == "complete"
+    assert windows[0].planned_steps == 1
+
+
+def test_a_slow_step_asks(tmp_path):
+    def at(number, profiler):
+        time.sleep(0.4 if number == 14 else 0.01)
+
+    windows = train(tmp_path, steps=25, at=at, slow_step_factor=5.0)
+    assert windows[0].cause == "slow step"
+    assert windows[0].first_step == 16
+    assert windows[0].state == "complete"
+
+
+def test_a_condition_asks_and_one_that_raises_is_dropped(tmp_path):
+    calls = []
+
+    def broken(step):
+        calls.append(step.step)
+        raise ValueError("no")
+
+    conditions = [broken, lambda step: step.step in (4, 5, 6)]
+    windows = train(tmp_path, trigger_when=conditions)
+    assert calls == [0]
+    assert [window.cause for window in windows] == ["condition"]
+    problems = manifest_of(tmp_path).problems
+    assert any("broken raised ValueError: no" in problem.message for problem in problems)
+
+
+def test_a_request_waits_for_the_window_that_is_open(tmp_path):
+    def at(number, profiler):
+        if number == 3:
+            profiler.trigger(steps=1)
+
+    windows = train(tmp_path, at=at, wait=1, active=3)
+    assert [window.cause for window in windows] == ["schedule", "code"]
+    found = [steps_in_trace(window.trace_path) for window in open_run(tmp_path).windows]
+    assert found == [[2, 3, 4], [6]]
+
+
+def test_requests_without_end_do_not_pile_up(tmp_path):
+    def at(number, profiler):
+        for _ in range(50):
+            profiler.trigger(steps=1)
+
+    assert len(train(tmp_path, steps=6, at=at)) <= 6
+
+
+@pytest.mark.parametrize("options", [{"triggers": False}])
+def test_triggers_can_be_switched_off(tmp_path, options):
+    before = signal.getsignal(signal.SIGUSR2)
+
+    def at(number, profiler):
+        assert signal.getsignal(signal.SIGUSR2) is before
+
+    assert train(tmp_path, steps=4, at=at, **options) == ()

@@ -1,0 +1,109 @@
+"""Random damage to traces: no crash, no hang, no unbounded memory, and both readers agree.
+
+`STEPSCOPE_FUZZ_SECONDS` says for how long (600), `STEPSCOPE_FUZZ_SEED` repeats a run.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import time
+from collections.abc import Callable
+
+import pytest
+from tests.support.chrome_traces import (
+    FRAMES,
+    LAYOUTS,
+    assert_same_tables,
+    kernel,
+    operator,
+    read_compiled,
+    read_tolerantly,
+    write,
+)
+
+from stepscope.errors import UnreadableInputError
+from stepscope.trace.tables import Tables
+
+SECONDS = float(os.environ.get("STEPSCOPE_FUZZ_SECONDS", "600"))
+TOKENS = [
+    *(bytes([byte]) for byte in b'{}[],:"\\ \n\x00\xff-.0e'), b'"ph"', b'"args":{', b'"ts":',
+    b"},{", b'"X"', b"null", b"NaN", b"N/A", b"1e999", b"18446744073709551616", b"\\u", b"\\ud800",
+    b'"correlation":', b'"id":', b'"B"', b'"E"', b"],", b'"traceEvents":[', b"\xef\xbb\xbf",
+    b'{"ph":"X","name":"', b"\xc3", b"\xed\xa0\x80", b"\\\"", b'","', b"9" * 400, b"[" * 300,
+]  # fmt: skip
+
+
+def damaged(data: bytes, chance: random.Random) -> bytes:
+    """The bytes with a few random changes."""
+    for _ in range(chance.choice((1, 1, 2, 3, 8, 40))):
+        at = chance.randrange(len(data) + 1)
+        kind = chance.randrange(6)
+        if kind == 0:
+            data = data[:at] + chance.choice(TOKENS) + data[at:]
+        elif kind == 1:
+            data = data[:at] + data[at + chance.choice((1, 1, 2, 10, 200)) :]
+        elif kind == 2:
+            data = data[:at] + bytes([chance.randrange(256)]) + data[at + 1 :]
+        elif kind == 3:
+            end = at + chance.randrange(400)
+            data = data[:end] + data[at:end] * chance.choice((1, 1, 5)) + data[end:]
+        elif kind == 4:
+            data = data[:at]
+        else:
+            other = chance.randrange(len(data) + 1)
+            data = data[:at] + data[min(at, other) : max(at, other)] + data[at:]
+        data = data[:200_000] or b"["
+    return data
+
+
+def outcome(read: Callable[[bytes, int], Tables], data: bytes, block: int) -> Tables | str:
+    """The tables, or what the error says."""
+    try:
+        return read(data, block)
+    except UnreadableInputError as error:
+        return str(error)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS + 300)
+def test_random_damage() -> None:
+    seed = int(os.environ.get("STEPSCOPE_FUZZ_SEED", time.time_ns() % 2**32))
+    chance = random.Random(seed)
+    events = [
+        make(args={"correlation": number, "text": "},{" * 3, "list": [[1, 2], []]})
+        for number in range(6)
+        for make in (operator, kernel)
+    ]
+    events.append({"ph": "B", "name": "b", "ts": 1, "pid": 1, "tid": 1})
+    events.append({"ph": "E", "ts": 5, "pid": 1, "tid": 1})
+    events.append({"ph": "s", "id": 3, "name": "f", "cat": "ac2g", "ts": 5, "pid": 1, "tid": 1})
+    originals = [write(events, layout, frame) for layout in LAYOUTS for frame in FRAMES]
+    read_compiled(originals[0])
+    memory_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    end = time.monotonic() + SECONDS
+    cases = 0
+    while time.monotonic() < end:
+        state = chance.getrandbits(32)
+        case = random.Random(state)
+        data = damaged(case.choice(originals), case)
+        block = case.choice((1, 13, 100, 1000, 1 << 22))
+        label = f"seed {seed}, case {cases}, state {state}, block {block}"
+        began = time.process_time()
+        expected, found = (
+            outcome(read_tolerantly, data, 1 << 22),
+            outcome(read_compiled, data, block),
+        )
+        if isinstance(expected, str) or isinstance(found, str):
+            assert expected == found, label
+        else:
+            try:
+                assert_same_tables(expected, found)
+            except AssertionError as error:
+                raise AssertionError(f"{label}: {error}") from error
+        assert time.process_time() - began < 30, label
+        cases += 1
+    memory_after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert memory_after - memory_before < 1_000_000, "more than 1 GB for files of 200 kB"
+    assert cases > 0
