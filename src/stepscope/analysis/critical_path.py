@@ -105,7 +105,9 @@ def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> Criti
     ).filter(pl.col("total_ns") > 0)
     sums = whole.sum(axis=0).tolist()
     parts = tuple(Part(n, t) for n, t in zip(PATH_CAUSES, sums, strict=True) if t)
-    segments = _segment_table(graph, starts, ends, owner, code)
+    of_segment = np.zeros((len(starts), len(PATH_CAUSES)), np.int64)
+    np.add.at(of_segment, row, totals)
+    segments = _segment_table(graph, starts, ends, owner, of_segment.argmax(axis=1))
     causes = pl.DataFrame(
         {
             "cause": pl.Series([part.name for part in parts], dtype=pl.String),
@@ -132,9 +134,10 @@ def _walk(graph: StepGraph) -> tuple[Int64Array, Int64Array]:
     binds = leaves + graph.delay_ns == graph.start_ns[graph.target]
     # Of several binding edges the first: rows of a node's edges stand together.
     rows = np.nonzero(binds)[0]
-    nodes, first = np.unique(graph.target[rows], return_index=True)
+    nodes = graph.target[rows]
+    first = np.concatenate(([True], nodes[1:] != nodes[:-1]))
     edge_into = np.full(len(graph), -1, np.int64)
-    edge_into[nodes] = rows[first]
+    edge_into[nodes[first]] = rows[first]
     into = edge_into.tolist()
     source = graph.source.tolist()
     path, edges = [], []
@@ -211,16 +214,15 @@ def _time_per_cause(
 
 
 def _segment_table(
-    graph: StepGraph, starts: Int64Array, ends: Int64Array, owner: Int64Array, code: Int64Array
+    graph: StepGraph, starts: Int64Array, ends: Int64Array, owner: Int64Array, cause: Int64Array
 ) -> pl.DataFrame:
-    most = _time_per_cause(graph, starts, ends, owner, code).argmax(axis=1)
     is_node = owner >= 0
     event = np.where(is_node, graph.event[owner], -1)
     return pl.DataFrame(
         {
             "start_ns": starts,
             "end_ns": ends,
-            "cause": pl.Series(np.array(PATH_CAUSES)[most]),
+            "cause": pl.Series(np.array(PATH_CAUSES)[cause]),
             "event": event,
             "lane_id": np.where(is_node, graph.lane[owner], -1),
         }

@@ -89,9 +89,7 @@ def _without(graph: StepGraph) -> dict[str, Changes]:
         recorded = intervals.empty()
         for own in claims[lane]:
             recorded = intervals.union(recorded, own)
-        changed = changed.scale_host(
-            intervals.difference(everything, recorded), 0.0, lanes=(lane,)
-        )
+        changed = changed.scale_host(intervals.difference(everything, recorded), 0.0, lanes=(lane,))
     changes[CAUSES[-1].value] = changed
     waits = graph.edge_kind == EdgeKind.SYNC
     if waits.any():
