@@ -13,7 +13,7 @@ Causes
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -50,7 +50,9 @@ class CriticalPath:
 
     Attributes:
         scope: What it covers.
-        partition: Time on the path per cause, over all steps.
+        total_ns: From the beginning of the first step to the end of the last.
+        causes: Time on the path per cause: cause, total_ns, total_share, the largest first.
+        partition: The same, in the order of `PATH_CAUSES`.
         steps: One row per step and cause: step, cause, total_ns. The causes of a step add up to it.
         segments: The path in order of time: start_ns, end_ns, cause, event (the GPU event; null:
             host or a delay), lane_id (null: a delay). A host segment may hold several causes; it
@@ -60,7 +62,9 @@ class CriticalPath:
     """
 
     scope: AnsweredScope
-    partition: Partition
+    total_ns: int
+    causes: pl.DataFrame
+    partition: Partition = field(metadata={"show": False})
     steps: pl.DataFrame
     segments: pl.DataFrame
     kernels: pl.DataFrame
@@ -101,11 +105,21 @@ def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> Criti
     ).filter(pl.col("total_ns") > 0)
     sums = whole.sum(axis=0).tolist()
     parts = tuple(Part(n, t) for n, t in zip(PATH_CAUSES, sums, strict=True) if t)
-    segments = _segment_table(graph, starts, ends, owner, code)
+    of_segment = np.zeros((len(starts), len(PATH_CAUSES)), np.int64)
+    np.add.at(of_segment, row, totals)
+    segments = _segment_table(graph, starts, ends, owner, of_segment.argmax(axis=1))
+    causes = pl.DataFrame(
+        {
+            "cause": pl.Series([part.name for part in parts], dtype=pl.String),
+            "total_ns": pl.Series([part.total_ns for part in parts], dtype=pl.Int64),
+        }
+    ).with_columns(total_share=pl.col("total_ns") / max(1, graph.total_ns))
     return CriticalPath(
         scope=AnsweredScope(
             asked or Scope(), graph.steps, (), events=int((segments["event"].is_not_null()).sum())
         ),
+        total_ns=graph.total_ns,
+        causes=causes.sort("total_ns", descending=True),
         partition=Partition(parts, graph.total_ns, len(numbers), "critical path of the steps"),
         steps=table,
         segments=segments,
@@ -120,9 +134,10 @@ def _walk(graph: StepGraph) -> tuple[Int64Array, Int64Array]:
     binds = leaves + graph.delay_ns == graph.start_ns[graph.target]
     # Of several binding edges the first: rows of a node's edges stand together.
     rows = np.nonzero(binds)[0]
-    nodes, first = np.unique(graph.target[rows], return_index=True)
+    nodes = graph.target[rows]
+    first = np.concatenate(([True], nodes[1:] != nodes[:-1]))
     edge_into = np.full(len(graph), -1, np.int64)
-    edge_into[nodes] = rows[first]
+    edge_into[nodes[first]] = rows[first]
     into = edge_into.tolist()
     source = graph.source.tolist()
     path, edges = [], []
@@ -199,16 +214,15 @@ def _time_per_cause(
 
 
 def _segment_table(
-    graph: StepGraph, starts: Int64Array, ends: Int64Array, owner: Int64Array, code: Int64Array
+    graph: StepGraph, starts: Int64Array, ends: Int64Array, owner: Int64Array, cause: Int64Array
 ) -> pl.DataFrame:
-    most = _time_per_cause(graph, starts, ends, owner, code).argmax(axis=1)
     is_node = owner >= 0
     event = np.where(is_node, graph.event[owner], -1)
     return pl.DataFrame(
         {
             "start_ns": starts,
             "end_ns": ends,
-            "cause": pl.Series(np.array(PATH_CAUSES)[most]),
+            "cause": pl.Series(np.array(PATH_CAUSES)[cause]),
             "event": event,
             "lane_id": np.where(is_node, graph.lane[owner], -1),
         }

@@ -21,6 +21,14 @@ CLOCK_SKEW_NS = 2_000
 """By how much the clocks of host and device may disagree in one file."""
 
 
+def distinct(values: Int64Array) -> Int64Array:
+    """Sorted distinct values; by sorting, for numpy's hashing is slow where all differ."""
+    ordered = np.sort(values)
+    if not len(ordered):
+        return ordered
+    return ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
+
+
 @dataclass(frozen=True)
 class Handovers:
     """Bursts of work on other threads, row for row.
@@ -52,7 +60,7 @@ def find_handovers(activity: pl.DataFrame, main_lane: int, window: tuple[int, in
     """
     mine = activity.filter(pl.col("lane_id") == main_lane)
     stirs = np.concatenate((mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy(), window))
-    stirs = np.unique(stirs[(stirs >= window[0]) & (stirs <= window[1])])
+    stirs = distinct(stirs[(stirs >= window[0]) & (stirs <= window[1])])
     others = activity.filter(
         pl.col("lane_id") != main_lane,
         pl.col("start_ns") >= window[0],
@@ -132,7 +140,7 @@ def cut_into_pieces(
         if not len(own):
             continue
         cuts = cut_times[cut_lanes == lane]
-        edges = np.unique(np.concatenate((own.starts, own.ends, cuts)))
+        edges = distinct(np.concatenate((own.starts, own.ends, cuts)))
         begin, end = edges[:-1], edges[1:]
         inside = intervals.contains(own, begin)
         lanes.append(np.full(int(inside.sum()), lane, np.int64))

@@ -169,10 +169,11 @@ def _first_of_call(call: Int64Array, start: Int64Array) -> Int64Array:
     """For each row the earliest start of what its call launched (a graph launches much)."""
     if not len(call):
         return start
-    _, group = np.unique(call, return_inverse=True)
-    earliest = np.full(int(group.max()) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(earliest, group, start)
-    return np.where(call >= 0, earliest[group], start)
+    order = np.lexsort((start, call))
+    first = np.concatenate(([True], call[order][1:] != call[order][:-1]))
+    earliest = np.empty(len(call), np.int64)
+    earliest[order] = start[order][np.nonzero(first)[0]][np.cumsum(first) - 1]
+    return np.where(call >= 0, earliest, start)
 
 
 def _copy_is_over(rows: pl.DataFrame, call_end: Int64Array) -> npt.NDArray[np.bool_]:
@@ -246,8 +247,9 @@ class HostCalls:
         wait_start = np.concatenate((start, work.issue_ns[copies]))
         wait_end = np.concatenate((end, np.minimum(work.end_ns, work.call_end_ns)[copies]))
         linked = np.nonzero(work.call >= 0)[0]
-        _, first = np.unique(work.call[linked], return_index=True)
-        launches = linked[first]
+        by_call = linked[np.argsort(work.call[linked], kind="stable")]
+        calls = work.call[by_call]
+        launches = by_call[np.concatenate(([True], calls[1:] != calls[:-1]))[: len(by_call)]]
         streams = self.table.filter(pl.col("role") == "stream_wait")
         return Resolved(
             cut_lane=np.concatenate((work.call_lane[launches], wait_lane, wait_lane)),

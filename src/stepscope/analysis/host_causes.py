@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -52,7 +53,7 @@ _CALLS = (Category.RUNTIME.value, Category.DRIVER.value)
 DATA_WAIT = "stepscope.data_wait"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HostEvents:
     """Events of host threads with their cause; those that only enclose are not among them.
 
@@ -71,15 +72,14 @@ class HostEvents:
 
     def claims(self, lane: int) -> list[Intervals]:
         """For each of `CAUSES` but the last its own moments on a thread; no two share any."""
-        rows = self.table.filter(pl.col("lane_id") == lane)
-        claims = []
-        claimed = intervals.empty()
-        for cause in CAUSES[:-1]:
-            mine = rows.filter(pl.col("cause") == _CODE[cause])
-            own = intervals.merge(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy())
-            claims.append(intervals.difference(own, claimed))
-            claimed = intervals.union(claimed, own)
-        return claims
+        return self._claims.get(lane) or [intervals.empty()] * (len(CAUSES) - 1)
+
+    @cached_property
+    def _claims(self) -> dict[int, list[Intervals]]:
+        return {
+            int(lane): _claims_of(rows)
+            for (lane,), rows in self.table.group_by(["lane_id"], maintain_order=True)
+        }
 
     def divide(self, lane: int, starts: Int64Array, ends: Int64Array) -> Int64Array:
         """Time per cause in each window of a thread: one row per window, one column per cause.
@@ -89,6 +89,18 @@ class HostEvents:
         columns = [intervals.covered(own, starts, ends) for own in self.claims(lane)]
         rest = np.maximum(ends - starts, 0) - sum(columns, np.zeros(len(starts), np.int64))
         return np.column_stack([*columns, rest])
+
+
+def _claims_of(rows: pl.DataFrame) -> list[Intervals]:
+    """The moments of each cause on one thread, less those that an earlier cause has."""
+    claims = []
+    claimed = intervals.empty()
+    for cause in CAUSES[:-1]:
+        mine = rows.filter(pl.col("cause") == _CODE[cause])
+        own = intervals.merge(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy())
+        claims.append(intervals.difference(own, claimed))
+        claimed = intervals.union(claimed, own)
+    return claims
 
 
 def cause_of_names(names: pl.DataFrame) -> pl.DataFrame:

@@ -395,7 +395,7 @@ def settle_delays(
     best = np.maximum.reduceat(expected, first_edge[:-1])
     # Of equals the first edge binds; the others may keep what fits.
     candidates = np.nonzero(expected == best[target])[0]
-    _, first = np.unique(target[candidates], return_index=True)
+    first = np.concatenate(([True], np.diff(target[candidates]) != 0))
     binding = candidates[first]
     delay: Int64Array = fits.astype(np.int64)
     delay[binding] = room[binding]

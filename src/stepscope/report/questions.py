@@ -183,6 +183,23 @@ QUESTIONS: tuple[Question, ...] = (
         "stepscope.analysis.flops:analyse_flops",
         {"steps": "Steps", "operators": "Operators"},
     ),
+    Question(
+        "critical-path",
+        "what one would have to shorten for the steps to end earlier",
+        "stepscope.analysis.critical_path:critical_path",
+        {
+            "causes": "Causes",
+            "kernels": "GPU work on the path",
+            "steps": "Steps",
+            "segments": "The path",
+        },
+    ),
+    Question(
+        "what-if",
+        "how long the step would take if a cause were gone",
+        "stepscope.analysis.what_if_table:what_if_table",
+        {"causes": "Without a cause"},
+    ),
 )
 """In the order in which they are listed."""
 

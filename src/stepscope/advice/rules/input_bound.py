@@ -21,6 +21,12 @@ from stepscope.trace import intervals
 
 ID = "input-bound"
 WORKERS_LABEL = "loader workers to begin with"
+_RECORD, _HOST, _REPLAY = "step record", "trace", "trace, replayed"
+_SHARE_LABELS = {
+    _RECORD: "share of waiting in the step",
+    _HOST: "share of waiting in the step",
+    _REPLAY: "share of the step that it costs",
+}
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -57,7 +63,7 @@ def find(subject: Subject) -> list[Finding]:
             evidence=(
                 Evidence("step now", step_ns, "ns"),
                 Evidence("wait for input per step", waited_ns, "ns"),
-                Evidence("share of the step that it costs", share, "share"),
+                Evidence(_SHARE_LABELS[source], share, "share"),
                 Evidence("steps measured", steps, "count"),
                 Evidence(WORKERS_LABEL, workers, "count"),
                 Evidence("measured by", source, "text"),
@@ -83,7 +89,7 @@ def _from_record(subject: Subject) -> _Measured | None:
         return None
     share = summary.partition.of(INPUT) / summary.partition.total_ns
     saved_ns = summary.median_ns - summary.median_without_wait_ns
-    return summary.median_ns, saved_ns, share, "step record", len(summary.steps), saved_ns
+    return summary.median_ns, saved_ns, share, _RECORD, len(summary.steps), saved_ns
 
 
 def _from_trace(subject: Subject) -> _Measured | None:
@@ -97,7 +103,7 @@ def _from_trace(subject: Subject) -> _Measured | None:
     wall_ns = subject.host.median_step_ns
     saved_ns = wall_ns - subject.host.median_without_input_ns
     share = partition.of(INPUT) / partition.total_ns
-    return wall_ns, saved_ns, share, "trace", partition.steps, saved_ns
+    return wall_ns, saved_ns, share, _HOST, partition.steps, saved_ns
 
 
 def _from_replay(window: WindowView) -> _Measured | None:
@@ -110,4 +116,4 @@ def _from_replay(window: WindowView) -> _Measured | None:
         return None
     share = again.saving_ns / max(1, window.step_ns)
     waiting_ns = window.per_step(waited_ns)
-    return window.step_ns, again.saving_ns, share, "trace, replayed", window.steps, waiting_ns
+    return window.step_ns, again.saving_ns, share, _REPLAY, window.steps, waiting_ns

@@ -1,0 +1,108 @@
+"""How long the step would take without each cause: a replay for each.
+
+Every row takes one cause away and leaves the rest as it is, so the savings do not add up: what one
+cause hides another uncovers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from stepscope.analysis.graph_edges import EdgeKind
+from stepscope.analysis.host_causes import CAUSES
+from stepscope.analysis.scope import AnsweredScope, Scope
+from stepscope.analysis.step_graph import NodeKind, StepGraph, build_step_graph
+from stepscope.analysis.what_if import Changes, replay, unchanged
+from stepscope.trace import intervals
+from stepscope.trace.model import Trace
+
+WHAT_IF: dict[str, pl.DataType | type[pl.DataType]] = {
+    "without": pl.String,
+    "step_ns": pl.Int64,  # mean step of the replay
+    "saving_ns": pl.Int64,  # per step
+    "saving_share": pl.Float64,  # of the measured step
+}
+
+
+@dataclass(frozen=True)
+class WhatIfTable:
+    """The step without each cause.
+
+    Attributes:
+        step_ns: Mean step as measured.
+        causes: Columns `WHAT_IF`, the largest saving first; causes that the steps lack are left
+            out.
+        scope: The steps that were replayed.
+        notes: What limits the answer.
+    """
+
+    step_ns: int
+    causes: pl.DataFrame
+    scope: AnsweredScope
+    notes: tuple[str, ...]
+
+
+def what_if_table(trace: Trace, scope: Scope | None = None) -> WhatIfTable:
+    """Replay the steps without each cause.
+
+    Args:
+        trace: The trace.
+        scope: Which consecutive steps; devices and the choice of events have no influence.
+
+    Raises:
+        UsageError: The steps are not in the trace or do not follow one another.
+    """
+    asked = scope or Scope()
+    graph = build_step_graph(trace, asked.steps)
+    rows = []
+    for cause, changes in _without(graph).items():
+        again = replay(changes)
+        share = again.saving_ns / max(1, graph.mean_step_ns)
+        rows.append((cause, again.mean_step_ns, again.saving_ns, share))
+    table = pl.DataFrame(rows, schema=WHAT_IF, orient="row")
+    return WhatIfTable(
+        graph.mean_step_ns,
+        table.sort("saving_ns", "without", descending=[True, False]),
+        AnsweredScope(asked, graph.steps, (), events=int(graph.is_gpu.sum())),
+        graph.notes,
+    )
+
+
+def _without(graph: StepGraph) -> dict[str, Changes]:
+    start = unchanged(graph)
+    everything = intervals.merge([graph.origin_ns], [int(graph.end_ns.max())])
+    changes: dict[str, Changes] = {}
+    lanes = [int(lane) for lane in np.unique(graph.lane[~graph.is_gpu])]
+    claims = {lane: graph.host.claims(lane) for lane in lanes}
+    for code, cause in enumerate(CAUSES[:-1]):
+        if not any(len(claims[lane][code]) for lane in lanes):
+            continue
+        changed = start
+        for lane in lanes:
+            changed = changed.scale_host(claims[lane][code], 0.0, lanes=(lane,))
+        changes[cause.value] = changed
+    changed = start
+    for lane in lanes:
+        recorded = intervals.empty()
+        for own in claims[lane]:
+            recorded = intervals.union(recorded, own)
+        changed = changed.scale_host(intervals.difference(everything, recorded), 0.0, lanes=(lane,))
+    changes[CAUSES[-1].value] = changed
+    waits = graph.edge_kind == EdgeKind.SYNC
+    if waits.any():
+        changes["waiting for the GPU"] = start.drop_edges(waits)
+    for words, kinds in (
+        ("communication", (NodeKind.COMMUNICATION,)),
+        ("copies and fills", (NodeKind.MEMCPY, NodeKind.MEMSET)),
+        ("computation on the GPU", (NodeKind.COMPUTE,)),
+        ("all GPU work", tuple(NodeKind)[1:]),
+    ):
+        nodes = np.isin(graph.kind, kinds)
+        if nodes.any():
+            changes[words] = start.scale_work(nodes, 0.0)
+    if graph.is_gpu.any():
+        changes["all host work"] = start.drop_edges(waits).scale_host(everything)
+    return changes
