@@ -181,6 +181,7 @@ class RankManifest:
         clock_monotonic_ns: Monotonic time at the same moment.
         windows: The windows, in order.
         problems: What went wrong.
+        forgotten_windows: How many windows without files are no longer listed, the oldest.
         snapshots: Snapshots of the memory allocator.
         node: Number of the node, from 0, where the launcher tells; None otherwise.
         coordinates: The rank's place in the device mesh, by dimension ("dp", "tp", …), as the
@@ -204,6 +205,7 @@ class RankManifest:
     clock_monotonic_ns: int = 0
     windows: tuple[WindowRecord, ...] = ()
     problems: tuple[ProblemRecord, ...] = ()
+    forgotten_windows: int = 0
     snapshots: tuple[ArtifactRecord, ...] = ()
     node: int | None = None
     coordinates: dict[str, int] = field(default_factory=dict)
