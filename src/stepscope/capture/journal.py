@@ -137,8 +137,8 @@ class Journal:
             self._manifest, problems=(*self._manifest.problems, problem)
         )
 
-    def close(self, error: BaseException | None, ended: str) -> None:
-        """Write down how the run ended and close the files.
+    def close(self, error: BaseException | None, ended: str, verdict: str = "") -> None:
+        """Write down how the run ended and what its steps show, and close the files.
 
         Raises:
             OSError: The manifest cannot be written.
@@ -152,7 +152,9 @@ class Journal:
                     f"{self._lines.problem}; {lost} lines lost",
                     self._steps,
                 )
-        self._manifest = dataclasses.replace(self._manifest, state=_state(error), ended=ended)
+        self._manifest = dataclasses.replace(
+            self._manifest, state=_state(error), ended=ended, verdict=verdict
+        )
         self._write()
 
     def end(self, ended: str) -> None:

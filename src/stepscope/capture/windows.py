@@ -454,6 +454,7 @@ class WindowKeeper:
             key_averages=config.key_averages,
             key_averages_sort=config.key_averages_sort,
             key_averages_rows=config.key_averages_rows,
+            flops=config.with_flops,
             stacks=plan.with_stack,
             stacks_metric=config.stacks_metric,
             memory_timeline=config.memory_timeline == "trace",

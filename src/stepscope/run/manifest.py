@@ -175,6 +175,8 @@ class RankManifest:
         state: "running", "finished", "failed" (an exception ended the loop),
             "stopped" (KeyboardInterrupt or SystemExit did).
         ended: What happened at the end, in a sentence; empty while running.
+        verdict: What this rank's steps show, in a sentence; empty while running, and where there
+            were too few steps.
         step_unit: What one step is: "iteration", "micro-batch" or "optimizer step".
         steps: Number of steps that ended.
         clock_epoch_ns: Epoch time at the anchor of the rank's clock.
@@ -199,6 +201,7 @@ class RankManifest:
     process_id: int = 0
     state: str = "running"
     ended: str = ""
+    verdict: str = ""
     step_unit: str = "iteration"
     steps: int = 0
     clock_epoch_ns: int = 0
