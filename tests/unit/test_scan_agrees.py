@@ -74,7 +74,7 @@ events = st.fixed_dictionaries(
 shuffled = st.tuples(events, st.randoms(use_true_random=False)).map(
     lambda pair: dict(pair[1].sample(sorted(pair[0].items()), len(pair[0])))
 )
-quick = settings(deadline=None, max_examples=100, suppress_health_check=list(HealthCheck))
+quick = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 thorough = settings(quick, max_examples=60)
 
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.ancestors import depths, nearest
 from stepscope.analysis.gpu_work import gpu_work
-from stepscope.analysis.operator_forest import BoolArray
 from stepscope.analysis.scope import AnsweredScope, Scope
 from stepscope.analysis.selection import in_steps, leaving_out, side_by_side
 from stepscope.trace.intervals import Int64Array
@@ -27,11 +27,11 @@ from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
 CALL_TREE: dict[str, pl.DataType | type[pl.DataType]] = {
+    "name": pl.String,
     "node": pl.Int64,  # row number; parents come before their children
     "parent": pl.Int64,  # null: a root
     "depth": pl.Int32,
     "lane_id": pl.UInt32,  # null where threads are merged
-    "name": pl.String,
     "category": pl.String,
     "count": pl.Int64,
     "host_total_ns": pl.Int64,
@@ -110,7 +110,7 @@ def build_call_tree(
         events["category"].is_in([c.value for c in categories]) & ~is_step
     ).to_numpy() & in_steps(events["step"], asked)
     parent = events["parent"].fill_null(-1).to_numpy()
-    holder = nearest_holder(parent, wanted)
+    holder = nearest(parent, wanted)
     rows = np.nonzero(wanted)[0]
     row_of_event = np.full(len(events), -1, np.int64)
     row_of_event[rows] = np.arange(len(rows))
@@ -151,35 +151,11 @@ def build_call_tree(
     )
 
 
-def nearest_holder(parent: Int64Array, wanted: BoolArray) -> Int64Array:
-    """For each event itself if it is wanted, else the nearest wanted event above it; -1: none."""
-    holder = np.arange(len(parent), dtype=np.int64)
-    pending = np.nonzero(~wanted)[0]
-    while len(pending):
-        holder[pending] = parent[holder[pending]]
-        here = holder[pending]
-        pending = pending[here >= 0]
-        pending = pending[~wanted[holder[pending]]]
-    return holder
-
-
-def _depths(parent: Int64Array) -> Int64Array:
-    """Depth of each row, by jumping over ever longer ways."""
-    depth = (parent >= 0).astype(np.int64)
-    ancestor = parent.copy()
-    below = np.nonzero(ancestor >= 0)[0]
-    while len(below):
-        depth[below] += depth[ancestor[below]]
-        ancestor[below] = ancestor[ancestor[below]]
-        below = below[ancestor[below] >= 0]
-    return depth
-
-
 def _merge(
     trace: Trace, frame: pl.DataFrame, row_parent: Int64Array, *, merge_threads: bool
 ) -> pl.DataFrame:
     """One node per path."""
-    depth = _depths(row_parent)
+    depth = depths(row_parent)
     order = np.argsort(depth, kind="stable")
     edges = np.nonzero(np.diff(depth[order]))[0] + 1
     levels = np.split(order, edges) if len(order) else []

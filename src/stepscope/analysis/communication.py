@@ -61,7 +61,7 @@ DEVICES: dict[str, pl.DataType | type[pl.DataType]] = {
     "communication_ns": pl.Int64,  # ‖COMM‖
     "overlapped_ns": pl.Int64,  # ‖COMP ∩ COMM‖
     "exposed_ns": pl.Int64,  # ‖COMM ∖ COMP‖
-    "overlap_ratio": pl.Float64,  # null: no communication
+    "overlap_share": pl.Float64,  # the overlap ratio; null: no communication
 }
 
 _TWICE = ("all_reduce",)

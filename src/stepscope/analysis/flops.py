@@ -23,12 +23,12 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.ancestors import BoolArray
 from stepscope.analysis.devices import DevicePeaks, peaks_of
 from stepscope.analysis.flop_formulas import FORMULAS, work_of
 from stepscope.analysis.gpu_work import GpuWork, gpu_work
 from stepscope.analysis.operands import operands, parse_call
 from stepscope.analysis.operator_forest import (
-    BoolArray,
     OperatorForest,
     busy_by_row,
     operator_forest,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.operator_forest import BoolArray
+from stepscope.analysis.ancestors import BoolArray, depths, nearest_above
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -82,10 +82,12 @@ def places_by_frames(
     names = trace.names.select("name").collect()["name"].fill_null("").to_list()
     is_frame = np.zeros(len(parent), np.bool_)
     is_frame[frames] = True
-    above = _frame_above(parent, frames, is_frame)
+    above = nearest_above(parent, frames, is_frame)
     # A call in the backward does not belong to a call around the whole backward.
     above = np.where((above >= 0) & in_backward & ~backward_event[above], -1, above)
-    depth = _depth_of_frames(frames, above, len(parent))
+    row = np.full(len(parent), -1, np.int64)
+    row[frames] = np.arange(len(frames))
+    depth = depths(np.where(above >= 0, row[above], -1))
 
     def number(chosen: BoolArray, root: dict[str, int]) -> None:
         for level in range(int(depth[chosen].max(initial=-1)) + 1):
@@ -104,30 +106,6 @@ def places_by_frames(
     usual = _most_called(register, of_event[frames[~in_backward]])
     number(in_backward, usual)
     return Places(register.names, register.parent, of_event, backward_event)
-
-
-def _frame_above(parent: Int64Array, frames: Int64Array, is_frame: BoolArray) -> Int64Array:
-    above = parent[frames]
-    pending = np.nonzero(above >= 0)[0]
-    pending = pending[~is_frame[above[pending]]]
-    while len(pending):
-        above[pending] = parent[above[pending]]
-        pending = pending[above[pending] >= 0]
-        pending = pending[~is_frame[above[pending]]]
-    return above
-
-
-def _depth_of_frames(frames: Int64Array, above: Int64Array, number: int) -> Int64Array:
-    row = np.full(number, -1, np.int64)
-    row[frames] = np.arange(len(frames))
-    ancestor = np.where(above >= 0, row[above], -1)
-    depth = (ancestor >= 0).astype(np.int64)
-    below = np.nonzero(ancestor >= 0)[0]
-    while len(below):
-        depth[below] += depth[ancestor[below]]
-        ancestor[below] = ancestor[ancestor[below]]
-        below = below[ancestor[below] >= 0]
-    return depth
 
 
 def _most_called(register: _Register, calls: Int64Array) -> dict[str, int]:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.call_tree import nearest_holder
+from stepscope.analysis.ancestors import BoolArray, nearest, nearest_above
 from stepscope.analysis.gpu_work import gpu_work
 from stepscope.analysis.module_places import (
     NOWHERE,
@@ -31,8 +31,7 @@ from stepscope.analysis.module_places import (
     places_by_frames,
     places_by_hierarchy,
 )
-from stepscope.analysis.operator_forest import BoolArray
-from stepscope.analysis.recomputation import EVALUATION, names_matching, nearest_above
+from stepscope.analysis.recomputation import EVALUATION, names_matching
 from stepscope.analysis.scope import AnsweredScope, Scope
 from stepscope.analysis.selection import in_steps, leaving_out, side_by_side
 from stepscope.trace.calltree import clock_resolution_ns, nest
@@ -43,11 +42,10 @@ from stepscope.trace.schema import Category
 PHASES = ("forward", "backward", "recomputed")
 
 MODULES: dict[str, pl.DataType | type[pl.DataType]] = {
+    "name": pl.String,  # such as "Conv2d_17"
     "module": pl.Int64,  # row number; parents come before their children
     "parent": pl.Int64,  # null: a root
     "depth": pl.Int32,
-    "name": pl.String,  # such as "Conv2d_17"
-    "path": pl.String,  # names from the root on, divided by "/"
     "calls": pl.Int64,  # in the forward; null where the source does not tell calls apart
     **{
         f"{phase}_{where}_{what}_ns": pl.Int64
@@ -55,6 +53,7 @@ MODULES: dict[str, pl.DataType | type[pl.DataType]] = {
         for where in ("host", "device")
         for what in ("total", "self")
     },
+    "path": pl.String,  # names from the root on, divided by "/"
 }
 """Columns of `ModuleReport.table`."""
 
@@ -109,7 +108,7 @@ def analyse_modules(trace: Trace, scope: Scope | None = None) -> ModuleReport:
     forward = events["forward"].fill_null(-1).to_numpy()
     is_call = places.of_event >= 0
     is_backward = (forward >= 0) & ~is_call
-    call_around = nearest_holder(parent, is_call)
+    call_around = nearest(parent, is_call)
     place = places.of_event.copy()
     origin = np.where(is_backward, call_around[forward], -1)
     place[is_backward] = np.where(
@@ -137,7 +136,7 @@ def analyse_modules(trace: Trace, scope: Scope | None = None) -> ModuleReport:
     np.add.at(calls, place[called], 1)
 
     duration = members["dur_ns"].to_numpy()
-    anchor = _anchor_of_work(members, nearest_holder(parent, anchored))
+    anchor = _anchor_of_work(members, nearest(parent, anchored))
     known = (anchor >= 0) & (place[anchor] >= 0)
     np.add.at(cells, cell_of(anchor[known], 1), duration[known])
 
@@ -221,7 +220,7 @@ def _table(places: Places, calls: Int64Array, self_ns: Int64Array) -> pl.DataFra
             for values in (total, self_ns)
         ]
         count = int(calls[place]) if places.are_calls else None
-        rows.append([row, above_row, depth, places.names[place], path, count, *times])
+        rows.append([places.names[place], row, above_row, depth, count, *times, path])
         inner = _by_cost(children.get(place, []), cost)
         visit.extend((child, row, depth + 1, path) for child in inner[::-1])
     return pl.DataFrame(rows, schema=MODULES, orient="row")

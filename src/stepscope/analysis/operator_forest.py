@@ -15,13 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.analysis.ancestors import BoolArray, is_outermost, nearest
 from stepscope.analysis.selection import side_by_side
 from stepscope.trace.calltree import clock_resolution_ns, nest
 from stepscope.trace.intervals import Int64Array, merge_by_group
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
-
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,26 +84,11 @@ class OperatorForest:
 
     def outermost(self, keys: Int64Array) -> BoolArray:
         """Whether no row above has the same key: sums over such rows count no time twice."""
-        first = np.ones(len(self), np.bool_)
-        asking = np.nonzero(self.parent >= 0)[0]
-        above = self.parent[asking]
-        while len(asking):
-            same = keys[above] == keys[asking]
-            first[asking[same]] = False
-            asking, above = asking[~same], self.parent[above[~same]]
-            going = above >= 0
-            asking, above = asking[going], above[going]
-        return first
+        return is_outermost(self.parent, keys)
 
     def nearest(self, chosen: BoolArray) -> Int64Array:
         """For each row the row itself if it is chosen, else the nearest chosen one above; or -1."""
-        found = np.arange(len(self), dtype=np.int64)
-        pending = np.nonzero(~chosen)[0]
-        while len(pending):
-            found[pending] = self.parent[found[pending]]
-            here = found[pending]
-            pending = pending[(here >= 0) & ~chosen[here]]
-        return found
+        return nearest(self.parent, chosen)
 
 
 def operator_forest(trace: Trace) -> OperatorForest:

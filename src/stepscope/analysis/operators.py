@@ -22,10 +22,10 @@ from enum import Enum
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.ancestors import BoolArray
 from stepscope.analysis.gpu_work import gpu_work
 from stepscope.analysis.operands import operands
 from stepscope.analysis.operator_forest import (
-    BoolArray,
     DeviceTime,
     OperatorForest,
     busy_by_row,

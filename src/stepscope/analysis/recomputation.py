@@ -21,8 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.ancestors import BoolArray, nearest_above
 from stepscope.analysis.operands import argument_texts
-from stepscope.analysis.operator_forest import BoolArray, OperatorForest
+from stepscope.analysis.operator_forest import OperatorForest
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -54,25 +55,6 @@ class Recomputed:
 
     rows: BoolArray
     basis: str
-
-
-def nearest_above(parent: Int64Array, events: Int64Array, flagged: BoolArray) -> Int64Array:
-    """For each of some events the nearest flagged event strictly above it; -1: none.
-
-    Args:
-        parent: Parent of every event of the trace, -1 for roots.
-        events: The events that ask.
-        flagged: For every event of the trace whether it is looked for.
-    """
-    found = parent[events]
-    pending = np.nonzero(found >= 0)[0]
-    pending = pending[~flagged[found[pending]]]
-    while len(pending):
-        found[pending] = parent[found[pending]]
-        here = found[pending]
-        pending = pending[here >= 0]
-        pending = pending[~flagged[found[pending]]]
-    return found
 
 
 def names_matching(trace: Trace, pattern: str, *categories: Category) -> BoolArray:
@@ -112,8 +94,13 @@ def find_recomputed(trace: Trace, forest: OperatorForest) -> Recomputed:
     )
     if has_frames:
         return Recomputed(rows, BY_FRAMES)
+    # Recomputation hangs right under the node that asked for it: those alone are worth reading.
     in_evaluation = inside & ~rows & ~is_evaluation[forest.name_id]
     in_evaluation[inside] &= is_evaluation[name_id[deciding[inside]]]
+    above = forest.parent
+    engine = np.concatenate((is_evaluation[forest.name_id], [False]))
+    node = np.concatenate((above, [-1]))
+    in_evaluation &= engine[above] | engine[node[above]]
     numbered = _numbered_by_autograd(trace, events, in_evaluation)
     if not numbered.any():
         return Recomputed(rows, BY_OPERATORS)

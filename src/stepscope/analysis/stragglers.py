@@ -67,7 +67,7 @@ ARRIVALS: dict[str, pl.DataType | type[pl.DataType]] = {
     "set": pl.Int64,
     "rank": pl.Int64,
     "event": pl.Int64,  # in the rank's trace
-    "arrival_ns": pl.Int64,  # on the common clock, Unix time where the files have it
+    "arrival_ns": pl.Int64,  # since the first arrival of any rank, on the common clock
     "dur_ns": pl.Int64,
     "wait_ns": pl.Int64,
 }
@@ -187,6 +187,7 @@ def find_stragglers(
         end_ns=pl.col("end_ns") - pl.col("offset_ns"),
     )
     aligned = aligned.with_columns(
+        arrival_ns=pl.col("arrival_ns") - pl.col("arrival_ns").min(),
         wait_ns=pl.col("arrival_ns").max().over("key") - pl.col("arrival_ns"),
         spread=(pl.col("end_ns") - pl.col("end_ns").median().over("key")).abs(),
     )

@@ -8,6 +8,7 @@ from typing import Any
 from stepscope.advice.diagnosis import Diagnosis, RankDiagnosis
 from stepscope.advice.finding import Finding
 from stepscope.analysis.partition import Partition
+from stepscope.report.tables import plain, scope_to_dict
 
 FORMAT_VERSION = 1
 
@@ -43,17 +44,7 @@ def _rank(rank: RankDiagnosis, diagnosis: Diagnosis) -> dict[str, Any]:
             "excluded": _plain(summary.excluded),
         }
         steps["partition"] = _partition(summary.partition)
-    trace: dict[str, Any] | None = None
-    if rank.host is not None:
-        trace = {
-            "path": str(rank.window.trace_path) if rank.window else None,
-            "scope": {
-                "steps": rank.host.steps["step"].to_list(),
-                "excluded": {"empty": list(rank.host.excluded_steps)},
-            },
-            "partition": _partition(rank.host.partition),
-            "steps": rank.host.steps.to_dicts(),
-        }
+    trace = _trace(rank)
     return {
         "rank": rank.rank,
         "state": manifest.state if manifest else None,
@@ -64,6 +55,31 @@ def _rank(rank: RankDiagnosis, diagnosis: Diagnosis) -> dict[str, Any]:
         "step_record": steps,
         "trace": trace,
         "notes": list(rank.notes),
+    }
+
+
+def _trace(rank: RankDiagnosis) -> dict[str, Any] | None:
+    """The recorded window: the GPUs' steps where there is GPU work, else the main thread's."""
+    path = str(rank.window.trace_path) if rank.window else None
+    if rank.device is not None and rank.view is not None:
+        line = rank.view.timeline
+        return {
+            "path": path,
+            "scope": scope_to_dict(line.scope),
+            "partition": _partition(rank.device),
+            "steps": plain(line.steps),
+            "critical_path": _partition(rank.view.path.partition),
+        }
+    if rank.host is None:
+        return None
+    return {
+        "path": path,
+        "scope": {
+            "steps": rank.host.steps["step"].to_list(),
+            "excluded": {"empty": list(rank.host.excluded_steps)},
+        },
+        "partition": _partition(rank.host.partition),
+        "steps": rank.host.steps.to_dicts(),
     }
 
 

@@ -1,0 +1,140 @@
+"""Graphs, critical paths and findings of real traces."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import polars as pl
+import pytest
+from tests.support.real_traces import NAMES, path_of, real_trace
+
+from stepscope.advice.diagnosis import diagnose
+from stepscope.analysis.compare import compare
+from stepscope.analysis.compare_sides import make_side
+from stepscope.analysis.critical_path import path_of as critical_path_of
+from stepscope.analysis.graph_edges import EdgeKind
+from stepscope.analysis.host_causes import HostCause
+from stepscope.analysis.step_graph import NodeKind, build_step_graph
+from stepscope.analysis.what_if import replay, unchanged
+from stepscope.run.reader import open_run
+from stepscope.trace import intervals
+
+SOME = tuple(n for n in NAMES if not re.search(r"dlrm_8rank/rank[1-6]", n))
+each_trace = pytest.mark.parametrize("name", SOME)
+CONTRAST = "v100_dataloader_contrast/num_workers_{}_worker0.{}.pt.trace.json.gz"
+
+
+@each_trace
+def test_the_unchanged_graph_replays_every_measured_time(name):
+    graph = build_step_graph(real_trace(name))
+    again = replay(unchanged(graph))
+    assert (again.start_ns == graph.start_ns).all()
+    assert (again.step_ends_ns == graph.step_ends_ns).all()
+    assert again.saving_ns == 0
+    assert (graph.source < np.repeat(np.arange(len(graph)), np.diff(graph.first_edge))).all()
+
+
+@each_trace
+def test_every_step_is_at_least_as_short_without_a_cause(name):
+    graph = build_step_graph(real_trace(name))
+    start = unchanged(graph)
+    whole = intervals.merge([graph.origin_ns], [int(graph.end_ns.max())])
+    everything = start.scale_work(graph.is_gpu, 0.0).scale_host(whole, 0.0)
+    for changes in (
+        start.scale_work(graph.kind == NodeKind.COMMUNICATION, 0.0),
+        start.scale_work(graph.is_gpu, 0.5),
+        start.scale_host(whole, 0.5),
+        start.drop_edges(graph.edge_kind == EdgeKind.SYNC),
+        everything,
+    ):
+        after = replay(changes)
+        assert (after.end_ns <= graph.end_ns).all()
+        assert 0 <= after.total_ns <= graph.total_ns
+
+
+@each_trace
+def test_the_critical_path_divides_every_step(name):
+    trace = real_trace(name)
+    graph = build_step_graph(trace)
+    path = critical_path_of(graph, trace)
+    assert path.partition.total_ns == graph.total_ns
+    per_step = path.steps.group_by("step", maintain_order=True).agg(pl.col("total_ns").sum())
+    assert per_step["total_ns"].to_list() == (graph.step_ends_ns - graph.step_starts_ns).tolist()
+    segments = path.segments
+    assert (segments["start_ns"][1:] == segments["end_ns"][:-1]).all()
+
+
+@pytest.mark.parametrize(
+    ("slow", "fast"),
+    [("1623143089861", "1623212756351"), ("1623143566756", "1623213129365")],
+)
+def test_the_step_without_input_wait_is_what_workers_make_of_it(slow, fast):
+    """The same training with no workers, then with four: predicted from the first, seen in the
+    second. Medians, for the recording of the second has two steps with stalls of its own."""
+    before = build_step_graph(real_trace(CONTRAST.format(0, slow)))
+    after = build_step_graph(real_trace(CONTRAST.format(4, fast)))
+    waits = before.host.of(HostCause.INPUT)
+    without = replay(unchanged(before).scale_host(waits))
+    measured = float(np.median(after.step_ends_ns - after.step_starts_ns))
+    assert without.mean_step_ns == pytest.approx(measured, rel=0.1)
+
+
+EXPECTED = {
+    "a100_nccl_train/trace.json.gz": "launch-bound",
+    "amd_resnet_ddp_4rank/rank3.pt.trace.json.gz": "launch-bound",
+    "h100_timesformer_inference/trace.json.gz": "cpu-bound-python",
+    "mi300x_resnet_train/trace.json.gz": "exposed-communication",
+    CONTRAST.format(0, "1623143089861"): "input-bound",
+    CONTRAST.format(0, "1623143566756"): "input-bound",
+    "v100_train_5steps/trace.json.gz": "launch-bound",
+}
+"""What costs most, as the tables of idle time and of the timeline show too."""
+
+
+@each_trace
+def test_the_report_has_a_verdict_a_partition_and_ordered_findings(name):
+    diagnosis = diagnose(open_run(str(path_of(name))))
+    (rank,) = diagnosis.ranks
+    assert rank.partition is not None
+    assert rank.device is rank.partition
+    assert diagnosis.verdict
+    savings = [finding.saving_ns for finding in diagnosis.findings]
+    promised = [saving for saving in savings if saving is not None]
+    assert savings[: len(promised)] == sorted(promised, reverse=True)
+    assert rank.step_ns is not None
+    assert all(0 < saving < rank.step_ns for saving in promised)
+    if name in EXPECTED:
+        assert diagnosis.findings[0].id == EXPECTED[name]
+
+
+def test_only_the_ranks_that_wait_are_told_so():
+    """Rank 3 arrives last in every collective of this job: the others wait for it, it does not."""
+    waiting = {}
+    for rank in range(4):
+        name = f"amd_resnet_ddp_4rank/rank{rank}.pt.trace.json.gz"
+        graph = build_step_graph(real_trace(name))
+        quick = replay(unchanged(graph).scale_work(graph.kind == NodeKind.COMMUNICATION, 0.0))
+        waiting[rank] = quick.saving_ns
+    assert waiting[3] == min(waiting.values())
+    findings = {f.id for f in diagnose(open_run(str(path_of(name)))).findings}
+    assert not findings & {"rank-waiting", "exposed-communication"}
+
+
+@each_trace
+def test_a_trace_against_itself_has_not_changed(name):
+    side = make_side(name, real_trace(name))
+    comparison = compare(side, side)
+    assert comparison.step.delta_ns == 0
+    assert set(comparison.changes["status"]) <= {"same"}
+    parts = comparison.changes.filter(pl.col("table") == "part")
+    assert abs(parts["a_ns"].sum() - side.step_ns.mean()) <= len(parts) + 1
+
+
+def test_the_contrast_of_loaders_is_seen_as_input():
+    slow = make_side("0", real_trace(CONTRAST.format(0, "1623143089861")))
+    fast = make_side("4", real_trace(CONTRAST.format(4, "1623212756351")))
+    comparison = compare(fast, slow)
+    assert comparison.step.is_beyond_noise
+    parts = comparison.changes.filter(pl.col("table") == "part", pl.col("status") == "grew")
+    assert parts.sort("delta_ns", descending=True)["name"][0] == "idle: input"

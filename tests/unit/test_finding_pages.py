@@ -1,0 +1,32 @@
+"""Every rule has its page, and the pages speak of thresholds that exist."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from tests.support.project import ROOT
+
+from stepscope.advice.rules import RULES
+from stepscope.advice.thresholds import Thresholds
+
+PAGES = ROOT / "docs" / "findings"
+SECTIONS = ("What it means", "How it is measured", "What the saving says", "How to mend it")
+
+
+def test_every_rule_has_its_page_and_every_page_its_rule():
+    assert {page.stem for page in PAGES.glob("*.md")} == set(RULES)
+
+
+def test_every_page_says_what_a_reader_needs():
+    for rule in RULES:
+        text = (PAGES / f"{rule}.md").read_text(encoding="utf-8")
+        assert text.startswith(f"# {rule}: ")
+        for section in (*SECTIONS, "When to ignore it"):
+            assert f"\n## {section}\n" in text, f"{rule} has no section '{section}'"
+
+
+def test_every_threshold_is_explained_where_it_is_set():
+    names = {field.name for field in dataclasses.fields(Thresholds)}
+    explained = set(re.findall(r"^ {4,8}(\w+): ", Thresholds.__doc__ or "", re.MULTILINE))
+    assert names == explained
