@@ -187,9 +187,18 @@ def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> Step
         (
             resolved.cut_lane,
             np.full(2 * len(handovers.lane) + len(boundaries), main_lane, np.int64),
+            handovers.lane,
         )
     )
-    cut_times = np.concatenate((resolved.cut_ns, handovers.start_ns, handovers.end_ns, boundaries))
+    cut_times = np.concatenate(
+        (
+            resolved.cut_ns,
+            handovers.start_ns,
+            handovers.back_ns,
+            boundaries,
+            handovers.back_ns,
+        )
+    )
     pieces = cut_into_pieces(active, cut_lanes, cut_times)
     pieces = add_moments(pieces, main_lane, handovers.start_ns)
     edges = find_edges(pieces, work, resolved, handovers, main_lane=main_lane, origin_ns=window[0])
