@@ -86,8 +86,8 @@ class WindowView:
     def work(self) -> pl.DataFrame:
         """GPU work, one row per node of the graph that is some, in the graph's order.
 
-        Columns: node, event, name, kind, group, start_ns, end_ns, dur_ns, step (index), bytes,
-        launch, op, lane_id.
+        Columns: node, event, name, kind, group, device, start_ns, end_ns, dur_ns, step (index),
+        bytes, launch, op, lane_id.
         """
         graph = self.graph
         nodes = np.nonzero(graph.is_gpu)[0]
@@ -102,7 +102,7 @@ class WindowView:
                 "lane_id": graph.lane[nodes],
             }
         )
-        events = self.trace.events.select("event", "name_id", "bytes").filter(
+        events = self.trace.events.select("event", "name_id", "device", "bytes").filter(
             pl.col("event").is_in(table["event"].implode())
         )
         derived = self.trace.derived.select("event", "kind", "group", "launch", "op")

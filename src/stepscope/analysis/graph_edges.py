@@ -119,8 +119,8 @@ def find_edges(
     )
     back = handovers.is_waited_for
     found.add(
-        piece(pieces.ending_by(handovers.lane[back], handovers.end_ns[back])),
-        piece(pieces.starting_from(main[back], handovers.end_ns[back])),
+        piece(pieces.ending_by(handovers.lane[back], handovers.back_ns[back])),
+        piece(pieces.starting_from(main[back], handovers.back_ns[back])),
         EdgeKind.HANDOVER,
     )
     _add_stream_waits(found, work, resolved)

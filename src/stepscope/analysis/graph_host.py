@@ -37,12 +37,14 @@ class Handovers:
         lane: The other thread.
         start_ns: When its work began.
         end_ns: When it was done.
+        back_ns: When the main thread had what it waited for.
         is_waited_for: Whether the main thread did nothing meanwhile, that is, waited.
     """
 
     lane: Int64Array
     start_ns: Int64Array
     end_ns: Int64Array
+    back_ns: Int64Array
     is_waited_for: npt.NDArray[np.bool_]
 
 
@@ -50,8 +52,9 @@ def find_handovers(activity: pl.DataFrame, main_lane: int, window: tuple[int, in
     """Which bursts of work other threads did, and whether the main thread waited for them.
 
     Operators and calls of another thread that begin between two moments of activity of the main
-    thread (an operator or call begins or ends) are one burst. If the burst is over before the main
-    thread stirs again, the main thread waited for it, as `backward()` waits for the engine.
+    thread (an operator or call begins or ends) are one burst. The main thread waited for it, as
+    `backward()` waits for the engine, if the other thread was at work for most of the time until the
+    main thread stirred again; it waited for what was done by then.
 
     Args:
         activity: lane_id, start_ns, end_ns of operators and calls of the threads in question.
@@ -67,19 +70,33 @@ def find_handovers(activity: pl.DataFrame, main_lane: int, window: tuple[int, in
         pl.col("start_ns") < window[1],
     )
     quiet = np.searchsorted(stirs, others["start_ns"].to_numpy(), side="right") - 1
+    next_stir = stirs[quiet + 1]
+    done = pl.when(pl.col("end_ns") <= pl.col("stir_ns") + CLOCK_SKEW_NS).then(
+        pl.min_horizontal("end_ns", "stir_ns")
+    )
     bursts = (
-        others.with_columns(quiet=pl.Series(quiet, dtype=pl.Int64))
+        others.with_columns(
+            quiet=pl.Series(quiet, dtype=pl.Int64), stir_ns=pl.Series(next_stir, dtype=pl.Int64)
+        )
         .group_by("lane_id", "quiet")
-        .agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+        .agg(
+            pl.col("start_ns").min(),
+            pl.col("end_ns").max(),
+            pl.col("stir_ns").first(),
+            done.max().alias("back_ns"),
+        )
+        .with_columns(pl.col("back_ns").fill_null(pl.col("start_ns")))
         .sort("lane_id", "start_ns")
     )
-    end = bursts["end_ns"].to_numpy()
-    next_stir = stirs[bursts["quiet"].to_numpy() + 1]
-    is_waited_for = end <= next_stir + CLOCK_SKEW_NS
+    start, end = bursts["start_ns"].to_numpy(), bursts["end_ns"].to_numpy()
+    back, stir = bursts["back_ns"].to_numpy(), bursts["stir_ns"].to_numpy()
+    is_over = end <= stir + CLOCK_SKEW_NS
+    is_waited_for = is_over | (2 * (back - start) > stir - start)
     return Handovers(
         bursts["lane_id"].to_numpy().astype(np.int64),
-        bursts["start_ns"].to_numpy(),
-        np.where(is_waited_for, np.minimum(end, next_stir), end),
+        start,
+        np.where(is_over, back, end),
+        back,
         is_waited_for,
     )
 
@@ -180,7 +197,7 @@ def active_time(
         waits = intervals.merge(wait_starts[mine], wait_ends[mine])
         if lane == main_lane:
             given = handovers.is_waited_for
-            away = intervals.merge(handovers.start_ns[given], handovers.end_ns[given])
+            away = intervals.merge(handovers.start_ns[given], handovers.back_ns[given])
             waits = intervals.union(waits, away)
             whole = intervals.merge([window[0]], [window[1]])
         else:

@@ -56,6 +56,8 @@ from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
 ORIGIN = -1
+NO_THREAD = -1
+"""The main lane of a file that holds nothing of the host."""
 
 
 class NodeKind(IntEnum):
@@ -166,7 +168,7 @@ def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> Step
     work = read_work(trace, chosen["step"] if len(chosen) else None)
     main_lane = _main_lane(trace, chosen, work)
     launching = work.launch_lanes
-    lanes = tuple(sorted({main_lane, *launching}))
+    lanes = tuple(sorted(lane for lane in {main_lane, *launching} if lane != NO_THREAD))
     calls = read_calls(trace, lanes, window)
     activity = _activity(trace, lanes)
     if not len(chosen):
@@ -187,9 +189,18 @@ def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> Step
         (
             resolved.cut_lane,
             np.full(2 * len(handovers.lane) + len(boundaries), main_lane, np.int64),
+            handovers.lane,
         )
     )
-    cut_times = np.concatenate((resolved.cut_ns, handovers.start_ns, handovers.end_ns, boundaries))
+    cut_times = np.concatenate(
+        (
+            resolved.cut_ns,
+            handovers.start_ns,
+            handovers.back_ns,
+            boundaries,
+            handovers.back_ns,
+        )
+    )
     pieces = cut_into_pieces(active, cut_lanes, cut_times)
     pieces = add_moments(pieces, main_lane, handovers.start_ns)
     edges = find_edges(pieces, work, resolved, handovers, main_lane=main_lane, origin_ns=window[0])
@@ -239,6 +250,8 @@ def _main_lane(trace: Trace, chosen: pl.DataFrame, work: GpuWork) -> int:
         .collect()
     )
     if not len(busiest):
+        if len(work):
+            return NO_THREAD
         raise UsageError(f"{trace.path}: holds no operators and no calls of a device's runtime")
     return int(busiest["lane_id"][0])
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from stepscope.advice.diagnosis import Diagnosis, RankDiagnosis
 from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.rules import slow_phase
 from stepscope.analysis.partition import Partition
 from stepscope.analysis.step_record import StepSummary
 from stepscope.report import units
@@ -167,12 +168,32 @@ def _findings(diagnosis: Diagnosis) -> RenderableType:
         return Text.assemble(("Findings ", "bold"), ("none above the thresholds", "dim"))
     several = len(diagnosis.ranks) > 1
     items: list[RenderableType] = [Text("Findings", "bold")]
-    for number, finding in enumerate(diagnosis.findings, start=1):
-        items.append(_finding(number, finding, several))
+    for number, group in enumerate(_alike(diagnosis.findings), start=1):
+        items.append(_finding(number, group[0], _where(group) if several else ""))
     return Group(*items)
 
 
-def _finding(number: int, finding: Finding, several_ranks: bool) -> RenderableType:
+def _alike(findings: tuple[Finding, ...]) -> list[list[Finding]]:
+    """What one rule found on several ranks, the greatest saving first."""
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in findings:
+        # One rank may have several slow phases, each named in the title.
+        which = finding.title if finding.id == slow_phase.ID else ""
+        groups.setdefault((finding.id, which), []).append(finding)
+    return list(groups.values())
+
+
+def _where(group: list[Finding]) -> str:
+    others = sorted({finding.rank for finding in group[1:]} - {group[0].rank})
+    words = f"rank {group[0].rank}"
+    if others:
+        shown = ", ".join(map(str, others[:_MOST_RANKS]))
+        more = ", …" if len(others) > _MOST_RANKS else ""
+        words += f"; less on {len(others)} other{'s' if len(others) > 1 else ''}: {shown}{more}"
+    return words
+
+
+def _finding(number: int, finding: Finding, where: str) -> RenderableType:
     head = Text.assemble(
         f"{number}. ",
         (finding.severity.value.upper(), _STYLES[finding.severity]),
@@ -180,8 +201,8 @@ def _finding(number: int, finding: Finding, several_ranks: bool) -> RenderableTy
         (finding.id, "bold"),
         f"  {finding.title}",
     )
-    if several_ranks:
-        head.append(f"  (rank {finding.rank})", "dim")
+    if where:
+        head.append(f"  ({where})", "dim")
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, style="dim")
     table.add_column()

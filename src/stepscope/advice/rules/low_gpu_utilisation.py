@@ -67,12 +67,14 @@ def find(subject: Subject) -> list[Finding]:
 
 
 def _busy_share(line: Timeline, kernels: pl.DataFrame) -> float | None:
-    """Kernels' union within the device's windows, as a share of them (of one device: the first)."""
-    windows = line.steps if len(line.steps) else None
-    busy = intervals.merge(kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy())
-    if windows is None:
-        return busy.total_ns / line.total_ns if line.total_ns else None
-    first = windows.filter(pl.col("device") == windows["device"][0])
-    start = int(first["start_ns"][0])
-    end = start + int(first["total_ns"].sum())
-    return intervals.clip(busy, start, end).total_ns / max(1, end - start)
+    """Time in which kernels run, as a share of the devices' time; None: there is no time."""
+    busy_ns = 0
+    for (device,), rows in kernels.group_by(["device"], maintain_order=True):
+        busy = intervals.merge(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
+        steps = line.steps.filter(pl.col("device") == device)
+        if len(steps):
+            # Device steps follow one another without gaps.
+            start = int(steps["start_ns"][0])
+            busy = intervals.clip(busy, start, start + int(steps["total_ns"].sum()))
+        busy_ns += busy.total_ns
+    return busy_ns / line.total_ns if line.total_ns else None
