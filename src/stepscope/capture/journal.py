@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 
 from stepscope.capture.clock_sync import ClockOffset
 from stepscope.capture.config import CaptureConfig
@@ -37,6 +38,7 @@ class Journal:
 
     Attributes:
         layout: Where the run lies.
+        window_ready: Called with the record of a window whose files are there; must not raise.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Journal:
         self._steps = 0
         self._windows: dict[int, WindowRecord] = {}
         self._has_failed = False
+        self.window_ready: Callable[[WindowRecord], None] | None = None
 
     @classmethod
     def open(cls, config: CaptureConfig, identity: RankIdentity, clock: Clock) -> Journal:
@@ -115,6 +118,8 @@ class Journal:
         if noted is not None:
             record = dataclasses.replace(record, pause_ns=noted.pause_ns)
         self.add_window(record)
+        if self.window_ready is not None:
+            self.window_ready(record)
 
     def add_snapshot(self, record: ArtifactRecord) -> None:
         """Note a memory snapshot."""
