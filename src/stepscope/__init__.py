@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from stepscope._version import __version__
 
 if TYPE_CHECKING:
+    from stepscope.adapters.arguments import add_arguments, click_options, profiled
+    from stepscope.adapters.profiler import Profiler, profiler_from_args
     from stepscope.capture.config import CaptureConfig
-    from stepscope.capture.profiler import Profiler
     from stepscope.errors import StepscopeError
     from stepscope.run.reader import Run, open_run
     from stepscope.trace.load import load
@@ -26,18 +27,26 @@ __all__ = [
     "StepscopeError",
     "Trace",
     "__version__",
+    "add_arguments",
+    "click_options",
     "load",
     "open_run",
+    "profiled",
+    "profiler_from_args",
 ]
 
 _HOMES = {
     "CaptureConfig": "stepscope.capture.config",
-    "Profiler": "stepscope.capture.profiler",
+    "Profiler": "stepscope.adapters.profiler",
     "Run": "stepscope.run.reader",
     "StepscopeError": "stepscope.errors",
     "Trace": "stepscope.trace.model",
+    "add_arguments": "stepscope.adapters.arguments",
+    "click_options": "stepscope.adapters.arguments",
     "load": "stepscope.trace.load",
     "open_run": "stepscope.run.reader",
+    "profiled": "stepscope.adapters.arguments",
+    "profiler_from_args": "stepscope.adapters.profiler",
 }
 
 

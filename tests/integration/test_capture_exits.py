@@ -49,8 +49,12 @@ LOOP = """
     ("end", "code", "word"),
     [
         ("sys.exit(7)", 7, "before stop() was called"),
-        ("raise ValueError('x')", 1, "before stop() was called"),
-        ("raise KeyboardInterrupt", -2, "before stop() was called"),
+        pytest.param(
+            "raise ValueError('x')", 1, "before stop() was called", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "raise KeyboardInterrupt", -2, "before stop() was called", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_an_end_without_a_with_block_saves_everything(tmp_path, end, code, word):

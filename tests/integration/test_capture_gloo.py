@@ -69,7 +69,7 @@ def test_a_trigger_on_one_rank_opens_the_same_window_on_all(tmp_path):
             profiler.trigger(steps=2)
     """.strip()
     options = "wait=10**6, active=1"
-    result = torchrun(tmp_path, body(140, extra, options), 2, output=output)
+    result = torchrun(tmp_path, body(110, extra, options), 2, output=output)
     assert result.returncode == 0, result.stderr
     found = recorded(output)
     assert found[0] == found[1]
@@ -108,6 +108,7 @@ def test_a_long_pause_of_one_rank_outlasts_a_short_timeout(tmp_path):
     assert states == {"finished"}
 
 
+@pytest.mark.slow
 def test_without_pausing_together_the_same_job_dies(tmp_path):
     # The control: it is the waiting that saves the job above.
     output = tmp_path / "out"

@@ -458,3 +458,9 @@ def test_run_json_describes_the_job(tmp_path):
     assert job.versions["torch"] == torch.__version__
     assert job.options["active"] == 2
     assert orjson.loads((open_run(tmp_path).path / "run.json").read_bytes())["format"]
+
+
+def test_a_run_ends_with_a_verdict_from_its_steps(tmp_path, capfd):
+    train(tmp_path, 40, wait=10**6)
+    assert manifest_of(tmp_path).verdict.startswith("median step ")
+    assert "median step" in capfd.readouterr().err

@@ -104,7 +104,7 @@ def readable_windows(output):
 # -- ends of the process --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["inline", "fork"])
+@pytest.mark.parametrize("mode", ["inline", pytest.param("fork", marks=pytest.mark.slow)])
 def test_kill_9_inside_a_window_loses_that_window_only(tmp_path, mode):
     fault = """
         if step == 7:
@@ -175,12 +175,19 @@ def test_sigterm_that_the_training_handles_saves_the_window_and_goes_on(tmp_path
 
 
 def test_sigterm_that_the_training_ignores_stays_ignored(tmp_path):
-    fault = """
-        if step == 7:
-            os.kill(os.getpid(), signal.SIGTERM)
-    """
-    before = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-    assert_trained_to_the_end(*run(tmp_path, tmp_path / "out", fault, before))
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    training = SmallTraining()
+    try:
+        with stepscope.Profiler(output_dir=tmp_path, **OPTIONS) as profiler:
+            for number, batch in enumerate(batches(STEPS)):
+                if number == 7:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                training.step(batch)
+                profiler.step()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert training.losses == bare_losses(STEPS)
 
 
 def test_sigterm_while_the_profiler_itself_works_is_put_off_until_it_is_through(tmp_path):
@@ -276,13 +283,17 @@ def test_a_full_disk_costs_the_windows_of_its_time(tmp_path, small_disk, mode, f
         assert "full disk" in manifest.windows[1].reason or "space" in manifest.windows[1].reason
 
 
-def test_a_disk_too_full_for_a_window_opens_none(tmp_path, small_disk):
-    output = small_disk / "out"
-    result = run(tmp_path, output, "pass", min_free_bytes=1 << 30)
-    assert_trained_to_the_end(*result)
-    first = manifest_of(output).windows[0]
+def test_a_disk_too_full_for_a_window_opens_none(tmp_path):
+    training = SmallTraining()
+    options = {**OPTIONS, "min_free_bytes": 1 << 60}
+    with stepscope.Profiler(output_dir=tmp_path, **options) as profiler:
+        for batch in batches(STEPS):
+            training.step(batch)
+            profiler.step()
+    assert training.losses == bare_losses(STEPS)
+    first = manifest_of(tmp_path).windows[0]
     assert first.state == "skipped"
-    assert "free" in first.reason
+    assert "are free" in first.reason
 
 
 def test_a_disk_that_turns_read_only_costs_the_windows_of_its_time(tmp_path, small_disk):
@@ -305,18 +316,18 @@ def test_a_place_that_is_read_only_from_the_start(tmp_path, small_disk):
     assert "Read-only" in err
 
 
-def test_a_quota_costs_what_exceeds_it(tmp_path):
+@pytest.mark.parametrize("mode", ["inline", pytest.param("fork", marks=pytest.mark.slow)])
+def test_a_quota_costs_what_exceeds_it(tmp_path, mode):
     # A limit on the size of a file is what a process sees of a quota without one.
     fault = """
         if step == 5:
             wait_for_window(0)
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
     """
-    for mode in ("inline", "fork"):
-        output = tmp_path / mode
-        assert_trained_to_the_end(*run(tmp_path, output, fault, export_mode=mode))
-        assert readable_windows(output) == {0: [2, 3]}
-        assert manifest_of(output).windows[1].state == "failed"
+    output = tmp_path / "out"
+    assert_trained_to_the_end(*run(tmp_path, output, fault, export_mode=mode))
+    assert readable_windows(output) == {0: [2, 3]}
+    assert manifest_of(output).windows[1].state == "failed"
 
 
 def test_a_directory_that_is_removed_is_made_again_for_what_comes(tmp_path):

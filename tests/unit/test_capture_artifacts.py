@@ -322,3 +322,43 @@ def test_the_table_agrees_with_torchs_own(tmp_path):
             row.self_cpu_time_total, abs=2, rel=1e-3
         ), name
         assert ours[name].self_cpu_bytes == row.self_cpu_memory_usage, name
+
+
+def test_floating_point_operations_agree_with_torchs_own(tmp_path):
+    import torch
+
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    image = torch.randn(2, 6, 17, 13)
+    with torch.profiler.profile(activities=activities, with_flops=True) as profiler:
+        torch.randn(5, 7) @ torch.randn(7, 3)
+        torch.nn.functional.linear(torch.randn(4, 9), torch.randn(2, 9), torch.randn(2))
+        torch.bmm(torch.randn(3, 4, 5), torch.randn(3, 5, 6))
+        torch.baddbmm(torch.randn(3, 4, 6), torch.randn(3, 4, 5), torch.randn(3, 5, 6))
+        torch.ones(3, 11).mul(torch.ones(3, 11)).add(torch.ones(3, 11))
+        torch.nn.functional.conv2d(image, torch.randn(4, 6, 3, 5), stride=2, padding=1)
+        torch.nn.functional.conv2d(image, torch.randn(8, 3, 3, 3), groups=2, dilation=(2, 1))
+    profiler.export_chrome_trace(str(tmp_path / "t.json"))
+    window = gather(RawTrace(tmp_path / "t.json").events(), {}, with_flops=True)
+    ours = {row.name: row.flops for row in key_averages(window).operators if row.flops}
+    theirs = {row.key: row.flops for row in profiler.key_averages() if row.flops}
+    assert ours == theirs
+    assert {"aten::mm", "aten::addmm", "aten::conv2d"} <= set(ours)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"Input Dims": "x"},
+        {"Input Dims": []},
+        {"Input Dims": [[], []]},
+        {"Input Dims": [[2], [2]]},
+        {"Input Dims": [["a", "b"], ["c", "d"]]},
+        {"Input Dims": [[1, 2, 3, 4], [1, 2, 3, 4]], "Concrete Inputs": ["", "", ""]},
+    ],
+)
+@pytest.mark.parametrize("name", ["aten::mm", "aten::conv2d", "aten::mul", "mm"])
+def test_odd_shapes_count_as_nothing(name, arguments):
+    from stepscope.artifacts.flops import flops_of
+
+    assert isinstance(flops_of(name, arguments), int)

@@ -56,6 +56,21 @@ from stepscope.errors import StepscopeError, UsageError
         ({"max_run_bytes": -1}, ("max_run_bytes", "-1", "1 or more")),
         ({"min_free_bytes": -1}, ("min_free_bytes", "-1", "0 or more")),
         ({"keep_windows": 1.0}, ("keep_windows", "1.0", "whole number")),
+        ({"slow_step_factor": 0.5}, ("slow_step_factor", "0.5", "1 or more")),
+        ({"slow_step_cooldown": 0}, ("slow_step_cooldown", "0", "1 or more")),
+        ({"pause_together_s": -1}, ("pause_together_s", "-1", "0 or more")),
+        ({"trigger_when": 3}, ("trigger_when", "3", "function")),
+        ({"artifacts": "x"}, ("artifacts", "'x'", "function")),
+        ({"scalars": "csv"}, ("scalars", "'csv'", "wandb")),
+        ({"scalars_steps": 0}, ("scalars_steps", "0", "1 or more")),
+        ({"coordinates": {"dp": -1}}, ("coordinates", "-1", "whole numbers")),
+        ({"coordinates": {"": 1}}, ("coordinates", "''", "names")),
+        ({"memory_timeline": "html"}, ("memory_timeline", "'html'", "torch")),
+        ({"memory_stacks": "cpp"}, ("memory_stacks", "'cpp'", "python")),
+        ({"memory_history_steps": (5, 3)}, ("memory_history_steps", "(5, 3)", "(10, 20)")),
+        ({"memory_history_steps": (5,)}, ("memory_history_steps", "(5,)", "(10, 20)")),
+        ({"memory_max_entries": 0}, ("memory_max_entries", "0", "1 or more")),
+        ({"memory_log_steps": 0}, ("memory_log_steps", "0", "1 or more")),
         ({"on_trace_ready": 5}, ("on_trace_ready", "5", "function")),
         ({"on_trace_ready": [print, "x"]}, ("on_trace_ready", "'x'", "function")),
     ],
@@ -101,3 +116,11 @@ def test_options_are_plain_values():
 def test_a_config_is_settled_once_and_stays_the_same_when_replaced():
     config = CaptureConfig(repeat=0, cycle_length=10, activities="cpu", on_trace_ready=print)
     assert dataclasses.replace(config) == config
+
+
+def test_options_that_need_others_bring_them():
+    assert CaptureConfig(memory_timeline="trace").profile_memory
+    torchs = CaptureConfig(memory_timeline="torch")
+    assert torchs.profile_memory
+    assert torchs.record_shapes
+    assert torchs.with_stack

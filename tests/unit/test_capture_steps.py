@@ -234,6 +234,62 @@ def test_an_event_is_not_used_again_while_a_later_step_needs_it(recorder, time, 
     assert [record.device_ns for record in written] == [d * 1_000_000 for d in durations]
 
 
+def test_phases_are_timed_on_the_device(recorder, time, written):
+    device = FakeEvents()
+    recorder.attach_device(DeviceTimer(device), lambda: ((), ()))
+    recorder.begin()
+    for step in range(300):
+        for name, duration in (("forward", 3.0), ("backward", 5.0), ("forward", 2.0)):
+            recorder.enter_phase(name)
+            device.clock_ms += duration
+            recorder.leave_phase()
+        device.clock_ms += 1.0
+        device.passed_ms = max(0.0, device.clock_ms - 40.0)
+        recorder.end(step)
+    device.passed_ms = device.clock_ms
+    recorder.close()
+    assert {record.device_ns for record in written} == {11_000_000}
+    assert all(
+        record.device_phases == {"forward": 5_000_000, "backward": 5_000_000} for record in written
+    )
+    assert device.made < 200, "marks are used again"
+
+
+def test_a_phase_across_a_boundary_is_parted_on_the_device_too(recorder, time, written):
+    device = FakeEvents()
+    recorder.attach_device(DeviceTimer(device), lambda: ((), ()))
+    recorder.begin()
+    device.clock_ms += 1.0
+    recorder.enter_phase("outer")
+    device.clock_ms += 4.0
+    recorder.end(0)
+    device.clock_ms += 6.0
+    recorder.leave_phase()
+    device.clock_ms += 2.0
+    recorder.end(1)
+    device.passed_ms = device.clock_ms
+    recorder.close()
+    assert [record.device_phases for record in written] == [
+        {"outer": 4_000_000},
+        {"outer": 6_000_000},
+    ]
+    assert [record.device_ns for record in written] == [5_000_000, 8_000_000]
+
+
+def test_a_phase_on_another_stream_that_is_late_is_left_out(recorder, time, written):
+    device = FakeEvents()
+    recorder.attach_device(DeviceTimer(device), lambda: ((), ()))
+    recorder.begin()
+    recorder.enter_phase("side")
+    recorder._open_phases[-1].mark.at_ms = 1e9
+    recorder.leave_phase()
+    device.clock_ms = device.passed_ms = 2.0
+    recorder.end(0)
+    recorder.close()
+    assert written[0].device_ns == 2_000_000
+    assert written[0].device_phases == {}
+
+
 def test_a_device_that_fails_costs_the_device_time_only(recorder, time, written):
     class Broken(FakeEvents):
         def __call__(self):

@@ -378,6 +378,13 @@ def test_known_devices(name, known, type_name, teraflops):
     assert peaks.peak(type_name) == pytest.approx(teraflops * 1e12)
 
 
+@pytest.mark.parametrize(("gib", "known"), [(40, "A100 40GB"), (80, "A100 80GB SXM")])
+def test_an_a100_is_told_apart_by_its_memory(gib, known):
+    t = one_product("NVIDIA A100-PG509-200")
+    t.memory_bytes = gib << 30
+    assert analyse_flops(t.load()).device_names == (f"device 0: {known}",)
+
+
 def test_no_device_is_taken_for_another():
     assert peaks_of_name("NVIDIA H100X") is None
     assert peaks_of_name("NVIDIA GeForce RTX 4090") is None

@@ -11,6 +11,7 @@ from stepscope.analysis.modules import (
     BY_FRAMES,
     BY_FUNCTIONS,
     BY_HIERARCHY,
+    BY_STACKS,
     NONE,
     analyse_modules,
 )
@@ -128,6 +129,28 @@ def test_hierarchy_of_scripted_models():
     assert (top["forward_device_self_ns"], top["forward_device_total_ns"]) == (us(2), us(12))
     assert linear["backward_device_self_ns"] == us(20)
     assert linear["calls"] is None
+
+
+def test_call_stacks_of_old_recorders():
+    t = GpuTrace()
+    outer = "/home/x/site-packages/net/model.py(9): forward;torch/nn/module.py(5): _call_impl;"
+    inner = "torch/nn/conv.py(3): _conv;torch/nn/conv.py(4): forward;" + outer
+    with t.step():
+        number = t.next_sequence()
+        t.op("aten::add", **{"Call stack": outer}).launch("add", us(2))
+        with t.op("aten::conv2d", sequence=number, **{"Call stack": inner}):
+            t.op("aten::convolution", **{"Call stack": inner}).launch("conv", us(10))
+        t.op("ConvBackward", sequence=number, forward_thread=1, **{"Call stack": ""}).launch(
+            "grad", us(20)
+        )
+        t.op("adam", **{"Call stack": "train.py(3): <module>"}).launch("adam", us(4))
+    report = analyse_modules(t.load())
+    assert report.source == BY_STACKS
+    model = rows(report)["net/model.py(9): forward"]
+    conv = rows(report)["net/model.py(9): forward/torch/nn/conv.py(4): forward"]
+    assert (model["forward_device_self_ns"], model["forward_device_total_ns"]) == (us(2), us(12))
+    assert conv["backward_device_self_ns"] == us(20)
+    assert report.unattributed_ns == us(4)
 
 
 def test_hierarchy_text():

@@ -29,6 +29,7 @@ records = st.builds(
     tokens=optional,
     samples=optional,
     device_ns=optional,
+    device_phases=st.dictionaries(st.sampled_from(["forward", "a/b"]), wholes),
 )
 
 

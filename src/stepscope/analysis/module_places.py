@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -136,34 +137,74 @@ def hierarchy_segments(text: str) -> list[str]:
     ]
 
 
-def places_by_hierarchy(trace: Trace, events: pl.DataFrame) -> Places:
-    """Places of operators whose arguments name the modules around them.
+def call_stack_segments(text: str) -> list[str]:
+    """The functions named forward of a `Call stack`, outermost first.
+
+    Until 2022 the recorder wrote the stack into each operator, the innermost frame first:
+    `torch/nn/modules/conv.py(443): forward;torch/nn/modules/module.py(1051): _call_impl;…`.
+    """
+    frames = [frame.rpartition("site-packages/")[2] for frame in text.split(";")]
+    return [frame for frame in reversed(frames) if frame.endswith(": forward")]
+
+
+@dataclass(frozen=True)
+class PlacesOfOperators:
+    """Places of operators whose arguments tell the modules around them.
+
+    Attributes:
+        by_hierarchy: By `Module Hierarchy`.
+        by_stack: By the functions named forward in `Call stack`.
+    """
+
+    by_hierarchy: Places
+    by_stack: Places
+
+
+def places_by_arguments(trace: Trace, events: pl.DataFrame) -> PlacesOfOperators:
+    """Places of operators by their own arguments.
 
     Args:
         trace: The trace.
         events: At least `event` and `category`.
     """
-    of_event = np.full(len(events), NOWHERE, np.int64)
-    register = _Register()
     operators = events.filter(pl.col("category") == Category.CPU_OP.value)["event"]
+    args = pl.col("args")
     found = (
-        trace.args.select("event", "args")
-        .filter(pl.col("args").str.contains(r'"Module Hierarchy"\s*:\s*"[^"]'))
-        .select("event", text=pl.col("args").str.extract(r'"Module Hierarchy"\s*:\s*"([^"]+)"'))
-        # What was fused for the backward names no module: its forward operator tells.
-        .filter(~pl.col("text").str.contains("<backward op>", literal=True))
+        trace.args.filter(args.str.contains(r'"(?:Module Hierarchy|Call stack)"\s*:\s*"[^"]'))
+        .select(
+            "event",
+            hierarchy=args.str.extract(r'"Module Hierarchy"\s*:\s*"([^"]+)"'),
+            stack=args.str.extract(r'"Call stack"\s*:\s*"([^"]+)"'),
+        )
         .collect()
-        .join(operators.to_frame("event"), on="event", how="semi")
+        .join(operators.to_frame("event"), on="event", how="semi", maintain_order="left")
     )
+    # What was fused for the backward names no module: its forward operator tells.
+    fused = pl.col("hierarchy").str.contains("<backward op>", literal=True)
+    return PlacesOfOperators(
+        _places_of_texts(
+            found.filter(~fused).select("event", text="hierarchy"), hierarchy_segments, len(events)
+        ),
+        _places_of_texts(found.select("event", text="stack"), call_stack_segments, len(events)),
+    )
+
+
+def _places_of_texts(
+    found: pl.DataFrame, segments: Callable[[str], list[str]], events: int
+) -> Places:
+    """Places of operators, from the text that each carries."""
+    of_event = np.full(events, NOWHERE, np.int64)
+    register = _Register()
+    known = found.drop_nulls("text")
     numbers: dict[str, int] = {}
-    for text in found["text"].unique().sort().to_list():
+    for text in known["text"].unique().sort().to_list():
         place = NOWHERE
-        for segment in hierarchy_segments(text):
+        for segment in segments(text):
             place = register.place(place, segment)
         numbers[text] = place
     if numbers:
-        of_event[found["event"].to_numpy()] = (
-            found["text"].replace_strict(numbers, return_dtype=pl.Int64).to_numpy()
+        of_event[known["event"].to_numpy()] = (
+            known["text"].replace_strict(numbers, return_dtype=pl.Int64).to_numpy()
         )
-    in_backward = np.zeros(len(events), np.bool_)
+    in_backward = np.zeros(events, np.bool_)
     return Places(register.names, register.parent, of_event, in_backward, are_calls=False)

@@ -6,6 +6,7 @@ Where the modules come from, the first that the trace has:
    the instances of a class apart.
 2. `Module Hierarchy` in operators' arguments, as `with_modules` records it for scripted models.
 3. Python frames of functions named `forward`; these are places in the source, not instances.
+4. The same in the `Call stack` of operators' arguments, as it was recorded until 2022.
 
 Definitions
     A module's place is the path of modules around its call. A call inside the backward
@@ -28,8 +29,8 @@ from stepscope.analysis.gpu_work import gpu_work
 from stepscope.analysis.module_places import (
     NOWHERE,
     Places,
+    places_by_arguments,
     places_by_frames,
-    places_by_hierarchy,
 )
 from stepscope.analysis.recomputation import EVALUATION, names_matching
 from stepscope.analysis.scope import AnsweredScope, Scope
@@ -60,6 +61,7 @@ MODULES: dict[str, pl.DataType | type[pl.DataType]] = {
 BY_FRAMES = "module frames (with_stack)"
 BY_HIERARCHY = "module hierarchy (with_modules)"
 BY_FUNCTIONS = "functions named forward (with_stack)"
+BY_STACKS = "functions named forward in operators' call stacks (with_stack until 2022)"
 NONE = "nothing: record with_stack=True to see modules"
 
 _MODULE_FRAME = r"^nn\.Module: "
@@ -164,11 +166,15 @@ def _places(trace: Trace, events: pl.DataFrame, parent: Int64Array) -> tuple[str
     places = of_frames(_MODULE_FRAME, "nn.Module: ")
     if len(places):
         return BY_FRAMES, places
-    places = places_by_hierarchy(trace, events)
-    if len(places):
-        return BY_HIERARCHY, places
+    of_operators = places_by_arguments(trace, events)
+    if len(of_operators.by_hierarchy):
+        return BY_HIERARCHY, of_operators.by_hierarchy
     places = of_frames(_FORWARD_FRAME, "")
-    return (BY_FUNCTIONS if len(places) else NONE), places
+    if len(places):
+        return BY_FUNCTIONS, places
+    if len(of_operators.by_stack):
+        return BY_STACKS, of_operators.by_stack
+    return NONE, places
 
 
 def _self_times(events: pl.DataFrame, rows: Int64Array) -> Int64Array:

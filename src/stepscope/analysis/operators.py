@@ -188,9 +188,15 @@ def _columns(
 def _row_numbers(keys: pl.DataFrame) -> Int64Array:
     """For each call a number that it shares with the calls of its row of the table."""
     number = np.zeros(len(keys), np.int64)
+    largest = 0
     for key in keys.iter_columns():
         codes = key.to_physical().cast(pl.Int64).fill_null(-1).to_numpy() + 1
-        number = number * (int(codes.max(initial=0)) + 1) + codes
+        values = int(codes.max(initial=0)) + 1
+        if (largest + 1) * values >= 1 << 62:
+            number = np.unique(number, return_inverse=True)[1].astype(np.int64)
+            largest = int(number.max(initial=0))
+        number = number * values + codes
+        largest = (largest + 1) * values
     return number
 
 

@@ -178,16 +178,19 @@ def timeline_of(work: GpuWork) -> Timeline:
 def _measured(sets: list[DeviceSets], windows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     """The windows, in their order, with every number."""
     by_device = {one.device: one for one in sets}
+    none = intervals.empty()
     parts = []
     for (device,), rows in windows.group_by(["device"], maintain_order=True):
         starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+        # A device may have steps and no work that counts, as with linked events alone.
+        did = by_device.get(device, DeviceSets(device, none, none, none, none, none, none))
         mine = work.filter(pl.col("device") == device)
         begun = mine["start_ns"].to_numpy()  # sorted
         low, high = np.searchsorted(begun, starts), np.searchsorted(begun, ends)
         spent = np.concatenate(([0], np.cumsum(mine["dur_ns"].to_numpy())))
         parts.append(
             rows.with_columns(
-                **by_device[device].measure(starts, ends),
+                **did.measure(starts, ends),
                 work_ns=spent[np.maximum(high, low)] - spent[low],
                 events=np.maximum(high - low, 0),
             )

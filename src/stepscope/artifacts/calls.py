@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from stepscope.artifacts.flops import flops_of
+
 OPERATOR = "operator"
 ANNOTATION = "annotation"
 RUNTIME = "runtime"
@@ -38,6 +40,7 @@ class Call:
         dur_ns: Duration.
         external_id: Joins an operator and its GPU work; 0 where there is none.
         correlation: Joins a runtime call and its GPU work; 0 where there is none.
+        flops: Floating-point operations of it, where they were asked for.
         parent: The innermost call around it on its thread, among those of its walk.
         self_ns: Duration less what its children cover.
     """
@@ -48,6 +51,7 @@ class Call:
     dur_ns: int
     external_id: int = 0
     correlation: int = 0
+    flops: int = 0
     parent: Call | None = None
     self_ns: int = 0
 
@@ -97,14 +101,22 @@ class WindowCalls:
     events: int = 0
 
 
-def gather(events: Iterable[dict[str, Any]], renames: dict[str, str]) -> WindowCalls:
-    """Sort a trace's events into threads, device work and changes of memory."""
+def gather(
+    events: Iterable[dict[str, Any]], renames: dict[str, str], *, with_flops: bool = False
+) -> WindowCalls:
+    """Sort a trace's events into threads, device work and changes of memory.
+
+    Args:
+        events: The trace's events.
+        renames: Names of step ranges, and what they shall be called instead.
+        with_flops: Whether to estimate floating-point operations from recorded shapes.
+    """
     window = WindowCalls()
     for event in events:
         window.events += 1
         phase = event.get("ph")
         if phase == "X":
-            _add_range(window, event, renames)
+            _add_range(window, event, renames, with_flops)
         elif phase == "i" and event.get("name") == "[memory]":
             _add_memory(window, event)
     for calls in window.threads.values():
@@ -147,7 +159,9 @@ def nanoseconds(microseconds: object) -> int:
     return round(microseconds * 1000) if isinstance(microseconds, (int, float)) else 0
 
 
-def _add_range(window: WindowCalls, event: dict[str, Any], renames: dict[str, str]) -> None:
+def _add_range(
+    window: WindowCalls, event: dict[str, Any], renames: dict[str, str], with_flops: bool
+) -> None:
     category = event.get("cat")
     arguments = event.get("args")
     if not isinstance(arguments, dict):
@@ -173,6 +187,7 @@ def _add_range(window: WindowCalls, event: dict[str, Any], renames: dict[str, st
         nanoseconds(event.get("dur")),
         _whole(arguments.get("External id")),
         _whole(arguments.get("correlation")),
+        flops_of(name, arguments) if with_flops and kind == OPERATOR else 0,
     )
     if kind == ANNOTATION and call.name.startswith("ProfilerStep#"):
         window.step_names.append(call.name)

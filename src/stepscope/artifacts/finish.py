@@ -44,7 +44,7 @@ def finish(job: FinishJob) -> FinishedRecord:
     events = raw_bytes = 0
     try:
         raw_bytes = raw.check_ends()
-        window = gather(raw.events(), job.renames)
+        window = gather(raw.events(), job.renames, with_flops=job.flops)
         events = window.events
         problem = _problem_of(job, raw, window)
         if has_work(window):

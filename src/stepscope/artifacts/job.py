@@ -33,6 +33,7 @@ class FinishJob:
         key_averages: Whether to write the table of operators.
         key_averages_sort: Column that orders it.
         key_averages_rows: Greatest number of rows of the text; -1 for all.
+        flops: Whether the table shall have floating-point operations.
         stacks: Whether to write folded stacks.
         stacks_metric: "auto", "self_cpu_time_total" or "self_cuda_time_total".
         memory_timeline: Whether to draw memory over time.
@@ -57,6 +58,7 @@ class FinishJob:
     key_averages: bool = True
     key_averages_sort: str = "auto"
     key_averages_rows: int = 100
+    flops: bool = False
     stacks: bool = False
     stacks_metric: str = "auto"
     memory_timeline: bool = False

@@ -46,6 +46,7 @@ class OperatorRow:
     cpu_bytes: int = 0
     self_device_bytes: int = 0
     device_bytes: int = 0
+    flops: int = 0
 
 
 @dataclass
@@ -101,6 +102,7 @@ def key_averages(window: WindowCalls) -> KeyAverages:
         for call in threads[thread]:
             row = rows.setdefault(call.name, OperatorRow(call.name))
             row.self_cpu_ns += call.self_ns
+            row.flops += call.flops
             parent = call.parent
             is_redispatch = (
                 parent is not None and parent.name == call.name and children[id(parent)] == 1
@@ -152,7 +154,8 @@ def write_text(averages: KeyAverages, path: Path, sort: str, rows: int) -> None:
     if averages.has_memory:
         head += ["CPU mem", "Self CPU mem"]
         head += ["Device mem", "Self device mem"] if averages.device else []
-    head.append("Calls")
+    has_flops = any(row.flops for row in operators)
+    head += ["Calls", "GFLOP"] if has_flops else ["Calls"]
     table = [head]
     for row in shown:
         cells = [
@@ -174,7 +177,10 @@ def write_text(averages: KeyAverages, path: Path, sort: str, rows: int) -> None:
             cells += [_bytes(row.cpu_bytes), _bytes(row.self_cpu_bytes)]
             if averages.device:
                 cells += [_bytes(row.device_bytes), _bytes(row.self_device_bytes)]
-        table.append([*cells, str(row.calls)])
+        cells.append(str(row.calls))
+        if has_flops:
+            cells.append(f"{row.flops / 1e9:.3f}" if row.flops else "-")
+        table.append(cells)
     lines += _columns(table)
     if len(shown) < len(operators):
         lines.append(f"({len(operators) - len(shown)} more rows in key_averages.csv)")

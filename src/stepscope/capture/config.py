@@ -21,6 +21,9 @@ from stepscope.run.step_record import StepRecord
 TraceHandler = Callable[[Any], object]
 """A function that gets the torch profiler of a finished window, as in torch.profiler."""
 
+ScalarWriter = Callable[[Mapping[str, float], int], object]
+"""A function that gets values by name and the number of the last step that they cover."""
+
 StepCondition = Callable[[StepRecord], bool]
 """A function that gets each finished step and says whether a window shall be recorded."""
 
@@ -107,6 +110,10 @@ class CaptureConfig:
         trigger_when: Function or functions called with each step's `StepRecord`; one that returns
             True asks for a window, and none is asked again within `slow_step_cooldown` steps. One
             that raises is noted and not called again.
+        scalars: "tensorboard", "wandb" (which must have been initialised), or a function of values
+            by name and a step: curves of step time, input wait and phases, averaged over
+            `scalars_steps` steps, with the least and the greatest rank. None for no curves.
+        scalars_steps: Steps to a point of the curves.
         pause_together_s: Where only some ranks record, how long the others wait at the window's
             last step for those, outside their collectives, so that no collective times out; 0 for
             not at all.
@@ -177,6 +184,8 @@ class CaptureConfig:
     slow_step_factor: float | None = None
     slow_step_cooldown: int = 200
     trigger_when: StepCondition | Sequence[StepCondition] | None = None
+    scalars: str | ScalarWriter | None = None
+    scalars_steps: int = 10
     pause_together_s: float = 120.0
     coordinates: Mapping[str, int] | None = None
     key_averages: bool = True
@@ -214,6 +223,7 @@ class CaptureConfig:
             ("slow_step_cooldown", 1),
             ("memory_max_entries", 1),
             ("memory_log_steps", 1),
+            ("scalars_steps", 1),
         ):
             _check_whole(name, getattr(self, name), least)
         for name in ("max_window_bytes", "max_run_bytes"):
@@ -254,6 +264,8 @@ class CaptureConfig:
         """The options as plain values, for the run's description."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         values["output_dir"] = str(self.output_dir)
+        if callable(self.scalars):
+            values["scalars"] = getattr(self.scalars, "__qualname__", type(self.scalars).__name__)
         if self.tensorboard_dir is not None:
             values["tensorboard_dir"] = str(self.tensorboard_dir)
         for name in ("on_trace_ready", "trigger_when", "artifacts"):
@@ -292,6 +304,8 @@ class CaptureConfig:
         _check_choice("export_mode", self.export_mode, EXPORT_MODES)
         _check_seconds("export_timeout_s", self.export_timeout_s)
         _check_seconds("grace_s", self.grace_s)
+        if self.scalars is not None and not callable(self.scalars):
+            _check_choice("scalars", self.scalars, ("tensorboard", "wandb"))
         _check_choice("memory_timeline", self.memory_timeline, ("off", "trace", "torch"))
         _check_choice("memory_stacks", self.memory_stacks, ("python", "all"))
         if self.memory_timeline != "off":

@@ -151,18 +151,25 @@ class Exporter:
         self._pending.append(pending)
         return pending.record
 
-    def collect(self) -> None:
-        """Take in what has ended, give up what takes too long. Costs microseconds."""
+    def collect(self) -> bool:
+        """Take in what has ended, give up what takes too long; whether there was anything.
+
+        Costs microseconds where there was nothing.
+        """
+        has_worked = False
         for pending in list(self._pending):
             if pending.has_ended():
+                has_worked = True
                 self._pending.remove(pending)
                 self._settle(pending)
             elif time.monotonic_ns() > pending.deadline_ns:
+                has_worked = True
                 pending.kill()
                 self._pending.remove(pending)
                 self._fail(
                     pending, f"making the files took longer than {self._timeout_ns / 1e9:g} s"
                 )
+        return has_worked
 
     def finish(self, limit_s: Callable[[], float]) -> None:
         """Wait for all windows, but no longer than a limit; then leave the rest to itself.

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 
 from stepscope.capture.clock_sync import ClockOffset
 from stepscope.capture.config import CaptureConfig
@@ -28,6 +29,8 @@ from stepscope.run.step_record import StepRecord, encode_step
 log = logging.getLogger("stepscope")
 
 _MOST_PROBLEMS = 100
+_MOST_WINDOWS = 1000
+_FILELESS = frozenset({"removed", "skipped", "abandoned", "empty", "failed"})
 
 
 class Journal:
@@ -35,6 +38,7 @@ class Journal:
 
     Attributes:
         layout: Where the run lies.
+        window_ready: Called with the record of a window whose files are there; must not raise.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class Journal:
         self._steps = 0
         self._windows: dict[int, WindowRecord] = {}
         self._has_failed = False
+        self.window_ready: Callable[[WindowRecord], None] | None = None
 
     @classmethod
     def open(cls, config: CaptureConfig, identity: RankIdentity, clock: Clock) -> Journal:
@@ -97,6 +102,7 @@ class Journal:
     def add_window(self, record: WindowRecord) -> None:
         """Note a window."""
         self._windows[record.index] = record
+        self._forget_windows()
         self._write_quietly()
 
     def update_window(self, record: WindowRecord) -> None:
@@ -112,6 +118,8 @@ class Journal:
         if noted is not None:
             record = dataclasses.replace(record, pause_ns=noted.pause_ns)
         self.add_window(record)
+        if self.window_ready is not None:
+            self.window_ready(record)
 
     def add_snapshot(self, record: ArtifactRecord) -> None:
         """Note a memory snapshot."""
@@ -134,8 +142,8 @@ class Journal:
             self._manifest, problems=(*self._manifest.problems, problem)
         )
 
-    def close(self, error: BaseException | None, ended: str) -> None:
-        """Write down how the run ended and close the files.
+    def close(self, error: BaseException | None, ended: str, verdict: str = "") -> None:
+        """Write down how the run ended and what its steps show, and close the files.
 
         Raises:
             OSError: The manifest cannot be written.
@@ -149,13 +157,27 @@ class Journal:
                     f"{self._lines.problem}; {lost} lines lost",
                     self._steps,
                 )
-        self._manifest = dataclasses.replace(self._manifest, state=_state(error), ended=ended)
+        self._manifest = dataclasses.replace(
+            self._manifest, state=_state(error), ended=ended, verdict=verdict
+        )
         self._write()
 
     def end(self, ended: str) -> None:
         """Write the manifest once more, when the files of the last windows are there."""
         self._manifest = dataclasses.replace(self._manifest, ended=ended)
         self._write_quietly()
+
+    def _forget_windows(self) -> None:
+        """Let go of the oldest windows that left no files, so that nothing grows without end."""
+        if len(self._windows) <= _MOST_WINDOWS:
+            return
+        for index, window in self._windows.items():
+            if window.state in _FILELESS:
+                del self._windows[index]
+                self._manifest = dataclasses.replace(
+                    self._manifest, forgotten_windows=self._manifest.forgotten_windows + 1
+                )
+                return
 
     def _write_quietly(self) -> None:
         """Bring the manifest on the disk up to date; a disk that refuses is told once."""

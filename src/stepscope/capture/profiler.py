@@ -22,6 +22,7 @@ from stepscope.capture.ranks import RankIdentity, identify
 from stepscope.capture.requests import RequestSources
 from stepscope.capture.signals import SignalWatch, TerminationSignalError
 from stepscope.capture.steps import Clock, StepRecorder
+from stepscope.capture.tally import StepTally
 from stepscope.capture.window import another_profiler_runs
 from stepscope.capture.windows import WindowKeeper
 from stepscope.errors import UsageError
@@ -77,6 +78,7 @@ class Profiler:
         self._signals: SignalWatch | None = None
         self._requests: RequestSources | None = None
         self._memory: MemoryWatch | None = None
+        self._tally = StepTally()
         self._busy = 0
         self._is_told_to_end = False
 
@@ -327,6 +329,8 @@ class Profiler:
         index = windows.recording_index if windows is not None else None
         record = recorder.end(ended, window=index)
         self._journal.count_step()
+        if record is not None:
+            self._tally.add(record)
         if self._requests is not None:
             self._requests.step_ended(record)
         if self._memory is not None and self._memory.is_available:
@@ -421,7 +425,7 @@ class Profiler:
                 self._recorder.close()
                 if self._recorder.problem:
                     journal.note("timing steps", self._recorder.problem, self._step)
-            journal.close(error, self._ending(error, note))
+            journal.close(error, self._ending(error, note), self._tally.verdict())
         if windows is not None:
             is_hurried = isinstance(error, TerminationSignalError)
             with self._contain("waiting for the files"):
@@ -491,7 +495,8 @@ class Profiler:
         path = self._journal.layout.root
         if self._journal.windows or self._step:
             with contextlib.suppress(OSError, ValueError):
-                print(f"stepscope: recorded; next: stepscope report {path}", file=sys.stderr)  # noqa: T201
+                verdict = self._tally.verdict() or "recorded"
+                print(f"stepscope: {verdict}; next: stepscope report {path}", file=sys.stderr)  # noqa: T201
 
     @contextlib.contextmanager
     def _contain(self, where: str) -> Iterator[None]:

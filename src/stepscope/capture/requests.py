@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 from stepscope.capture.config import CaptureConfig, StepCondition
 from stepscope.capture.journal import Journal
 from stepscope.capture.ranks import RankIdentity, parse_ranks
+from stepscope.capture.scalars import ScalarSink
 from stepscope.capture.shared_store import SharedStore
 from stepscope.capture.triggers import SlowStepWatch, TriggerDesk, applies_to
 from stepscope.capture.windows import WindowKeeper, WindowRequest
@@ -44,15 +46,21 @@ class RequestSources:
         self._slow: SlowStepWatch | None = None
         if config.slow_step_factor is not None:
             self._slow = SlowStepWatch(config.slow_step_factor, config.slow_step_cooldown)
+        root = journal.layout.root
+        self._scalars: ScalarSink | None = None
+        if config.scalars is not None:
+            board = Path(config.tensorboard_dir or root / "tensorboard")
+            self._scalars = ScalarSink(config.scalars, config.scalars_steps, board, identity)
         self._desk: TriggerDesk | None = None
-        if config.triggers:
-            root = journal.layout.root
+        if config.triggers or self._scalars is not None:
             self._desk = TriggerDesk(
                 root,
                 identity,
                 lambda: SharedStore.connect(root.name, own_connection=True),
                 self._accept,
                 journal.note_clock,
+                chore=self._scalars.look if self._scalars is not None else None,
+                is_listening=config.triggers,
                 active=config.active,
                 warmup=self._warmup,
             )
@@ -66,6 +74,8 @@ class RequestSources:
         """Stop listening."""
         if self._desk is not None:
             self._desk.close()
+            if self._scalars is not None:
+                self._scalars.close(self._desk.store)
 
     def on_signal(self) -> None:
         """SIGUSR2 came: the next step's end asks."""
@@ -77,6 +87,8 @@ class RequestSources:
             return
         if self._desk is not None:
             self._desk.note_step(record.step + 1, record.dur_ns)
+        if self._scalars is not None:
+            self._scalars.step_ended(record)
         if self._was_signalled:
             self._was_signalled = False
             self.ask("signal")
@@ -100,7 +112,7 @@ class RequestSources:
         trigger = Trigger(cause, steps or self._config.active, ranks, with_memory)
         if self._identity.world_size == 1:
             self._accept(trigger)
-        elif self._desk is not None:
+        elif self._desk is not None and self._config.triggers:
             self._desk.ask(trigger)
 
     def _accept(self, trigger: Trigger) -> None:

@@ -60,6 +60,23 @@ class DeviceTimer:
         before, self._last = self._last, event
         return None if before is None else (before, event)
 
+    def mark(self) -> Any:
+        """Record an event now, for a phase's beginning or end."""
+        event = self._spare.pop() if self._spare else self._event()
+        event.record()
+        return event
+
+    def between(self, start: Any, end: Any) -> int | None:
+        """Nanoseconds between two marks, or None while the device has not passed both."""
+        if not (start.query() and end.query()):
+            return None
+        milliseconds: float = start.elapsed_time(end)
+        return round(milliseconds * 1_000_000)
+
+    def give_back(self, marks: list[Any]) -> None:
+        """Take marks back that nobody needs any more."""
+        self._spare.extend(marks)
+
     def restart(self) -> None:
         """Forget the last boundary: what follows does not belong to the same step."""
         self._last = None
@@ -72,6 +89,24 @@ class DeviceTimer:
         milliseconds: float = before.elapsed_time(after)
         self._spare.append(before)  # `after` is the next step's `before`
         return round(milliseconds * 1_000_000)
+
+
+@dataclass
+class _OpenPhase:
+    """A phase that is going on. `mark` is where it began on the device, if that is timed."""
+
+    name: str
+    entered_ns: int
+    mark: Any = None
+
+
+@dataclass
+class _DeviceMarks:
+    """What a step recorded on the device: its boundaries, its phases, and marks to give back."""
+
+    boundaries: tuple[Any, Any] | None
+    phases: list[tuple[str, Any, Any]]
+    owned: list[Any]
 
 
 class StepRecorder:
@@ -95,9 +130,11 @@ class StepRecorder:
         self._peak_memory: Callable[[], tuple[tuple[int, ...], tuple[int, ...]]] | None = None
         self._thread = threading.get_ident()
         self.problem: str | None = None
-        self._waiting: deque[tuple[StepRecord, tuple[Any, Any] | None]] = deque()
+        self._waiting: deque[tuple[StepRecord, _DeviceMarks]] = deque()
         self._start_ns: int | None = None
-        self._open_phases: list[tuple[str, int]] = []
+        self._open_phases: list[_OpenPhase] = []
+        self._device_phases: list[tuple[str, Any, Any]] = []
+        self._owned_marks: list[Any] = []
         self._data_wait_ns = 0
         self._phases: dict[str, int] = {}
         self._kind = "train"
@@ -142,10 +179,11 @@ class StepRecorder:
         if start_ns is None:
             self.begin()
             return None
+        pair, peaks = self._read_device()
         # A phase may span the boundary: each step gets its part.
         for depth in range(1, len(self._open_phases) + 1):
-            self._add_phase(depth, now_ns)
-        pair, peaks = self._read_device()
+            self._add_phase(depth, now_ns, pair[1] if pair is not None else None)
+        marks = _DeviceMarks(pair, self._device_phases, self._owned_marks)
         record = StepRecord(
             step=step,
             start_ns=self._clock.epoch(start_ns),
@@ -162,7 +200,7 @@ class StepRecorder:
         )
         self._clear()
         self._start_ns = now_ns
-        self._waiting.append((record, pair))
+        self._waiting.append((record, marks))
         self._drain()
         return record
 
@@ -174,8 +212,8 @@ class StepRecorder:
     def close(self) -> None:
         """Hand over what still waits for the device, without waiting for it."""
         while self._waiting:
-            record, pair = self._waiting.popleft()
-            self._write(_replace_device_ns(record, self._device_time(pair)))
+            record, marks = self._waiting.popleft()
+            self._write(self._completed(record, marks, self._device_time(marks.boundaries)))
 
     def add_wait(self, duration_ns: int) -> None:
         """Count time in which the training thread waited for its batch."""
@@ -196,26 +234,50 @@ class StepRecorder:
         """Enter a phase; False if this thread's phases are not timed."""
         if threading.get_ident() != self._thread:
             return False
-        self._open_phases.append((name.replace("/", "_"), time.perf_counter_ns()))
+        phase = _OpenPhase(name.replace("/", "_"), time.perf_counter_ns())
+        phase.mark = self._mark()
+        self._open_phases.append(phase)
         return True
 
     def leave_phase(self) -> None:
         """Leave the innermost phase of the training thread."""
         if self._open_phases:
-            self._add_phase(len(self._open_phases), time.perf_counter_ns())
+            is_timed = self._open_phases[-1].mark is not None
+            mark = self._mark() if is_timed else None
+            self._add_phase(len(self._open_phases), time.perf_counter_ns(), mark)
             self._open_phases.pop()
 
-    def _add_phase(self, depth: int, now_ns: int) -> None:
-        """Count the open phase at `depth` (from 1) up to now."""
-        path = "/".join(name for name, _ in self._open_phases[:depth])
-        entered_ns = self._open_phases[depth - 1][1]
+    def _add_phase(self, depth: int, now_ns: int, mark: Any) -> None:
+        """Count the open phase at `depth` (from 1) up to now, on the device up to `mark`."""
+        phase = self._open_phases[depth - 1]
+        path = "/".join(outer.name for outer in self._open_phases[:depth])
+        entered_ns = phase.entered_ns
         if self._start_ns is not None:
             entered_ns = max(entered_ns, self._start_ns)
         self._phases[path] = self._phases.get(path, 0) + now_ns - entered_ns
+        if phase.mark is not None and mark is not None:
+            self._device_phases.append((path, phase.mark, mark))
+            phase.mark = mark
+
+    def _mark(self) -> Any:
+        """An event on the device now; None where there is no device or it fails."""
+        if self._device_timer is None:
+            return None
+        try:
+            mark = self._device_timer.mark()
+        except Exception as error:  # noqa: BLE001 - a device can fail in any way
+            self._give_up_device(error)
+            return None
+        self._owned_marks.append(mark)
+        return mark
 
     def _clear(self) -> None:
         self._data_wait_ns = 0
         self._phases = {}
+        self._device_phases = []
+        # The marks of phases that are still open belong to the step in which they end.
+        still_open = [phase.mark for phase in self._open_phases if phase.mark is not None]
+        self._owned_marks = [mark for mark in self._owned_marks if mark in still_open]
         self._kind = "train"
         self._tokens = None
         self._samples = None
@@ -243,13 +305,38 @@ class StepRecorder:
     def _drain(self) -> None:
         """Hand over the finished steps whose device time is known, or need not be waited for."""
         while self._waiting:
-            record, pair = self._waiting[0]
-            device_ns = self._device_time(pair)
+            record, marks = self._waiting[0]
+            device_ns = self._device_time(marks.boundaries)
             is_late = len(self._waiting) > DeviceTimer.LATEST
-            if device_ns is None and pair is not None and self._device_timer and not is_late:
+            is_pending = device_ns is None and marks.boundaries is not None
+            if is_pending and self._device_timer and not is_late:
                 return
             self._waiting.popleft()
-            self._write(_replace_device_ns(record, device_ns))
+            self._write(self._completed(record, marks, device_ns))
+
+    def _completed(
+        self, record: StepRecord, marks: _DeviceMarks, device_ns: int | None
+    ) -> StepRecord:
+        """The record with what the device has told by now; its marks can be used again."""
+        if device_ns is None:
+            return record
+        phases: dict[str, int] = {}
+        for path, start, end in marks.phases:
+            phase_ns = self._phase_time(start, end)
+            if phase_ns is not None:
+                phases[path] = phases.get(path, 0) + phase_ns
+        if self._device_timer is not None:
+            self._device_timer.give_back(marks.owned)
+        return dataclasses.replace(record, device_ns=device_ns, device_phases=phases)
+
+    def _phase_time(self, start: Any, end: Any) -> int | None:
+        if self._device_timer is None:
+            return None
+        try:
+            return self._device_timer.between(start, end)
+        except Exception as error:  # noqa: BLE001 - a device can fail in any way
+            self._give_up_device(error)
+            return None
 
     def _device_time(self, pair: tuple[Any, Any] | None) -> int | None:
         if pair is None or self._device_timer is None:
@@ -259,7 +346,3 @@ class StepRecorder:
         except Exception as error:  # noqa: BLE001 - a device can fail in any way
             self._give_up_device(error)
             return None
-
-
-def _replace_device_ns(record: StepRecord, device_ns: int | None) -> StepRecord:
-    return record if device_ns is None else dataclasses.replace(record, device_ns=device_ns)

@@ -43,6 +43,8 @@ class TriggerDesk:
             listening thread until it gives one.
         accept: Receives each agreed trigger, with its first step, in the listening thread.
         synchronised: Receives how far this rank's clock is from rank 0's, once it is known.
+        chore: Something else to do at every look, with the store.
+        is_listening: Whether requests are heard at all; otherwise only the chore is done.
         poll_s: How often to look.
         active: Steps of a window that does not say how many.
         warmup: Steps of warming up before it.
@@ -56,6 +58,8 @@ class TriggerDesk:
         accept: Callable[[Trigger], None],
         synchronised: Callable[[ClockOffset], None],
         *,
+        chore: Callable[[SharedStore | None], None] | None = None,
+        is_listening: bool = True,
         poll_s: float = 1.0,
         active: int = 3,
         warmup: int = 1,
@@ -66,6 +70,8 @@ class TriggerDesk:
         self._store: SharedStore | None = None
         self._accept = accept
         self._synchronised = synchronised
+        self._chore = chore
+        self._is_listening = is_listening
         self._poll_s = poll_s
         self._active = active
         self._warmup = warmup
@@ -88,6 +94,11 @@ class TriggerDesk:
         self._is_closed = True
         self._wakeup.set()
         self._thread.join(timeout=0.5)
+
+    @property
+    def store(self) -> SharedStore | None:
+        """The store, once there is one."""
+        return self._store
 
     def note_step(self, step: int, duration_ns: int) -> None:
         """Tell which step is going on, and how long the last one took."""
@@ -114,6 +125,10 @@ class TriggerDesk:
             self._store = self._connect()
             if self._store is not None:
                 self._synchronise(self._store)
+        if self._chore is not None:
+            self._chore(self._store)
+        if not self._is_listening:
+            return
         while self._outbox:
             trigger = self._outbox.popleft()
             if self._identity.rank == 0:

@@ -198,8 +198,7 @@ class WindowCapture:
             self._rival.end()
             if self.execution_trace is not None:
                 self.execution_trace.close()
-        results = self.profiler.profiler.kineto_results
-        if results is None or not results.trace_start_ns():
+        if not _has_begun(self.profiler.profiler.kineto_results):
             raise WindowLostError("torch gave no events: another profiler stopped the recorder")
         return time.perf_counter_ns() - started_ns
 
@@ -255,6 +254,12 @@ class _RivalWatch:
         if self._wrapper is not None and profile._prepare_trace is self._wrapper:
             profile._prepare_trace = self._original
         self._wrapper = None
+
+
+def _has_begun(results: Any) -> bool:
+    """Whether torch's results come from a recording; touching others ends the process."""
+    begin = getattr(results, "trace_start_ns", None) or getattr(results, "trace_start_us", None)
+    return begin is not None and bool(begin())
 
 
 def _torch_profile_class() -> Any:

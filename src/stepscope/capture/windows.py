@@ -125,9 +125,9 @@ class WindowKeeper:
         """A step has ended and the next begins; returns whether this took more than moments."""
         has_worked = False
         if self._exporter.is_busy:
-            self._exporter.collect()
+            has_worked = self._exporter.collect()
         if self._identity.world_size > 1:
-            has_worked = self._pause_with_others(ended)
+            has_worked = self._pause_with_others(ended) or has_worked
         if self._trial is not None and self._trial.is_recording:
             self._end_trial(self._trial)
             has_worked = True
@@ -454,6 +454,7 @@ class WindowKeeper:
             key_averages=config.key_averages,
             key_averages_sort=config.key_averages_sort,
             key_averages_rows=config.key_averages_rows,
+            flops=config.with_flops,
             stacks=plan.with_stack,
             stacks_metric=config.stacks_metric,
             memory_timeline=config.memory_timeline == "trace",

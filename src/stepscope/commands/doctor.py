@@ -41,14 +41,34 @@ if TYPE_CHECKING:
     type=click.Choice(["problem", "warning"]),
     help="Exit with 1 if there is one of these, or worse.",
 )
+@click.option(
+    "--config",
+    "shows_config",
+    is_flag=True,
+    help="Only show each option of a recording, its value here, and where that comes from.",
+)
+@click.option(
+    "--dialect",
+    default="native",
+    show_default=True,
+    help="With --config: whose defaults hold; `stepscope dialects` lists them.",
+)
 def command(
-    output_dir: Path, timeout_seconds: float, output_format: str, fail_on: str | None
+    output_dir: Path,
+    timeout_seconds: float,
+    output_format: str,
+    fail_on: str | None,
+    shows_config: bool,
+    dialect: str,
 ) -> int:
     """Check what recording and reading need here, and say how to mend what is missing.
 
     torch is imported in a process of its own, which makes three small recordings: a torch that
     crashes or hangs is reported like anything else. Nothing on this machine is changed.
     """
+    if shows_config:
+        _show_config(dialect, output_format)
+        return 0
     from rich.console import Console
 
     from stepscope.doctor.check import State, worst
@@ -79,3 +99,40 @@ def _ask_torch(timeout_seconds: float) -> TorchReport:
         return run_self_test(timeout_seconds)
     with messages.status("Trying torch in a process of its own …"):
         return run_self_test(timeout_seconds)
+
+
+def _show_config(dialect: str, output_format: str) -> None:
+    """Print the options as a script without any flags would get them, started here."""
+    from stepscope.adapters.dialects import find_dialect
+    from stepscope.adapters.options import as_text
+    from stepscope.adapters.settings import resolve, strange_variables
+
+    settings = resolve(find_dialect(dialect), {})
+    settings.config()  # options that cannot work together are told here, not in the training
+    rows = list(settings.settings.values())
+    if output_format == "json":
+        import json
+
+        document = {
+            "format": "stepscope-config",
+            "version": 1,
+            "dialect": dialect,
+            "options": [
+                {"name": row.option.name, "value": row.value, "origin": row.origin} for row in rows
+            ],
+        }
+        click.echo(json.dumps(document, indent=2, default=str))
+    else:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        for heading in ("option", "value", "from"):
+            table.add_column(heading, overflow="fold")
+        for row in rows:
+            is_default = row.origin == "default"
+            style = "dim" if is_default else "bold"
+            table.add_row(row.option.name, as_text(row.value), row.origin, style=style)
+        Console(highlight=False, soft_wrap=False).print(table)
+    for name in strange_variables():
+        click.echo(f"stepscope: the variable {name} is no option: is it misspelled?", err=True)

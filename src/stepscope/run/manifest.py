@@ -175,12 +175,15 @@ class RankManifest:
         state: "running", "finished", "failed" (an exception ended the loop),
             "stopped" (KeyboardInterrupt or SystemExit did).
         ended: What happened at the end, in a sentence; empty while running.
+        verdict: What this rank's steps show, in a sentence; empty while running, and where there
+            were too few steps.
         step_unit: What one step is: "iteration", "micro-batch" or "optimizer step".
         steps: Number of steps that ended.
         clock_epoch_ns: Epoch time at the anchor of the rank's clock.
         clock_monotonic_ns: Monotonic time at the same moment.
         windows: The windows, in order.
         problems: What went wrong.
+        forgotten_windows: How many windows without files are no longer listed, the oldest.
         snapshots: Snapshots of the memory allocator.
         node: Number of the node, from 0, where the launcher tells; None otherwise.
         coordinates: The rank's place in the device mesh, by dimension ("dp", "tp", …), as the
@@ -198,12 +201,14 @@ class RankManifest:
     process_id: int = 0
     state: str = "running"
     ended: str = ""
+    verdict: str = ""
     step_unit: str = "iteration"
     steps: int = 0
     clock_epoch_ns: int = 0
     clock_monotonic_ns: int = 0
     windows: tuple[WindowRecord, ...] = ()
     problems: tuple[ProblemRecord, ...] = ()
+    forgotten_windows: int = 0
     snapshots: tuple[ArtifactRecord, ...] = ()
     node: int | None = None
     coordinates: dict[str, int] = field(default_factory=dict)

@@ -28,6 +28,8 @@ class StepRecord:
         samples: Samples processed in the step, if the loop said so.
         device_ns: Time between the device events recorded at the step's two boundaries on the
             current stream, where there is a GPU.
+        device_phases: The same for each phase, between its beginning and its end. Work of the
+            phase that ran on another stream is not in it.
         peak_allocated_bytes: Greatest allocated memory per device since the process started or
             the user reset it, at the end of the step. Empty without a GPU.
         peak_reserved_bytes: The same for reserved memory.
@@ -44,6 +46,7 @@ class StepRecord:
     tokens: int | None = None
     samples: int | None = None
     device_ns: int | None = None
+    device_phases: dict[str, int] = field(default_factory=dict)
     peak_allocated_bytes: tuple[int, ...] = ()
     peak_reserved_bytes: tuple[int, ...] = ()
 
@@ -70,6 +73,8 @@ def encode_step(record: StepRecord) -> bytes:
         line["samples"] = record.samples
     if record.device_ns is not None:
         line["device_ns"] = record.device_ns
+    if record.device_phases:
+        line["device_phases"] = record.device_phases
     if record.peak_allocated_bytes:
         line["peak_allocated_bytes"] = record.peak_allocated_bytes
         line["peak_reserved_bytes"] = record.peak_reserved_bytes
@@ -98,6 +103,9 @@ def decode_step(line: bytes) -> StepRecord:
             tokens=_optional(data.get("tokens")),
             samples=_optional(data.get("samples")),
             device_ns=_optional(data.get("device_ns")),
+            device_phases={
+                str(k): _whole(v) for k, v in dict(data.get("device_phases", {})).items()
+            },
             peak_allocated_bytes=tuple(map(_whole, data.get("peak_allocated_bytes", ()))),
             peak_reserved_bytes=tuple(map(_whole, data.get("peak_reserved_bytes", ()))),
         )

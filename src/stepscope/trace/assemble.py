@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.trace.arrow_columns import numbers_of
 from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK, category_of
 from stepscope.trace.classify import classify_names
 from stepscope.trace.problems import Problems
@@ -498,6 +497,18 @@ class Assembler:
 def classified(names: pl.DataFrame) -> pl.DataFrame:
     """`names` complete: with `kind` and `group` from the classifier."""
     return classify_names(names).select(list(NAMES)).cast(NAMES)  # type: ignore[arg-type]
+
+
+def numbers_of(
+    values: npt.NDArray[Any], present: npt.NDArray[np.bool_] | None, name: str
+) -> pl.Series:
+    """A column of numbers, null where they are not present (None: all of them are)."""
+    column = pl.Series(name, values)
+    if present is None:
+        return column
+    return pl.select(
+        pl.when(pl.lit(pl.Series(present))).then(pl.lit(column)).alias(name)
+    ).to_series()
 
 
 def _categories(code: npt.NDArray[np.uint8]) -> pl.Series:

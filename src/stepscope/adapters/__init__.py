@@ -1,0 +1,1 @@
+"""Doors into the capture: arguments in several dialects, launching without code, drop-ins."""

@@ -1,0 +1,126 @@
+"""The public profiler: the capture's, which can also be made from arguments and keeps layouts."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from stepscope.adapters.arguments import settings_of, words_of
+from stepscope.adapters.layouts import LAYOUTS, Place
+from stepscope.adapters.settings import Settings
+from stepscope.capture import profiler as capture
+from stepscope.capture.config import CaptureConfig
+from stepscope.run.manifest import WindowRecord
+
+log = logging.getLogger("stepscope")
+
+
+class Profiler(capture.Profiler):
+    """Records every step's time, and chosen steps in full detail, into a run directory.
+
+    `stepscope.capture.profiler.Profiler` has the description; this one can be made from arguments
+    and puts files where another framework's guide promises them.
+
+    Args:
+        config: The options; or give them as keywords.
+        layout: Name of a layout of files to keep beside the run; empty for none.
+        words: What that layout's names are made of, such as {"model_name": "llama"}.
+        **options: Fields of `CaptureConfig`.
+    """
+
+    def __init__(
+        self,
+        config: CaptureConfig | None = None,
+        *,
+        layout: str = "",
+        words: dict[str, str] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(config, **options)
+        self._layout = LAYOUTS[layout] if layout else None
+        self._words = words or {}
+
+    @classmethod
+    def from_args(cls, args: Any, *, dialect: str | None = None, **more: Any) -> Profiler:
+        """A profiler as the arguments want it; one that does nothing where they do not ask for it.
+
+        Args:
+            args: What argparse made of a parser that `add_arguments` was called with; or any
+                namespace, mapping or dataclass that has a dialect's names.
+            dialect: The dialect of `args`; needed where they did not come through `add_arguments`.
+            **more: Fields of `CaptureConfig` that only code can give, or that code shall decide.
+
+        Raises:
+            ConfigError: An option cannot work.
+            UsageError: The dialect is missing or unknown.
+        """
+        return cls.from_settings(settings_of(args, dialect), args, **more)
+
+    @classmethod
+    def from_settings(cls, settings: Settings, args: Any = None, **more: Any) -> Profiler:
+        """A profiler of resolved settings; names in layouts are taken from `args`."""
+        config = settings.config(**more)
+        if config.enabled and settings.dialect.raises_max_steps:
+            _raise_max_steps(args, settings, config)
+        if config.enabled and config.memory_log:
+            _show_memory_lines()
+        return cls(config, layout=settings.dialect.layout, words=words_of(args))
+
+    def start(self) -> None:
+        """Begin the capture: make the run's directory and open step 0.
+
+        Raises:
+            NestedProfilerError: Another profiler is recording in this process.
+        """
+        super().start()
+        if self._journal is not None and self._layout is not None:
+            self._journal.window_ready = self._put_in_place
+
+    def _put_in_place(self, window: WindowRecord) -> None:
+        journal, layout = self._journal, self._layout
+        if journal is None or layout is None or window.state not in {"complete", "partial"}:
+            return
+        with self._contain("putting files where the guide promises them"):
+            place = Place(journal.layout.root.parent, self._identity, self._words)
+            layout(place, journal.layout.rank(self._identity.rank).root, window)
+
+
+def profiler_from_args(args: Any, *, dialect: str | None = None, **more: Any) -> Profiler:
+    """The same as `Profiler.from_args`."""
+    return Profiler.from_args(args, dialect=dialect, **more)
+
+
+def _raise_max_steps(args: Any, settings: Settings, config: CaptureConfig) -> None:
+    """Give the script the limit that the capture needs, where its own ends before a window does."""
+    wanted = settings.value("max_steps")
+    if config.max_steps == wanted:
+        return
+    log.warning(
+        "stepscope: max_steps=%s is too small for one window: it becomes %s",
+        wanted,
+        config.max_steps,
+    )
+    name = next(flag.destination for flag in settings.dialect.flags if flag.option == "max_steps")
+    if isinstance(args, dict):
+        args[name] = config.max_steps
+    elif hasattr(args, name) and not getattr(
+        getattr(type(args), "__dataclass_params__", None), "frozen", False
+    ):
+        setattr(args, name, config.max_steps)
+
+
+class _MemoryLines(logging.Filter):
+    """Lets the lines about memory through, and warnings."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.WARNING or record.getMessage().startswith("[Step ")
+
+
+def _show_memory_lines() -> None:
+    """Show the lines about memory: whoever asked for them by a flag has set up no logging."""
+    if not log.isEnabledFor(logging.INFO):
+        log.setLevel(logging.INFO)
+    if not log.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.addFilter(_MemoryLines())
+        log.addHandler(handler)

@@ -1,0 +1,96 @@
+"""A verdict from the steps alone, kept up while they pass, in constant memory.
+
+It says in a sentence what the step record of this rank shows at the end of a run, with or without
+windows. The report, which reads all ranks and the whole record, says more.
+"""
+
+from __future__ import annotations
+
+import heapq
+import statistics
+from collections import deque
+
+from stepscope.run.step_record import StepRecord
+
+_SKIPPED = 5
+"""First steps are slow in every run and tell nothing about the rest."""
+_EARLY = 200
+_RECENT = 500
+_LEAST = 10
+_WORST = 3
+_INPUT_SHARE = 0.2
+_UNEVEN = 1.5
+_DRIFT = 1.1
+_CREEP = 1.05
+
+
+class StepTally:
+    """Sums and samples of the steps that went by. Steps inside windows are left out."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._total_ns = 0
+        self._wait_ns = 0
+        self._early: list[int] = []
+        self._recent: deque[int] = deque(maxlen=_RECENT)
+        self._worst: list[tuple[int, int]] = []
+        self._first_peak = 0
+        self._last_peak = 0
+
+    def add(self, record: StepRecord) -> None:
+        """Count a step in, if it is a whole training step outside windows."""
+        if record.is_partial or record.kind != "train" or record.window is not None:
+            return
+        self._steps += 1
+        if self._steps <= _SKIPPED:
+            return
+        self._total_ns += record.dur_ns
+        self._wait_ns += record.data_wait_ns
+        if len(self._early) < _EARLY:
+            self._early.append(record.dur_ns)
+            self._first_peak = sum(record.peak_allocated_bytes)
+        self._recent.append(record.dur_ns)
+        self._last_peak = sum(record.peak_allocated_bytes)
+        worst = (record.dur_ns, record.step)
+        if len(self._worst) < _WORST:
+            heapq.heappush(self._worst, worst)
+        else:
+            heapq.heappushpop(self._worst, worst)
+
+    def verdict(self) -> str:
+        """What the steps show, in a sentence; empty where there were too few of them.
+
+        *input-bound*: at least a fifth of the time went to waiting for batches. *uneven*: of the
+        last 500 steps the slowest twentieth took half again as long as the median, or longer.
+        *drifting*: the median of the last 500 is a tenth off that of the first 200. *memory
+        creep*: peak memory still grew by a twentieth after the first 200 steps.
+        """
+        if len(self._recent) < _LEAST:
+            return ""
+        median_ns = statistics.median(self._recent)
+        findings = []
+        share = self._wait_ns / max(1, self._total_ns)
+        if share >= _INPUT_SHARE:
+            findings.append(f"input-bound, {share:.0%} of the time went to waiting for batches")
+        slowest_ns = statistics.quantiles(self._recent, n=20)[-1]
+        if slowest_ns >= _UNEVEN * median_ns:
+            worst = ", ".join(
+                f"{step} ({dur_ns / 1e6:.3g} ms)" for dur_ns, step in sorted(self._worst)[::-1]
+            )
+            findings.append(
+                f"uneven, one step in twenty takes {slowest_ns / median_ns:.2g} times the median "
+                f"or more; the worst were steps {worst}"
+            )
+        if len(self._early) == _EARLY:
+            early_ns = statistics.median(self._early)
+            change = median_ns / early_ns
+            if not 1 / _DRIFT < change < _DRIFT:
+                word = "slower" if change > 1 else "faster"
+                findings.append(
+                    f"drifting, steps became {abs(change - 1):.0%} {word} than at first"
+                )
+            if self._first_peak and self._last_peak >= _CREEP * self._first_peak:
+                grown = (self._last_peak - self._first_peak) / 1e6
+                findings.append(f"memory creep, peak memory grew by {grown:.0f} MB after the start")
+        text = "; ".join(findings) or "steady"
+        return f"median step {median_ns / 1e6:.3g} ms; {text}"

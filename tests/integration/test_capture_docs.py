@@ -1,0 +1,41 @@
+"""The capture's page: its programs run, and its table has every option with its default."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import stepscope
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "capture" / "index.md").read_text(encoding="utf-8")
+
+
+def test_the_programs_run(tmp_path):
+    training, custom = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    (tmp_path / "own.py").write_text(custom)
+    with_own = training.replace("active=3)", "active=3, artifacts=own.slowest_step)")
+    assert with_own != training
+    (tmp_path / "train.py").write_text("import own\n" + with_own)
+    result = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    (window,) = stepscope.open_run(tmp_path / "profiles").windows
+    assert window.record.state == "complete"
+    assert (window.record.first_step, window.record.last_step) == (7, 9)
+    assert (window.trace_path.parent / "slowest.json").exists()
+
+
+def test_every_option_is_in_the_table_with_its_default():
+    for field in dataclasses.fields(stepscope.CaptureConfig):
+        assert f"| `{field.name}` | `{field.default!r}` |" in PAGE, field.name

@@ -1,0 +1,100 @@
+"""The guide of fsdp-qlora: its command line, its four artifacts, its schedule."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+
+import pytest
+from tests.support.guides import run_inline, run_script
+from tests.support.runs import manifest_of, steps_in_trace
+
+SCRIPT = """
+    import argparse
+
+    from tests.support.training import SmallTraining, batches
+
+    import stepscope
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model_name")
+    parser.add_argument("--train_type")
+    parser.add_argument("--max_steps", type=int, default=-1)
+    stepscope.add_arguments(parser, dialect="fsdp-qlora")
+    args = parser.parse_args()
+    training = SmallTraining()
+    with stepscope.Profiler.from_args(args) as profiler:
+        for number, batch in enumerate(profiler.watch(batches(100))):
+            if number == args.max_steps:
+                break
+            training.step(batch)
+    print("batches", len(training.losses))
+"""
+MODEL = ["--model_name", "meta-llama/Llama-2-7b-hf", "--train_type", "qlora"]
+FOLDER = "profiling_outputs/Llama-2-7b-hf_qlora-0"
+STEM = "Llama-2-7b-hf-qlora"
+
+
+def test_the_guides_command_leaves_its_four_artifacts(tmp_path):
+    flags = [*MODEL, "--profile", "true", "--export_trace", "true"]
+    flags += ["--export_memory_timeline", "true", "--max_steps", "10"]
+    result = run_script(tmp_path, SCRIPT, flags)
+    assert result.returncode == 0, result.stderr
+    assert "batches 10" in result.stdout
+    folder = tmp_path / FOLDER
+    assert {path.name for path in folder.iterdir()} == {
+        f"{STEM}-chrome-trace.json.gz",
+        f"{STEM}-key_averages.txt",
+        f"{STEM}-memory-timeline.html",
+        f"{STEM}-stacks.txt",
+    }
+    trace = folder / f"{STEM}-chrome-trace.json.gz"
+    # Wait for 7, warm up for 2, record 1: of ten steps the last.
+    assert steps_in_trace(trace) == [9]
+    document = json.loads(gzip.decompress(trace.read_bytes()))
+    shapes = [event for event in document["traceEvents"] if "Input Dims" in event.get("args", {})]
+    assert shapes
+    table = (folder / f"{STEM}-key_averages.txt").read_text()
+    assert table.startswith("sorted by ")
+    assert "aten::mm" in table
+    stacks = (folder / f"{STEM}-stacks.txt").read_text().splitlines()
+    assert all(re.fullmatch(r".+ \d+", line) for line in stacks)
+    assert any("training.py" in line and "aten::mm" in line for line in stacks)
+    assert "<html" in (folder / f"{STEM}-memory-timeline.html").read_text().lower()
+    manifest = manifest_of(tmp_path / "profiling_outputs")
+    assert manifest.step_unit == "micro-batch"
+    assert manifest.state == "finished"
+
+
+@pytest.mark.parametrize(
+    ("flags", "batches", "recorded"),
+    [
+        pytest.param(["--max_steps", "30"], 30, [[9], [19], [29]], id="cycles of ten for ever"),
+        pytest.param(
+            ["--wait_steps", "1", "--warmup_steps", "1", "--active_steps", "1", "--repeat", "1"],
+            100,
+            [[2]],
+            id="the guide's first way",
+        ),
+        pytest.param(["--max_steps", "3"], 10, [[9]], id="too short for a window"),
+    ],
+)
+def test_the_guides_schedules(monkeypatch, capsys, tmp_path, flags, batches, recorded):
+    run_inline(monkeypatch, tmp_path, SCRIPT, [*MODEL, "--profile", "true", *flags])
+    assert f"batches {batches}" in capsys.readouterr().out
+    manifest = manifest_of(tmp_path / "profiling_outputs")
+    found = [
+        list(range(window.first_step, window.last_step + 1))
+        for window in manifest.windows
+        if window.state == "complete"
+    ]
+    assert found == recorded
+    assert (tmp_path / FOLDER / f"{STEM}-chrome-trace.json.gz").exists()
+    assert not (tmp_path / FOLDER / f"{STEM}-stacks.txt").exists()
+
+
+def test_without_the_flag_nothing_is_profiled(monkeypatch, capsys, tmp_path):
+    run_inline(monkeypatch, tmp_path, SCRIPT, [*MODEL, "--max_steps", "3"])
+    assert "batches 3" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]

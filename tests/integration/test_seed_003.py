@@ -1,0 +1,83 @@
+"""The guide of a Megatron-LM with torch's profiler: its flags, two ranks, TensorBoard's names."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from tests.support.guides import run_script
+from tests.support.runs import steps_in_trace
+
+from stepscope import open_run
+
+SCRIPT = """
+    import argparse
+
+    import torch
+    from tests.support.training import SmallTraining, batches
+
+    import stepscope
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tensorboard-dir")
+    stepscope.add_arguments(parser, dialect="megatron")
+    args = parser.parse_args()
+    torch.distributed.init_process_group("gloo")
+    training = SmallTraining()
+    with stepscope.Profiler.from_args(args) as profiler:
+        for batch in batches(6):
+            training.step(batch)
+            torch.distributed.all_reduce(torch.ones(1))
+            profiler.step()
+    torch.distributed.destroy_process_group()
+"""
+GUIDE = [
+    "--tensorboard-dir",
+    "board",
+    "--torch-profile",
+    "--torch-profile-wait",
+    "0",
+    "--torch-profile-ranks",
+    "0",
+    "1",
+    "--torch-profile-warmup",
+    "1",
+    "--torch-profile-active",
+    "1",
+    "--torch-profile-repeat",
+    "1",
+    "--torch-profile-skip-first",
+    "1",
+    "--torch-profile-with-flops",
+    "--torch-profile-profile-memory",
+    "--torch-profile-with-stack",
+    "--torch-profile-with-modules",
+]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+
+
+def test_the_guides_flags_on_two_ranks(tmp_path):
+    result = run_script(tmp_path, SCRIPT, GUIDE, before=TORCHRUN)
+    assert result.returncode == 0, result.stderr
+    board = tmp_path / "board"
+    names = sorted(path.name for path in board.glob("*.pt.trace.json.gz"))
+    assert len(names) == 2
+    for rank, name in enumerate(names):
+        assert re.fullmatch(rf"rank{rank}_.+_\d+\.\d{{16,}}\.pt\.trace\.json\.gz", name)
+        # One iteration is skipped, one warms up, and one is recorded.
+        assert steps_in_trace(board / name) == [2]
+    run = open_run(board)
+    assert [rank.rank for rank in run.ranks] == [0, 1]
+    assert all(run.job.options[name] for name in ("with_flops", "with_stack", "with_modules"))
+    # Loose, as from TensorBoard's folder on another machine, the ranks are found from the names.
+    loose = open_run(str(board / "*.pt.trace.json.gz"))
+    assert [rank.rank for rank in loose.ranks] == [0, 1]
+
+
+@pytest.mark.slow
+def test_by_default_only_rank_0_records(tmp_path):
+    flags = ["--tensorboard-dir", "board", "--torch-profile"]
+    result = run_script(tmp_path, SCRIPT, flags, before=TORCHRUN)
+    assert result.returncode == 0, result.stderr
+    (name,) = (path.name for path in (tmp_path / "board").glob("*.pt.trace.json.gz"))
+    assert name.startswith("rank0_")

@@ -1,0 +1,128 @@
+"""Every question on traces that lack nearly everything: it answers, and never falls over."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from tests.support.gpu_trace import GpuTrace, us
+
+import stepscope
+from stepscope.analysis.scope import EventChoice, Scope
+from stepscope.report.questions import QUESTIONS
+from stepscope.report.tables import result_to_dict
+from stepscope.trace.model import Trace
+
+ASKED = [one for one in QUESTIONS if not one.over_ranks]
+
+
+def _load(events: list[dict]) -> Trace:
+    return stepscope.load(io.BytesIO(json.dumps({"traceEvents": events}).encode()))
+
+
+def _kernel(ts: float, dur: float, **args: object) -> dict:
+    args = {"device": 0, "stream": 7, **args}
+    return {
+        "ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": ts, "dur": dur,
+        "args": args,
+    }  # fmt: skip
+
+
+def _host(name: str, ts: float, dur: float, category: str = "cpu_op", **args: object) -> dict:
+    return {
+        "ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur,
+        "args": args,
+    }  # fmt: skip
+
+
+def _two_devices() -> Trace:
+    t = GpuTrace()
+    for _ in range(2):
+        with t.step():
+            t.launch("a", us(30))
+            t.launch("b", us(50), device=1)
+            t.python(us(200))
+    return t.load()
+
+
+DEGENERATE = {
+    "no events": lambda: _load(
+        [{"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": "python"}}]
+    ),
+    "no GPU": lambda: _load([_host("aten::mm", 1, 5)]),
+    "no host": lambda: _load([_kernel(1, 5), _kernel(9, 2)]),
+    "one kernel": lambda: _load([_kernel(5, 1)]),
+    "kernels without duration": lambda: _load([_kernel(0, 0), _kernel(0, 0)]),
+    "steps and nothing else": lambda: _load(
+        [_host("ProfilerStep#1", 1, 5, "user_annotation"), _host("ProfilerStep#2", 6, 0)]
+    ),
+    "steps after all work": lambda: _load(
+        [
+            _kernel(1, 5),
+            _host("ProfilerStep#1", 100, 5, "user_annotation"),
+            _host("aten::mm", 101, 2),
+        ]
+    ),
+    "work before its own launch": lambda: _load(
+        [
+            _host("cudaLaunchKernel", 50, 5, "cuda_runtime", correlation=1),
+            _kernel(10, 5, correlation=1),
+            _host("cudaLaunchKernel", 60, 5, "cuda_runtime", correlation=2),
+            _kernel(62, 5, correlation=2),
+        ]
+    ),
+    "all at once": lambda: _load(
+        [
+            _host("cudaLaunchKernel", 5, 0, "cuda_runtime", correlation=1),
+            _kernel(5, 3, correlation=1),
+            _kernel(5, 3, stream=9),
+            _kernel(5, 3, stream=11),
+        ]
+    ),
+    "two devices": _two_devices,
+}
+
+
+@pytest.mark.parametrize("case", DEGENERATE)
+@pytest.mark.parametrize("question", ASKED, ids=lambda one: one.name)
+def test_it_answers(question, case: str) -> None:
+    trace = DEGENERATE[case]()
+    scopes = [Scope(), Scope(events=EventChoice.LINKED)]
+    steps = trace.steps["step"].to_list()
+    scopes += [Scope(steps=(steps[-1],))] if steps else []
+    for scope in scopes:
+        result = question.ask(trace, scope)
+        document = result_to_dict(result)
+        json.dumps(document)
+        assert document["scope"]["counted"] >= 0
+
+
+@pytest.mark.parametrize("case", DEGENERATE)
+def test_idle_causes_still_add_up(case: str) -> None:
+    from stepscope.analysis.idle import idle_causes
+    from stepscope.analysis.timeline import timeline
+
+    trace = DEGENERATE[case]()
+    steps = trace.steps["step"].to_list()
+    for asked in (None, *[(step,) for step in steps]):
+        for events in EventChoice:
+            scope = Scope(steps=asked, events=events)
+            causes = idle_causes(trace, scope)
+            assert causes.idle_ns == timeline(trace, scope).idle_ns
+            assert causes.causes["idle_ns"].sum() == causes.idle_ns
+            assert causes.total_ns == timeline(trace, scope).total_ns
+
+
+def test_two_devices_are_added_up_and_told_apart() -> None:
+    from stepscope.analysis.idle import idle_causes
+    from stepscope.analysis.timeline import timeline
+
+    trace = _two_devices()
+    both = timeline(trace)
+    parts = [timeline(trace, Scope(devices=(device,))) for device in (0, 1)]
+    assert both.compute_ns == sum(part.compute_ns for part in parts) == 2 * us(80)
+    assert both.total_ns == sum(part.total_ns for part in parts)
+    assert parts[1].scope.excluded == {"GPU events of other devices": 2}
+    idle = [idle_causes(trace, Scope(devices=(device,))) for device in (0, 1)]
+    assert idle_causes(trace).idle_ns == sum(one.idle_ns for one in idle)
