@@ -53,8 +53,8 @@ def find_handovers(activity: pl.DataFrame, main_lane: int, window: tuple[int, in
 
     Operators and calls of another thread that begin between two moments of activity of the main
     thread (an operator or call begins or ends) are one burst. The main thread waited for it, as
-    `backward()` waits for the engine, if the other thread was at work for most of the time until the
-    main thread stirred again; it waited for what was done by then.
+    `backward()` waits for the engine, if the other thread was at work for most of the time until
+    the main thread stirred again; it waited for what was done by then.
 
     Args:
         activity: lane_id, start_ns, end_ns of operators and calls of the threads in question.
