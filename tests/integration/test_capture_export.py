@@ -206,3 +206,25 @@ def test_a_gpu_window_has_kernels_and_device_stacks(tmp_path, mode):
     assert layer(torch.ones(1, 256, device=device)).sum().item() == pytest.approx(
         layer(torch.ones(1, 256, device=device)).sum().item()
     )
+
+
+@pytest.mark.parametrize("mode", ["fork", "inline"])
+def test_events_are_freed_without_the_garbage_collector(tmp_path, monkeypatch, mode):
+    import gc
+    import weakref
+
+    made = []
+    real = module.Exporter.submit
+
+    def watched(self, profiler, job, record, *, is_raw_there):
+        made.append(weakref.ref(profiler))
+        return real(self, profiler, job, record, is_raw_there=is_raw_there)
+
+    monkeypatch.setattr(module.Exporter, "submit", watched)
+    gc.disable()
+    try:
+        train(tmp_path, export_mode=mode)
+        assert len(made) == 2
+        assert [reference() for reference in made] == [None, None]
+    finally:
+        gc.enable()

@@ -63,9 +63,9 @@ def test_a_file_asks(tmp_path):
 
 def test_a_slow_step_asks(tmp_path):
     def at(number, profiler):
-        time.sleep(0.4 if number == 14 else 0.01)
+        time.sleep(1.0 if number == 14 else 0.02)
 
-    windows = train(tmp_path, steps=25, at=at, slow_step_factor=5.0)
+    windows = train(tmp_path, steps=25, at=at, slow_step_factor=15.0)
     assert windows[0].cause == "slow step"
     assert windows[0].first_step == 16
     assert windows[0].state == "complete"

@@ -25,6 +25,7 @@ from typing import Any
 
 from stepscope.artifacts.job import FinishJob
 from stepscope.artifacts.raw import RawTrace, RawTraceError
+from stepscope.capture.window import let_go
 from stepscope.errors import UnreadableInputError
 from stepscope.run.manifest import WindowRecord, merge_finished, read_finished, with_reason
 
@@ -142,6 +143,7 @@ class Exporter:
             RawTrace(job.raw_path).check_ends()
             child = _start(job, scratch)
             pending = PendingExport(job, record, child.pid, None, deadline_ns, scratch, child)
+            let_go(profiler, keep_events=is_raw_there)
         pending.record = dataclasses.replace(
             record,
             state="saving",
@@ -184,6 +186,8 @@ class Exporter:
         while self._pending and time.monotonic_ns() - started_ns < limit_s() * 1e9:
             time.sleep(0.005)
             self.collect()
+        for pending in self._pending:
+            self._drop_profiler(pending)
         self._pending.clear()
 
     def _choose_mode(self, stop_ns: int) -> str:
@@ -206,6 +210,7 @@ class Exporter:
         except UnreadableInputError as error:
             self._try_again(pending, str(error))
             return
+        self._drop_profiler(pending)
         _remove(pending.scratch)
         record = merge_finished(pending.record, finished)
         if record.state == "empty":
@@ -227,6 +232,7 @@ class Exporter:
             profiler.export_chrome_trace(pending.job.raw)
             RawTrace(pending.job.raw_path).check_ends()
             child = _start(pending.job, pending.scratch)
+            let_go(profiler, keep_events=False)
         except (OSError, RawTraceError, RuntimeError) as error:
             self._fail(pending, f"{told}; then {type(error).__name__}: {error}")
             return
@@ -238,7 +244,14 @@ class Exporter:
         pending.deadline_ns = time.monotonic_ns() + self._timeout_ns
         self._pending.append(pending)
 
+    @staticmethod
+    def _drop_profiler(pending: PendingExport) -> None:
+        profiler, pending.profiler = pending.profiler, None
+        if profiler is not None:
+            let_go(profiler, keep_events=False)
+
     def _fail(self, pending: PendingExport, reason: str) -> None:
+        self._drop_profiler(pending)
         _remove(pending.scratch)
         self._done(
             dataclasses.replace(

@@ -32,6 +32,7 @@ from stepscope.capture.window import (
     WindowPlan,
     another_profiler_runs,
     choose_activities,
+    let_go,
 )
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
@@ -264,6 +265,7 @@ class WindowKeeper:
             log.warning("stepscope: a step recorded on trial was lost: %s", error)
         finally:
             raw.unlink(missing_ok=True)
+            let_go(trial.profiler, keep_events=False)
         window = WindowCapture(self._config, trial.plan, self._activities)
         self._window = self._fitted(window)
 
@@ -392,6 +394,7 @@ class WindowKeeper:
             record, interruption = self._hand_over(window, record, step_number)
         except Exception as error:  # noqa: BLE001 - the training must go on
             _remove_if_empty(plan)
+            let_go(window.profiler, keep_events=bool(self._config.handlers))
             self._note(plan, "failed", f"{type(error).__name__}: {error}")
             return
         except BaseException as error:
