@@ -211,9 +211,10 @@ def _choose_steps(
     trace: Trace, steps: tuple[int, ...] | None
 ) -> tuple[pl.DataFrame, tuple[int, int]]:
     """The host steps in question, and the time that they span."""
-    host = trace.steps.filter(~pl.col("is_empty"))
+    # A step in which nothing ran is left out, unless it is asked for.
+    host = trace.steps
     if steps is None:
-        chosen = host
+        chosen = host.filter(~pl.col("is_empty"))
     else:
         missing = sorted(set(steps) - set(host["step"].to_list()))
         if missing:
