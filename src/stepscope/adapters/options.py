@@ -186,6 +186,15 @@ OPTIONS: dict[str, Option] = {
         _option("oom_snapshot", "bool", "Take one when CUDA runs out of memory."),
         _option("memory_log", "bool", "Log each GPU's memory every few steps."),
         _option("memory_log_steps", "int", "Steps from one such line to the next."),
+        _option(
+            "scalars",
+            "word",
+            "Write curves of the steps' times.",
+            "tensorboard",
+            "wandb",
+            optional=True,
+        ),
+        _option("scalars_steps", "int", "Steps to a point of the curves."),
         _option("triggers", "bool", "Listen for windows asked for while the training runs."),
         _option(
             "slow_step_factor",
