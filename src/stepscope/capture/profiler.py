@@ -26,6 +26,7 @@ from stepscope.capture.tally import StepTally
 from stepscope.capture.window import another_profiler_runs
 from stepscope.capture.windows import WindowKeeper
 from stepscope.errors import UsageError
+from stepscope.run.layout import RunLayout
 
 log = logging.getLogger("stepscope")
 
@@ -232,6 +233,21 @@ class Profiler:
             if is_timed and recorder is not None:
                 recorder.leave_phase()
 
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time inside as waiting for the step's batch, if it ends without an error."""
+        started_ns = time.perf_counter_ns()
+        with self._range(_DATA_WAIT_RANGE):
+            yield
+        if self._is_on and self._recorder is not None:
+            self._recorder.add_wait(time.perf_counter_ns() - started_ns)
+
+    def restart_step(self) -> None:
+        """Begin the step that is going on anew: what came before belongs to no step."""
+        if self._is_on:
+            with self._contain("beginning a step anew"):
+                self._begin_afresh()
+
     def trigger(
         self, *, steps: int | None = None, ranks: str = "", with_memory: bool = False
     ) -> None:
@@ -284,6 +300,12 @@ class Profiler:
     def run_path(self) -> Path | None:
         """The run's directory, once the capture has started; None if it could not be made."""
         return self._journal.layout.root if self._journal is not None else None
+
+    @property
+    def rank_path(self) -> Path | None:
+        """This rank's folder in the run's directory; None as for `run_path`."""
+        path = self.run_path
+        return RunLayout(path).rank(self._identity.rank).root if path is not None else None
 
     # -- steps --------------------------------------------------------------------------------
 

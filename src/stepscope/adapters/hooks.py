@@ -1,0 +1,301 @@
+"""Recording a training that knows nothing of us: what `stepscope run` puts into its processes.
+
+Steps end where the optimizer's step ends, or where the next batch is asked for. What is wrapped
+calls the original with the same arguments and hands on what it returns or raises.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import json
+import logging
+import os
+import shutil
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from multiprocessing import util as process_util
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from stepscope.capture.config import CaptureConfig
+from stepscope.capture.profiler import Profiler
+from stepscope.run.files import write_atomically
+
+log = logging.getLogger("stepscope")
+
+_OTHERS_BEFORE_CHANGE = 50
+"""Steps of other optimizers after which the one that ends steps counts as no longer used."""
+
+
+def install(launch: dict[str, Any]) -> None:
+    """Hook into torch, which has just been imported.
+
+    Args:
+        launch: What `stepscope run` wants: "options", "step_on", "notes".
+    """
+    import torch.utils.data.dataloader as loaders
+    from torch import autograd
+    from torch.optim import optimizer as optimizers
+
+    options = dict(launch["options"])
+    recorder = ScriptRecorder(options, launch["step_on"], Path(launch["notes"]))
+    recorder.note()
+    base: Any = loaders._BaseDataLoaderIter
+    base.__next__ = recorder.around_fetch(base.__next__)
+    autograd.backward = recorder.around_backward(autograd.backward)
+    optimizers.register_optimizer_step_pre_hook(recorder.before_optimizer)
+    optimizers.register_optimizer_step_post_hook(recorder.after_optimizer)
+    os.register_at_fork(after_in_child=recorder.forked)
+    before = sys.excepthook
+
+    def keep_error(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        recorder.error = error
+        before(kind, error, traceback)
+
+    sys.excepthook = keep_error
+
+
+class ScriptRecorder:
+    """Turns what a script does with torch into steps, waits and phases.
+
+    Only the main thread counts, and no worker of a DataLoader. The capture begins with the first
+    batch, backward or optimizer step, whichever comes first.
+
+    Args:
+        options: Fields of `CaptureConfig`.
+        step_on: "optimizer" or "iteration".
+        notes: Folder in which each process tells what became of it.
+
+    Attributes:
+        error: What ended the script, where something did.
+    """
+
+    def __init__(self, options: dict[str, Any], step_on: str, notes: Path) -> None:
+        self._options = options
+        self._is_iteration = step_on == "iteration"
+        self._notes = notes
+        self._profiler: Profiler | None = None
+        self._is_off = False
+        self._process_id = os.getpid()
+        self.error: BaseException | None = None
+        self._has_trained = False
+        self._fetch_depth = 0
+        self._backward_depth = 0
+        self._optimizer_depth = 0
+        self._backwards = 0
+        self._most_backwards = 0
+        self._phases: list[AbstractContextManager[None]] = []
+        self._main: weakref.ref[Any] | None = None
+        self._others = 0
+        self._fetched: set[int] = set()
+        self._training_data: set[int] = set()
+        self._suspects: set[int] = set()
+        self._problem = ""
+
+    # -- what is wrapped ------------------------------------------------------------------------
+
+    def around_fetch(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """`__next__` of a DataLoader's iterator, with its wait timed."""
+
+        @functools.wraps(fetch)
+        def next_batch(iterator: Any) -> Any:
+            if self._fetch_depth or not self._listens():
+                return fetch(iterator)
+            profiler = self._running(is_from_start=True)
+            if profiler is None:
+                return fetch(iterator)
+            self._fetch_depth += 1
+            try:
+                self._before_fetch(profiler, id(getattr(iterator, "_dataset", iterator)))
+                with profiler.waiting():
+                    batch = fetch(iterator)
+            finally:
+                self._fetch_depth -= 1
+            self._enter("forward")
+            return batch
+
+        return next_batch
+
+    def around_backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
+        """`torch.autograd.backward`, timed as a phase."""
+
+        @functools.wraps(backward)
+        def timed(*arguments: Any, **keywords: Any) -> Any:
+            if self._backward_depth or not self._listens():
+                return backward(*arguments, **keywords)
+            profiler = self._running(is_from_start=False)
+            if profiler is None:
+                return backward(*arguments, **keywords)
+            if not self._optimizer_depth:
+                self._leave_phases()
+            self._training_data |= self._fetched
+            self._backwards += 1
+            self._backward_depth += 1
+            try:
+                with profiler.phase("backward"):
+                    return backward(*arguments, **keywords)
+            finally:
+                self._backward_depth -= 1
+
+        return timed
+
+    def before_optimizer(self, *_: Any) -> None:
+        """Called by torch before any optimizer's step."""
+        if not self._listens() or self._running(is_from_start=False) is None:
+            return
+        self._optimizer_depth += 1
+        if self._optimizer_depth == 1:
+            self._leave_phases()
+            self._enter("optimizer")
+
+    def after_optimizer(self, optimizer: Any, *_: Any) -> None:
+        """Called by torch after any optimizer's step."""
+        if not self._listens() or self._profiler is None or not self._optimizer_depth:
+            return
+        self._optimizer_depth -= 1
+        if self._optimizer_depth:
+            return  # one inside another, as wrappers have them
+        self._leave_phases()
+        self._has_trained = True
+        if self._ends_steps(optimizer) and not (self._is_iteration and self._training_data):
+            self._end_step(self._profiler)
+
+    def forked(self) -> None:
+        """This is a child now: what the parent records is none of its business."""
+        self._is_off = self._is_off or self._profiler is not None
+        self._profiler = None
+        self._process_id = os.getpid()
+        self._phases.clear()
+
+    # -- the steps ------------------------------------------------------------------------------
+
+    def _listens(self) -> bool:
+        return not self._is_off and threading.current_thread() is threading.main_thread()
+
+    def _running(self, *, is_from_start: bool) -> Profiler | None:
+        """The profiler, started if this is the first sign of a training."""
+        if self._profiler is not None or self._is_off:
+            return self._profiler
+        import torch.utils.data
+
+        if torch.utils.data.get_worker_info() is not None:
+            self._is_off = True
+            return None
+        try:
+            profiler = Profiler(CaptureConfig(**self._options))
+            profiler.start()
+        except Exception as error:  # noqa: BLE001 - nothing of ours may end the script
+            self._is_off = True
+            self._problem = f"{type(error).__name__}: {error}"
+            log.warning("stepscope: nothing is recorded: %s", error)
+            self.note()
+            return None
+        if not is_from_start:
+            # Its beginning was not seen: such a step must not be counted among the whole ones.
+            profiler.mark("begun late")
+        self._profiler = profiler
+        atexit.register(self.finish)
+        # Processes of multiprocessing that were forked end without atexit.
+        process_util.Finalize(None, self.finish, exitpriority=100)
+        self.note()
+        return profiler
+
+    def _before_fetch(self, profiler: Profiler, data: int) -> None:
+        """A batch is asked for: end the iteration, or leave an evaluation out of the step."""
+        self._optimizer_depth = 0  # an optimizer's step that raised has left it behind
+        self._leave_phases()
+        if self._backwards:
+            if self._is_iteration:
+                self._end_step(profiler)
+        else:
+            foreign = self._fetched - self._training_data - {data}
+            if foreign and (data in self._training_data or not self._training_data):
+                # Batches that nothing was learned from, and now the training goes on.
+                profiler.restart_step()
+                self._fetched.clear()
+                # What comes back in every step is no evaluation but a part of the step.
+                self._training_data |= foreign & self._suspects
+                self._suspects |= foreign
+        self._fetched.add(data)
+
+    def _end_step(self, profiler: Profiler) -> None:
+        self._leave_phases()
+        self._most_backwards = max(self._most_backwards, self._backwards)
+        self._backwards = 0
+        self._fetched.clear()
+        profiler.step()
+
+    def _ends_steps(self, optimizer: Any) -> bool:
+        """Whether this optimizer is the one whose steps are counted: the first that is used."""
+        main = self._main() if self._main is not None else None
+        if main is optimizer:
+            self._others = 0
+            return True
+        self._others += 1
+        if main is None or self._others > _OTHERS_BEFORE_CHANGE:
+            self._main = weakref.ref(optimizer)
+            self._others = 0
+            return True
+        return False
+
+    def _enter(self, name: str) -> None:
+        if self._profiler is not None:
+            phase = self._profiler.phase(name)
+            phase.__enter__()
+            self._phases.append(phase)
+
+    def _leave_phases(self) -> None:
+        while self._phases:
+            self._phases.pop().__exit__(None, None, None)
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """The process ends: save everything, or remove what holds no training."""
+        profiler, self._profiler = self._profiler, None
+        if profiler is None or os.getpid() != self._process_id:
+            return
+        self._is_off = True
+        self._leave_phases()
+        if self._is_iteration and self._backwards and self.error is None:
+            # The loop was left: its last iteration has no other end than this.
+            profiler.mark("ended late")
+            profiler.step()
+        error = self.error
+        profiler.__exit__(type(error) if error is not None else None, error, None)
+        if not self._has_trained and not profiler.step_number:
+            _remove_run(profiler)
+        self.note(profiler)
+
+    def note(self, profiler: Profiler | None = None) -> None:
+        """Tell `stepscope run` how things stand in this process."""
+        profiler = profiler or self._profiler
+        path = profiler.run_path if profiler is not None else None
+        note = {
+            "run": str(path) if path is not None and path.is_dir() else None,
+            "steps": profiler.step_number if profiler is not None else 0,
+            "has_trained": self._has_trained,
+            "batches_per_step": self._most_backwards,
+            "problem": self._problem,
+        }
+        with contextlib.suppress(OSError):
+            write_atomically(self._notes / f"{os.getpid()}.json", json.dumps(note).encode())
+
+
+def _remove_run(profiler: Profiler) -> None:
+    """Remove a run in which nothing was trained: this rank's part, and the rest if it is empty."""
+    root, rank = profiler.run_path, profiler.rank_path
+    if root is None or rank is None:
+        return
+    shutil.rmtree(rank, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        if not any(root.glob("rank*")):
+            shutil.rmtree(root)

@@ -1,0 +1,236 @@
+"""`stepscope run` on scripts that know nothing of it: steps, results, endings, ranks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from tests.support.guides import environment
+from tests.support.runs import steps_in_trace
+
+from stepscope import open_run
+
+HEAD = """
+import hashlib, os, sys, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+
+def digest(model):
+    data = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    return hashlib.sha256(data).hexdigest()
+
+
+"""
+PLAIN = (
+    HEAD
+    + """
+def main(workers, accumulate, code):
+    data = TensorDataset(torch.randn(64, 16), torch.randn(64, 4))
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4))
+    optimizer = torch.optim.AdamW(model.parameters())
+    loader = DataLoader(data, batch_size=4, shuffle=True, num_workers=workers)
+    other = DataLoader(TensorDataset(torch.randn(8, 16)), batch_size=2)
+    steps = 0
+    for epoch in range(2):
+        with torch.no_grad():
+            for (x,) in other:
+                model(x)
+                time.sleep(0.05)
+        for number, (x, y) in enumerate(loader, 1):
+            loss = (model(x) - y).square().mean()
+            loss.backward()
+            if number % accumulate == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+                steps += 1
+    print(steps, loss.item(), digest(model), torch.rand(1).item(), sys.path)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
+"""
+)
+RANKS = (
+    HEAD
+    + """
+torch.distributed.init_process_group("gloo")
+rank = torch.distributed.get_rank()
+model = nn.parallel.DistributedDataParallel(nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = TensorDataset(torch.randn(64, 16), torch.randn(64, 4))
+sampler = torch.utils.data.DistributedSampler(data)
+for x, y in DataLoader(data, batch_size=4, sampler=sampler):
+    optimizer.zero_grad()
+    (model(x) - y).square().mean().backward()
+    optimizer.step()
+with open(f"result{rank}", "w") as file:
+    file.write(digest(model))
+torch.distributed.destroy_process_group()
+"""
+)
+QUICK = ["--wait", "3", "--warmup", "1", "--active", "2", "--activities", "cpu"]
+
+
+def plainly(folder, text, arguments=(), before=(), **more):
+    """Run a script without us."""
+    (folder / "train.py").write_text(text)
+    command = [sys.executable, *before, "train.py", *map(str, arguments)]
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment(**more),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def recorded(folder, text, arguments=(), before=(), options=("--no-report",), **more):
+    """Run the same script below `stepscope run`."""
+    ours = ["-m", "stepscope", "run", *QUICK, *options, "--", sys.executable, *before]
+    return plainly(folder, text, arguments, ours, **more)
+
+
+@pytest.mark.parametrize(
+    ("workers", "accumulate", "options"),
+    [
+        pytest.param(0, 1, [], id="plain, with the report"),
+        pytest.param(2, 2, ["--no-report"], id="workers and accumulation"),
+    ],
+)
+def test_a_plain_loop_is_counted_right_and_gives_the_same(tmp_path, workers, accumulate, options):
+    bare = plainly(tmp_path, PLAIN, [workers, accumulate, 7])
+    ours = recorded(tmp_path, PLAIN, [workers, accumulate, 7], options=options)
+    assert bare.returncode == ours.returncode == 7, ours.stderr
+    assert ours.stdout == bare.stdout
+    run = open_run(tmp_path / "profiles")
+    (rank,) = run.ranks
+    steps = 32 // accumulate
+    assert rank.manifest.steps == len(rank.steps) == steps
+    assert rank.manifest.step_unit == "optimizer step"
+    assert steps_in_trace(rank.windows[0].trace_path) == [4, 5]
+    for step in rank.steps:
+        assert set(step.phases) == {"forward", "backward", "optimizer"}
+        assert step.data_wait_ns > 0
+        assert step.data_wait_ns + sum(step.phases.values()) <= step.dur_ns
+    # The evaluations, of 0.2 s each, are no part of any step.
+    assert max(step.dur_ns for step in rank.steps) < 200_000_000
+    assert len(list((tmp_path / "profiles").iterdir())) == 1
+    assert ("Verdict" in ours.stderr) == (not options)
+    assert ("gradients are accumulated: 2 batches" in ours.stderr) == (accumulate == 2)
+
+
+def test_iterations_are_counted_if_asked_for(tmp_path):
+    ours = recorded(tmp_path, PLAIN, [0, 2, 0], options=["--no-report", "--step-on", "iteration"])
+    assert ours.returncode == 0, ours.stderr
+    (rank,) = open_run(tmp_path / "profiles").ranks
+    assert rank.manifest.steps == 32
+    assert rank.manifest.step_unit == "iteration"
+
+
+def test_torchrun_with_two_ranks(tmp_path):
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    bare = plainly(tmp_path, RANKS, before=torchrun)
+    assert bare.returncode == 0, bare.stderr
+    results = [(tmp_path / f"result{rank}").read_text() for rank in (0, 1)]
+    ours = recorded(tmp_path, RANKS, before=torchrun)
+    assert ours.returncode == 0, ours.stderr
+    assert [(tmp_path / f"result{rank}").read_text() for rank in (0, 1)] == results
+    run = open_run(tmp_path / "profiles")
+    assert [rank.rank for rank in run.ranks] == [0, 1]
+    assert run.job.world_size == 2
+    for rank in run.ranks:
+        assert rank.manifest.steps == 8
+        assert steps_in_trace(rank.windows[0].trace_path) == [4, 5]
+
+
+NEVER = {
+    "no torch": ("print('done')", "no process imported torch"),
+    "torch": ("import torch; print('done')", "nothing was trained: torch was imported"),
+    "inference": (
+        HEAD + "for x in DataLoader(torch.ones(8, 2)):\n    x.add(1)\nprint('done')",
+        "nothing was trained: torch was imported",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NEVER)
+def test_a_script_that_never_trains_leaves_a_line_and_no_run(tmp_path, kind):
+    text, line = NEVER[kind]
+    ours = recorded(tmp_path, text, options=[])
+    assert (ours.returncode, ours.stdout) == (0, "done\n"), ours.stderr
+    assert line in ours.stderr
+    profiles = tmp_path / "profiles"
+    assert not profiles.exists() or list(profiles.iterdir()) == []
+
+
+def test_an_uncaught_error_is_told_and_its_code_passed_on(tmp_path):
+    text = PLAIN.replace("optimizer.step()", "optimizer.step(); 1 / (5 - steps)")
+    ours = recorded(tmp_path, text, [0, 1, 0])
+    assert ours.returncode == 1
+    assert "ZeroDivisionError" in ours.stderr
+    (rank,) = open_run(tmp_path / "profiles").ranks
+    assert rank.manifest.state == "failed"
+    assert "ZeroDivisionError" in rank.manifest.ended
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_signals_reach_the_script_and_its_end_is_ours(tmp_path):
+    text = PLAIN.replace("steps += 1", "steps += 1; print(steps, flush=True); time.sleep(0.1)")
+    (tmp_path / "train.py").write_text(text)
+    command = [sys.executable, "-m", "stepscope", "run", *QUICK, "--no-report", "--"]
+    command += [sys.executable, "train.py", "0", "1", "0"]
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        for line in process.stdout:
+            if int(line) == 8:
+                break
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    (rank,) = open_run(tmp_path / "profiles").ranks
+    assert rank.manifest.state == "stopped"
+    assert 8 <= rank.manifest.steps < 32
+    assert time.time_ns() > rank.steps[-1].start_ns
+
+
+def test_the_sitecustomize_that_would_have_run_still_runs(tmp_path):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text("import sys; sys.was_customised = True")
+    text = "import sys, torch; print(sys.was_customised, 'bootstrap' in str(sys.path))"
+    paths = f"{environment()['PYTHONPATH']}:{tmp_path}/site"
+    ours = recorded(tmp_path, text, PYTHONPATH=paths)
+    assert ours.stdout == "True False\n", ours.stderr
+
+
+def test_a_command_that_does_not_exist(tmp_path):
+    command = [sys.executable, "-m", "stepscope", "run", "--", "no-such-program"]
+    ended = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert "no-such-program" in ended.stderr
