@@ -10,6 +10,7 @@ from tests.support.gpu_trace import GpuTrace, us
 
 import stepscope
 from stepscope.analysis.scope import EventChoice, Scope
+from stepscope.errors import UsageError
 from stepscope.report.questions import QUESTIONS
 from stepscope.report.tables import result_to_dict
 from stepscope.trace.model import Trace
@@ -92,7 +93,13 @@ def test_it_answers(question, case: str) -> None:
     steps = trace.steps["step"].to_list()
     scopes += [Scope(steps=(steps[-1],))] if steps else []
     for scope in scopes:
-        result = question.ask(trace, scope)
+        try:
+            result = question.ask(trace, scope)
+        except UsageError as error:
+            # A replay of nothing is no answer; the graph says so.
+            assert question.name in {"critical-path", "what-if"}
+            assert "holds no" in str(error)
+            continue
         document = result_to_dict(result)
         json.dumps(document)
         assert document["scope"]["counted"] >= 0

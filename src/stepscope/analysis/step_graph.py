@@ -204,7 +204,10 @@ def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> Step
     pieces = cut_into_pieces(active, cut_lanes, cut_times)
     pieces = add_moments(pieces, main_lane, handovers.start_ns)
     edges = find_edges(pieces, work, resolved, handovers, main_lane=main_lane, origin_ns=window[0])
-    return _assemble(trace, chosen, window, main_lane, lanes, pieces, work, edges)
+    graph = _assemble(trace, chosen, window, main_lane, lanes, pieces, work, edges)
+    if not len(graph):
+        raise UsageError(f"{trace.path}: holds nothing that took time in the steps asked for")
+    return graph
 
 
 def _choose_steps(
