@@ -100,10 +100,13 @@ class WindowKeeper:
         self._requests: deque[WindowRequest] = deque()
         self._next_index = 0
         self._last_cycle = -1
+        self.foreign_index: int | None = None
 
     @property
     def recording_index(self) -> int | None:
         """Index of the window that is being recorded, or None."""
+        if self.foreign_index is not None:
+            return self.foreign_index
         window = self._window
         return window.plan.index if window is not None and window.is_recording else None
 

@@ -115,7 +115,7 @@ def _partition(rank: RankDiagnosis) -> RenderableType:
         return Text()
     steps = f"{partition.steps} step{'s' if partition.steps != 1 else ''}"
     basis = f"{partition.basis}, {steps}"
-    if rank.host is not None and rank.steps is not None and rank.steps.recording_factor:
+    if rank.host is not None and rank.steps is not None and (rank.steps.recording_factor or 0) > 1:
         basis += f"; recording made them {rank.steps.recording_factor:.2f}× as long"
     return Group(
         Text("Where the step goes", "bold"),
