@@ -79,8 +79,10 @@ def write_html(
     charts = "\n".join(_chart(timeline, steps) for timeline in timelines)
     path.write_text(
         "<!doctype html><html lang=en><meta charset=utf-8><title>Memory over time</title>"
-        "<style>body{font:14px system-ui,sans-serif;margin:2em;max-width:1100px}"
-        "svg{width:100%;height:320px;background:#fafafa;border:1px solid #ddd}"
+        "<style>:root{color-scheme:light dark}"
+        "body{font:14px system-ui,sans-serif;margin:2em auto;padding:0 1em;max-width:1100px}"
+        "svg{width:100%;height:320px;border:1px solid #8886}"
+        "line{stroke:currentColor;stroke-dasharray:4;opacity:.7}"
         ".key span{display:inline-block;margin-right:1.2em}"
         ".key i{display:inline-block;width:.9em;height:.9em;margin-right:.4em}</style>"
         f"<h1>Memory over time</h1>\n{charts}</html>\n",
@@ -158,6 +160,14 @@ def _timeline(device: str, changes: list[MemoryChange], places: _Places) -> Memo
     )
 
 
+def _stairs(times_ns: list[int], values: list[int]) -> list[tuple[int, int]]:
+    """Corners of a line that keeps each value until the next one: memory changes at once."""
+    corners = list(zip(times_ns[:1], values[:1], strict=True))
+    for before, time_ns, value in zip(values[:-1], times_ns[1:], values[1:], strict=True):
+        corners += [(time_ns, before), (time_ns, value)]
+    return corners
+
+
 def _chart(timeline: MemoryTimeline, steps: dict[str, tuple[int, int]]) -> str:
     begin, end = timeline.time_ns[0], max(timeline.time_ns[-1], timeline.time_ns[0] + 1)
     top = max(1, *timeline.allocated_bytes)
@@ -167,16 +177,13 @@ def _chart(timeline: MemoryTimeline, steps: dict[str, tuple[int, int]]) -> str:
 
     base = [0] * len(timeline.time_ns)
     shapes, key = [], []
-    for number, (name, values) in enumerate(timeline.parts.items()):
+    visible = ((name, values) for name, values in timeline.parts.items() if max(values) > 0)
+    for number, (name, values) in enumerate(visible):
         colour = _COLOURS[number % len(_COLOURS)]
         upper = [low + max(0, value) for low, value in zip(base, values, strict=True)]
         outline = [
             f"{x(t)},{300 - 300 * v / top:.2f}"
-            for t, v in zip(timeline.time_ns, upper, strict=True)
-        ]
-        outline += [
-            f"{x(t)},{300 - 300 * v / top:.2f}"
-            for t, v in zip(reversed(timeline.time_ns), reversed(base), strict=True)
+            for t, v in (*_stairs(timeline.time_ns, upper), *_stairs(timeline.time_ns, base)[::-1])
         ]
         label = html.escape(name)
         shapes.append(
@@ -186,7 +193,7 @@ def _chart(timeline: MemoryTimeline, steps: dict[str, tuple[int, int]]) -> str:
         key.append(f'<span><i style="background:{colour}"></i>{label}</span>')
         base = upper
     marks = [
-        f'<line x1="{x(start)}" x2="{x(start)}" y1="0" y2="300" stroke="#333" stroke-dasharray="4">'
+        f'<line x1="{x(start)}" x2="{x(start)}" y1="0" y2="300">'
         f"<title>{html.escape(name)}</title></line>"
         for name, (start, _) in steps.items()
         if begin <= start <= end
