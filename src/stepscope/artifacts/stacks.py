@@ -2,7 +2,7 @@
 
 One line per path, frames from the outside in, separated by semicolons, then a space and whole
 microseconds. The weights are self times, so that the lines of a file add up to the time that was
-recorded, less what rounds to zero.
+recorded, less what rounds to zero and less the capture's own thread.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from stepscope.artifacts.calls import (
     nested,
 )
 
+_OWN_THREAD = "stepscope/capture/triggers.py("  # waits for requests beside the training
 _KINDS = (OPERATOR, ANNOTATION, RUNTIME, PYTHON)
 
 
@@ -63,6 +64,8 @@ def folded(window: WindowCalls) -> tuple[dict[str, int], dict[str, int]]:
     launchers: dict[int, int] = {}
     operators: dict[int, int] = {}
     for calls in window.threads.values():
+        if any(call.name.startswith(_OWN_THREAD) for call in calls):
+            continue
         nodes: dict[int, int] = {}
         for call in nested(calls, *_KINDS):
             parent = nodes[id(call.parent)] if call.parent is not None else -1
