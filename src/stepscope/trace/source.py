@@ -93,7 +93,7 @@ class Source:
         if self.first.startswith(_ZSTD):
             raw = self._raw(size // 16, progress)
             return prefetched(_inflated(raw, self._zstd_inflater, problems, size))
-        return self._raw(size, progress)
+        return prefetched(self._raw(size, progress))
 
     def _raw(self, size: int, progress: Callable[[int], None] | None) -> Iterator[bytes]:
         ahead = self.first
