@@ -71,7 +71,7 @@ class Script:
 
     def learn(self, optimizer=None):
         optimizer = optimizer or self.optimizer
-        self.recorder.before_optimizer(optimizer, (), {})
+        assert self.recorder.before_optimizer(optimizer, (optimizer,), {}) is None
         self.recorder.after_optimizer(optimizer, (), {})
 
     def step(self, batches=1):
@@ -165,6 +165,21 @@ def test_an_optimizer_inside_another_is_one_step(script):
     script.learn(inner)
     script.recorder.after_optimizer(script.optimizer, (), {})
     assert script.count("step") == 1
+
+
+@pytest.mark.parametrize("is_keyword", [True, False])
+def test_a_closure_is_no_part_of_the_optimizer(script, is_keyword):
+    given = ((script.optimizer,), {"closure": script.backward})
+    if not is_keyword:
+        given = ((script.optimizer, script.backward), {})
+    arguments, keywords = script.recorder.before_optimizer(script.optimizer, *given)
+    assert arguments[0] is script.optimizer
+    (keywords["closure"] if is_keyword else arguments[1])()
+    script.recorder.after_optimizer(script.optimizer, arguments, keywords)
+    assert script.listener.told == [
+        *("+optimizer", "-optimizer", "+forward", "-forward", "+backward", "-backward"),
+        *("+optimizer", "-optimizer", "step"),
+    ]
 
 
 def test_a_second_training_with_its_own_optimizer_goes_on(script):

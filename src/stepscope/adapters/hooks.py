@@ -90,6 +90,7 @@ class ScriptRecorder:
         self._fetch_depth = 0
         self._backward_depth = 0
         self._optimizer_depth = 0
+        self._is_in_closure = False
         self._backwards = 0
         self._most_backwards = 0
         self._phases: list[AbstractContextManager[None]] = []
@@ -134,7 +135,7 @@ class ScriptRecorder:
             profiler = self._running(is_from_start=False)
             if profiler is None:
                 return backward(*arguments, **keywords)
-            if not self._optimizer_depth:
+            if not self._optimizer_depth or self._is_in_closure:
                 self._leave_phases()
             self._training_data |= self._fetched
             self._backwards += 1
@@ -147,14 +148,41 @@ class ScriptRecorder:
 
         return timed
 
-    def before_optimizer(self, *_: Any) -> None:
-        """Called by torch before any optimizer's step."""
+    def before_optimizer(
+        self, _: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Called by torch before any optimizer's step; a closure is timed as what it is."""
         if not self._listens() or self._running(is_from_start=False) is None:
-            return
+            return None
         self._optimizer_depth += 1
-        if self._optimizer_depth == 1:
+        if self._optimizer_depth > 1:
+            return None
+        self._leave_phases()
+        self._enter("optimizer")
+        if callable(keywords.get("closure")):
+            closure = self._around_closure(keywords["closure"])
+            return arguments, {**keywords, "closure": closure}
+        if len(arguments) > 1 and callable(arguments[1]):  # the first is the optimizer itself
+            closure = self._around_closure(arguments[1])
+            return (arguments[0], closure, *arguments[2:]), keywords
+        return None
+
+    def _around_closure(self, closure: Callable[..., Any]) -> Callable[..., Any]:
+        """The forward and backward that a script gives to the optimizer, as no part of it."""
+
+        @functools.wraps(closure)
+        def timed(*arguments: Any, **keywords: Any) -> Any:
             self._leave_phases()
-            self._enter("optimizer")
+            self._enter("forward")
+            self._is_in_closure = True
+            try:
+                return closure(*arguments, **keywords)
+            finally:
+                self._is_in_closure = False
+                self._leave_phases()
+                self._enter("optimizer")
+
+        return timed
 
     def after_optimizer(self, optimizer: Any, *_: Any) -> None:
         """Called by torch after any optimizer's step."""
