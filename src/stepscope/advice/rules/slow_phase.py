@@ -86,7 +86,8 @@ def _dominates(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Fin
 
 def _spikes(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Finding | None:
     share = phase.excess_ns / summary.partition.total_ns
-    if not phase.slow_steps or share < subject.thresholds.slow_phase_excess:
+    # One slow step is an accident, not a phase's habit; `uneven-steps` tells of it.
+    if len(phase.slow_steps) < 2 or share < subject.thresholds.slow_phase_excess:
         return None
     saving_ns = round(phase.excess_ns / len(summary.steps))
     return Finding(
