@@ -151,9 +151,7 @@ class profile(torch_profiler.profile):  # noqa: N801 - torch's own name
         steps = range(self._first_recorded, self.step_num) if self.record_steps else range(0)
         # A trace that is ready before a step has ended is that of a loop that ended too early.
         is_whole = self._is_stepping or not self.record_steps
-        self._run.save(
-            super().export_chrome_trace, self, steps, super()._trace_ready, is_whole=is_whole
-        )
+        self._run.save(super().export_chrome_trace, steps, super()._trace_ready, is_whole=is_whole)
 
 
 class _RunOfTorch(capture.Profiler):
@@ -189,7 +187,6 @@ class _RunOfTorch(capture.Profiler):
     def save(
         self,
         export: Callable[[str], None],
-        profiler: Any,
         steps: range,
         call_handler: Callable[[], None],
         *,
@@ -210,7 +207,8 @@ class _RunOfTorch(capture.Profiler):
             job, journal = self._job, self._journal
             if record is not None and job is not None and journal is not None:
                 with self._contain("handing a trace of torch.profiler over"):
-                    record = self._exporter.submit(profiler, job, record, is_raw_there=True)
+                    # Not torch's profiler, which goes on: the exporter frees what it gets.
+                    record = self._exporter.submit(None, job, record, is_raw_there=True)
                     pause_ns = time.perf_counter_ns() - started_ns
                     journal.add_window(
                         dataclasses.replace(record, export_ns=export_ns, pause_ns=pause_ns)
