@@ -19,7 +19,8 @@ from stepscope.artifacts.calls import (
     nested,
 )
 
-_OWN_THREAD = "stepscope/capture/triggers.py("  # waits for requests beside the training
+_OWN_FILE, _OWN_LOOP = "stepscope/capture/triggers.py(", ": _listen"
+"""The capture's own thread, which waits for requests beside the training, runs this function."""
 _KINDS = (OPERATOR, ANNOTATION, RUNTIME, PYTHON)
 
 
@@ -64,7 +65,7 @@ def folded(window: WindowCalls) -> tuple[dict[str, int], dict[str, int]]:
     launchers: dict[int, int] = {}
     operators: dict[int, int] = {}
     for calls in window.threads.values():
-        if any(call.name.startswith(_OWN_THREAD) for call in calls):
+        if any(c.name.startswith(_OWN_FILE) and c.name.endswith(_OWN_LOOP) for c in calls):
             continue
         nodes: dict[int, int] = {}
         for call in nested(calls, *_KINDS):
