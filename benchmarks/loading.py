@@ -165,8 +165,10 @@ def orjson_columns(path: Path) -> int:
 
 def hta(path: Path) -> int:
     from hta.common.trace_parser import parse_trace_dataframe  # type: ignore[import-not-found]
+    from hta.configs.parser_config import ParserConfig  # type: ignore[import-not-found]
 
-    return len(parse_trace_dataframe(str(path))[1])
+    _, frame, _ = parse_trace_dataframe(str(path), ParserConfig.get_default_cfg())
+    return len(frame)
 
 
 CHILDREN = {f.__name__: f for f in (ours_memory, ours_store, orjson_columns, hta)}
