@@ -267,7 +267,7 @@ class _Walk:
             start = found[1]
             try:
                 value, end = strict_value(self.text, start)
-                if end < len(self.text) or self.final:
+                if self._is_whole(end):
                     raw = self.text[start:end]
                     if clean(raw) != raw:
                         self.problem("invalid_utf8")
@@ -277,7 +277,7 @@ class _Walk:
             except (ValueError, StopIteration, RecursionError):
                 try:
                     value, end = read_lenient(self.text, start, self.final)
-                    if end < len(self.text) or self.final:
+                    if self._is_whole(end):
                         self.problem("invalid_header")
                         self.assembler.metadata.append((key, standard_text(value)))
                         self.here = end
@@ -285,8 +285,13 @@ class _Walk:
                 except LenientError as error:
                     if not error.at_end:
                         return False
-            if not self.grow():
+            if self.final:
                 return False
+            self.grow()  # where nothing came, what is there is read once more as the last of it
+
+    def _is_whole(self, end: int) -> bool:
+        """Whether a value that ends here is all there: a number at the file's end may be cut."""
+        return end < len(self.text) or self.text[end - 1] in '}]"'
 
     def lost(self, inside_value: bool = False) -> bool:
         """Gets past unreadable header text to the list of events; False where none follows."""
