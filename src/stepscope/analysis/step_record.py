@@ -160,6 +160,11 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
     )
 
 
+def is_input_phase(name: str) -> bool:
+    """Whether a phase of this name is the wait for the batch, which counts as input."""
+    return name.lower() in _INPUT_PHASES
+
+
 def _slow_first(train: list[StepRecord]) -> list[StepRecord]:
     """The unbroken run of slow steps at the beginning of the record."""
     most = int(len(train) * _FIRST_AT_MOST)
@@ -174,7 +179,7 @@ def _slow_first(train: list[StepRecord]) -> list[StepRecord]:
 
 def _input_wait(record: StepRecord) -> int:
     """Wait for the batch: what `watch` measured, and phases that bear its name."""
-    waited = sum(ns for name, ns in record.phases.items() if name.lower() in _INPUT_PHASES)
+    waited = sum(ns for name, ns in record.phases.items() if is_input_phase(name))
     return min(record.dur_ns, record.data_wait_ns + waited)
 
 
@@ -183,7 +188,7 @@ def _top_phases(record: StepRecord) -> dict[str, int]:
     left_ns = record.dur_ns - _input_wait(record)
     phases = {}
     for name, duration_ns in record.phases.items():
-        if "/" not in name and name.lower() not in _INPUT_PHASES:
+        if "/" not in name and not is_input_phase(name):
             phases[name] = min(duration_ns, left_ns)
             left_ns -= phases[name]
     return phases

@@ -12,7 +12,7 @@ from __future__ import annotations
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
-from stepscope.analysis.step_record import PhaseTimes, StepSummary
+from stepscope.analysis.step_record import PhaseTimes, StepSummary, is_input_phase
 
 ID = "slow-phase"
 
@@ -34,7 +34,6 @@ _MODEL_WORK = frozenset(
     }
 )
 _ALONE = 0.7  # of what all phases' spikes cost: below it, no single phase is to blame
-_INPUT_WORDS = frozenset({"data", "input", "data_wait", "dataload", "dataloading", "load"})
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -44,7 +43,7 @@ def find(subject: Subject) -> list[Finding]:
     findings = []
     total_excess_ns = sum(p.excess_ns for p in subject.steps.phases if "/" not in p.name)
     for phase in subject.steps.phases:
-        if "/" in phase.name or phase.name.lower() in _INPUT_WORDS:
+        if "/" in phase.name or is_input_phase(phase.name):
             continue
         is_alone = phase.excess_ns >= _ALONE * total_excess_ns
         finding = _spikes(subject, subject.steps, phase) if is_alone else None
