@@ -73,16 +73,16 @@ class Profiler(capture.Profiler):
             NestedProfilerError: Another profiler is recording in this process.
         """
         super().start()
-        if self._journal is not None and self._layout is not None:
-            self._journal.window_ready = self._put_in_place
+        if self._session.journal is not None and self._layout is not None:
+            self._session.journal.window_ready = self._put_in_place
 
     def _put_in_place(self, window: WindowRecord) -> None:
-        journal, layout = self._journal, self._layout
+        journal, layout = self._session.journal, self._layout
         if journal is None or layout is None or window.state not in {"complete", "partial"}:
             return
-        with self._contain("putting files where the guide promises them"):
-            place = Place(journal.layout.root.parent, self._identity, self._words)
-            layout(place, journal.layout.rank(self._identity.rank).root, window)
+        with self._session.contain("putting files where the guide promises them"):
+            place = Place(journal.layout.root.parent, self._session.identity, self._words)
+            layout(place, journal.layout.rank(self._session.identity.rank).root, window)
 
 
 def profiler_from_args(args: Any, *, dialect: str | None = None, **more: Any) -> Profiler:

@@ -181,8 +181,8 @@ class _RunOfTorch(capture.Profiler):
 
     def follow(self, is_recording: bool) -> None:
         """Say whether torch records the step that begins."""
-        if self._windows is not None:
-            self._windows.foreign_index = self.saved if is_recording else None
+        if self._session.windows is not None:
+            self._session.windows.foreign_index = self.saved if is_recording else None
 
     def save(
         self,
@@ -198,15 +198,15 @@ class _RunOfTorch(capture.Profiler):
         """
         started_ns = time.perf_counter_ns()
         record = None
-        with self._contain("keeping a trace of torch.profiler"):
+        with self._session.contain("keeping a trace of torch.profiler"):
             record = self._keep(export, steps, is_whole)
         export_ns = time.perf_counter_ns() - started_ns
         try:
             call_handler()
         finally:
-            job, journal = self._job, self._journal
+            job, journal = self._job, self._session.journal
             if record is not None and job is not None and journal is not None:
-                with self._contain("handing a trace of torch.profiler over"):
+                with self._session.contain("handing a trace of torch.profiler over"):
                     # Not torch's profiler, which goes on: the exporter frees what it gets.
                     record = self._exporter.submit(None, job, record, is_raw_there=True)
                     pause_ns = time.perf_counter_ns() - started_ns
@@ -234,23 +234,25 @@ class _RunOfTorch(capture.Profiler):
 
     def end(self, error: BaseException | None) -> None:
         """Wait for the files and close the run."""
-        with self._contain("waiting for the files"):
+        with self._session.contain("waiting for the files"):
             self._exporter.finish(lambda: self.config.export_timeout_s)
-        self._finish(error)
+        self._session.finish(error)
 
     def _keep(
         self, export: Callable[[str], None], steps: range, is_whole: bool
     ) -> WindowRecord | None:
-        if self._journal is None:
+        if self._session.journal is None:
             return None
-        directory = self._journal.layout.rank(self._identity.rank).window(self.saved)
+        directory = self._session.journal.layout.rank(self._session.identity.rank).window(
+            self.saved
+        )
         config = self.config
         job = FinishJob(
             raw=str(directory / ".raw" / "trace.json"),
             directory=str(directory),
             index=self.saved,
             steps=tuple(steps),
-            rank=self._identity.rank,
+            rank=self._session.identity.rank,
             key_averages=config.key_averages,
             key_averages_sort=config.key_averages_sort,
             key_averages_rows=config.key_averages_rows,
@@ -276,5 +278,5 @@ class _RunOfTorch(capture.Profiler):
         )
 
     def _settle(self, record: WindowRecord) -> None:
-        if self._journal is not None:
-            self._journal.update_window(record)
+        if self._session.journal is not None:
+            self._session.journal.update_window(record)

@@ -5,6 +5,12 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from stepscope.errors import UsageError
+
+
+class NestedProfilerError(UsageError, RuntimeError):
+    """A second profiler in a process that already has one: torch can serve only one at a time."""
+
 
 class ProcessClaim:
     """Which object owns the process's profiling. There is one claim per process.

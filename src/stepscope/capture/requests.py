@@ -7,11 +7,11 @@ from pathlib import Path
 
 from stepscope.capture.config import CaptureConfig, StepCondition
 from stepscope.capture.journal import Journal
+from stepscope.capture.plans import WindowPlanner, WindowRequest
 from stepscope.capture.ranks import RankIdentity, parse_ranks
 from stepscope.capture.scalars import ScalarSink
 from stepscope.capture.shared_store import SharedStore
 from stepscope.capture.triggers import SlowStepWatch, TriggerDesk, applies_to
-from stepscope.capture.windows import WindowKeeper, WindowRequest
 from stepscope.run.step_record import StepRecord
 from stepscope.run.triggers import Trigger
 
@@ -19,13 +19,13 @@ log = logging.getLogger("stepscope")
 
 
 class RequestSources:
-    """Signals, files, code, slow steps and conditions, and the way to the window keeper.
+    """Signals, files, code, slow steps and conditions, and the way to the window planner.
 
     Args:
         config: The capture's options.
         identity: Who this rank is.
         journal: Where problems are noted.
-        windows: What opens the windows.
+        planner: What decides when windows open.
     """
 
     def __init__(
@@ -33,12 +33,12 @@ class RequestSources:
         config: CaptureConfig,
         identity: RankIdentity,
         journal: Journal,
-        windows: WindowKeeper,
+        planner: WindowPlanner,
     ) -> None:
         self._config = config
         self._identity = identity
         self._journal = journal
-        self._windows = windows
+        self._planner = planner
         self._warmup = max(1, config.warmup)
         self._conditions: list[StepCondition] = list(config.conditions)
         self._quiet_until = 0
@@ -117,13 +117,13 @@ class RequestSources:
 
     def _accept(self, trigger: Trigger) -> None:
         """A window was agreed on; called in the listening thread or the training's."""
-        self._windows.request(
+        self._planner.request(
             WindowRequest(
                 trigger.cause,
                 trigger.steps,
                 trigger.first_step,
                 self._warmup,
-                is_ours=applies_to(trigger, self._identity, self._windows.follows_schedule),
+                is_ours=applies_to(trigger, self._identity, self._planner.follows_schedule),
                 with_memory=trigger.with_memory,
             )
         )
