@@ -32,6 +32,7 @@ from stepscope.trace.rows import (
     LanePair,
     NamePair,
     Rows,
+    Vocabulary,
 )
 from stepscope.trace.schema import (
     ARGS,
@@ -131,25 +132,23 @@ class Assembler:
     # -- names and lanes -------------------------------------------------------------------
 
     def _name_ids(self, rows: Rows, named: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
-        known = _known(self._names, rows.names)
-        for index in _first_appearances(rows.name[named], known):
-            pair = rows.names[index]
+        for index in _first_appearances(rows.name[named], rows.names.found_in(self._names)):
+            pair = rows.names.pairs[index]
             if pair not in self._names:  # one name may be spelt in two ways
                 self._names[pair] = len(self._names)
                 self._name_category.append(_CODES[category_of(pair[1])])
-        return _known(self._names, rows.names).clip(0).astype(np.uint32)[rows.name]
+        return _numbers(rows.names.found_in(self._names), rows.name)
 
     def _lane_ids(self, rows: Rows, named: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
         lanes, of_row = _with_asynchronous_lanes(rows)
-        known = _known(self._lanes, lanes)
-        for index in _first_appearances(of_row[named], known):
-            pair = lanes[index]
+        for index in _first_appearances(of_row[named], lanes.found_in(self._lanes)):
+            pair = lanes.pairs[index]
             if pair not in self._lanes:
                 self._lanes[pair] = len(self._lanes)
                 device, stream = map(_lane_number, pair)
                 self._lane_device.append(-1 if device is None or device >= 2**31 else device)
                 self._lane_stream.append(-1 if stream is None else stream)
-        return _known(self._lanes, lanes).clip(0).astype(np.uint32)[of_row]
+        return _numbers(lanes.found_in(self._lanes), of_row)
 
     # -- stretches -------------------------------------------------------------------------
 
@@ -345,8 +344,8 @@ class Assembler:
             bytes=columns[5].astype(np.int64),
             place=np.zeros(count, np.int64),
             args=pl.Series("args", [], pl.String),
-            names=[],
-            lanes=[],
+            names=Vocabulary(),
+            lanes=Vocabulary(),
         )
         names = np.array([opened.name for opened, _, _ in closed], np.uint32)
         lanes = np.array([lane for _, lane, _ in closed], np.uint32)
@@ -425,8 +424,8 @@ class Assembler:
 
     def _add_metadata(self, rows: Rows, index: int) -> None:
         """Names of processes and threads; anything else goes to `metadata`, sort orders aside."""
-        name = rows.names[int(rows.name[index])][0]
-        pid, tid = rows.lanes[int(rows.lane[index])]
+        name = rows.names.pairs[int(rows.name[index])][0]
+        pid, tid = rows.lanes.pairs[int(rows.lane[index])]
         text = rows.args[index]
         if name.endswith("_sort_index"):
             return
@@ -526,9 +525,9 @@ def _own_copy(texts: pl.Series) -> pl.Series:
     return pl.Series(texts.name, texts.to_list(), pl.String)
 
 
-def _known(numbers: dict[Any, int], pairs: Sequence[Any]) -> npt.NDArray[np.int64]:
-    """The numbers of pairs; -1 for those that have none yet."""
-    return np.array([numbers.get(pair, -1) for pair in pairs], np.int64)
+def _numbers(known: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> npt.NDArray[np.uint32]:
+    """The number of each row's word; 0 for words without one, which stand in no table."""
+    return known.clip(0).astype(np.uint32)[words]
 
 
 def _first_appearances(ids: npt.NDArray[np.int32], known: npt.NDArray[np.int64]) -> Sequence[int]:
@@ -540,22 +539,24 @@ def _first_appearances(ids: npt.NDArray[np.int32], known: npt.NDArray[np.int64])
     return [int(index) for index in distinct[np.argsort(first)]]
 
 
-def _with_asynchronous_lanes(rows: Rows) -> tuple[list[LanePair], npt.NDArray[np.int32]]:
+def _with_asynchronous_lanes(
+    rows: Rows,
+) -> tuple[Vocabulary[LanePair], npt.NDArray[np.int32]]:
     """Lanes of rows, where asynchronous events stand on lanes of their own, one per identifier."""
     at = np.flatnonzero(np.isin(rows.phase, list(_ASYNCHRONOUS)))
     if not len(at):
         return rows.lanes, rows.lane
-    lanes = list(rows.lanes)
+    lanes = Vocabulary(rows.lanes.pairs)
     added: dict[LanePair, int] = {}
     of_row = rows.lane.copy()
     for index in at.tolist():
-        pid, tid = rows.lanes[int(rows.lane[index])]
-        category = rows.names[int(rows.name[index])][1]
+        pid, tid = rows.lanes.pairs[int(rows.lane[index])]
+        category = rows.names.pairs[int(rows.name[index])][1]
         number = int(rows.flow_id[index]) if rows.flags[index] & HAS_FLOW else f"tid {tid}"
         key = (pid, f"async {category or ''}:{number}")
         if key not in added:
             added[key] = len(lanes)
-            lanes.append(key)
+            lanes.pairs.append(key)
         of_row[index] = added[key]
     return lanes, of_row
 

@@ -6,7 +6,9 @@ after them is shared.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +35,37 @@ NamePair = tuple[str, str | None]
 LanePair = tuple[str | None, str | None]
 """`pid` and `tid` as text."""
 
+Pair = TypeVar("Pair", NamePair, LanePair)
+
+
+class Vocabulary(Generic[Pair]):
+    """Distinct pairs, each with a number of its own. It may grow; a number stays what it is.
+
+    Attributes:
+        pairs: The pair of each number.
+    """
+
+    def __init__(self, pairs: Iterable[Pair] = ()) -> None:
+        self.pairs: list[Pair] = list(pairs)
+        self._known = np.empty(0, np.int64)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def found_in(self, known: dict[Pair, int]) -> npt.NDArray[np.int64]:
+        """What `known` says of each pair; -1 where it does not know it.
+
+        Args:
+            known: The same dictionary each time, which only grows: what it said once, it need not
+                say again.
+        """
+        missing = len(self.pairs) - len(self._known)
+        if missing:
+            self._known = np.concatenate([self._known, np.full(missing, -1, np.int64)])
+        for number in np.flatnonzero(self._known < 0).tolist():
+            self._known[number] = known.get(self.pairs[number], -1)
+        return self._known
+
 
 @dataclass(frozen=True)
 class Event:
@@ -58,7 +91,8 @@ class Event:
 class Rows:
     """Consecutive events of a file as columns, row for row, in file order.
 
-    `name` and `lane` index `names` and `lanes`, which hold each distinct pair of these rows.
+    `name` and `lane` index `names` and `lanes`, which hold each distinct pair of these rows, and
+    may hold others.
     `place` is the byte offset of each event in the uncompressed file.
     """
 
@@ -76,8 +110,8 @@ class Rows:
     bytes: npt.NDArray[np.int64]
     place: npt.NDArray[np.int64]
     args: pl.Series
-    names: list[NamePair]
-    lanes: list[LanePair]
+    names: Vocabulary[NamePair]
+    lanes: Vocabulary[LanePair]
     problems: Problems = field(default_factory=Problems)
 
     def __len__(self) -> int:
@@ -120,7 +154,7 @@ def rows_from_events(events: list[Event], places: list[int], problems: Problems)
         flags=flags,
         place=np.array(places, np.int64),
         args=pl.Series("args", [event.args for event in events], pl.String),
-        names=list(names),
-        lanes=list(lanes),
+        names=Vocabulary(names),
+        lanes=Vocabulary(lanes),
         problems=problems,
     )

@@ -9,7 +9,6 @@ costs time, never a row.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections import deque
@@ -26,7 +25,7 @@ from stepscope.trace.buffers import Buffers
 from stepscope.trace.document import Ending, Take, byte_offsets, decode
 from stepscope.trace.event_text import Between, Outcome, Stretch, read_stretch
 from stepscope.trace.problems import Problems
-from stepscope.trace.rows import Event, LanePair, NamePair, Rows, rows_from_events
+from stepscope.trace.rows import Event, Rows, Vocabulary, rows_from_events
 from stepscope.trace.scan_bytes import PADDING
 from stepscope.trace.scan_events import (
     BETWEEN,
@@ -40,17 +39,14 @@ from stepscope.trace.scan_events import (
     FLOW,
     FULL,
     HANDED_OVER,
-    HASH,
-    LANES,
-    NAMES,
     PLACE,
     POSITION,
     ROWS,
     STREAM,
     TIME,
-    WORD_FIELDS,
     scan_events,
 )
+from stepscope.trace.scan_words import Words
 
 _CUT = re.compile(
     rb'\}[ \t\r\n]*,[ \t\r\n]*(?=\{[ \t\r\n]*"(?:ph|cat|name|pid|tid|ts|dur|id|args)"[ \t\r\n]*:)'
@@ -78,7 +74,14 @@ class _Piece:
 class Scan:
     """One block, what the scanner made of it, and how far it came."""
 
-    def __init__(self, piece: _Piece, between: Between, buffers: Buffers, scale: int = 1) -> None:
+    def __init__(
+        self,
+        piece: _Piece,
+        between: Between,
+        buffers: Buffers,
+        words: Words,
+        scale: int = 1,
+    ) -> None:
         # Room for events of a usual size; powers of two, so that buffers fit again.
         rows = 1 << (piece.end // (128 // min(scale, 16)) + 64).bit_length()
         self.piece = piece
@@ -89,31 +92,35 @@ class Scan:
         self.between = between
         self.scale = scale
         self.buffers = buffers
-        self.state = np.array([0, between.value, 0, 0, 0], np.int64)
+        self.words = words
+        self.state = np.array([0, between.value, 0], np.int64)
         self.columns = buffers.take((COLUMNS, rows), np.int64)
         self.views = buffers.take((rows, 2), np.int64)
         self.phases = buffers.take(rows, np.uint8)
         self.flags = buffers.take(rows, np.uint32)
         self.name = buffers.take((1, rows), np.int32)[0]
         self.lane = buffers.take((rows, 1), np.int32)[:, 0]
-        self._names = _table(2**13 * scale)
-        self._lanes = _table(2**10 * scale)
         self.status = HANDED_OVER
 
     def run(self) -> Scan:
         """Scans from the state on."""
         self.status = scan_events(
             self.data.ctypes.data, self.end, self.state, self.columns, self.views, self.phases,
-            self.flags, self.name, self.lane, *self._names, *self._lanes,
+            self.flags, self.name, self.lane,
+            self.words.names.table.ctypes.data, self.words.lanes.table.ctypes.data,
         )  # fmt: skip
         return self
 
     def larger(self) -> Scan:
         """The same block from its beginning, with more room."""
-        return Scan(self.piece, self.between, self.buffers, self.scale * 4).run()
+        if int(self.state[ROWS]) < len(self.phases):
+            words = Words(self.words.scale * 4)
+            return Scan(self.piece, self.between, self.buffers, words, self.scale).run()
+        return Scan(self.piece, self.between, self.buffers, self.words, self.scale * 4).run()
 
-    def rows(self, strings: dict[bytes, str]) -> Rows:
+    def rows(self) -> Rows:
         """What was scanned so far."""
+        self.words.catch_up()
         count = int(self.state[ROWS])
         columns, views = self.columns[:, :count], self.views[:count].view(np.uint32)
         return Rows(
@@ -131,55 +138,17 @@ class Scan:
             bytes=columns[BYTES],
             place=columns[PLACE] + self.place,
             args=strings_of(self.data, views, views[:, 0] > 0, "args"),
-            names=self._name_pairs(strings),
-            lanes=self._lane_pairs(),
+            names=self.words.names,
+            lanes=self.words.lanes,
         )
-
-    def _name_pairs(self, strings: dict[bytes, str]) -> list[NamePair]:
-        pairs: list[NamePair] = []
-        for first, length, second, second_length in self._words(self._names, NAMES):
-            category = None
-            if second_length >= 0:
-                category = _string(bytes(self.raw[second : second + second_length]), strings)
-            name = _string(bytes(self.raw[first : first + length]), strings) if length else ""
-            pairs.append((name, category))
-        return pairs
-
-    def _lane_pairs(self) -> list[LanePair]:
-        raw = self.raw
-        return [
-            (
-                None if length < 0 else str(raw[first : first + length], "utf-8"),
-                None if second_length < 0 else str(raw[second : second + second_length], "utf-8"),
-            )
-            for first, length, second, second_length in self._words(self._lanes, LANES)
-        ]
-
-    def _words(
-        self, table: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]], counter: int
-    ) -> list[list[int]]:
-        found: list[list[int]] = table[1][: int(self.state[counter]), :HASH].tolist()
-        return found
-
-
-def _table(size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    return np.full(size, -1, np.int64), np.empty((size // 2, WORD_FIELDS), np.int64)
-
-
-def _string(token: bytes, strings: dict[bytes, str]) -> str:
-    """The value of a JSON string with its quotes."""
-    known = strings.get(token)
-    if known is None:
-        known = json.loads(token) if b"\\" in token else token[1:-1].decode()
-        strings[token] = known
-    return known
 
 
 @dataclass(frozen=True)
 class _Finished:
     """A block that was read as far as it can be without the next one."""
 
-    rows: Rows | None
+    rows: Rows
+    words: Words
     stop: int
     between: Between
     ended: bool
@@ -206,7 +175,7 @@ class _ByHand:
         return moved(stretch.stop) - place
 
 
-def _finish(scan: Scan, final: bool, strings: dict[bytes, str]) -> _Finished:
+def _finish(scan: Scan, final: bool) -> _Finished:
     """Reads a block to its end, with the tolerant reader wherever the scanner stops."""
     by_hand = _ByHand()
     most, last_rows = 1, -1
@@ -220,10 +189,10 @@ def _finish(scan: Scan, final: bool, strings: dict[bytes, str]) -> _Finished:
         last_rows = scanned
         if not _hand_over(scan, by_hand, final, most):
             break
-    rows = _merged(scan.rows(strings), by_hand)
+    rows = _merged(scan.rows(), by_hand)
     stop = min(int(scan.state[POSITION]), scan.end)
     between = Between(int(scan.state[BETWEEN]))
-    return _Finished(rows, stop, between, scan.status == ENDED)
+    return _Finished(rows, scan.words, stop, between, scan.status == ENDED)
 
 
 def _hand_over(scan: Scan, by_hand: _ByHand, final: bool, most: int) -> bool:
@@ -271,8 +240,8 @@ def _merged(rows: Rows, by_hand: _ByHand) -> Rows:
     return Rows(
         **columns,  # type: ignore[arg-type]
         args=pl.concat([rows.args, other.args]).gather(order),
-        names=rows.names + other.names,
-        lanes=rows.lanes + other.lanes,
+        names=Vocabulary(rows.names.pairs + other.names.pairs),
+        lanes=Vocabulary(rows.lanes.pairs + other.lanes.pairs),
         problems=by_hand.problems,
     )
 
@@ -341,13 +310,18 @@ class _Reader:
         self.carry = b""
         self.wanted = 0  # do not try again before so much is at hand
         self.between = Between.START
-        self.strings: dict[bytes, str] = {}
         self.ended = False
+        self._words: list[Words] = []  # that no scan works with
+
+    def words(self) -> Words:
+        """Words for a scan: those of an earlier one, which knows most of what will come."""
+        return self._words.pop() if self._words else Words()
 
     def next(self, scan: Scan) -> None:
         """Takes the next block."""
         if self.carry or scan.between is not self.between:
             self.carry += bytes(scan.raw[: scan.end])
+            self._words.append(scan.words)
             if len(self.carry) < self.wanted:
                 return
             scan = self._again()
@@ -360,12 +334,13 @@ class _Reader:
 
     def _again(self) -> Scan:
         piece = _piece([self.carry], self.place, self.buffers)
-        return Scan(piece, self.between, self.buffers).run()
+        return Scan(piece, self.between, self.buffers, self.words()).run()
 
     def _accept(self, scan: Scan, final: bool) -> None:
-        finished = _finish(scan, final, self.strings)
-        if finished.rows is not None and (len(finished.rows) or finished.rows.problems):
+        finished = _finish(scan, final)
+        if len(finished.rows) or finished.rows.problems:
             self.take(finished.rows)
+        self._words.append(finished.words)
         self.carry = bytes(scan.raw[finished.stop : scan.end])
         self.place = scan.place + finished.stop
         self.wanted = 0 if finished.stop else 2 * len(self.carry)
@@ -401,7 +376,7 @@ def read_events_compiled(
                     break
                 between = Between.START if first else Between.AFTER_COMMA
                 first = False
-                waiting.append(pool.submit(Scan(piece, between, buffers).run))
+                waiting.append(pool.submit(Scan(piece, between, buffers, reader.words()).run))
                 del piece
             if not waiting:
                 break

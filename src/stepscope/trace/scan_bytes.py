@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     strings_go_on: Callable[[Data, int], int]
     long_at: Callable[[Longs, int], int]
     put_long: Callable[[Longs, int, int], None]
+    put_word: Callable[[Data, int, np.uint64], None]
 else:
     _BYTE, _MASK, _LONG = ir.IntType(8), ir.IntType(_WIDTH), ir.IntType(64)
 
@@ -119,6 +120,18 @@ else:
             return context.get_dummy_value()
 
         return types.void(longs, index, value), generate
+
+    @intrinsic
+    def put_word(_: Any, data: Any, at: Any, value: Any) -> Any:
+        """Writes eight bytes to any position."""
+
+        def generate(context: Any, builder: Any, __: Any, arguments: Any) -> Any:
+            address = builder.add(arguments[0], arguments[1])
+            pointer = builder.inttoptr(address, _LONG.as_pointer())
+            builder.store(arguments[2], pointer, align=1)
+            return context.get_dummy_value()
+
+        return types.void(data, at, value), generate
 
 
 @part
@@ -224,15 +237,24 @@ def hash_bytes(data: Data, at: int, end: int) -> np.uint64:
 
 
 @part
-def same_bytes(data: Data, first: int, second: int, length: int) -> bool:
-    """Whether two stretches hold the same bytes."""
+def same_bytes(first: int, second: int, length: int) -> bool:
+    """Whether two stretches of memory hold the same bytes."""
     offset = 0
     while offset + 8 <= length:
-        if word_at(data, first + offset) != word_at(data, second + offset):
+        if word_at(first, offset) != word_at(second, offset):
             return False
         offset += 8
     while offset < length:
-        if byte_at(data, first + offset) != byte_at(data, second + offset):
+        if byte_at(first, offset) != byte_at(second, offset):
             return False
         offset += 1
     return True
+
+
+@part
+def copy_bytes(target: int, source: int, length: int) -> None:
+    """Copies a stretch of memory; up to seven bytes after either are touched too."""
+    offset = 0
+    while offset < length:
+        put_word(target, offset, word_at(source, offset))
+        offset += 8

@@ -34,30 +34,24 @@ from stepscope.trace.scan_bytes import (
     Longs,
     as_long,
     byte_at,
-    hash_bytes,
-    long_at,
     put_long,
-    same_bytes,
     skip_space,
     string_end,
     word_at,
 )
 from stepscope.trace.scan_values import integer_end, is_digit, magnitude, nanoseconds_at, value_end
+from stepscope.trace.scan_words import NO_ROOM, intern
 
 # Rows of the matrix of int64 columns.
 TIME, DURATION, FLOW, CORRELATION, EXTERNAL, DEVICE, STREAM, BYTES = range(8)
 PLACE = 8
 COLUMNS = 9
 
-# Columns of the tables of distinct words: where each word's two parts stand in the block.
-FIRST_START, FIRST_LENGTH, SECOND_START, SECOND_LENGTH, HASH = range(5)
-WORD_FIELDS = 5
-
 # Why the scanner stopped.
 USED_UP, ENDED, HANDED_OVER, FULL = range(4)
 
 # Elements of the scanner's state.
-POSITION, BETWEEN, ROWS, NAMES, LANES = range(5)
+POSITION, BETWEEN, ROWS = range(3)
 
 _START, _AFTER_EVENT, _AFTER_COMMA = range(3)  # as event_text.Between
 
@@ -192,46 +186,6 @@ def scan_arguments(data: Data, at: int, columns: Longs, stride: int) -> tuple[in
 
 
 @part
-def intern(
-    data: Data,
-    first: int,
-    first_length: int,
-    second: int,
-    second_length: int,
-    slots: Longs,
-    mask: int,
-    words: Longs,
-    count: int,
-) -> int:
-    """The number of a pair of words; `count` where it is new. A length of -1 means none."""
-    value = hash_bytes(data, first, first + max(first_length, 0))
-    value ^= hash_bytes(data, second, second + max(second_length, 0)) >> np.uint64(7)
-    hashed = as_long(value)
-    slot = as_long(value >> np.uint64(20)) & mask
-    while True:
-        number = long_at(slots, slot)
-        word = number * WORD_FIELDS
-        if number < 0:
-            put_long(slots, slot, count)
-            word = count * WORD_FIELDS
-            put_long(words, word + FIRST_START, first)
-            put_long(words, word + FIRST_LENGTH, first_length)
-            put_long(words, word + SECOND_START, second)
-            put_long(words, word + SECOND_LENGTH, second_length)
-            put_long(words, word + HASH, hashed)
-            return count
-        if (
-            long_at(words, word + HASH) == hashed
-            and long_at(words, word + FIRST_LENGTH) == first_length
-            and long_at(words, word + SECOND_LENGTH) == second_length
-            and same_bytes(data, first, long_at(words, word + FIRST_START), first_length)
-            and same_bytes(data, second, long_at(words, word + SECOND_START), second_length)
-        ):
-            return number
-        slot = (slot + 1) & mask
-
-
-@part
 def short_view(data: Data, start: int, end: int) -> tuple[int, int]:
     """The last 96 bits of an Arrow string view of at most twelve bytes, as 32 and 64 bits."""
     low = high = 0
@@ -266,10 +220,8 @@ def scan_events(
     flag_column: npt.NDArray[np.uint32],
     name_column: npt.NDArray[np.int32],
     lane_column: npt.NDArray[np.int32],
-    name_slots: npt.NDArray[np.int64],
-    name_words: npt.NDArray[np.int64],
-    lane_slots: npt.NDArray[np.int64],
-    lane_words: npt.NDArray[np.int64],
+    name_table: Longs,
+    lane_table: Longs,
 ) -> int:
     """Scans events until the block ends, the list ends, or something unusual comes.
 
@@ -283,21 +235,15 @@ def scan_events(
         flag_column: Which columns have a value (`rows.HAS_*`).
         name_column: Number of each event's pair of name and category.
         lane_column: Number of each event's pair of pid and tid.
-        name_slots: Hash table of the pairs; its length is a power of two.
-        name_words: Where each pair stands, strings with their quotes.
-        lane_slots: As `name_slots`, of lanes.
-        lane_words: As `name_words`, of lanes, without quotes.
+        name_table: Where the table of names is (`scan_words`), whose words have quotes.
+        lane_table: Where the table of lanes is, whose words have none.
 
     Returns:
-        `USED_UP`, `ENDED`, `HANDED_OVER` (the event at the position is unusual) or `FULL`.
+        `USED_UP`, `ENDED`, `HANDED_OVER` (the event at the position is unusual) or `FULL`
+        (no room for another row or word).
     """
     at, between, row = state[POSITION], state[BETWEEN], state[ROWS]
-    names, lanes = state[NAMES], state[LANES]
     most_rows = columns.shape[1]
-    most_names, most_lanes = len(name_slots) // 2, len(lane_slots) // 2
-    name_table, name_mask = as_long(name_slots.ctypes.data), len(name_slots) - 1
-    lane_table, lane_mask = as_long(lane_slots.ctypes.data), len(lane_slots) - 1
-    name_list, lane_list = as_long(name_words.ctypes.data), as_long(lane_words.ctypes.data)
     first_column = as_long(columns.ctypes.data)
     status = HANDED_OVER
     while True:
@@ -320,7 +266,7 @@ def scan_events(
             break
         if character != OPEN_OBJECT or between == _AFTER_EVENT:
             break
-        if row >= most_rows or names >= most_names or lanes >= most_lanes:
+        if row >= most_rows:
             status = FULL
             break
 
@@ -416,18 +362,15 @@ def scan_events(
         if here < 0 or here > end:
             break
 
-        word_number = intern(
-            data, name_start, name_length, category_start, category_length,
-            name_table, name_mask, name_list, names,
-        )  # fmt: skip
-        names += word_number == names
-        name_column[row] = word_number
-        word_number = intern(
-            data, pid_start, pid_length, tid_start, tid_length,
-            lane_table, lane_mask, lane_list, lanes,
-        )  # fmt: skip
-        lanes += word_number == lanes
-        lane_column[row] = word_number
+        name_number = intern(
+            data, name_start, name_length, category_start, category_length, name_table
+        )
+        lane_number = intern(data, pid_start, pid_length, tid_start, tid_length, lane_table)
+        if name_number == NO_ROOM or lane_number == NO_ROOM:
+            status = FULL
+            break
+        name_column[row] = name_number
+        lane_column[row] = lane_number
         phases[row] = phase
         flag_column[row] = flags
         columns[PLACE, row] = at
@@ -442,5 +385,4 @@ def scan_events(
         at = here
         between = _AFTER_EVENT
     state[POSITION], state[BETWEEN], state[ROWS] = at, between, row
-    state[NAMES], state[LANES] = names, lanes
     return status
