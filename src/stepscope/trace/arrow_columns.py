@@ -1,6 +1,6 @@
-"""Hands the text of a block to Polars as a column, without copying it.
+"""Hands arrays to Polars as columns, without copying them.
 
-The column refers to the arrays and keeps them alive. This is the Arrow C data interface
+A column refers to the arrays and keeps them alive. This is the Arrow C data interface
 (https://arrow.apache.org/docs/format/CDataInterface.html). Strings have the layout "string view":
 sixteen bytes for each, which hold its length and either the text (up to twelve bytes) or the first
 four bytes, the number of a buffer, and the offset in it.
@@ -72,11 +72,12 @@ _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 class _Exported:
     """A column in the form that every Arrow library imports."""
 
-    def __init__(self, layout: bytes, length: int, buffers: list[npt.NDArray[Any]]) -> None:
-        pointers = (ctypes.c_void_p * len(buffers))(*(buffer.ctypes.data for buffer in buffers))
+    def __init__(self, layout: bytes, length: int, buffers: list[npt.NDArray[Any] | None]) -> None:
+        addresses = (None if buffer is None else buffer.ctypes.data for buffer in buffers)
+        pointers = (ctypes.c_void_p * len(buffers))(*addresses)
         self._array = _Array(
             length=length,
-            null_count=-1,
+            null_count=0 if buffers[0] is None else -1,
             offset=0,
             n_buffers=len(buffers),
             n_children=0,
@@ -95,22 +96,44 @@ class _Exported:
         )
 
 
+_LAYOUTS = {
+    np.dtype(np.int32): b"i",
+    np.dtype(np.uint32): b"I",
+    np.dtype(np.int64): b"l",
+    np.dtype(np.uint64): b"L",
+}
+
+
+def numbers_of(
+    name: str, values: npt.NDArray[Any], present: npt.NDArray[np.uint8] | None = None
+) -> pl.Series:
+    """A column of numbers.
+
+    Args:
+        name: Of the column.
+        values: Of 32 or 64 bits, one after the other; they must not change as long as the column
+            lives.
+        present: A bit for each, the lowest of a byte first: is it no null? None: none of them is.
+    """
+    return pl.Series(_Exported(_LAYOUTS[values.dtype], len(values), [present, values])).alias(name)
+
+
 def strings_of(
+    name: str,
     data: npt.NDArray[np.uint8],
     views: npt.NDArray[np.uint32],
-    present: npt.NDArray[np.bool_],
-    name: str,
+    present: npt.NDArray[np.uint8],
 ) -> pl.Series:
     """A column of stretches of `data`, which must be valid UTF-8.
 
     Args:
+        name: Of the column.
         data: Less than 2 GiB; it must not change as long as the column lives.
         views: Four words for each string, as the layout wants them; they must not change either.
-        present: Which of them are no null.
-        name: Of the column.
+        present: A bit for each, the lowest of a byte first: is it no null?
     """
-    buffers: list[npt.NDArray[Any]] = [
-        np.packbits(present, bitorder="little"),
+    buffers: list[npt.NDArray[Any] | None] = [
+        present,
         np.ascontiguousarray(views),
         data,
         np.array([len(data)], np.int64),

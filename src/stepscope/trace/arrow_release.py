@@ -12,12 +12,14 @@ import ctypes
 import threading
 from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
 from numba import cfunc, types
 
 from stepscope.trace.scan_bytes import long_at, put_long
 
 _RELEASE, _PRIVATE_DATA = 8, 9  # fields of the interface's `ArrowArray`, which are eight bytes each
-_LOOK_ALWAYS_UNTIL = 64
+_MARKS_AT_ONCE = 4096
 
 
 @cfunc(types.void(types.int64))
@@ -39,9 +41,9 @@ class Keeper:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[int, tuple[ctypes.c_int64, Any]] = {}
+        self._kept: dict[int, Any] = {}  # by the address of the mark
         self._free: list[int] = []
-        self._look_at = _LOOK_ALWAYS_UNTIL
+        self._marks: list[npt.NDArray[np.int64]] = []
 
     def __len__(self) -> int:
         """How many are kept, those included whose marks have not been looked at yet."""
@@ -50,13 +52,11 @@ class Keeper:
     def keep(self, what: object) -> int:
         """Keep an object; returns the address of its mark, for `private_data`."""
         with self._lock:
-            if len(self._kept) <= _LOOK_ALWAYS_UNTIL or len(self._kept) >= self._look_at:
-                self._let_go()
-                self._look_at = 2 * len(self._kept)
-            address = self._free.pop() if self._free else self._new_mark()
-            mark = ctypes.c_int64.from_address(address)
-            mark.value = 0
-            self._kept[address] = (mark, what)
+            self._let_go()
+            if not self._free:
+                self._new_marks()
+            address = self._free.pop()
+            self._kept[address] = what
             return address
 
     def let_go(self) -> None:
@@ -65,14 +65,19 @@ class Keeper:
             self._let_go()
 
     def _let_go(self) -> None:
-        for address in [a for a, (mark, _) in self._kept.items() if mark.value]:
-            del self._kept[address]
-            self._free.append(address)
+        for marks in self._marks:
+            for index in np.flatnonzero(marks).tolist():
+                marks[index] = 0
+                address = marks.ctypes.data + index * marks.itemsize
+                del self._kept[address]
+                self._free.append(address)
 
-    @staticmethod
-    def _new_mark() -> int:
-        """Eight bytes that outlive the interpreter's objects: they are reused, never freed."""
-        address = _allocate(ctypes.sizeof(ctypes.c_int64))
+    def _new_marks(self) -> None:
+        """Memory for marks that outlives the interpreter's objects: it is reused, never freed."""
+        address = _allocate(_MARKS_AT_ONCE * ctypes.sizeof(ctypes.c_int64))
         if not address:
-            raise MemoryError("no memory for the mark of a column")
-        return int(address)
+            raise MemoryError("no memory for the marks of columns")
+        marks = np.ctypeslib.as_array((ctypes.c_int64 * _MARKS_AT_ONCE).from_address(address))
+        marks[:] = 0
+        self._marks.append(marks)
+        self._free += range(address, address + marks.nbytes, marks.itemsize)

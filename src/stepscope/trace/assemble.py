@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.trace.buffers import Buffers
 from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK, category_of
 from stepscope.trace.classify import classify_names
 from stepscope.trace.problems import Problems
@@ -112,9 +113,15 @@ def _lane_number(text: str | None) -> int | None:
 
 
 class Assembler:
-    """Collects the tables of one file from consecutive `Rows`."""
+    """Collects the tables of one file from consecutive `Rows`.
 
-    def __init__(self) -> None:
+    Args:
+        stays: Whether the tables stay in memory. Then they are not made in memory that is used
+            again, and they keep no block of the file there for the arguments that stand in it.
+    """
+
+    def __init__(self, *, stays: bool = False) -> None:
+        self._buffers = None if stays else Buffers()
         self.problems = Problems()
         self.metadata: list[tuple[str, str]] = []
         self._names: dict[NamePair, int] = {}
@@ -187,6 +194,10 @@ class Assembler:
         has_time: npt.NDArray[np.bool_],
         ids: _Ids,
     ) -> tuple[pl.DataFrame, pl.DataFrame]:
+        if rows.scanned is not None and not (role >= _BEGIN).any():
+            plain = self._plain_events(rows)
+            if plain is not None:
+                return plain
         name_id, lane_id = ids.name, ids.lane
         codes = np.array(self._name_category, np.uint8)
         code = codes[name_id] if len(codes) else np.zeros(len(rows), np.uint8)
@@ -216,6 +227,31 @@ class Assembler:
             ends = frame["start_ns"].to_numpy() + frame["dur_ns"].to_numpy()
             self._latest_ns = max(self._latest_ns, int(ends.max()))
         return self._numbered(frame, args)
+
+    def _plain_events(self, rows: Rows) -> tuple[pl.DataFrame, pl.DataFrame] | None:
+        """As `_event_tables`, of scanned rows; None where one of their events is wrong."""
+        from stepscope.trace.plain_events import Meaning, plain_events
+
+        name_id = rows.names.found_in(self._names).clip(0).astype(np.uint32)
+        lane_id = rows.lanes.found_in(self._lanes).clip(0).astype(np.uint32)
+        meaning = Meaning(
+            is_complete=_ROLES == _EVENT,
+            is_gpu=_is_gpu_category,
+            is_work=_is_gpu_work,
+            name_id=name_id,
+            code=np.array(self._name_category or [0], np.uint8)[name_id],
+            lane_id=lane_id,
+            device=np.array(self._lane_device or [-1], np.int64)[lane_id],
+            stream=np.array(self._lane_stream or [-1], np.int64)[lane_id],
+        )
+        found = plain_events(rows, meaning, self._buffers)
+        if found is None:
+            return None
+        self._latest_ns = max(self._latest_ns, found.latest_ns)
+        for lane, place in found.gpu_lanes.items():
+            self._note_gpu_lane(lane, *place)
+        frame = pl.DataFrame(found.columns).insert_column(1, _categories(found.code))
+        return self._numbered(frame, found.args)
 
     def _numbered(self, frame: pl.DataFrame, args: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
         number = pl.Series(
@@ -280,12 +316,14 @@ class Assembler:
         """Notes lanes of GPUs, with the device and stream (-1: none) of their first event."""
         lanes, first = np.unique(lane_id[at], return_index=True)
         for lane, index in zip(lanes.tolist(), at[first].tolist(), strict=True):
-            if lane not in self._gpu_lanes:
-                on, within = int(device[index]), int(stream[index])
-                self._gpu_lanes[lane] = (
-                    on if on >= 0 else None,
-                    within if within >= 0 else None,
-                )
+            self._note_gpu_lane(lane, int(device[index]), int(stream[index]))
+
+    def _note_gpu_lane(self, lane: int, device: int, stream: int) -> None:
+        if lane not in self._gpu_lanes:
+            self._gpu_lanes[lane] = (
+                device if device >= 0 else None,
+                stream if stream >= 0 else None,
+            )
 
     # -- beginnings and ends ---------------------------------------------------------------
 

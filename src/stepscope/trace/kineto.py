@@ -49,7 +49,8 @@ def read_kineto_blocks(
         read_events: The tolerant reader or the compiled one.
     """
     chunks: list[Chunk] = []
-    return read_into(name, blocks, problems, read_events, chunks.append).tables(chunks)
+    assembler = Assembler(stays=True)
+    return read_into(name, blocks, problems, read_events, chunks.append, assembler).tables(chunks)
 
 
 def read_into(
@@ -58,13 +59,14 @@ def read_into(
     problems: Problems,
     read_events: ReadEvents,
     take: Callable[[Chunk], None],
+    assembler: Assembler | None = None,
 ) -> Assembler:
     """As `read_kineto_blocks`, handing over the growing tables piece by piece.
 
     Returns:
         The assembler, for the tables that do not grow with the file.
     """
-    assembler = Assembler()
+    assembler = assembler or Assembler()
 
     def assemble(rows: Rows) -> None:
         take(assembler.add(rows))

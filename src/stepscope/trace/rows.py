@@ -88,6 +88,21 @@ class Event:
 
 
 @dataclass(frozen=True)
+class Scanned:
+    """Where the scanner left rows, for compiled code that goes on with them.
+
+    Attributes:
+        columns: The numbers, in the order of `scan_events`; there may be more columns than rows.
+        views: The arguments, as `arrow_columns.strings_of` wants them; likewise.
+        data: The block that they stand in.
+    """
+
+    columns: npt.NDArray[np.int64]
+    views: npt.NDArray[np.uint32]
+    data: npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
 class Rows:
     """Consecutive events of a file as columns, row for row, in file order.
 
@@ -113,6 +128,7 @@ class Rows:
     names: Vocabulary[NamePair]
     lanes: Vocabulary[LanePair]
     problems: Problems = field(default_factory=Problems)
+    scanned: Scanned | None = None
 
     def __len__(self) -> int:
         return len(self.phase)

@@ -25,7 +25,7 @@ from stepscope.trace.buffers import Buffers
 from stepscope.trace.document import Ending, Take, byte_offsets, decode
 from stepscope.trace.event_text import Between, Outcome, Stretch, read_stretch
 from stepscope.trace.problems import Problems
-from stepscope.trace.rows import Event, Rows, Vocabulary, rows_from_events
+from stepscope.trace.rows import Event, Rows, Scanned, Vocabulary, rows_from_events
 from stepscope.trace.scan_bytes import PADDING
 from stepscope.trace.scan_events import (
     BETWEEN,
@@ -137,9 +137,12 @@ class Scan:
             stream=columns[STREAM],
             bytes=columns[BYTES],
             place=columns[PLACE] + self.place,
-            args=strings_of(self.data, views, views[:, 0] > 0, "args"),
+            args=strings_of(
+                "args", self.data, views, np.packbits(views[:, 0] > 0, bitorder="little")
+            ),
             names=self.words.names,
             lanes=self.words.lanes,
+            scanned=Scanned(self.columns, self.views.view(np.uint32), self.data),
         )
 
 

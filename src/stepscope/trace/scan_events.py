@@ -40,7 +40,7 @@ from stepscope.trace.scan_bytes import (
     word_at,
 )
 from stepscope.trace.scan_values import integer_end, is_digit, magnitude, nanoseconds_at, value_end
-from stepscope.trace.scan_words import NO_ROOM, intern
+from stepscope.trace.scan_words import intern
 
 # Rows of the matrix of int64 columns.
 TIME, DURATION, FLOW, CORRELATION, EXTERNAL, DEVICE, STREAM, BYTES = range(8)
@@ -366,7 +366,7 @@ def scan_events(
             data, name_start, name_length, category_start, category_length, name_table
         )
         lane_number = intern(data, pid_start, pid_length, tid_start, tid_length, lane_table)
-        if name_number == NO_ROOM or lane_number == NO_ROOM:
+        if name_number < 0 or lane_number < 0:
             status = FULL
             break
         name_column[row] = name_number

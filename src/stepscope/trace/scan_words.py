@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from stepscope.trace.compiled import part
 from stepscope.trace.rows import LanePair, NamePair, Pair, Vocabulary
@@ -16,7 +15,6 @@ from stepscope.trace.scan_bytes import (
     Data,
     Longs,
     as_long,
-    byte_at,
     copy_bytes,
     hash_bytes,
     long_at,
@@ -32,8 +30,6 @@ WORD_FIELDS = 5
 SLOTS, MASK, WORDS, TEXTS, ROOM, COUNT, USED = range(7)
 TABLE_FIELDS = 7
 
-NO_ROOM = -1
-
 
 @part
 def intern(
@@ -42,7 +38,7 @@ def intern(
     """The number of a pair of words, which is kept where it is new. A length of -1 means none.
 
     Returns:
-        The number; `NO_ROOM` where the table has no room for a new word.
+        The number; -1 where the table has no room for a new word.
     """
     slots, mask = long_at(table, SLOTS), long_at(table, MASK)
     words, texts = long_at(table, WORDS), long_at(table, TEXTS)
@@ -58,7 +54,7 @@ def intern(
             count, used = long_at(table, COUNT), long_at(table, USED)
             size = first_size + second_size
             if 2 * count > mask or used + size > long_at(table, ROOM):
-                return NO_ROOM
+                return -1
             copy_bytes(texts + used, data + first, first_size)
             copy_bytes(texts + used + first_size, data + second, second_size)
             put_long(slots, slot, count)
@@ -95,7 +91,7 @@ class ScannedWords(Vocabulary[Pair]):
         self._slots = np.full(size, -1, np.int64)
         self._words = np.empty((most + 1, WORD_FIELDS), np.int64)
         self._texts = np.empty(room + PADDING, np.uint8)
-        self._read = read
+        self._read: Callable[[list[int], memoryview], Pair] = read
         self.table = np.array(
             [
                 self._slots.ctypes.data, size - 1, self._words.ctypes.data,
