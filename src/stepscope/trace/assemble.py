@@ -67,9 +67,11 @@ for _role, _phases in (
     for _phase in _phases:
         _ROLES[ord(_phase)] = _role
 _NAMED = np.isin(np.arange(8), (_EVENT, _INSTANT, _COUNTER, _FLOW, _BEGIN))
-_ASYNCHRONOUS = frozenset(map(ord, "bSeF"))
+_IS_ASYNCHRONOUS = np.isin(np.arange(256), list(map(ord, "bSeF")))
 
-_PHASE_WORDS = pl.Series([chr(code) for code in range(128)] + ["?"] * 128)
+_PHASE_WORDS = pl.Series("phase", [chr(code) for code in range(128)] + ["?"] * 128)
+
+_NO_TEXT = pl.Series("args", [None], pl.String)
 
 _is_gpu_category = np.array([category in GPU_CATEGORIES for category in _CATEGORIES])
 _is_gpu_work = np.array([category in GPU_WORK for category in _CATEGORIES])
@@ -431,7 +433,7 @@ class Assembler:
                 "name_id": name_id[at],
                 "lane_id": lane_id[at],
                 "time_ns": rows.time_ns[at],
-                "args": _own_copy(rows.args.gather(at)),
+                "args": _texts_of(rows, at),
             },
             schema=schema,
         )
@@ -447,17 +449,15 @@ class Assembler:
         if not len(at):
             return pl.DataFrame(schema=FLOWS)
         present = (rows.flags[at] & HAS_FLOW) != 0
-        phases = _PHASE_WORDS.gather(rows.phase[at])
         return pl.DataFrame(
-            {
-                "flow_id": numbers_of(rows.flow_id[at], present, "flow_id"),
-                "name_id": name_id[at],
-                "lane_id": lane_id[at],
-                "time_ns": rows.time_ns[at],
-                "phase": phases,
-                "args": _own_copy(rows.args.gather(at)),
-            },
-            schema=FLOWS,
+            [
+                numbers_of(rows.flow_id[at], None if present.all() else present, "flow_id"),
+                pl.Series("name_id", name_id[at]),
+                pl.Series("lane_id", lane_id[at]),
+                pl.Series("time_ns", rows.time_ns[at]),
+                _PHASE_WORDS.gather(rows.phase[at]),
+                _texts_of(rows, at),
+            ]
         )
 
     def _add_metadata(self, rows: Rows, index: int) -> None:
@@ -552,15 +552,15 @@ def _categories(code: npt.NDArray[np.uint8]) -> pl.Series:
     return _CATEGORY_VALUES.gather(code)
 
 
-def _own_copy(texts: pl.Series) -> pl.Series:
-    """The same strings without the block of the file that they stand in.
+def _texts_of(rows: Rows, at: npt.NDArray[np.intp]) -> pl.Series:
+    """The arguments of some rows, without the block of the file that they stand in.
 
     Few rows of a block are moments or flows: they must not keep all of it in memory until there
     are enough of them for a part of the store.
     """
-    if texts.null_count() == len(texts):
-        return pl.Series(texts.name, [None], pl.String).new_from_index(0, len(texts))
-    return pl.Series(texts.name, texts.to_list(), pl.String)
+    if rows.scanned is not None and not rows.scanned.views[at, 0].any():
+        return _NO_TEXT.new_from_index(0, len(at))
+    return pl.Series("args", rows.args.gather(at).to_list(), pl.String)
 
 
 def _numbers(known: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> npt.NDArray[np.uint32]:
@@ -581,7 +581,7 @@ def _with_asynchronous_lanes(
     rows: Rows,
 ) -> tuple[Vocabulary[LanePair], npt.NDArray[np.int32]]:
     """Lanes of rows, where asynchronous events stand on lanes of their own, one per identifier."""
-    at = np.flatnonzero(np.isin(rows.phase, list(_ASYNCHRONOUS)))
+    at = np.flatnonzero(_IS_ASYNCHRONOUS[rows.phase])
     if not len(at):
         return rows.lanes, rows.lane
     lanes = Vocabulary(rows.lanes.pairs)
