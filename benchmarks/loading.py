@@ -147,6 +147,15 @@ def ours_store(path: Path) -> int:
     return int(load(path, store=True).events.select("event").collect().height)
 
 
+def reading(path: Path) -> int:
+    """The file's bytes in memory of their own and nothing else: what no loader can be faster than."""
+    held = []
+    with path.open("rb", buffering=0) as opened:
+        while block := opened.read(4 << 20):
+            held.append(block)
+    return sum(map(len, held))
+
+
 def orjson_columns(path: Path) -> int:
     """The plain way: parse everything, then columns with polars."""
     import orjson
@@ -171,7 +180,7 @@ def hta(path: Path) -> int:
     return len(frame)
 
 
-CHILDREN = {f.__name__: f for f in (ours_memory, ours_store, orjson_columns, hta)}
+CHILDREN = {f.__name__: f for f in (ours_memory, ours_store, reading, orjson_columns, hta)}
 
 
 def child(kind: str, path: Path) -> None:
@@ -278,6 +287,7 @@ def trace_processor(path: Path) -> dict[str, float] | None:
 def report(path: Path, label: str, size: int, options: argparse.Namespace) -> None:
     """Measures one file and prints its rows of the table."""
     results = {
+        "reading the bytes alone": measure("reading", path, options.repeat),
         "Stepscope, in memory": measure("ours_memory", path, options.repeat),
         "Stepscope, to the store": measure("ours_store", path, options.repeat),
     }
