@@ -134,8 +134,13 @@ def test_on_strings_that_look_like_the_space_between_events(block: int, layout: 
 
 
 def test_on_more_names_than_the_tables_hold_at_first() -> None:
-    listed = [operator(f"name {n}", str(n), pid=n, tid=n) for n in range(6000)]
+    listed = [operator(f"name {n}", str(n), pid=n, tid=n) for n in range(12_000)]
     both(write(listed, "minified"), 100_000)
+
+
+def test_on_names_longer_than_the_tables_hold_at_first() -> None:
+    listed = [operator(f"{n}" * 70_000, str(n), pid=f"{n}" * 70_000) for n in range(10, 30)]
+    both(write([*listed, *listed], "minified"), 500_000)
 
 
 def test_on_events_smaller_than_expected() -> None:
