@@ -88,10 +88,10 @@ class Source:
                     "unpack it, or pack it with gzip or zstd"
                 )
         if self.first.startswith(_GZIP):
-            raw = self._raw(size // 16, progress)
+            raw = self._raw(size // 64, progress)
             return prefetched(_inflated(raw, _gzip_inflater, problems, size))
         if self.first.startswith(_ZSTD):
-            raw = self._raw(size // 16, progress)
+            raw = self._raw(size // 64, progress)
             return prefetched(_inflated(raw, self._zstd_inflater, problems, size))
         return prefetched(self._raw(size, progress))
 
