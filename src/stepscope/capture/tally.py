@@ -75,10 +75,10 @@ class StepTally:
         slowest_ns = statistics.quantiles(self._recent, n=20)[-1]
         if slowest_ns >= _UNEVEN * median_ns:
             worst = ", ".join(
-                f"{step} ({dur_ns / 1e6:.3g} ms)" for dur_ns, step in sorted(self._worst)[::-1]
+                f"{step} ({_milliseconds(dur_ns)})" for dur_ns, step in sorted(self._worst)[::-1]
             )
             findings.append(
-                f"uneven, one step in twenty takes {slowest_ns / median_ns:.2g} times the median "
+                f"uneven, one step in twenty takes {slowest_ns / median_ns:.1f} times the median "
                 f"or more; the worst were steps {worst}"
             )
         if len(self._early) == _EARLY:
@@ -93,4 +93,10 @@ class StepTally:
                 grown = (self._last_peak - self._first_peak) / 1e6
                 findings.append(f"memory creep, peak memory grew by {grown:.0f} MB after the start")
         text = "; ".join(findings) or "steady"
-        return f"median step {median_ns / 1e6:.3g} ms; {text}"
+        return f"median step {_milliseconds(median_ns)}; {text}"
+
+
+def _milliseconds(duration_ns: float) -> str:
+    """Three digits, and never an exponent."""
+    value = duration_ns / 1e6
+    return f"{value:.0f} ms" if value >= 1000 else f"{value:.3g} ms"
