@@ -18,6 +18,7 @@ from stepscope.capture.devices import DeviceProbe
 from stepscope.capture.holder import ProcessClaim
 from stepscope.capture.journal import Journal
 from stepscope.capture.memory import MemoryWatch
+from stepscope.capture.monitoring import RankMonitor
 from stepscope.capture.ranks import RankIdentity, identify
 from stepscope.capture.requests import RequestSources
 from stepscope.capture.signals import SignalWatch, TerminationSignalError
@@ -79,6 +80,7 @@ class Profiler:
         self._signals: SignalWatch | None = None
         self._requests: RequestSources | None = None
         self._memory: MemoryWatch | None = None
+        self._monitor: RankMonitor | None = None
         self._tally = StepTally()
         self._busy = 0
         self._is_told_to_end = False
@@ -334,6 +336,9 @@ class Profiler:
             self._requests.on_signal if self.config.triggers else None,
         )
         self._signals.install()
+        if self.config.monitor:
+            with self._contain("starting the monitor"):
+                self._monitor = RankMonitor(self.config, layout, self._identity)
         # Held until the end, so that a profiler that nobody holds any more still ends properly.
         atexit.register(self._stop_at_exit)
 
@@ -357,6 +362,8 @@ class Profiler:
             self._requests.step_ended(record)
         if self._memory is not None and self._memory.is_available:
             self._memory.step_ended(ended)
+        if self._monitor is not None:
+            self._monitor.step_ended()
         self._step += 1
         if windows is not None and windows.advance(ended):
             # What opening or saving a window takes is the profiler's time and no step's.
@@ -448,6 +455,11 @@ class Profiler:
                 if self._recorder.problem:
                     journal.note("timing steps", self._recorder.problem, self._step)
             journal.close(error, self._ending(error, note), self._tally.verdict())
+        if self._monitor is not None:
+            with self._contain("ending the monitor"):
+                problem = self._monitor.close()
+                if problem:
+                    journal.note("the monitor", problem, self._step)
         if windows is not None:
             is_hurried = isinstance(error, TerminationSignalError)
             with self._contain("waiting for the files"):

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import queue
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 from stepscope.errors import StepscopeError
-from stepscope.monitor.recorder import GPU, STOP, Recorder, RecordingJob
+from stepscope.monitor.recorder import GPU, STOP, Recorder, RecorderThread, RecordingJob
 
 log = logging.getLogger("stepscope")
 
@@ -30,8 +28,7 @@ class RecordingBeside:
     def __init__(self, job: RecordingJob, *, in_thread: bool = False) -> None:
         self._process_id = os.getpid()
         self._child: subprocess.Popen[bytes] | None = None
-        self._thread: threading.Thread | None = None
-        self._orders: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._thread: RecorderThread | None = None
         self.problem = ""
         if not in_thread and _can_listen_to_processes():
             try:
@@ -66,10 +63,12 @@ class RecordingBeside:
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join(_PATIENCE_S)
+            self.problem = self.problem or thread.problem
         return self.problem
 
     def _tell(self, order: str) -> None:
-        self._orders.put(order)
+        if self._thread is not None:
+            self._thread.order(order)
         if self._child is not None and self._child.stdin is not None:
             # A recorder that has ended needs no orders.
             with contextlib.suppress(OSError, ValueError):
@@ -96,19 +95,7 @@ class RecordingBeside:
             self.problem = str(error)
             return
 
-        def wait(seconds: float) -> str | None:
-            try:
-                return self._orders.get(timeout=seconds) if seconds else self._orders.get_nowait()
-            except queue.Empty:
-                return None
-
-        def work() -> None:
-            try:
-                recorder.run(wait)
-            except Exception as error:  # noqa: BLE001 - nobody waits for this thread's errors
-                self.problem = f"{type(error).__name__}: {error}"
-
-        self._thread = threading.Thread(target=work, name="stepscope-monitor", daemon=True)
+        self._thread = RecorderThread(recorder)
         self._thread.start()
 
 

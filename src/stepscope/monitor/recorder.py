@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,6 +23,7 @@ GPU = "gpu "
 GONE = "gone"
 DEFAULT_MOST_BYTES = 64 << 20
 _RECORD_EVERY_S = 10.0
+_PATIENCE_S = 5.0
 _LEAST_LAST_PART = 0.1  # of the interval: what is closer to the last sample says nothing new
 
 Wait = Callable[[float], str | None]
@@ -101,6 +104,17 @@ class Recorder:
             self._file.close()
             self._write_record(ended)
 
+    @contextlib.contextmanager
+    def in_thread(self) -> Iterator[RecorderThread]:
+        """Record in a thread of this process while the block runs, and take a last sample."""
+        thread = RecorderThread(self)
+        thread.start()
+        try:
+            yield thread
+        finally:
+            thread.order(STOP)
+            thread.join(_PATIENCE_S)
+
     def _loop(self, wait: Wait) -> str:
         while True:
             order = wait(self._ticks.wait_s())
@@ -153,3 +167,34 @@ class Recorder:
         )
         with contextlib.suppress(OSError):
             write_metrics_record(self._path, record)
+
+
+class RecorderThread(threading.Thread):
+    """Records in this process; it is no reason for the process to live on.
+
+    Attributes:
+        problem: What went wrong, or an empty text.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(name="stepscope-monitor", daemon=True)
+        self._recorder = recorder
+        self._orders: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.problem = ""
+
+    def order(self, order: str) -> None:
+        """Tell it something: STOP, or GPU and a UUID."""
+        self._orders.put(order)
+
+    def run(self) -> None:
+        """Record until told to stop."""
+        try:
+            self._recorder.run(self._wait)
+        except Exception as error:  # noqa: BLE001 - nobody waits for this thread's errors
+            self.problem = f"{type(error).__name__}: {error}"
+
+    def _wait(self, seconds: float) -> str | None:
+        try:
+            return self._orders.get(timeout=seconds) if seconds else self._orders.get_nowait()
+        except queue.Empty:
+            return None

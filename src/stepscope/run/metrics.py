@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from stepscope.run.layout import METRICS_RECORD_FILE
 from stepscope.run.manifest import FORMAT_VERSION, read_record, write_record
 
 _WORD = "stepscope-metrics"
+_TAIL_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -105,3 +107,32 @@ def read_metrics_record(metrics: Path) -> MetricsRecord:
         UnreadableInputError: It is missing or malformed.
     """
     return read_record(record_path(metrics), MetricsRecord, _WORD)
+
+
+def last_sample(metrics: Path) -> list[dict[str, str]]:
+    """The rows of the last whole sample of a file: texts by the column's name, without its unit.
+
+    Empty where there is no file, or no sample in it yet.
+    """
+    try:
+        with metrics.open("rb") as file:
+            header = file.readline()
+            file.seek(0, os.SEEK_END)
+            start = max(len(header), file.tell() - _TAIL_BYTES)
+            file.seek(start)
+            data = file.read()
+    except OSError:
+        return []
+    # What stands behind the last line break is being written.
+    lines = data.decode("utf-8", "replace").split("\n")[:-1]
+    if start > len(header):
+        lines = lines[1:]
+    names = [
+        part.strip().partition(" [")[0] for part in header.decode("utf-8", "replace").split(",")
+    ]
+    rows = [
+        dict(zip(names, fields, strict=True))
+        for fields in ([part.strip() for part in line.split(",")] for line in lines)
+        if len(fields) == len(names)
+    ]
+    return [row for row in rows if row.get("timestamp") == rows[-1].get("timestamp")]
