@@ -11,7 +11,7 @@ from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
     from stepscope.monitor.columns import Column
-    from stepscope.monitor.notes import Note
+    from stepscope.run.metrics import Note
 
 
 @click.command("monitor", context_settings={"allow_interspersed_args": False})
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     "--output-dir",
     type=click.Path(path_type=Path),
     default=None,
-    help="Folder of runs: where --live looks, and where a command's file goes.  [default: profiles]",
+    help="Folder of runs: --live looks there, a command's file goes there.  [default: profiles]",
 )
 @click.option("--help-query-gpu", is_flag=True, help="List all columns, and end.")
 def command(
@@ -261,6 +261,8 @@ def _show_live(
     count: int | None,
     ids: tuple[str, ...],
 ) -> None:
+    import contextlib
+
     from rich.console import Console
 
     from stepscope.commands.live_view import LiveView
@@ -269,6 +271,8 @@ def _show_live(
         raise UsageError(f"{path}: no such run")
     view = LiveView(path or _runs_folder(output_dir), ids)
     try:
-        view.show(Console(highlight=False), interval_s, count)
+        # Nothing else ends it: an interrupt is no failure here.
+        with contextlib.suppress(KeyboardInterrupt):
+            view.show(Console(highlight=False), interval_s, count)
     finally:
         view.close()

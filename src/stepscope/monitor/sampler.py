@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from stepscope.errors import UsageError
 from stepscope.monitor.amd import AmdSource
 from stepscope.monitor.columns import Column, Value, is_of_host
 from stepscope.monitor.gpus import GpuSource
@@ -74,6 +75,11 @@ class Sampler:
                 opened = AmdSource.open(notes, variables, watched.ids)
             if opened is not None:
                 self._gpus.append(opened)
+            elif watched.ids and watched.ids != ("all",):
+                raise UsageError(
+                    f"--id: {','.join(watched.ids)}: no GPU of this machine can be read: "
+                    + "; ".join(note.why for note in notes.entries)
+                )
         self._is_waiting = watched.waits_for_gpu and len(self.gpus) > 1
 
     @property

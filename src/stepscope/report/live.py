@@ -10,11 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from stepscope.analysis.watching import RankView, RunView
-from stepscope.report.units import count, duration, share
+from stepscope.report.units import count, duration, share, size
 
 _STALLED_LEAST_NS = 30_000_000_000
 _STALLED_FACTOR = 10
 _MOST_PARTS = 6
+_MIB = 1 << 20
 _SLOWED = {
     "clocks_event_reasons.sw_power_cap": (0x4, "power"),
     "clocks_event_reasons.hw_slowdown": (0x8, "hardware"),
@@ -123,9 +124,9 @@ def _part_names(ranks: Iterable[RankView]) -> list[str]:
 
 def _gpus(samples: Sequence[ShownSample]) -> RenderableType:
     table = _table()
-    headings = ("", "GPU", "busy", "memory busy", "tensor", "memory", "of", "power", "°C", "slowed")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in {"", "GPU", "slowed"} else "right")
+    for heading in ("", "GPU", "busy", "memory busy", "tensor", "memory", "power", "°C", "slowed"):
+        is_text = heading in {"", "GPU", "slowed"}
+        table.add_column(heading, justify="left" if is_text else "right", no_wrap=True)
     seen: set[str] = set()
     for sample in samples:
         for row in sample.rows:
@@ -143,15 +144,22 @@ def _gpus(samples: Sequence[ShownSample]) -> RenderableType:
                         "utilization.gpu",
                         "utilization.memory",
                         "gpm.tensor",
-                        "memory.used",
-                        "memory.total",
-                        "power.draw",
-                        "temperature.gpu",
                     )
                 ),
+                _memory(row),
+                _known(row, "power.draw") or "–",
+                _known(row, "temperature.gpu") or "–",
                 _slowed(row),
             )
     return table if table.row_count else Text("no GPU is sampled", "dim")
+
+
+def _memory(row: Mapping[str, str]) -> str:
+    amounts = [_known(row, name).partition(" ")[0] for name in ("memory.used", "memory.total")]
+    used, total = (int(text) * _MIB if text.isdecimal() else None for text in amounts)
+    if used is None:
+        return "–"
+    return f"{size(used)} of {size(total)}" if total else size(used)
 
 
 def _slowed(row: Mapping[str, str]) -> str:
