@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +13,8 @@ from stepscope.errors import UsageError
 
 if TYPE_CHECKING:
     from stepscope.monitor.columns import Column
+    from stepscope.monitor.metrics_file import MetricsFile
+    from stepscope.monitor.stream import CsvFormat
     from stepscope.run.metrics import Note
 
 
@@ -144,6 +148,7 @@ def _query(
 ) -> None:
     import os
 
+    from stepscope.monitor.columns import header_of
     from stepscope.monitor.notes import Notes
     from stepscope.monitor.sampler import Sampler, Watched
     from stepscope.monitor.stream import CsvFormat, stream
@@ -156,28 +161,34 @@ def _query(
     sampler = Sampler(columns, Watched(os.getpid(), is_root=False, ids=ids), Notes(_say_note))
     try:
         if filename is None:
-            stream(sampler, _write, layout, interval_s, count)
+            if layout.has_header:
+                click.echo(header_of(columns))
+            stream(sampler, _print_rows, layout, interval_s, count)
             return
-        with _opened(filename) as file:
-
-            def append(text: str) -> None:
-                file.write(text)
-                file.flush()
-
-            stream(sampler, append, layout, interval_s, count)
+        with _opened(filename, columns, layout) as file:
+            stream(sampler, file.write, layout, interval_s, count)
     finally:
         sampler.close()
 
 
-def _opened(path: Path) -> Any:
+@contextlib.contextmanager
+def _opened(path: Path, columns: tuple[Column, ...], layout: CsvFormat) -> Iterator[MetricsFile]:
+    from stepscope.monitor.metrics_file import MetricsFile
+
     try:
-        return path.open("a", encoding="utf-8")
+        file = MetricsFile(path, columns, with_header=layout.has_header)
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
+    try:
+        yield file
+    finally:
+        file.close()
+    if file.problem:
+        raise UsageError(f"{path}: {file.problem}")
 
 
-def _write(text: str) -> None:
-    click.echo(text, nl=False)
+def _print_rows(rows: list[list[str]]) -> None:
+    click.echo("".join(f"{', '.join(row)}\n" for row in rows), nl=False)
 
 
 def _say_note(note: Note) -> None:
@@ -261,8 +272,6 @@ def _show_live(
     count: int | None,
     ids: tuple[str, ...],
 ) -> None:
-    import contextlib
-
     from rich.console import Console
 
     from stepscope.commands.live_view import LiveView

@@ -46,9 +46,11 @@ class Column:
             return NOT_AVAILABLE
         if isinstance(value, str):
             # A comma or a line break in a device's name would make two fields or rows of it.
-            text = " ".join(value.replace(",", " ").replace('"', " ").split())
-            return text or NOT_AVAILABLE
-        text = f"{value:.{self.decimals}f}"
+            plain = "".join(one if one.isprintable() else " " for one in value)
+            return " ".join(plain.replace(",", " ").replace('"', " ").split()) or NOT_AVAILABLE
+        # A whole number must not pass through a float: times have more digits than one keeps.
+        whole = isinstance(value, int) and not self.decimals
+        text = str(value) if whole else f"{value:.{self.decimals}f}"
         return f"{text} {self.unit}" if with_unit and self.unit else text
 
 

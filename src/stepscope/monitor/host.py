@@ -17,6 +17,7 @@ from stepscope.monitor.notes import Notes, Rates
 _MIB = 1 << 20
 _MB = 1e6
 _INFINIBAND = "/sys/class/infiniband"
+_BIRTH_ERROR_S = 0.05  # the kernel tells when a process began in hundredths of a second
 _INFINIBAND_WORD_BYTES = 4  # its counters count lanes of four bytes
 
 
@@ -181,14 +182,13 @@ class HostSource:
 class _ProcessTree:
     """A process and all below it.
 
-    Finding them means looking at every process of the machine, so it is done seldom: after ten
-    seconds, or after so long that it takes a thousandth of the time.
+    Finding them means looking at every process of the machine, so it is done seldom: often at the
+    beginning, later every ten seconds, or so seldom that it takes a thousandth of the time.
     """
 
-    _LEAST_PAUSE_NS = 10_000_000_000
-    _PAUSE_FACTOR = 1000
-    _YOUNG_NS = 60_000_000_000
-    _YOUNG_PAUSE_NS = 2_000_000_000
+    _PAUSES_NS = ((10_000_000_000, 0, 100), (60_000_000_000, 2_000_000_000, 500))
+    """Until this age: the least pause, and its least length in multiples of what a look took."""
+    _LATER = (10_000_000_000, 1000)
 
     def __init__(self, root_pid: int, *, is_root_watched: bool) -> None:
         self._own_pid = os.getpid()
@@ -196,6 +196,7 @@ class _ProcessTree:
         self._processes: dict[int, psutil.Process] = {}
         self._cpu_before: dict[int, float] = {}
         self._read_ns = 0
+        self._read_at_s = 0.0
         self._next_look_ns = 0
         self._begun_ns = time.monotonic_ns()
         try:
@@ -214,6 +215,7 @@ class _ProcessTree:
         now_ns = time.monotonic_ns()
         cpu: dict[int, float] = {}
         resident = 0
+        spent = 0.0
         for pid, process in list(self._processes.items()):
             try:
                 times = process.cpu_times()
@@ -222,12 +224,14 @@ class _ProcessTree:
                 del self._processes[pid]
                 continue
             cpu[pid] = times.user + times.system
-        # What began or ended meanwhile has no difference, and is left out until the next time.
-        spent = sum(max(0.0, now - self._cpu_before[pid]) for pid, now in cpu.items()
-                    if pid in self._cpu_before)  # fmt: skip
+            before = self._cpu_before.get(pid)
+            if before is not None:
+                spent += max(0.0, cpu[pid] - before)
+            elif _birth_s(process) >= self._read_at_s - _BIRTH_ERROR_S:
+                spent += cpu[pid]  # it began since the last sample: all its time is new
         passed_ns = now_ns - self._read_ns
         is_first = not self._read_ns
-        self._cpu_before, self._read_ns = cpu, now_ns
+        self._cpu_before, self._read_ns, self._read_at_s = cpu, now_ns, _now_s()
         return {
             "process.count": len(cpu),
             "process.cpu": None if is_first or passed_ns <= 0 else spent * 1e9 / passed_ns * 100,
@@ -252,9 +256,24 @@ class _ProcessTree:
         }
         taken_ns = time.monotonic_ns() - now_ns
         # A training starts its workers at its beginning.
-        is_young = now_ns - self._begun_ns < self._YOUNG_NS
-        least_ns = self._YOUNG_PAUSE_NS if is_young else self._LEAST_PAUSE_NS
-        self._next_look_ns = now_ns + max(least_ns, self._PAUSE_FACTOR * taken_ns)
+        age_ns = now_ns - self._begun_ns
+        young = [(pause, factor) for until, pause, factor in self._PAUSES_NS if age_ns < until]
+        pause_ns, factor = young[0] if young else self._LATER
+        self._next_look_ns = now_ns + max(pause_ns, factor * taken_ns)
+
+
+def _now_s() -> float:
+    """Now, on the clock of `_birth_s`."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.time()
+
+
+def _birth_s(process: psutil.Process) -> float:
+    """When a process began: on Linux since the machine did, whose own time is in whole seconds."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return float(process.create_time() - psutil.boot_time())
+    return float(process.create_time())
 
 
 def _memory() -> Mapping[str, Value]:

@@ -15,15 +15,14 @@ class MetricsFile:
     """The file of a sampler. Only opening it raises.
 
     A sample (one row for each GPU, with one time) is one write, so that a kill costs at most the
-    last sample. At the limit every second sample is dropped, and `thinned` says so: whoever
-    samples half as often from then on keeps the samples evenly spaced.
+    last sample. At the limit every second sample is dropped, from the second on; samples stay
+    evenly spaced if they are taken half as often from then on.
 
     Args:
         path: The file; rows are appended where it exists and has the same columns.
         columns: Its columns.
         most_bytes: Its greatest size; None for no limit. Needs the column `timestamp`, first.
         with_header: Whether a new file gets its line of headings.
-        with_units: Whether values carry their unit.
 
     Raises:
         OSError: It cannot be written.
@@ -40,12 +39,10 @@ class MetricsFile:
         most_bytes: int | None = None,
         *,
         with_header: bool = True,
-        with_units: bool = True,
     ) -> None:
         self._path = path
         self._columns = tuple(columns)
         self._most_bytes = most_bytes
-        self._with_units = with_units
         self.thinned = 0
         header = f"{header_of(columns)}\n".encode() if with_header else b""
         self._header_bytes = len(header)
@@ -64,13 +61,20 @@ class MetricsFile:
         """The first error while writing, or None."""
         return self._lines.problem
 
-    def write(self, rows: Sequence[Sequence[str]]) -> None:
-        """Append a sample: its rows, each with a text for each column."""
+    def write(self, rows: Sequence[Sequence[str]]) -> bool:
+        """Append a sample: its rows, each with a text for each column.
+
+        Returns:
+            Whether it was written; False where it is itself one of those that are dropped.
+        """
         data = "".join(f"{', '.join(row)}\n" for row in rows).encode("utf-8", "replace")
         if self._most_bytes is not None and self._size + len(data) > self._most_bytes:
-            self._thin()
+            samples = self._thin()
+            if samples is not None and samples % 2:
+                return False
         self._lines.write(data)
         self._size += len(data)
+        return True
 
     def close(self) -> None:
         """Close the file."""
@@ -93,22 +97,25 @@ class MetricsFile:
             )
         return last
 
-    def _thin(self) -> None:
-        """Drop every second sample. A disk that refuses is noted with the next line's problem."""
+    def _thin(self) -> int | None:
+        """Drop every second sample; returns how many there were, None where the disk refuses."""
         self._lines.flush()
         try:
             with replacing(self._path) as temporary:
-                self._write_thinned(temporary)
+                samples = self._write_thinned(temporary)
             self._lines.close()
             self._lines = LineFile(self._path)
             self._size = self._path.stat().st_size
             self.thinned += 1
+            return samples
         except OSError as error:
             # Rather a file that is too long than one that lacks what comes now.
             self._most_bytes = None
             self._lines.problem = self._lines.problem or f"{type(error).__name__}: {error}"
+            return None
 
-    def _write_thinned(self, temporary: Path) -> None:
+    def _write_thinned(self, temporary: Path) -> int:
+        number = -1
         with self._path.open("rb") as source, temporary.open("wb") as target:
             if self._header_bytes:
                 target.write(source.readline())
@@ -116,6 +123,7 @@ class MetricsFile:
             for number, (_, lines) in enumerate(samples):
                 if number % 2 == 0:
                     target.writelines(line for line in lines if line.endswith(b"\n"))
+        return number + 1
 
 
 def row_of(

@@ -122,7 +122,6 @@ class Recorder:
                 if self._ticks.wait_s():
                     continue  # woken too early
                 self._sample()
-                self._ticks.advance()
             elif order == GONE:
                 return "the watched process ended without a word"
             elif order == STOP:
@@ -138,9 +137,17 @@ class Recorder:
         self._last_s = time.monotonic()
         rows = self._sampler.read()
         thinned = self._file.thinned
-        self._file.write([row_of(self._sampler.columns, row, with_units=True) for row in rows])
+        is_written = self._file.write(
+            [row_of(self._sampler.columns, row, with_units=True) for row in rows]
+        )
         self._samples += 1
-        if self._file.thinned > thinned:
+        has_thinned = self._file.thinned > thinned
+        # A sample that was kept is followed by one at twice the distance; one that was dropped
+        # stands between two that are kept.
+        if has_thinned and is_written:
+            self._ticks.slow_down()
+        self._ticks.advance()
+        if has_thinned and not is_written:
             self._ticks.slow_down()
         if self._file.problem:
             self._notes.add(self._path.name, self._file.problem)

@@ -62,9 +62,12 @@ class Sampler:
         variables = os.environ if environment is None else environment
         self.columns = tuple(columns)
         self.notes = notes
-        wanted = {column.name for column in columns}
-        self._wanted_of_host = frozenset(name for name in wanted if is_of_host(name))
-        self._wanted_of_gpus = frozenset(wanted - self._wanted_of_host - {"timestamp", "time_ns"})
+        # In the file's order, which is also the order of the notes.
+        names = dict.fromkeys(column.name for column in columns)
+        self._wanted_of_host = dict.fromkeys(name for name in names if is_of_host(name))
+        self._wanted_of_gpus = dict.fromkeys(
+            name for name in names if not is_of_host(name) and name not in {"timestamp", "time_ns"}
+        )
         self._is_waiting = False
         self._host = HostSource(watched.pid, notes, is_root_watched=watched.is_root)
         self._gpus: list[GpuSource] = []

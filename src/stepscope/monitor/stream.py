@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stepscope.errors import UsageError
-from stepscope.monitor.columns import header_of
+from stepscope.monitor.columns import Value
 from stepscope.monitor.metrics_file import row_of
 from stepscope.monitor.sampler import Sampler, Ticks
 
@@ -40,34 +40,31 @@ class CsvFormat:
 
 def stream(
     sampler: Sampler,
-    write: Callable[[str], object],
+    show: Callable[[list[list[str]]], object],
     layout: CsvFormat,
     interval_s: float | None,
     most_samples: int | None = None,
 ) -> None:
-    """Print samples.
+    """Take samples and show them.
 
     Args:
         sampler: What takes them.
-        write: Called with the text of whole lines, one sample at a time.
+        show: Called with each sample: its rows, with a text for each column.
         layout: How they are printed.
         interval_s: Seconds from one to the next; None for a single sample.
         most_samples: How many; None for no end.
     """
 
-    def show(rows: list[dict[str, str | int | float | None]]) -> None:
-        lines = [row_of(sampler.columns, row, with_units=layout.has_units) for row in rows]
-        write("".join(f"{', '.join(line)}\n" for line in lines))
+    def texts(rows: list[dict[str, Value]]) -> list[list[str]]:
+        return [row_of(sampler.columns, row, with_units=layout.has_units) for row in rows]
 
-    if layout.has_header:
-        write(f"{header_of(sampler.columns)}\n")
     if interval_s is None:
-        show(sampler.read_once())
+        show(texts(sampler.read_once()))
         return
     ticks = Ticks(interval_s)
     taken = 0
     while most_samples is None or taken < most_samples:
         time.sleep(ticks.wait_s())
         ticks.advance()
-        show(sampler.read())
+        show(texts(sampler.read()))
         taken += 1

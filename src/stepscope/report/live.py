@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -124,9 +125,10 @@ def _part_names(ranks: Iterable[RankView]) -> list[str]:
 
 def _gpus(samples: Sequence[ShownSample]) -> RenderableType:
     table = _table()
-    for heading in ("", "GPU", "busy", "memory busy", "tensor", "memory", "power", "°C", "slowed"):
+    for heading in ("", "GPU", "busy", "tensor", "memory", "power", "°C", "slowed"):
         is_text = heading in {"", "GPU", "slowed"}
-        table.add_column(heading, justify="left" if is_text else "right", no_wrap=True)
+        justify: Literal["left", "right"] = "left" if is_text else "right"
+        table.add_column(heading, justify=justify, no_wrap=heading != "GPU")
     seen: set[str] = set()
     for sample in samples:
         for row in sample.rows:
@@ -137,17 +139,16 @@ def _gpus(samples: Sequence[ShownSample]) -> RenderableType:
             seen.add(key)
             table.add_row(
                 sample.label,
-                f"{_known(row, 'index')} {name}".strip(),
+                f"{_known(row, 'index')} {name.removeprefix('NVIDIA ')}".strip(),
                 *(
                     _known(row, column) or "–"
                     for column in (
                         "utilization.gpu",
-                        "utilization.memory",
                         "gpm.tensor",
                     )
                 ),
                 _memory(row),
-                _known(row, "power.draw") or "–",
+                _power(row),
                 _known(row, "temperature.gpu") or "–",
                 _slowed(row),
             )
@@ -160,6 +161,11 @@ def _memory(row: Mapping[str, str]) -> str:
     if used is None:
         return "–"
     return f"{size(used)} of {size(total)}" if total else size(used)
+
+
+def _power(row: Mapping[str, str]) -> str:
+    watts = _known(row, "power.draw").partition(".")[0]
+    return f"{watts} W" if watts.isdecimal() else "–"
 
 
 def _slowed(row: Mapping[str, str]) -> str:

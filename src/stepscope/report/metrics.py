@@ -32,7 +32,9 @@ def metrics_to_dict(summary: MetricsSummary) -> dict[str, Any]:
     }
 
 
-def print_metrics(summaries: Sequence[tuple[str, MetricsSummary]], console: Console) -> None:
+def print_metrics(
+    summaries: Sequence[tuple[str, MetricsSummary]], console: Console, *, with_notes: bool = True
+) -> None:
     """Print summaries, each with a label such as its rank; an empty label where there is one."""
     _print_gpus(summaries, console)
     for label, summary in summaries[:_MOST_ROWS]:
@@ -43,7 +45,8 @@ def print_metrics(summaries: Sequence[tuple[str, MetricsSummary]], console: Cons
             _line(console, prefix + host)
     if len(summaries) > _MOST_ROWS:
         _line(console, f"… and {len(summaries) - _MOST_ROWS} more files of metrics")
-    _print_notes(summaries, console)
+    if with_notes:
+        _print_notes(summaries, console)
 
 
 def _print_gpus(summaries: Sequence[tuple[str, MetricsSummary]], console: Console) -> None:
@@ -67,10 +70,11 @@ def _print_gpus(summaries: Sequence[tuple[str, MetricsSummary]], console: Consol
 
 def _cells(row: dict[str, Any]) -> list[str]:
     name = " ".join(str(row[key]) for key in ("index", "name") if row[key] is not None)
+    name = name.replace("NVIDIA ", "")
     peak, total = row["memory_peak_bytes"], row["memory_total_bytes"]
     memory = "–" if peak is None else size(peak)
     if peak is not None and total:
-        memory += f" of {size(total)} ({share(peak / total)})"
+        memory += f" of {size(total)}"
     watts = row["power_watts"]
     joules = row["energy_joules"]
     heat = row["temperature_peak_celsius"]
@@ -99,7 +103,7 @@ def _throttled(row: dict[str, Any]) -> str:
             if row[f"throttled_{reason}_share"]
         ]
         worst = ", ".join(name for _, name in sorted(reasons, reverse=True)[:2])
-        text = f"{share(whole)} of the samples ({worst})"
+        text = f"{share(whole)} ({worst})"
     if row["xid_errors"]:
         text += f"; {count(row['xid_errors'])} Xid error(s)"
     if row["ecc_errors"]:
@@ -138,13 +142,16 @@ def _host(summary: MetricsSummary) -> str:
 
 
 def _print_notes(summaries: Sequence[tuple[str, MetricsSummary]], console: Console) -> None:
-    notes = {
-        f"{note.what}: {note.why}": None
-        for _, summary in summaries
-        if summary.record is not None
-        for note in summary.record.notes
-    }
-    for text in list(notes)[:_MOST_NOTES]:
+    groups: dict[tuple[str, str], dict[str, None]] = {}
+    for _, summary in summaries:
+        for note in summary.record.notes if summary.record is not None else ():
+            what, _, gpu = note.what.partition(" of GPU ")
+            groups.setdefault((gpu, note.why), {})[what] = None
+    notes = [
+        f"{', '.join(names)}{f' of GPU {gpu}' if gpu else ''}: {why}"
+        for (gpu, why), names in groups.items()
+    ]
+    for text in notes[:_MOST_NOTES]:
         _line(console, f"[N/A]: {text}")
     if len(notes) > _MOST_NOTES:
         _line(console, f"[N/A]: and {len(notes) - _MOST_NOTES} more: see --format json")
