@@ -61,7 +61,8 @@ class Orders:
         if self._is_open and sys.stdin.fileno() in ready:
             data = os.read(sys.stdin.fileno(), 4096)
             self._is_open = bool(data)
-            self._ahead += data or b"\n" + STOP.encode() + b"\n"
+            # Whoever ends in good order says so first.
+            self._ahead += data or f"\n{GONE}\n".encode()
 
     def _on_term(self, *_: object) -> None:
         self._has_term = True

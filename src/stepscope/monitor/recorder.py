@@ -100,9 +100,9 @@ class Recorder:
         try:
             ended = self._loop(wait)
         finally:
-            self._sampler.close()
             self._file.close()
             self._write_record(ended)
+            self._sampler.close()
 
     @contextlib.contextmanager
     def in_thread(self) -> Iterator[RecorderThread]:

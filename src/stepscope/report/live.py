@@ -137,7 +137,7 @@ def _gpus(samples: Sequence[ShownSample]) -> RenderableType:
             if not (name or _known(row, "uuid") or _known(row, "index")) or key in seen:
                 continue
             seen.add(key)
-            table.add_row(
+            cells = (
                 sample.label,
                 f"{_known(row, 'index')} {name.removeprefix('NVIDIA ')}".strip(),
                 *(
@@ -152,6 +152,7 @@ def _gpus(samples: Sequence[ShownSample]) -> RenderableType:
                 _known(row, "temperature.gpu") or "–",
                 _slowed(row),
             )
+            table.add_row(*map(Text, cells))  # names come from strangers: no markup in them
     return table if table.row_count else Text("no GPU is sampled", "dim")
 
 
@@ -192,7 +193,8 @@ def _hosts(samples: Sequence[ShownSample]) -> Iterable[RenderableType]:
 
 def _known(row: Mapping[str, str], name: str) -> str:
     value = row.get(name, "")
-    return "" if value.startswith("[") else value
+    # "[N/A]", and what else nvidia-smi says instead of a value.
+    return "" if value.startswith("[") and value.endswith("]") else value
 
 
 def _table() -> Table:

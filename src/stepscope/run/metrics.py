@@ -125,6 +125,8 @@ def last_sample(metrics: Path) -> list[dict[str, str]]:
         return []
     # What stands behind the last line break is being written.
     lines = data.decode("utf-8", "replace").split("\n")[:-1]
+    # Whoever wrote the file: no text of it shall control a terminal.
+    lines = ["".join(one if one.isprintable() else " " for one in line) for line in lines]
     if start > len(header):
         lines = lines[1:]
     names = [
