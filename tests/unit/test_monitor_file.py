@@ -8,6 +8,7 @@ import resource
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.project import ROOT
 
 from stepscope.analysis.metrics import read_metrics
 from stepscope.errors import UsageError
@@ -256,3 +257,15 @@ def test_timestamps_are_nvidia_smis(monkeypatch):
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+def test_every_column_stands_in_the_docs_as_it_is():
+    page = (ROOT / "docs/verbs/monitor.md").read_text(encoding="utf-8")
+    for column in COLUMNS.values():
+        names = [column.name, *(alias for alias, name in ALIASES.items() if name == column.name)]
+        first = f"`{names[0]}`"
+        if len(names) > 1:
+            first += f" (or {', '.join(f'`{name}`' for name in names[1:])})"
+        is_default = "yes" if column.is_default else ""
+        about = column.about[0].upper() + column.about[1:]
+        assert f"| {first} | {column.unit} | {is_default} | {about} |" in page

@@ -117,7 +117,7 @@ def test_a_run_is_seen_as_it_stands(tmp_path):
            "memory.used": 61440, "memory.total": 81920, "power.draw": 612.5,
            "temperature.gpu": 66, "clocks_event_reasons.active": "0x24"}  # fmt: skip
     write_rank(tmp_path, 0, now_records(waits_ms=6.0, phases_ms=phases), gpus=[gpu])
-    write_rank(tmp_path, 1, now_records(ago_ns=90 * 10**9, phases_ms=phases))
+    write_rank(tmp_path, 1, now_records(ago_ns=90 * 10**9, waits_ms=6.0, phases_ms=phases))
     write_rank(tmp_path, 2, [], state="running")
     view = look_at(tmp_path)
     assert [rank.rank for rank in view.ranks] == [0, 1, 2]
@@ -129,7 +129,7 @@ def test_a_run_is_seen_as_it_stands(tmp_path):
     assert first[:6] == ["0", "running", "19", "10", "100", "ms"]
     assert first[6:] == ["50", "%", "40", "%", "6.0", "%", "4.0", "%"]
     assert lines[1].split()[-4:] == ["forward", "backward", "input", "other"]
-    assert second[1:5] == ["no", "step", "for", "1.5"]
+    assert second[1:5] == ["no", "step", "for", "1.50"]
     assert third[1:] == ["no", "step", "yet", *["–"] * 7]
     hardware = " ".join(text_of(layout_of(view, samples, "here")).split())
     assert "0 H100 97 % – 60.0 GiB of 80.0 GiB 612 W 66 power, heat" in hardware

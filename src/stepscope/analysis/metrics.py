@@ -123,13 +123,12 @@ def read_metrics(path: Path) -> tuple[pl.DataFrame, int]:
     fits = pl.col("line").list.len() == len(names)
     rows = fields.filter(fits)
     skipped = len(fields) - len(rows) + bool(torn.strip())
+    # "[N/A]", and what else nvidia-smi says instead of a value.
+    is_missing = pl.all().str.contains(r"^\[.*\]$") | (pl.all() == "N/A")
     frame = rows.select(
         pl.col("line").list.get(place).str.strip_chars().alias(name)
         for place, name in enumerate(names)
-    ).with_columns(
-        pl.when(pl.all().str.starts_with("[") | (pl.all() == "N/A")).then(None).otherwise(pl.all())
-        .name.keep()
-    )  # fmt: skip
+    ).with_columns(pl.when(is_missing).then(None).otherwise(pl.all()).name.keep())
     return _typed(frame), skipped
 
 
