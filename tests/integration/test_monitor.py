@@ -43,6 +43,19 @@ with stepscope.Profiler(output_dir=sys.argv[1], run_name="run", monitor=True,
         profiler.step()
         time.sleep(0.01)
 """
+WAIT_UNTIL_SEEN = """
+import glob, time
+ballast = bytearray(60 << 20)
+deadline = time.monotonic() + 60
+while time.monotonic() < deadline:
+    files = glob.glob({pattern!r})
+    lines = open(files[0]).read().split("\\n")[1:-1] if files else []
+    if any({seen} for row in (line.split(", ") for line in lines)):
+        break
+    time.sleep(0.05)
+print("out")
+raise SystemExit(7)
+"""
 
 
 def wait_for(condition, seconds=60):
@@ -201,8 +214,8 @@ def test_a_folder_that_refuses_is_a_problem_and_no_error(tmp_path):
 
 def test_a_command_is_watched_and_its_exit_code_passed_on(tmp_path):
     library = compile_stub(tmp_path / "nvml")
-    code = (
-        "import time; x = bytearray(60 << 20); time.sleep(1.0); print('out'); raise SystemExit(7)"
+    code = WAIT_UNTIL_SEEN.format(
+        pattern=str(tmp_path / "out" / "*" / "metrics.csv"), seen="float(row[-3].split()[0]) > 60"
     )
     ended = stepscope(
         "monitor", "-lms", 100, "--output-dir", tmp_path / "out", "--", sys.executable, "-c", code,
@@ -225,9 +238,9 @@ def test_a_commands_own_columns_and_file(tmp_path):
     file = tmp_path / "own.csv"
     ended = stepscope(
         "monitor", "--query-gpu=process.count,process.cpu", "-l", "0.1", "-f", file,
-        "--", sys.executable, "-c", "import time; time.sleep(0.5)",
+        "--", sys.executable, "-c", WAIT_UNTIL_SEEN.format(pattern=str(file), seen="row[1] == '1'"),
     )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
+    assert ended.returncode == 7, ended.stderr
     # A file needs times, whoever forgot to ask for them.
     assert file.read_text().splitlines()[0] == "timestamp, process.count, process.cpu [%]"
     frame, skipped = read_metrics(file)

@@ -14,8 +14,9 @@ import pytest
 from stepscope.doctor.machine import Machine
 from stepscope.monitor.cgroups import ControlGroups
 from stepscope.monitor.columns import COLUMNS, is_of_host
-from stepscope.monitor.host import HostSource, _ProcessTree
+from stepscope.monitor.host import HostSource
 from stepscope.monitor.notes import Notes
+from stepscope.monitor.processes import ProcessTree
 
 HOST_COLUMNS = [name for name in COLUMNS if is_of_host(name)]
 
@@ -189,7 +190,7 @@ def test_a_tree_is_the_process_and_all_below_it():
 
 def test_cpu_time_of_a_child_is_all_of_it_from_its_first_sample_on(monkeypatch):
     # Look for new processes at each reading, however long a look takes on a busy machine.
-    monkeypatch.setattr(_ProcessTree, "_PAUSES_NS", ((10**15, 0, 0),))
+    monkeypatch.setattr(ProcessTree, "_PAUSES_NS", ((10**15, 0, 0),))
     source = HostSource(os.getpid(), Notes(), is_root_watched=False)
     wanted = ["process.cpu", "process.count"]
     source.read(wanted)
@@ -212,7 +213,33 @@ def test_cpu_time_of_a_child_is_all_of_it_from_its_first_sample_on(monkeypatch):
             child.communicate()
     assert source.read(wanted) == {
         "process.count": 0, "process.cpu": 0.0, "process.memory.rss": 0.0,
+        "process.disk.read": 0.0, "process.disk.write": 0.0,
     }  # fmt: skip
+
+
+def test_bytes_that_a_child_writes_are_counted(tmp_path, monkeypatch):
+    if not hasattr(psutil.Process, "io_counters"):
+        pytest.skip("this system does not tell what a process writes")
+    monkeypatch.setattr(ProcessTree, "_PAUSES_NS", ((10**15, 0, 0),))
+    source = HostSource(os.getpid(), Notes(), is_root_watched=False)
+    wanted = ["process.disk.write"]
+    assert source.read(wanted)["process.disk.write"] is None
+    begun = time.monotonic()
+    code = (
+        "import os, sys; file = open(sys.argv[1], 'wb'); file.write(bytes(8 << 20)); file.flush(); "
+        "os.fsync(file.fileno()); print(1, flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, tmp_path / "x"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        try:
+            assert child.stdout.readline() == b"1\n"
+            told = psutil.Process(child.pid).io_counters().write_bytes
+            values = source.read(wanted)
+            written = values["process.disk.write"] * 1e6 * (time.monotonic() - begun)
+            assert written == pytest.approx(told, rel=0.25, abs=1e5)
+        finally:
+            child.communicate()
 
 
 def test_a_process_that_is_gone_is_an_empty_tree():

@@ -274,7 +274,7 @@ def _show_live(
 ) -> None:
     from rich.console import Console
 
-    from stepscope.commands.live_view import LiveView
+    from stepscope.report.live_view import LiveView
 
     if path is not None and not path.exists():
         raise UsageError(f"{path}: no such run")

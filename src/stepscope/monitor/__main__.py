@@ -12,6 +12,8 @@ import signal
 import sys
 import time
 
+import psutil
+
 from stepscope.monitor.recorder import GONE, STOP, Recorder, RecordingJob
 
 _NICER = 5
@@ -20,20 +22,21 @@ _LOOK_S = 1.0
 
 
 class Orders:
-    """Waits for a line on standard input, the end of the parent, or SIGTERM.
+    """Waits for a line on standard input, the end of a process, or SIGTERM.
 
     Args:
-        parent: The parent's number, as this process was told.
+        watched: The process: the parent of this one as a rule, or of a wrapper that is.
     """
 
-    def __init__(self, parent: int) -> None:
-        self._parent = parent
+    def __init__(self, watched: int) -> None:
+        self._watched = watched
+        self._is_child = os.getppid() == watched
         self._ahead = b""
         self._is_open = True
         self._has_term = False
         # Wakes the moment the parent ends, even by SIGKILL; standard input would tell too, were it
         # not for the training's own children, which hold its other end as well.
-        self._watch = _watch_of(parent)
+        self._watch = _watch_of(watched)
         signal.signal(signal.SIGTERM, self._on_term)
 
     def wait(self, seconds: float) -> str | None:
@@ -42,7 +45,7 @@ class Orders:
         while True:
             if self._has_term:
                 return STOP
-            if os.getppid() != self._parent:
+            if self._has_ended():
                 return GONE
             line, newline, rest = self._ahead.partition(b"\n")
             if newline:
@@ -52,6 +55,11 @@ class Orders:
             if left_s <= 0:
                 return None
             self._listen(min(left_s, _LOOK_S) if self._watch is None else left_s)
+
+    def _has_ended(self) -> bool:
+        if self._is_child:
+            return os.getppid() != self._watched
+        return not psutil.pid_exists(self._watched)
 
     def _listen(self, seconds: float) -> None:
         files = [sys.stdin.fileno()] if self._is_open else []
@@ -78,14 +86,11 @@ def _watch_of(pid: int) -> int | None:
 
 def main() -> int:
     """Record what the only argument describes."""
-    parent = os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     job = RecordingJob.decode(sys.argv[1])
-    if job.watched.pid != parent:
-        return 0  # the training ended before we began
     with contextlib.suppress(OSError):
         os.nice(_NICER)
-    orders = Orders(parent)
+    orders = Orders(job.watched.pid)
     Recorder(job).run(orders.wait)
     return 0
 

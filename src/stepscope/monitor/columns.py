@@ -241,6 +241,14 @@ COLUMNS: dict[str, Column] = {
             "MiB",
             "their resident memory, added up: pages that they share count for each",
         ),
+        Column(
+            "process.disk.read",
+            "MB/s",
+            "read by them from disks and network file systems, not from the system's cache, mean "
+            "since the last sample",
+            1,
+        ),
+        Column("process.disk.write", "MB/s", "written by them, likewise", 1),
     )
 }
 """Canonical name to column, in the order of the file."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
@@ -13,11 +12,11 @@ from stepscope.doctor.machine import Machine, this_machine
 from stepscope.monitor.cgroups import ControlGroups
 from stepscope.monitor.columns import Value
 from stepscope.monitor.notes import Notes, Rates
+from stepscope.monitor.processes import ProcessTree
 
 _MIB = 1 << 20
 _MB = 1e6
 _INFINIBAND = "/sys/class/infiniband"
-_BIRTH_ERROR_S = 0.05  # the kernel tells when a process began in hundredths of a second
 _INFINIBAND_WORD_BYTES = 4  # its counters count lanes of four bytes
 
 
@@ -43,7 +42,7 @@ class HostSource:
         self._machine = machine or this_machine()
         self._groups = ControlGroups(self._machine)
         self._rates = Rates()
-        self._tree = _ProcessTree(root_pid, is_root_watched=is_root_watched)
+        self._tree = ProcessTree(root_pid, is_root_watched=is_root_watched)
         self._cpu_before: tuple[float, float, float] | None = None
         self._ports = list(self._find_ports())
         self._is_hardware: dict[str, bool] = {}
@@ -58,7 +57,18 @@ class HostSource:
             (frozenset({"disk.read", "disk.write"}), self._disk),
             (frozenset({"network.receive", "network.send"}), self._network),
             (frozenset({"infiniband.receive", "infiniband.send"}), self._infiniband),
-            (frozenset({"process.count", "process.cpu", "process.memory.rss"}), self._processes),
+            (
+                frozenset(
+                    {
+                        "process.count",
+                        "process.cpu",
+                        "process.memory.rss",
+                        "process.disk.read",
+                        "process.disk.write",
+                    }
+                ),
+                self._processes,
+            ),
         ]
 
     def pids(self) -> Collection[int]:
@@ -177,103 +187,6 @@ class HostSource:
         with contextlib.suppress(OSError):
             for port in sorted(folder.glob("*/ports/*/counters")):
                 yield f"/{port.relative_to(self._machine.root)}"
-
-
-class _ProcessTree:
-    """A process and all below it.
-
-    Finding them means looking at every process of the machine, so it is done seldom: often at the
-    beginning, later every ten seconds, or so seldom that it takes a thousandth of the time.
-    """
-
-    _PAUSES_NS = ((10_000_000_000, 0, 100), (60_000_000_000, 2_000_000_000, 500))
-    """Until this age: the least pause, and its least length in multiples of what a look took."""
-    _LATER = (10_000_000_000, 1000)
-
-    def __init__(self, root_pid: int, *, is_root_watched: bool) -> None:
-        self._own_pid = os.getpid()
-        self._is_root_watched = is_root_watched
-        self._processes: dict[int, psutil.Process] = {}
-        self._cpu_before: dict[int, float] = {}
-        self._read_ns = 0
-        self._read_at_s = 0.0
-        self._next_look_ns = 0
-        self._begun_ns = time.monotonic_ns()
-        try:
-            self._root: psutil.Process | None = psutil.Process(root_pid)
-        except psutil.Error:
-            self._root = None
-
-    def pids(self) -> Collection[int]:
-        """Their numbers."""
-        self._look()
-        return self._processes.keys()
-
-    def read(self) -> Mapping[str, Value]:
-        """Count, CPU time since the last call, and resident memory."""
-        self._look()
-        now_ns = time.monotonic_ns()
-        cpu: dict[int, float] = {}
-        resident = 0
-        spent = 0.0
-        for pid, process in list(self._processes.items()):
-            try:
-                times = process.cpu_times()
-                resident += process.memory_info().rss
-            except psutil.Error:  # it ended, or is not ours to look at
-                del self._processes[pid]
-                continue
-            cpu[pid] = times.user + times.system
-            before = self._cpu_before.get(pid)
-            if before is not None:
-                spent += max(0.0, cpu[pid] - before)
-            elif _birth_s(process) >= self._read_at_s - _BIRTH_ERROR_S:
-                spent += cpu[pid]  # it began since the last sample: all its time is new
-        passed_ns = now_ns - self._read_ns
-        is_first = not self._read_ns
-        self._cpu_before, self._read_ns, self._read_at_s = cpu, now_ns, _now_s()
-        return {
-            "process.count": len(cpu),
-            "process.cpu": None if is_first or passed_ns <= 0 else spent * 1e9 / passed_ns * 100,
-            "process.memory.rss": resident / _MIB,
-        }
-
-    def _look(self) -> None:
-        now_ns = time.monotonic_ns()
-        if self._root is None or now_ns < self._next_look_ns:
-            return
-        found = [self._root] if self._is_root_watched else []
-        try:
-            found += self._root.children(recursive=True)
-        except psutil.Error:
-            found = []
-        known = self._processes
-        # Whoever has the same number and the same birth is the same process.
-        self._processes = {
-            process.pid: known[process.pid] if known.get(process.pid) == process else process
-            for process in found
-            if process.pid != self._own_pid
-        }
-        taken_ns = time.monotonic_ns() - now_ns
-        # A training starts its workers at its beginning.
-        age_ns = now_ns - self._begun_ns
-        young = [(pause, factor) for until, pause, factor in self._PAUSES_NS if age_ns < until]
-        pause_ns, factor = young[0] if young else self._LATER
-        self._next_look_ns = now_ns + max(pause_ns, factor * taken_ns)
-
-
-def _now_s() -> float:
-    """Now, on the clock of `_birth_s`."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.time()
-
-
-def _birth_s(process: psutil.Process) -> float:
-    """When a process began: on Linux since the machine did, whose own time is in whole seconds."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return float(process.create_time() - psutil.boot_time())
-    return float(process.create_time())
 
 
 def _memory() -> Mapping[str, Value]:

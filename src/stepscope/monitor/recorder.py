@@ -156,6 +156,8 @@ class Recorder:
             self._write_record("")
 
     def _write_record(self, ended: str) -> None:
+        if not self._path.parent.is_dir():
+            return  # somebody removed the run: it shall not come back
         self._changes_written = self._notes.changes
         self._record_written_s = time.monotonic()
         times = os.times()
