@@ -80,6 +80,8 @@ def test_every_room_is_in_the_contracts():
         ("stepscope.advice.diagnosis", {"torch"}),
         ("stepscope.report.terminal", {"torch"}),
         ("stepscope.doctor.examination", {"torch", "numpy", "polars"}),
+        ("stepscope.monitor.recorder", {"torch", "numpy", "polars", "duckdb", "numba"}),
+        ("stepscope.commands.monitor", {"torch", "numpy", "polars", "psutil"}),
     ],
 )
 def test_what_a_module_drags_in(module, forbidden):

@@ -76,7 +76,7 @@ def launch(command: Sequence[str], settings: Settings, step_on: str = "optimizer
             "root": str(Path(__file__).resolve().parents[2]),
             "python": list(sys.version_info[:2]),
         }
-        code = _run(command, _environment(wishes))
+        code = run_command(command, _environment(wishes))
         return _launched(code, Path(notes))
 
 
@@ -88,7 +88,15 @@ def _environment(wishes: dict[str, Any]) -> dict[str, str]:
     return environment
 
 
-def _run(command: Sequence[str], environment: dict[str, str]) -> int:
+def run_command(command: Sequence[str], environment: dict[str, str]) -> int:
+    """Run a command and wait for it; what is sent to this process is passed on to it.
+
+    Returns:
+        Its exit code; 128 and the signal's number where a signal ended it.
+
+    Raises:
+        UsageError: It cannot be started.
+    """
     try:
         child = subprocess.Popen(list(command), env=environment)
     except OSError as error:

@@ -186,6 +186,9 @@ OPTIONS: dict[str, Option] = {
         _option("oom_snapshot", "bool", "Take one when CUDA runs out of memory."),
         _option("memory_log", "bool", "Log each GPU's memory every few steps."),
         _option("memory_log_steps", "int", "Steps from one such line to the next."),
+        _option("monitor", "bool", "Sample GPUs, host and processes into metrics.csv."),
+        _option("monitor_interval_s", "float", "Seconds from one sample to the next."),
+        _option("monitor_max_bytes", "size", "Greatest size of metrics.csv."),
         _option(
             "scalars",
             "word",

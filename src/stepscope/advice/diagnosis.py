@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import polars as pl
@@ -13,6 +14,7 @@ from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.device_partition import partition_device
 from stepscope.analysis.host_partition import HostPartition, partition_host
+from stepscope.analysis.metrics import MetricsSummary, summarise_metrics
 from stepscope.analysis.partition import Partition
 from stepscope.analysis.step_record import StepSummary, summarise_steps
 from stepscope.errors import StepscopeError, UnreadableInputError
@@ -36,6 +38,7 @@ class RankDiagnosis:
         window: The window that was read for it.
         problems: What reader and links found wrong with it: problem, count, message.
         notes: What could not be read or was left out.
+        metrics: What was sampled beside it; None where nothing was.
     """
 
     rank: int
@@ -46,6 +49,7 @@ class RankDiagnosis:
     window: Window | None
     problems: tuple[tuple[str, int, str], ...]
     notes: tuple[str, ...]
+    metrics: MetricsSummary | None = None
 
     @property
     def partition(self) -> Partition | None:
@@ -95,7 +99,7 @@ def diagnose(run: Run, thresholds: Thresholds | None = None) -> Diagnosis:
         UnreadableInputError: Nothing in the run can be read.
     """
     limits = thresholds or Thresholds()
-    ranks = tuple(_diagnose_rank(rank) for rank in run.ranks)
+    ranks = tuple(_with_metrics(_diagnose_rank(rank), rank) for rank in run.ranks)
     if not any(rank.steps or rank.host or rank.device for rank in ranks):
         raise UnreadableInputError(f"{run.path}: nothing to judge: {_why_nothing(run, ranks)}")
     findings: list[Finding] = []
@@ -133,6 +137,15 @@ def _diagnose_rank(rank: RankRun) -> RankDiagnosis:
         problems = tuple(wrong.select("problem", "count", "message").iter_rows())
         return RankDiagnosis(rank.rank, summary, host, device, view, window, problems, tuple(notes))
     return RankDiagnosis(rank.rank, summary, None, None, None, None, (), tuple(notes))
+
+
+def _with_metrics(diagnosis: RankDiagnosis, rank: RankRun) -> RankDiagnosis:
+    if rank.metrics_path is None:
+        return diagnosis
+    try:
+        return dataclasses.replace(diagnosis, metrics=summarise_metrics(rank.metrics_path))
+    except StepscopeError as error:
+        return dataclasses.replace(diagnosis, notes=(*diagnosis.notes, str(error)))
 
 
 def _why_nothing(run: Run, ranks: tuple[RankDiagnosis, ...]) -> str:

@@ -144,7 +144,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         median_ns=median_ns,
         mean_ns=round(total_ns / len(steady)),
         worst_ns=max(record.dur_ns for record in steady),
-        partition=_partition(steady),
+        partition=partition_steps(steady),
         median_wait_ns=_median(_input_wait(record) for record in steady),
         median_without_wait_ns=_median(r.dur_ns - _input_wait(r) for r in steady),
         phases=_phases(steady, median_ns),
@@ -194,7 +194,8 @@ def _top_phases(record: StepRecord) -> dict[str, int]:
     return phases
 
 
-def _partition(steady: list[StepRecord]) -> Partition:
+def partition_steps(steady: Sequence[StepRecord]) -> Partition:
+    """Input wait, phases that lie in no other, and the rest; they add up to the steps' time."""
     totals: dict[str, int] = {INPUT: sum(map(_input_wait, steady))}
     for record in steady:
         for name, duration_ns in _top_phases(record).items():

@@ -141,6 +141,11 @@ class CaptureConfig:
         memory_log: Write a line on each GPU's memory to `memory.log` every `memory_log_steps`
             steps. It resets CUDA's peak statistics, so that each line has its own peak.
         memory_log_steps: Steps from one such line to the next.
+        monitor: Sample GPUs, host and processes into `metrics.csv`, in a process beside the
+            training.
+        monitor_interval_s: Seconds from one sample to the next.
+        monitor_max_bytes: Greatest size of that file: where it is reached, every second sample is
+            dropped, and samples are taken half as often from then on.
         stacks_metric: What weighs the stacks: "auto", "self_cpu_time_total" or
             "self_cuda_time_total".
         on_trace_ready: Function or functions called with the torch profiler of each finished
@@ -204,6 +209,9 @@ class CaptureConfig:
     oom_snapshot: bool = True
     memory_log: bool = False
     memory_log_steps: int = 10
+    monitor: bool = False
+    monitor_interval_s: float = 1.0
+    monitor_max_bytes: int = 64 << 20
     on_trace_ready: TraceHandler | Sequence[TraceHandler] | None = None
 
     def __post_init__(self) -> None:
@@ -224,6 +232,7 @@ class CaptureConfig:
             ("memory_max_entries", 1),
             ("memory_log_steps", 1),
             ("scalars_steps", 1),
+            ("monitor_max_bytes", 1 << 20),
         ):
             _check_whole(name, getattr(self, name), least)
         for name in ("max_window_bytes", "max_run_bytes"):
@@ -237,6 +246,7 @@ class CaptureConfig:
         if self.slow_step_factor is not None:
             _check_number("slow_step_factor", self.slow_step_factor, 1.0)
         _check_number("pause_together_s", self.pause_together_s, 0.0)
+        _check_number("monitor_interval_s", self.monitor_interval_s, 0.05)
         for name in ("on_trace_ready", "trigger_when", "artifacts"):
             self._set(name, _functions(name, getattr(self, name)))
 

@@ -14,6 +14,7 @@ from stepscope.capture.ending import describe_end, name_of, say_where
 from stepscope.capture.holder import NestedProfilerError, ProcessClaim
 from stepscope.capture.journal import Journal
 from stepscope.capture.memory import MemoryWatch
+from stepscope.capture.monitoring import RankMonitor
 from stepscope.capture.ranks import RankIdentity, identify
 from stepscope.capture.requests import RequestSources
 from stepscope.capture.signals import SignalWatch, TerminationSignalError
@@ -75,6 +76,7 @@ class CaptureSession:
     # -- the start ----------------------------------------------------------------------------
 
     def start(self) -> None:
+        self._monitor: RankMonitor | None = None
         """Open everything, and step 0.
 
         Raises:
@@ -134,6 +136,9 @@ class CaptureSession:
             self.requests.on_signal if self.config.triggers else None,
         )
         self._signals.install()
+        if self.config.monitor:
+            with self.contain("starting the monitor"):
+                self._monitor = RankMonitor(self.config, layout, self.identity)
         # Held until the end, so that a profiler that nobody holds any more still ends properly.
         atexit.register(self._stop_at_exit)
 
@@ -158,6 +163,8 @@ class CaptureSession:
             self.requests.step_ended(record)
         if self.memory is not None and self.memory.is_available:
             self.memory.step_ended(ended)
+        if self._monitor is not None:
+            self._monitor.step_ended()
         self.step += 1
         if windows is not None and windows.advance(ended):
             # What opening or saving a window takes is the profiler's time and no step's.
@@ -252,6 +259,11 @@ class CaptureSession:
                 if self.recorder.problem:
                     journal.note("timing steps", self.recorder.problem, self.step)
             journal.close(error, self._ending(error, note), self._tally.verdict())
+        if self._monitor is not None:
+            with self.contain("ending the monitor"):
+                problem = self._monitor.close()
+                if problem:
+                    journal.note("the monitor", problem, self.step)
         if windows is not None:
             is_hurried = isinstance(error, TerminationSignalError)
             with self.contain("waiting for the files"):

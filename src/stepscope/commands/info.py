@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 
@@ -19,14 +21,25 @@ def command(path: str, output_format: str) -> None:
     """Say what a file or a directory is, and what it holds.
 
     PATH is a trace file of any format that Stepscope reads (its writer, devices, steps, lanes,
-    events by category, problems), or a directory or quoted glob (its ranks and windows).
+    events by category, problems), or a directory or quoted glob (its ranks and windows), or a
+    file of metrics of ours or of nvidia-smi (how busy, full and hot the GPUs were).
     """
     import json
-    from pathlib import Path
 
     from rich.console import Console
 
     console = Console(highlight=False)
+    metrics = _metrics_file(Path(path))
+    if metrics is not None:
+        from stepscope.analysis.metrics import summarise_metrics
+        from stepscope.report.metrics import metrics_to_dict, print_metrics
+
+        summary = summarise_metrics(metrics)
+        if output_format == "json":
+            click.echo(json.dumps(metrics_to_dict(summary), ensure_ascii=False, indent=2))
+        else:
+            print_metrics([("", summary)], console)
+        return
     if Path(path).is_dir() or (not Path(path).exists() and _is_glob(path)):
         from stepscope.report.contents import print_run, run_to_dict
         from stepscope.run.reader import open_run
@@ -52,3 +65,14 @@ def _is_glob(path: str) -> bool:
     from stepscope.run.discover import has_wildcard
 
     return "://" not in path and has_wildcard(path)
+
+
+def _metrics_file(path: Path) -> Path | None:
+    """The file of metrics that is meant: itself, or the one in a folder that holds no run."""
+    from stepscope.run.layout import METRICS_FILE, RUN_FILE
+
+    if path.suffix == ".csv" and path.is_file():
+        return path
+    file = path / METRICS_FILE
+    is_alone = file.is_file() and not (path / RUN_FILE).exists()
+    return file if is_alone and not (path / "manifest.json").exists() else None

@@ -33,22 +33,21 @@ def read_limits(machine: Machine) -> Limits:
     """Read the limits of both versions of the kernel's control groups."""
     memory: list[int] = []
     cpus: list[float] = []
-    for controllers, path in _groups(machine):
+    for controllers, path in control_groups(machine):
         if not controllers:
-            for folder in _upwards(_CGROUPS, path):
-                memory += _whole(machine.read(f"{folder}/memory.max"))
+            for folder in folders_upwards(_CGROUPS, path):
+                memory += _finite(machine.read(f"{folder}/memory.max"))
                 cpus += _quota(machine.read(f"{folder}/cpu.max"))
         if "memory" in controllers:
-            for folder in _upwards(f"{_CGROUPS}/memory", path):
-                memory += _whole(machine.read(f"{folder}/memory.limit_in_bytes"))
+            for folder in folders_upwards(f"{_CGROUPS}/memory", path):
+                memory += _finite(machine.read(f"{folder}/memory.limit_in_bytes"))
         if "cpu" in controllers:
             for mount in (f"{_CGROUPS}/cpu", f"{_CGROUPS}/cpu,cpuacct"):
-                for folder in _upwards(mount, path):
+                for folder in folders_upwards(mount, path):
                     quota = machine.read(f"{folder}/cpu.cfs_quota_us")
                     period = machine.read(f"{folder}/cpu.cfs_period_us")
                     cpus += _quota(f"{quota} {period}")
-    finite = [size for size in memory if size < _NO_LIMIT_BYTES]
-    return Limits(min(finite, default=None), min(cpus, default=None))
+    return Limits(min(memory, default=None), min(cpus, default=None))
 
 
 def check_limits(machine: Machine) -> list[Check]:
@@ -95,7 +94,7 @@ def _cpu(machine: Machine, limits: Limits) -> Check:
     )
 
 
-def _groups(machine: Machine) -> Iterator[tuple[set[str], str]]:
+def control_groups(machine: Machine) -> Iterator[tuple[set[str], str]]:
     """(controllers, path) of each control group of this process; version 2 names none."""
     for line in (machine.read("/proc/self/cgroup") or "").splitlines():
         parts = line.split(":", 2)
@@ -103,15 +102,23 @@ def _groups(machine: Machine) -> Iterator[tuple[set[str], str]]:
             yield {word for word in parts[1].split(",") if word}, parts[2]
 
 
-def _upwards(mount: str, path: str) -> Iterator[str]:
+def folders_upwards(mount: str, path: str) -> Iterator[str]:
     """The group's folder and all above it: each may set a limit."""
     group = PurePosixPath("/") / path.lstrip("/")
     for place in (group, *group.parents):
         yield mount + str(place).rstrip("/")
 
 
-def _whole(text: str | None) -> list[int]:
-    return [int(text)] if text is not None and text.isascii() and text.isdigit() else []
+def finite_limit(text: str | None) -> int | None:
+    """Bytes of a limit on memory; None for "max", the greatest number, and what is no limit."""
+    if text is None or not (text.isascii() and text.isdigit()):
+        return None
+    return int(text) if int(text) < _NO_LIMIT_BYTES else None
+
+
+def _finite(text: str | None) -> list[int]:
+    limit = finite_limit(text)
+    return [] if limit is None else [limit]
 
 
 def _quota(text: str | None) -> list[float]:

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.analysis.contents import Contents
+from stepscope.analysis.metrics import MetricsSummary, summarise_metrics
+from stepscope.errors import UnreadableInputError
 from stepscope.report.frames import print_frame
+from stepscope.report.metrics import metrics_to_dict, print_metrics
 from stepscope.report.units import count, duration, size
-from stepscope.run.reader import Run
+from stepscope.run.reader import RankRun, Run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -118,6 +121,7 @@ def run_to_dict(run: Run) -> dict[str, object]:
                 "rank": rank.rank,
                 "directory": str(rank.directory),
                 "steps": len(rank.steps),
+                "metrics": None if (found := _metrics(rank)) is None else metrics_to_dict(found),
                 "windows": [
                     {
                         "window": window.index,
@@ -149,8 +153,23 @@ def print_run(run: Run, console: Console) -> None:
     ]
     schema = {"rank": pl.Int64, "window": pl.Int64, "trace": pl.String, "size": pl.String}
     print_frame(pl.DataFrame(rows, schema=schema, orient="row"), console)
+    sampled = [(f"rank {rank.rank}", _metrics(rank)) for rank in run.ranks]
+    found = [(label, summary) for label, summary in sampled if summary is not None]
+    if found:
+        _heading(console, "Metrics")
+        print_metrics(found, console)
     for problem in run.problems:
         _line(console, f"problem: {problem}")
+
+
+def _metrics(rank: RankRun) -> MetricsSummary | None:
+    """What was sampled beside a rank; None where nothing was, or it cannot be read."""
+    if rank.metrics_path is None:
+        return None
+    try:
+        return summarise_metrics(rank.metrics_path)
+    except UnreadableInputError:
+        return None
 
 
 def _below(root: Path, path: Path) -> str:

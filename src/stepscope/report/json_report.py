@@ -8,6 +8,7 @@ from typing import Any
 from stepscope.advice.diagnosis import Diagnosis, RankDiagnosis
 from stepscope.advice.finding import Finding
 from stepscope.analysis.partition import Partition
+from stepscope.report.metrics import metrics_to_dict
 from stepscope.report.tables import plain, scope_to_dict
 
 FORMAT_VERSION = 1
@@ -54,6 +55,7 @@ def _rank(rank: RankDiagnosis, diagnosis: Diagnosis) -> dict[str, Any]:
         "step_ns": rank.step_ns,
         "step_record": steps,
         "trace": trace,
+        "metrics": None if rank.metrics is None else metrics_to_dict(rank.metrics),
         "notes": list(rank.notes),
     }
 

@@ -14,6 +14,7 @@ from stepscope.advice.rules import slow_phase
 from stepscope.analysis.partition import Partition
 from stepscope.analysis.step_record import StepSummary
 from stepscope.report import units
+from stepscope.report.metrics import print_metrics
 
 _STYLES = {
     Severity.HIGH: "bold red",
@@ -41,6 +42,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     if len(diagnosis.ranks) > 1:
         console.print()
         console.print(_ranks(diagnosis.ranks))
+    _print_hardware(diagnosis.ranks, console)
     console.print()
     console.print(_findings(diagnosis))
     notes = _notes(diagnosis)
@@ -161,6 +163,19 @@ def _ranks(ranks: tuple[RankDiagnosis, ...]) -> RenderableType:
     if len(ranks) > _MOST_RANKS:
         title.append(f"   the slowest {_MOST_RANKS} of {len(ranks)}", "dim")
     return Group(title, table)
+
+
+def _print_hardware(ranks: tuple[RankDiagnosis, ...], console: Console) -> None:
+    found = [(f"rank {rank.rank}", rank.metrics) for rank in ranks if rank.metrics is not None]
+    if not found:
+        return
+    labelled = found if len(ranks) > 1 else [("", found[0][1])]
+    console.print()
+    title = Text("Hardware", "bold")
+    if len(labelled) > _MOST_RANKS:
+        title.append(f"   the first {_MOST_RANKS} of {len(labelled)} ranks", "dim")
+    console.print(title)
+    print_metrics(labelled[:_MOST_RANKS], console, with_notes=False)
 
 
 def _findings(diagnosis: Diagnosis) -> RenderableType:

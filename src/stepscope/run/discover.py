@@ -10,7 +10,7 @@ from pathlib import Path
 _SUFFIXES = (".json", ".json.gz", ".json.zst", ".sqlite", ".nsys-rep")
 # Files with these suffixes that lie beside traces and are none.
 _NOT_TRACES = re.compile(
-    r"^(run|manifest|config|package|tsconfig|trainer_state|training_args|tokenizer.*|"
+    r"^(run|manifest|metrics|config|package|tsconfig|trainer_state|training_args|tokenizer.*|"
     r"special_tokens_map|generation_config|.*\.index|.*snapshot|.*memory[-_]timeline.*)\.json"
 )
 _RANK_IN_NAME = (

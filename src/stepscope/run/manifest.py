@@ -246,11 +246,11 @@ def merge_finished(record: WindowRecord, finished: FinishedRecord) -> WindowReco
     )
 
 
-_Record = TypeVar("_Record", JobRecord, RankManifest, FinishedRecord)
+_Record = TypeVar("_Record")
 
 
-def write_record(path: Path, record: JobRecord | RankManifest | FinishedRecord) -> None:
-    """Write a record as indented JSON, atomically.
+def write_record(path: Path, record: Any) -> None:
+    """Write a record, a dataclass, as indented JSON, atomically.
 
     Raises:
         OSError: The file cannot be written.
@@ -269,7 +269,7 @@ def read_job(path: Path) -> JobRecord:
     Raises:
         UnreadableInputError: The file is missing, malformed, or of a newer format.
     """
-    return _read(path, JobRecord, "stepscope-run")
+    return read_record(path, JobRecord, "stepscope-run")
 
 
 def read_rank(path: Path) -> RankManifest:
@@ -278,7 +278,7 @@ def read_rank(path: Path) -> RankManifest:
     Raises:
         UnreadableInputError: The file is missing, malformed, or of a newer format.
     """
-    return _read(path, RankManifest, "stepscope-rank")
+    return read_record(path, RankManifest, "stepscope-rank")
 
 
 def read_finished(path: Path) -> FinishedRecord:
@@ -287,10 +287,20 @@ def read_finished(path: Path) -> FinishedRecord:
     Raises:
         UnreadableInputError: The file is missing, malformed, or of a newer format.
     """
-    return _read(path, FinishedRecord, "stepscope-window")
+    return read_record(path, FinishedRecord, "stepscope-window")
 
 
-def _read(path: Path, kind: type[_Record], word: str) -> _Record:
+def read_record(path: Path, kind: type[_Record], word: str) -> _Record:
+    """Read a record that `write_record` wrote.
+
+    Args:
+        path: The file.
+        kind: The dataclass.
+        word: The word that its field `format` must have.
+
+    Raises:
+        UnreadableInputError: The file is missing, malformed, or of a newer format.
+    """
     try:
         data = orjson.loads(path.read_bytes())
     except OSError as error:

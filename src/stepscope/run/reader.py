@@ -65,6 +65,12 @@ class RankRun:
         """Lines of the step record that had to be skipped."""
         return tuple(self._steps_and_problems[1])
 
+    @property
+    def metrics_path(self) -> Path | None:
+        """What was sampled beside the rank; None where nothing was."""
+        path = RankLayout(self.directory).metrics
+        return path if self.manifest is not None and path.is_file() else None
+
     @functools.cached_property
     def _steps_and_problems(self) -> tuple[list[StepRecord], list[str]]:
         return read_steps(self.directory / "steps.jsonl") if self.manifest else ([], [])

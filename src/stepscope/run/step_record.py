@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -135,6 +137,29 @@ def read_steps(path: Path) -> tuple[list[StepRecord], list[str]]:
         except ValueError as error:
             problems.append(f"{path.name} line {number}: skipped, {error}")
     return records, problems
+
+
+def read_last_steps(path: Path, most_bytes: int = 1 << 16) -> list[StepRecord]:
+    """The last whole records of a `steps.jsonl` that may still be written to.
+
+    Args:
+        path: The file; a missing one has none.
+        most_bytes: How much of its end is read.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            start = max(0, file.tell() - most_bytes)
+            file.seek(start)
+            lines = file.read().split(b"\n")
+    except OSError:
+        return []
+    records = []
+    # The first piece may lack its beginning, and the last one its end.
+    for line in lines[1 if start else 0 : -1]:
+        with contextlib.suppress(ValueError):
+            records.append(decode_step(line))
+    return records
 
 
 def _whole(value: object) -> int:

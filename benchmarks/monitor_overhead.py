@@ -1,0 +1,84 @@
+"""What the monitor takes: CPU time of the sampler, as a share of one core, at a given interval.
+
+The sampler is started as a training starts it, beside this process and some children of it (a
+DataLoader's workers), and its CPU time is read from the operating system between two moments, so
+that its start does not count; that is printed besides. A GPU's driver costs what it costs: on a
+machine without one only host and processes are read, unless --stub compiles the tests' stand-in,
+which answers at once and shows what our own code takes for two GPUs with every metric.
+
+    python benchmarks/monitor_overhead.py [--interval 1.0] [--seconds 30] [--children 8] [--stub]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+from stepscope.analysis.metrics import summarise_metrics
+from stepscope.monitor.beside import RecordingBeside
+from stepscope.monitor.recorder import RecordingJob
+from stepscope.monitor.sampler import Watched
+
+GOAL_PERCENT = 0.5
+STUB = Path(__file__).parents[1] / "tests" / "support" / "nvml_stub.c"
+
+
+def cpu_seconds(process):
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--interval", type=float, default=1.0)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--children", type=int, default=8)
+    parser.add_argument("--stub", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if options.stub:
+            library = Path(folder) / "libnvidia-ml.so.1"
+            subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, STUB], check=True)
+            os.environ.update(LD_LIBRARY_PATH=folder, STUB_GPM="1", STUB_PID=str(os.getpid()))
+        sleeping = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+        children = [
+            subprocess.Popen(sleeping, stdin=subprocess.PIPE) for _ in range(options.children)
+        ]
+        path = Path(folder) / "metrics.csv"
+        job = RecordingJob(str(path), Watched(os.getpid()), options.interval)
+        beside = RecordingBeside(job)
+        try:
+            time.sleep(max(3.0, 2 * options.interval))
+            sampler = psutil.Process(beside.process_id)
+            start, began = cpu_seconds(sampler), time.monotonic()
+            time.sleep(options.seconds)
+            spent, passed = cpu_seconds(sampler) - start, time.monotonic() - began
+            resident = sampler.memory_info().rss / 2**20
+        finally:
+            problem = beside.close()
+            for child in children:
+                child.communicate()
+        summary = summarise_metrics(path)
+        size = path.stat().st_size
+    percent = spent / passed * 100
+    samples = passed / options.interval
+    print(f"GPUs {len(summary.gpus)}, watched processes {options.children + 2}", end=", ")
+    print(f"one sample in {options.interval:g} s, over {passed:.0f} s")
+    print(f"CPU of one core      {percent:6.2f} %   (goal at 1 s: under {GOAL_PERCENT} %)")
+    print(f"CPU per sample       {spent / samples * 1e3:6.2f} ms  (the clock counts in 10 ms)")
+    print(f"its start took       {start:6.2f} s of CPU, its first samples included")
+    print(f"resident memory      {resident:6.1f} MiB")
+    print(f"file                 {size / summary.samples:6.0f} bytes per sample")
+    if problem:
+        sys.exit(problem)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""What a `metrics.csv` shows: how busy the GPUs were, how full, how hot, and whether held back.
+
+Files that nvidia-smi wrote (`--query-gpu=… --format=csv`) are read as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from stepscope.errors import UnreadableInputError
+from stepscope.run.metrics import MetricsRecord, read_metrics_record
+
+_TEXTS = ("timestamp", "name", "uuid", "serial", "pci.bus_id", "pstate", "driver_version")
+_KEYS = ("index", "name", "uuid")
+_MASKS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
+REASONS = {
+    "power_cap": 0x4,
+    "hardware_slowdown": 0x8,
+    "software_thermal": 0x20,
+    "hardware_thermal": 0x40,
+    "power_brake": 0x80,
+}
+"""Reasons for lower clocks that cost speed, and their bits in NVML's mask."""
+_ANY_REASON = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
+_MOST_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class MetricsSummary:
+    """A file of metrics. Every mean is over the samples that have a value.
+
+    Attributes:
+        path: The file.
+        samples: Number of samples: rows with one time count as one.
+        span_ns: From the first sample to the last; None where times are missing.
+        gpus: One row for each GPU: index, name, uuid, samples, utilization_percent and
+            memory_utilization_percent (means), memory_peak_bytes, memory_total_bytes, power_watts
+            (mean), power_peak_watts, energy_joules (used between first and last sample),
+            temperature_peak_celsius, clock_mhz (mean of the multiprocessors' clock),
+            throttled_share (of the samples, 0 to 1: power or heat held the clocks down; None where
+            no sample tells), one share `throttled_…_share` for each reason (a sample can have
+            several), tensor_percent, sm_percent, dram_percent (means of GPM), xid_errors and
+            ecc_errors (uncorrected, new since the first sample). Null where the file does not say.
+        host: One row: cpu_percent, iowait_percent (means), memory_peak_bytes,
+            group_memory_peak_bytes, group_memory_limit_bytes, throttled_percent (mean),
+            disk_read_bytes_per_second, network_receive_bytes_per_second (means), process_percent
+            (mean), process_memory_peak_bytes, processes (greatest number).
+        skipped_lines: Lines that are no rows of this file.
+        record: What the sampler said of it; None without one.
+    """
+
+    path: Path
+    samples: int
+    span_ns: int | None
+    gpus: pl.DataFrame
+    host: pl.DataFrame
+    skipped_lines: int
+    record: MetricsRecord | None
+
+
+def is_metrics_file(path: Path) -> bool:
+    """Whether a file looks like one of metrics, by its first line."""
+    try:
+        with path.open("rb") as file:
+            first = file.readline(1 << 16)
+    except OSError:
+        return False
+    names = {part.strip().partition(b" [")[0] for part in first.split(b",")}
+    known = {b"timestamp", b"utilization.gpu", b"memory.used", b"power.draw", b"temperature.gpu"}
+    return path.suffix == ".csv" and bool(names & known)
+
+
+def summarise_metrics(path: Path) -> MetricsSummary:
+    """Read and summarise a file of metrics.
+
+    Raises:
+        UnreadableInputError: It cannot be read, or is none.
+    """
+    frame, skipped = read_metrics(path)
+    record = None
+    with contextlib.suppress(UnreadableInputError):
+        record = read_metrics_record(path)
+    times = frame.get_column("time_ns") if "time_ns" in frame.columns else None
+    span_ns = None
+    if times is not None and times.drop_nulls().len():
+        span_ns = int(times.max() - times.min())  # type: ignore[operator, arg-type]
+    samples = frame["timestamp"].n_unique() if "timestamp" in frame.columns else len(frame)
+    return MetricsSummary(path, samples, span_ns, _gpus(frame), _host(frame), skipped, record)
+
+
+def read_metrics(path: Path) -> tuple[pl.DataFrame, int]:
+    """The rows of a file of metrics, and how many lines were no rows.
+
+    Returns:
+        Columns by their names without units: texts as String, `time_ns` as Int64 (from `timestamp`
+        in this machine's time zone where the file lacks it), masks as Int64, all else as Float64
+        in the file's units; `[N/A]` as null.
+
+    Raises:
+        UnreadableInputError: It cannot be read, or is none.
+    """
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise UnreadableInputError(f"{path}: more than 1 GiB of metrics: cut it in pieces")
+        data = path.read_bytes()
+    except OSError as error:
+        raise UnreadableInputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    # What stands behind the last line break is a line that was being written.
+    whole, _, torn = data.rpartition(b"\n")
+    lines = whole.decode("utf-8", "replace").split("\n")
+    names = [part.strip().partition(" [")[0] for part in lines[0].split(",")]
+    if not names[0] or len(set(names)) != len(names) or not is_metrics_file(path):
+        raise UnreadableInputError(
+            f"{path}: not a file of metrics: its first line must name columns such as timestamp "
+            "and utilization.gpu (nvidia-smi writes it with --format=csv, not with noheader)"
+        )
+    texts = pl.DataFrame({"line": lines[1:]}, schema={"line": pl.String})
+    fields = texts.select(pl.col("line").str.split(","))
+    fits = pl.col("line").list.len() == len(names)
+    rows = fields.filter(fits)
+    skipped = len(fields) - len(rows) + bool(torn.strip())
+    # "[N/A]", and what else nvidia-smi says instead of a value.
+    is_missing = pl.all().str.contains(r"^\[.*\]$") | (pl.all() == "N/A")
+    frame = rows.select(
+        pl.col("line").list.get(place).str.strip_chars().alias(name)
+        for place, name in enumerate(names)
+    ).with_columns(pl.when(is_missing).then(None).otherwise(pl.all()).name.keep())
+    return _typed(frame), skipped
+
+
+def _typed(frame: pl.DataFrame) -> pl.DataFrame:
+    columns = []
+    for name in frame.columns:
+        column = pl.col(name)
+        if name in _TEXTS or (name.startswith("clocks_event_reasons.") and name not in _MASKS):
+            # No text of a stranger's file shall control a terminal.
+            columns.append(column.str.replace_all(r"[\x00-\x1f\x7f-\x9f]", " "))
+        elif name == "time_ns":
+            columns.append(column.cast(pl.Int64, strict=False))
+        elif name in _MASKS:
+            digits = column.str.strip_prefix("0x").str.to_integer(base=16, strict=False)
+            columns.append(digits.cast(pl.Int64).alias(_MASKS[0]))
+        else:
+            columns.append(column.str.extract(r"^(-?[0-9.]+)").cast(pl.Float64, strict=False))
+    frame = frame.select(columns)
+    if "timestamp" in frame.columns and "time_ns" not in frame.columns:
+        moment = pl.col("timestamp").str.to_datetime("%Y/%m/%d %H:%M:%S%.f", strict=False)
+        frame = frame.with_columns(moment.dt.timestamp("ns").alias("time_ns"))
+    return frame
+
+
+def _gpus(frame: pl.DataFrame) -> pl.DataFrame:
+    find = _Finder(set(frame.columns))
+    named = [name for name in _KEYS if name in frame.columns]
+    # A file that does not say which GPU: all of it counts as one, if it is about one at all.
+    is_of_gpu = (
+        pl.any_horizontal(pl.col(name).is_not_null() for name in named)
+        if named
+        else pl.lit(any(name.startswith(("utilization.", "memory.")) for name in frame.columns))
+    )
+    mask = find("clocks_event_reasons.active", pl.Int64)
+    keys = [
+        find("index").cast(pl.Int64).alias("index"),
+        find("name", pl.String).alias("name"),
+        find("uuid", pl.String).alias("uuid"),
+    ]
+    return (
+        frame.filter(is_of_gpu)
+        .group_by(keys, maintain_order=True)
+        .agg(
+            pl.len().cast(pl.Int64).alias("samples"),
+            find("utilization.gpu").mean().alias("utilization_percent"),
+            find("utilization.memory").mean().alias("memory_utilization_percent"),
+            _bytes(find("memory.used").max()).alias("memory_peak_bytes"),
+            _bytes(find("memory.total").max()).alias("memory_total_bytes"),
+            find("power.draw").mean().alias("power_watts"),
+            find("power.draw").max().alias("power_peak_watts"),
+            _growth(find("energy.total")).alias("energy_joules"),
+            find("temperature.gpu").max().alias("temperature_peak_celsius"),
+            find("clocks.current.sm").mean().alias("clock_mhz"),
+            ((mask & _ANY_REASON) != 0).mean().alias("throttled_share"),
+            *[
+                ((mask & bit) != 0).mean().alias(f"throttled_{reason}_share")
+                for reason, bit in REASONS.items()
+            ],
+            find("gpm.sm").mean().alias("sm_percent"),
+            find("gpm.tensor").mean().alias("tensor_percent"),
+            find("gpm.dram").mean().alias("dram_percent"),
+            find("xid.count").max().cast(pl.Int64).alias("xid_errors"),
+            _growth(find("ecc.errors.uncorrected.volatile.total"))
+            .cast(pl.Int64)
+            .alias("ecc_errors"),
+        )
+    )
+
+
+def _host(frame: pl.DataFrame) -> pl.DataFrame:
+    # The host's values stand in each row of a sample: one of them is enough.
+    if "timestamp" in frame.columns:
+        frame = frame.unique("timestamp", keep="first", maintain_order=True)
+    find = _Finder(set(frame.columns))
+    return frame.select(
+        find("host.cpu.utilization").mean().alias("cpu_percent"),
+        find("host.cpu.iowait").mean().alias("iowait_percent"),
+        _bytes(find("host.memory.used").max()).alias("memory_peak_bytes"),
+        _bytes(find("cgroup.memory.used").max()).alias("group_memory_peak_bytes"),
+        _bytes(find("cgroup.memory.limit").min()).alias("group_memory_limit_bytes"),
+        find("cgroup.cpu.throttled").mean().alias("throttled_percent"),
+        (find("disk.read").mean() * 1e6).alias("disk_read_bytes_per_second"),
+        (find("network.receive").mean() * 1e6).alias("network_receive_bytes_per_second"),
+        find("process.cpu").mean().alias("process_percent"),
+        _bytes(find("process.memory.rss").max()).alias("process_memory_peak_bytes"),
+        find("process.count").max().cast(pl.Int64).alias("processes"),
+    )
+
+
+class _Finder:
+    """A column by its name; nulls where the file does not have it."""
+
+    def __init__(self, names: set[str]) -> None:
+        self._names = names
+
+    def __call__(self, name: str, kind: type[pl.DataType] = pl.Float64) -> pl.Expr:
+        return pl.col(name) if name in self._names else pl.lit(None, kind)
+
+
+def _bytes(mebibytes: pl.Expr) -> pl.Expr:
+    return (mebibytes * (1 << 20)).round().cast(pl.Int64)
+
+
+def _growth(counter: pl.Expr) -> pl.Expr:
+    """What a counter grew by; a counter that began anew in between says nothing."""
+    known = counter.drop_nulls()
+    grew = known.last() - known.first()
+    return pl.when(known.diff().min() >= 0).then(grew).otherwise(None)

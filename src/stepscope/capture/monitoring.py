@@ -1,0 +1,61 @@
+"""The monitor beside a rank: started with the capture, told which GPU is the rank's, ended."""
+
+from __future__ import annotations
+
+import os
+
+from stepscope.capture.config import CaptureConfig
+from stepscope.capture.ranks import RankIdentity
+from stepscope.monitor.beside import RecordingBeside
+from stepscope.monitor.recorder import RecordingJob
+from stepscope.monitor.sampler import Watched
+from stepscope.run.layout import RankLayout
+
+
+class RankMonitor:
+    """Samples the rank's GPU, its host and its processes into `metrics.csv`.
+
+    A rank that is alone gets all GPUs that it can see. Of several ranks each can see all GPUs of
+    the machine as a rule, and uses one: which, is known when it has put something there.
+
+    Args:
+        config: The options.
+        layout: The rank's folder.
+        identity: The rank.
+    """
+
+    def __init__(self, config: CaptureConfig, layout: RankLayout, identity: RankIdentity) -> None:
+        self._has_to_tell = identity.world_size > 1
+        watched = Watched(os.getpid(), waits_for_gpu=self._has_to_tell)
+        self._beside = RecordingBeside(
+            RecordingJob(
+                str(layout.metrics.absolute()),
+                watched,
+                config.monitor_interval_s,
+                config.monitor_max_bytes,
+            )
+        )
+
+    def step_ended(self) -> None:
+        """Look whether the rank has begun to use its GPU; costs nothing once it has."""
+        if not self._has_to_tell:
+            return
+        import torch
+
+        if not torch.cuda.is_available():
+            self._has_to_tell = False
+            return
+        if not torch.cuda.is_initialized():
+            return
+        cuda = torch.cuda
+        used = [index for index in range(cuda.device_count()) if cuda.memory_reserved(index)]
+        if used:
+            self._has_to_tell = False
+            # Torch has told the UUID only since 2.4; without it all visible GPUs are shown.
+            properties = cuda.get_device_properties(used[0])
+            uuid = str(getattr(properties, "uuid", "")) if len(used) == 1 else ""
+            self._beside.use_gpu(uuid)
+
+    def close(self) -> str:
+        """End it; returns what went wrong, or an empty text."""
+        return self._beside.close()

@@ -1,0 +1,99 @@
+"""`python -m stepscope.monitor JOB`: record metrics beside the process that started this one.
+
+Orders come as lines on standard input; its end, or the end of the parent, ends this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+
+import psutil
+
+from stepscope.monitor.recorder import GONE, STOP, Recorder, RecordingJob
+
+_NICER = 5
+"""The training goes first."""
+_LOOK_S = 1.0
+
+
+class Orders:
+    """Waits for a line on standard input, the end of a process, or SIGTERM.
+
+    Args:
+        watched: The process: the parent of this one as a rule, or of a wrapper that is.
+    """
+
+    def __init__(self, watched: int) -> None:
+        self._watched = watched
+        self._is_child = os.getppid() == watched
+        self._ahead = b""
+        self._is_open = True
+        self._has_term = False
+        # Wakes the moment the parent ends, even by SIGKILL; standard input would tell too, were it
+        # not for the training's own children, which hold its other end as well.
+        self._watch = _watch_of(watched)
+        signal.signal(signal.SIGTERM, self._on_term)
+
+    def wait(self, seconds: float) -> str | None:
+        """The next order within so many seconds."""
+        deadline_s = time.monotonic() + seconds
+        while True:
+            if self._has_term:
+                return STOP
+            if self._has_ended():
+                return GONE
+            line, newline, rest = self._ahead.partition(b"\n")
+            if newline:
+                self._ahead = rest
+                return line.decode("utf-8", "replace")
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                return None
+            self._listen(min(left_s, _LOOK_S) if self._watch is None else left_s)
+
+    def _has_ended(self) -> bool:
+        if self._is_child:
+            return os.getppid() != self._watched
+        return not psutil.pid_exists(self._watched)
+
+    def _listen(self, seconds: float) -> None:
+        files = [sys.stdin.fileno()] if self._is_open else []
+        if self._watch is not None:
+            files.append(self._watch)
+        ready, _, _ = select.select(files, [], [], seconds)
+        if self._is_open and sys.stdin.fileno() in ready:
+            data = os.read(sys.stdin.fileno(), 4096)
+            self._is_open = bool(data)
+            # Whoever ends in good order says so first.
+            self._ahead += data or f"\n{GONE}\n".encode()
+
+    def _on_term(self, *_: object) -> None:
+        self._has_term = True
+
+
+def _watch_of(pid: int) -> int | None:
+    if not hasattr(os, "pidfd_open"):
+        return None
+    with contextlib.suppress(OSError):
+        return os.pidfd_open(pid)
+    return None
+
+
+def main() -> int:
+    """Record what the only argument describes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    job = RecordingJob.decode(sys.argv[1])
+    with contextlib.suppress(OSError):
+        os.nice(_NICER)
+    orders = Orders(job.watched.pid)
+    Recorder(job).run(orders.wait)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

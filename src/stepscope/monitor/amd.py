@@ -1,0 +1,322 @@
+"""AMD's GPUs through amdsmi, the package that comes with ROCm."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from stepscope.errors import UsageError
+from stepscope.monitor.columns import Value
+from stepscope.monitor.gpus import same_uuid
+from stepscope.monitor.notes import Notes
+from stepscope.run.metrics import GpuDescription
+
+_MIB = 1 << 20
+_COLUMNS = frozenset(
+    [
+        "name",
+        "uuid",
+        "pci.bus_id",
+        "driver_version",
+        "count",
+        "utilization.gpu",
+        "utilization.memory",
+        "memory.total",
+        "memory.used",
+        "memory.free",
+        "temperature.gpu",
+        "temperature.memory",
+        "power.draw",
+        "energy.total",
+        "clocks.current.graphics",
+        "clocks.current.sm",
+        "clocks.current.memory",
+        "ecc.errors.corrected.volatile.total",
+        "ecc.errors.uncorrected.volatile.total",
+        "process.gpu.memory",
+    ]
+)
+"""The columns that are read from AMD's driver."""
+
+
+class AmdSource:
+    """The AMD GPUs that are sampled.
+
+    Args:
+        smi: The module amdsmi, initialised; it is shut down by `close`.
+        chosen: Number and handle of each GPU.
+        count: How many GPUs the machine has.
+        notes: Where to say what could not be read.
+    """
+
+    def __init__(
+        self, smi: Any, chosen: Sequence[tuple[int, Any]], count: int, notes: Notes
+    ) -> None:
+        self._smi = smi
+        self._notes = notes
+        self._gpus = [_Gpu(smi, index, handle, count) for index, handle in chosen]
+
+    @classmethod
+    def open(
+        cls, notes: Notes, environment: Mapping[str, str], ids: Sequence[str] = ()
+    ) -> AmdSource | None:
+        """Ask the driver for its GPUs; None where there is none, or none is visible.
+
+        Raises:
+            UsageError: One of `ids` is not there.
+        """
+        try:
+            import amdsmi as smi  # type: ignore[import-not-found,import-untyped,unused-ignore]
+        except ImportError:
+            return None  # AMD's machines have it; elsewhere its absence is no news
+        except Exception as error:  # noqa: BLE001 - it raises KeyError where its library is missing
+            notes.add("AMD GPUs", f"amdsmi could not be loaded: {type(error).__name__}: {error}")
+            return None
+        try:
+            smi.amdsmi_init()
+            handles = list(smi.amdsmi_get_processor_handles())
+        except Exception as error:  # noqa: BLE001 - as above: a library that we do not know
+            notes.add("AMD GPUs", f"{type(error).__name__}: {error}")
+            return None
+        numbered = list(enumerate(handles))
+        chosen = _chosen(smi, numbered, ids) if ids else _visible(smi, numbered, environment, notes)
+        if not chosen:
+            _shut_down(smi)
+            return None
+        return cls(smi, chosen, len(handles), notes)
+
+    @property
+    def gpus(self) -> Sequence[GpuDescription]:
+        """Those that are sampled."""
+        return [gpu.description for gpu in self._gpus]
+
+    def use(self, uuid: str) -> bool:
+        """Sample only this one from now on."""
+        fitting = [gpu for gpu in self._gpus if same_uuid(gpu.description.uuid, uuid)]
+        self._gpus = fitting or self._gpus
+        return bool(fitting)
+
+    def read(self, wanted: Collection[str], pids: Collection[int]) -> list[Mapping[str, Value]]:
+        """The values of each GPU by column."""
+        return [gpu.read(wanted, pids, self._notes) for gpu in self._gpus]
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        _shut_down(self._smi)
+
+
+class _Gpu:
+    """One GPU. What failed once is not asked for again."""
+
+    def __init__(self, smi: Any, index: int, handle: Any, count: int) -> None:
+        self._smi = smi
+        self._handle = handle
+        self._count = count
+        self._failed: dict[str, str] = {}
+        self._is_noted: set[str] = set()
+        asic = self._ask("amdsmi_get_gpu_asic_info") or {}
+        self.description = GpuDescription(
+            index, _text(self._ask("amdsmi_get_gpu_device_uuid")), _text(asic.get("market_name")),
+            "amd",
+        )  # fmt: skip
+
+    def read(
+        self, wanted: Collection[str], pids: Collection[int], notes: Notes
+    ) -> Mapping[str, Value]:
+        """The values by column."""
+        values: dict[str, Value] = {
+            "index": self.description.index,
+            "name": self.description.name or None,
+            "uuid": self.description.uuid or None,
+        }
+        for columns, read in self._readers(pids):
+            if columns & set(wanted):
+                values.update((name, value) for name, value in read().items() if name in wanted)
+        for name in wanted:
+            if name in _COLUMNS and values.get(name) is None and name not in self._is_noted:
+                self._is_noted.add(name)
+                why = "; ".join(dict.fromkeys(self._failed.values())) or "no value"
+                notes.add(f"{name} of GPU {self.description.index}", why)
+        return values
+
+    def _readers(
+        self, pids: Collection[int]
+    ) -> list[tuple[set[str], Callable[[], Mapping[str, Value]]]]:
+        return [
+            ({"pci.bus_id"}, lambda: {"pci.bus_id": self._ask("amdsmi_get_gpu_device_bdf")}),
+            ({"driver_version"}, self._driver),
+            ({"count"}, lambda: {"count": self._count}),
+            ({"utilization.gpu", "utilization.memory"}, self._activity),
+            ({"memory.total", "memory.used", "memory.free"}, self._memory),
+            ({"temperature.gpu", "temperature.memory"}, self._temperatures),
+            ({"power.draw"}, self._power),
+            ({"energy.total"}, self._energy),
+            (
+                {"clocks.current.graphics", "clocks.current.sm", "clocks.current.memory"},
+                self._clocks,
+            ),
+            (
+                {
+                    "ecc.errors.corrected.volatile.total",
+                    "ecc.errors.uncorrected.volatile.total",
+                },
+                self._memory_errors,
+            ),
+            ({"process.gpu.memory"}, lambda: self._processes(pids)),
+        ]
+
+    def _driver(self) -> Mapping[str, Value]:
+        info = self._ask("amdsmi_get_gpu_driver_info") or {}
+        return {"driver_version": _text(info.get("driver_version")) or None}
+
+    def _activity(self) -> Mapping[str, Value]:
+        activity = self._ask("amdsmi_get_gpu_activity") or {}
+        return {
+            "utilization.gpu": _number(activity.get("gfx_activity")),
+            "utilization.memory": _number(activity.get("umc_activity")),
+        }
+
+    def _memory(self) -> Mapping[str, Value]:
+        kind = self._constant("AmdSmiMemoryType", "VRAM")
+        total = _number(self._ask("amdsmi_get_gpu_memory_total", kind))
+        used = _number(self._ask("amdsmi_get_gpu_memory_usage", kind))
+        return {
+            "memory.total": None if total is None else total / _MIB,
+            "memory.used": None if used is None else used / _MIB,
+            "memory.free": None if total is None or used is None else (total - used) / _MIB,
+        }
+
+    def _temperatures(self) -> Mapping[str, Value]:
+        now = self._constant("AmdSmiTemperatureMetric", "CURRENT")
+
+        def of(place: str) -> float | None:
+            sensor = self._constant("AmdSmiTemperatureType", place)
+            return _number(self._ask("amdsmi_get_temp_metric", sensor, now, key=place))
+
+        edge = of("EDGE")
+        # Newer boards have no sensor at the edge.
+        chip = of("HOTSPOT") if edge is None else edge
+        return {"temperature.gpu": chip, "temperature.memory": of("VRAM")}
+
+    def _power(self) -> Mapping[str, Value]:
+        power = self._ask("amdsmi_get_power_info") or {}
+        now = _number(power.get("current_socket_power"))
+        # One of the two is there, by generation; 0 stands for the other.
+        return {"power.draw": now or _number(power.get("average_socket_power"))}
+
+    def _energy(self) -> Mapping[str, Value]:
+        energy = self._ask("amdsmi_get_energy_count") or {}
+        counted = _number(energy.get("energy_accumulator"))
+        microjoules = _number(energy.get("counter_resolution"))
+        if counted is None or microjoules is None:
+            return {}
+        return {"energy.total": counted * microjoules * 1e-6}
+
+    def _clocks(self) -> Mapping[str, Value]:
+        def of(domain: str) -> float | None:
+            kind = self._constant("AmdSmiClkType", domain)
+            clock = self._ask("amdsmi_get_clock_info", kind, key=domain) or {}
+            return _number(clock.get("clk", clock.get("cur_clk")))
+
+        shader = of("GFX")
+        return {
+            "clocks.current.graphics": shader,
+            "clocks.current.sm": shader,
+            "clocks.current.memory": of("MEM"),
+        }
+
+    def _memory_errors(self) -> Mapping[str, Value]:
+        errors = self._ask("amdsmi_get_gpu_total_ecc_count") or {}
+        return {
+            "ecc.errors.corrected.volatile.total": _number(errors.get("correctable_count")),
+            "ecc.errors.uncorrected.volatile.total": _number(errors.get("uncorrectable_count")),
+        }
+
+    def _processes(self, pids: Collection[int]) -> Mapping[str, Value]:
+        running = self._ask("amdsmi_get_gpu_process_list") or []
+        own = [_number(one["memory_usage"]["vram_mem"]) for one in running if one["pid"] in pids]
+        known = [size for size in own if size is not None]
+        return {"process.gpu.memory": sum(known) / _MIB} if known else {}
+
+    def _constant(self, group: str, name: str) -> Any:
+        return getattr(getattr(self._smi, group, None), name, None)
+
+    def _ask(self, function: str, *arguments: Any, key: str = "") -> Any:
+        """What a function of amdsmi says; None where it fails, and then for ever."""
+        name = f"{function} {key}".strip()
+        if name in self._failed:
+            return None
+        try:
+            return getattr(self._smi, function)(self._handle, *arguments)
+        except Exception as error:  # noqa: BLE001 - a library whose errors differ by version
+            why = " ".join(str(error).split()) or type(error).__name__
+            self._failed[name] = f"{name}: {why}"
+            return None
+
+
+def _visible(
+    smi: Any,
+    numbered: Sequence[tuple[int, Any]],
+    environment: Mapping[str, str],
+    notes: Notes,
+) -> list[tuple[int, Any]]:
+    """What ROCm leaves a process: ROCR's list first, then HIP's (or CUDA's) among the rest."""
+    left = list(numbered)
+    second = "HIP_VISIBLE_DEVICES" if "HIP_VISIBLE_DEVICES" in environment else (
+        "CUDA_VISIBLE_DEVICES"
+    )  # fmt: skip
+    for variable in ("ROCR_VISIBLE_DEVICES", second):
+        text = environment.get(variable)
+        if text is None:
+            continue
+        kept = []
+        for word in (part.strip() for part in text.split(",")):
+            found = [
+                left[int(word)]] if word.isdecimal() and int(word) < len(left) else [
+                one for one in left if same_uuid(_uuid(smi, one[1]), word)
+            ]  # fmt: skip
+            if not found:
+                if word not in {"", "-1"}:
+                    notes.add(f"{variable}={text}", f"{word!r} names no GPU of this machine")
+                break
+            kept += found
+        left = kept
+    return left
+
+
+def _chosen(
+    smi: Any, numbered: Sequence[tuple[int, Any]], ids: Sequence[str]
+) -> list[tuple[int, Any]]:
+    if list(ids) == ["all"]:
+        return list(numbered)
+    chosen = []
+    for word in ids:
+        found = [
+            one for one in numbered if word == str(one[0]) or same_uuid(_uuid(smi, one[1]), word)
+        ]
+        if not found:
+            raise UsageError(f"--id: {word!r} is no GPU of this machine")
+        chosen += found
+    return chosen
+
+
+def _uuid(smi: Any, handle: Any) -> str:
+    with contextlib.suppress(Exception):
+        return str(smi.amdsmi_get_gpu_device_uuid(handle))
+    return ""
+
+
+def _number(value: object) -> float | None:
+    """A number; None for the texts and None that amdsmi gives where it has none."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value if is_number else None  # type: ignore[return-value]
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) and value != "N/A" else ""
+
+
+def _shut_down(smi: Any) -> None:
+    with contextlib.suppress(Exception):
+        smi.amdsmi_shut_down()

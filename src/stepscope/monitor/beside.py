@@ -1,0 +1,121 @@
+"""A recorder beside a training: a process where one can be started, otherwise a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from stepscope.errors import StepscopeError
+from stepscope.monitor.recorder import GPU, STOP, Recorder, RecorderThread, RecordingJob
+
+log = logging.getLogger("stepscope")
+
+_PATIENCE_S = 5.0
+
+
+class RecordingBeside:
+    """Records metrics until it is closed, or this process ends in whatever way.
+
+    Args:
+        job: What to record; it watches this process.
+        in_thread: Do it in a thread of this process, and start no other.
+    """
+
+    def __init__(self, job: RecordingJob, *, in_thread: bool = False) -> None:
+        self._process_id = os.getpid()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._thread: RecorderThread | None = None
+        self.problem = ""
+        if not in_thread and _can_listen_to_processes():
+            try:
+                self._child = _start(job)
+            except (OSError, ValueError) as error:
+                log.info("stepscope: the monitor runs in a thread: %s", error)
+        if self._child is None:
+            self._start_thread(job)
+
+    @property
+    def is_process(self) -> bool:
+        """Whether it is a process of its own."""
+        return self._child is not None
+
+    @property
+    def process_id(self) -> int | None:
+        """Its process, where it has one of its own."""
+        return self._child.pid if self._child is not None else None
+
+    def use_gpu(self, uuid: str) -> None:
+        """Record only this GPU from now on; all that are visible where `uuid` is empty."""
+        self._tell(f"{GPU}{uuid}")
+
+    def close(self) -> str:
+        """End it, with a last sample; returns what went wrong, or an empty text."""
+        if os.getpid() != self._process_id:
+            return ""  # a forked child holds a copy of this object, and no recorder
+        self._tell(STOP)
+        child, self._child = self._child, None
+        if child is not None:
+            self._collect(child)
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(_PATIENCE_S)
+            self.problem = self.problem or thread.problem
+        return self.problem
+
+    def _tell(self, order: str) -> None:
+        if self._thread is not None:
+            self._thread.order(order)
+        if self._child is not None and self._child.stdin is not None:
+            # A recorder that has ended needs no orders.
+            with contextlib.suppress(OSError, ValueError):
+                self._child.stdin.write(f"{order}\n".encode())
+                self._child.stdin.flush()
+
+    def _collect(self, child: subprocess.Popen[bytes]) -> None:
+        try:
+            # Closes its standard input first, which ends it as well.
+            _, messages = child.communicate(timeout=_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            _, messages = child.communicate()
+            self.problem = f"the sampler did not end within {_PATIENCE_S:g} s, and was killed"
+            return
+        if child.returncode:
+            words = (messages or b"").decode("utf-8", "replace").strip().splitlines()
+            self.problem = words[-1] if words else f"the sampler ended with {child.returncode}"
+
+    def _start_thread(self, job: RecordingJob) -> None:
+        try:
+            recorder = Recorder(job)
+        except (OSError, StepscopeError) as error:
+            self.problem = str(error)
+            return
+
+        self._thread = RecorderThread(recorder)
+        self._thread.start()
+
+
+def _can_listen_to_processes() -> bool:
+    """Whether a child can wait for orders and for our end at once: not on Windows."""
+    return sys.platform != "win32" and bool(sys.executable)
+
+
+def _start(job: RecordingJob) -> subprocess.Popen[bytes]:
+    # The working directory must not decide which modules are found.
+    safe_path = ["-P"] if sys.version_info >= (3, 11) else []
+    package_root = str(Path(__file__).resolve().parents[2])
+    environment = dict(os.environ)
+    paths = [package_root, environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    return subprocess.Popen(
+        [sys.executable, *safe_path, "-m", "stepscope.monitor", job.encode()],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )

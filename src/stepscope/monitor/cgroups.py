@@ -1,0 +1,108 @@
+"""What the control group (the container, the job) may use of the machine, and what it uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepscope.doctor.limits import control_groups, finite_limit, folders_upwards
+from stepscope.doctor.machine import Machine
+
+_ROOT = "/sys/fs/cgroup"
+_CPU_MOUNTS = (f"{_ROOT}/cpu", f"{_ROOT}/cpu,cpuacct")
+
+
+@dataclass(frozen=True)
+class _MemoryGroup:
+    """The files of one group: its limit, its use, and where its cached files are counted."""
+
+    limit: str
+    used: str
+    statistics: str
+    cached_key: str
+
+
+class ControlGroups:
+    """The control groups of this process, of both versions of the kernel's interface.
+
+    Which groups there are is found once; what they use is read each time.
+
+    Args:
+        machine: Where the files are.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._memory: list[_MemoryGroup] = []
+        self._cpu: str | None = None
+        self._cpu_unit_ns = 1
+        for controllers, path in control_groups(machine):
+            if not controllers:
+                self._memory += [
+                    _MemoryGroup(
+                        f"{folder}/memory.max",
+                        f"{folder}/memory.current",
+                        f"{folder}/memory.stat",
+                        "inactive_file",
+                    )
+                    for folder in folders_upwards(_ROOT, path)
+                ]
+                self._find_cpu([_ROOT], path, "throttled_usec")
+            if "memory" in controllers:
+                self._memory += [
+                    _MemoryGroup(
+                        f"{folder}/memory.limit_in_bytes",
+                        f"{folder}/memory.usage_in_bytes",
+                        f"{folder}/memory.stat",
+                        "total_inactive_file",
+                    )
+                    for folder in folders_upwards(f"{_ROOT}/memory", path)
+                ]
+            if "cpu" in controllers:
+                self._find_cpu(_CPU_MOUNTS, path, "throttled_time")
+        # A group that has no limit now hardly gets one while a training runs.
+        self._memory = [
+            group for group in self._memory if finite_limit(machine.read(group.limit)) is not None
+        ]
+
+    def memory(self) -> tuple[int | None, int | None]:
+        """(used, limit) in bytes of the group whose limit is the tightest; None without one.
+
+        Used is what the group's limit counts, less the cached files that were not read for long:
+        those the kernel gives up before it ends a process.
+        """
+        tightest: tuple[int, _MemoryGroup] | None = None
+        for group in self._memory:
+            limit = finite_limit(self._machine.read(group.limit))
+            if limit is not None and (tightest is None or limit < tightest[0]):
+                tightest = limit, group
+        if tightest is None:
+            return None, None
+        limit, group = tightest
+        used = self._machine.read_number(group.used)
+        if used is None:
+            return None, limit
+        cached = self._statistic(group.statistics, group.cached_key) or 0
+        return max(0, used - cached), limit
+
+    def throttled_ns(self) -> int | None:
+        """Time in which the group was held back since it was made; None where nobody counts."""
+        if self._cpu is None:
+            return None
+        file, _, key = self._cpu.partition("#")
+        value = self._statistic(file, key)
+        return None if value is None else value * self._cpu_unit_ns
+
+    def _find_cpu(self, mounts: list[str] | tuple[str, ...], path: str, key: str) -> None:
+        """The nearest group that counts its throttling: those above count their own."""
+        for mount in mounts:
+            for folder in folders_upwards(mount, path):
+                if self._cpu is None and self._statistic(f"{folder}/cpu.stat", key) is not None:
+                    self._cpu = f"{folder}/cpu.stat#{key}"
+                    self._cpu_unit_ns = 1000 if key.endswith("usec") else 1
+
+    def _statistic(self, file: str, key: str) -> int | None:
+        for line in (self._machine.read(file) or "").splitlines():
+            name, _, value = line.partition(" ")
+            if name == key and value.isdecimal():
+                return int(value)
+        return None

@@ -1,0 +1,424 @@
+"""NVIDIA's GPUs through NVML: what each driver and GPU can tell, and a note for what it cannot."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stepscope.monitor.columns import REASON_BITS, Value
+from stepscope.monitor.gpm import GPM_COLUMNS, Gpm
+from stepscope.monitor.gpus import same_uuid
+from stepscope.monitor.notes import Notes, Rates
+from stepscope.monitor.visible import Found, NvmlDevices
+from stepscope.monitor.xid import XidWatch
+from stepscope.run.metrics import GpuDescription
+
+_MIB = 1 << 20
+_ALL_LINKS = 0xFFFFFFFF
+_UNKNOWN_STATE = 32
+
+
+class NvidiaSource:
+    """The NVIDIA GPUs that are sampled.
+
+    Args:
+        nvml: The module pynvml, initialised; it is shut down by `close`.
+        devices: The machine's GPUs.
+        chosen: Those that are sampled.
+        notes: Where to say what could not be read.
+    """
+
+    def __init__(
+        self, nvml: Any, devices: NvmlDevices, chosen: Sequence[Found], notes: Notes
+    ) -> None:
+        self._nvml = nvml
+        self._notes = notes
+        self._errors = XidWatch(nvml, chosen, notes)
+        self._gpus = [
+            _Gpu(nvml, gpu, devices.uuid_of(gpu.handle), devices.name_of(gpu.handle), self._errors)
+            for gpu in chosen
+        ]
+
+    @classmethod
+    def open(
+        cls, notes: Notes, environment: Mapping[str, str], ids: Sequence[str] = ()
+    ) -> NvidiaSource | None:
+        """Ask the driver for its GPUs.
+
+        Args:
+            notes: Where to say what could not be read.
+            environment: Variables, for CUDA_VISIBLE_DEVICES.
+            ids: Numbers, UUIDs or bus ids of those to sample; "all" for all; empty for those that
+                are visible.
+
+        Returns:
+            The source; None where there is no driver, or no GPU is to be sampled.
+
+        Raises:
+            UsageError: One of `ids` is not there.
+        """
+        try:
+            import pynvml as nvml
+        except ImportError:
+            notes.add("NVIDIA GPUs", "not looked for: pip install nvidia-ml-py")
+            return None
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError as error:
+            notes.add("NVIDIA GPUs", error)
+            return None
+        try:
+            devices = NvmlDevices(nvml, notes)
+            if not ids:
+                chosen = devices.visible(environment)
+            else:
+                chosen = devices.all() if list(ids) == ["all"] else devices.chosen(ids)
+        except nvml.NVMLError as error:
+            notes.add("NVIDIA GPUs", error)
+            chosen = []
+        except BaseException:
+            _shut_down(nvml)
+            raise
+        if not chosen:
+            _shut_down(nvml)
+            return None
+        return cls(nvml, devices, chosen, notes)
+
+    @property
+    def gpus(self) -> Sequence[GpuDescription]:
+        """Those that are sampled."""
+        return [gpu.description for gpu in self._gpus]
+
+    def use(self, uuid: str) -> bool:
+        """Sample only this one from now on."""
+        fitting = [gpu for gpu in self._gpus if same_uuid(gpu.description.uuid, uuid)]
+        if not fitting:
+            return False
+        for gpu in self._gpus:
+            if gpu not in fitting:
+                gpu.close()
+        self._gpus = fitting
+        return True
+
+    def read(self, wanted: Collection[str], pids: Collection[int]) -> list[Mapping[str, Value]]:
+        """The values of each GPU by column."""
+        if {"xid.count", "xid.last"} & set(wanted):
+            self._errors.poll()
+        return [gpu.read(wanted, pids, self._notes) for gpu in self._gpus]
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        for gpu in self._gpus:
+            gpu.close()
+        self._errors.close()
+        _shut_down(self._nvml)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """A way to some columns; the first way in the list that works for a column is taken."""
+
+    columns: tuple[str, ...]
+    read: Callable[[], Mapping[str, Value]]
+
+
+class _Gpu:
+    """One GPU, or one MIG device: the ways to read it that still work."""
+
+    def __init__(self, nvml: Any, found: Found, uuid: str, name: str, errors: XidWatch) -> None:
+        self.description = GpuDescription(found.index, uuid, name, "nvidia")
+        self._nvml = nvml
+        self._found = found
+        self._errors = errors
+        self._rates = Rates()
+        self._pids: Collection[int] = ()
+        self._gpm: Gpm | None = None
+        self._reasons: dict[str, str] = {}
+        self._noted: set[tuple[str, str]] = set()
+        self._readers = self._all_readers()
+        # What no driver of another kind will ever say: asking again and again would be waste.
+        self._final = {
+            getattr(nvml, f"NVML_ERROR_{word}", None)
+            for word in (
+                "NOT_SUPPORTED",
+                "FUNCTION_NOT_FOUND",
+                "NO_PERMISSION",
+                "ARGUMENT_VERSION_MISMATCH",
+                "DEPRECATED",
+                "INVALID_ARGUMENT",
+            )
+        }
+
+    def read(
+        self, wanted: Collection[str], pids: Collection[int], notes: Notes
+    ) -> Mapping[str, Value]:
+        """The values by column."""
+        self._pids = pids
+        values: dict[str, Value] = {
+            "index": self.description.index,
+            "name": self.description.name or None,
+            "uuid": self.description.uuid or None,
+        }
+        for reader in tuple(self._readers):
+            missing = [name for name in reader.columns if name in wanted and name not in values]
+            if not missing:
+                continue
+            try:
+                found = reader.read()
+            except self._nvml.NVMLError as error:
+                self._fail(reader, str(error), is_final=error.value in self._final)
+                continue
+            except Exception as error:  # noqa: BLE001 - a driver's oddities must end no sampler
+                self._fail(reader, f"{type(error).__name__}: {error}", is_final=True)
+                continue
+            values.update((name, found[name]) for name in missing if name in found)
+        for name in wanted:
+            if name in _OFFERED and name not in values:
+                self._note(name, notes)
+        return values
+
+    def close(self) -> None:
+        """Give back what was taken of the driver."""
+        gpm, self._gpm = self._gpm, None
+        if gpm is not None:
+            gpm.close()
+
+    def _fail(self, reader: _Reader, why: str, *, is_final: bool) -> None:
+        self._reasons.update(dict.fromkeys(reader.columns, why))
+        if is_final:
+            self._readers.remove(reader)
+
+    def _note(self, name: str, notes: Notes) -> None:
+        why = self._reasons.get(name, "the driver gives no value")
+        if (name, why) not in self._noted:
+            self._noted.add((name, why))
+            notes.add(f"{name} of GPU {self.description.index}", why)
+
+    # -- the ways ---------------------------------------------------------------------------
+
+    def _all_readers(self) -> list[_Reader]:
+        nvml, handle, whole = self._nvml, self._found.handle, self._found.physical
+
+        def one(column: str, function: str, *arguments: Any, factor: float = 1) -> _Reader:
+            """A function of the whole GPU that returns a number."""
+
+            def read() -> Mapping[str, Value]:
+                value = getattr(nvml, function)(whole, *arguments)
+                return {column: value if factor == 1 else value * factor}
+
+            return _Reader((column,), read)
+
+        mask_columns = ("clocks_event_reasons.active", *REASON_BITS)
+        return [
+            _Reader(GPM_COLUMNS, self._read_gpm),
+            _Reader(
+                ("pci.bus_id",), lambda: {"pci.bus_id": nvml.nvmlDeviceGetPciInfo(whole).busId}
+            ),
+            one("serial", "nvmlDeviceGetSerial"),
+            _Reader(
+                ("driver_version",), lambda: {"driver_version": nvml.nvmlSystemGetDriverVersion()}
+            ),
+            _Reader(("count",), lambda: {"count": nvml.nvmlDeviceGetCount()}),
+            _Reader(("pstate",), self._read_state),
+            _Reader(
+                ("utilization.gpu", "utilization.memory"),
+                lambda: _utilisation(nvml.nvmlDeviceGetUtilizationRates(handle)),
+            ),
+            _Reader(
+                ("utilization.encoder",),
+                lambda: {"utilization.encoder": nvml.nvmlDeviceGetEncoderUtilization(handle)[0]},
+            ),
+            _Reader(
+                ("utilization.decoder",),
+                lambda: {"utilization.decoder": nvml.nvmlDeviceGetDecoderUtilization(handle)[0]},
+            ),
+            _Reader(
+                ("memory.total", "memory.reserved", "memory.used", "memory.free"),
+                lambda: _memory(nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2)),
+            ),
+            _Reader(
+                ("memory.total", "memory.used", "memory.free"),
+                lambda: _memory(nvml.nvmlDeviceGetMemoryInfo(handle)),
+            ),
+            one("temperature.gpu", "nvmlDeviceGetTemperature", 0),
+            one("fan.speed", "nvmlDeviceGetFanSpeed"),
+            one("power.draw", "nvmlDeviceGetPowerUsage", factor=1e-3),
+            one("enforced.power.limit", "nvmlDeviceGetEnforcedPowerLimit", factor=1e-3),
+            one("power.limit", "nvmlDeviceGetPowerManagementLimit", factor=1e-3),
+            one("energy.total", "nvmlDeviceGetTotalEnergyConsumption", factor=1e-3),
+            one("clocks.current.graphics", "nvmlDeviceGetClockInfo", 0),
+            one("clocks.current.sm", "nvmlDeviceGetClockInfo", 1),
+            one("clocks.current.memory", "nvmlDeviceGetClockInfo", 2),
+            one("clocks.current.video", "nvmlDeviceGetClockInfo", 3),
+            one("clocks.max.sm", "nvmlDeviceGetMaxClockInfo", 1),
+            one("clocks.max.memory", "nvmlDeviceGetMaxClockInfo", 2),
+            _Reader(
+                mask_columns,
+                lambda: _reasons(nvml.nvmlDeviceGetCurrentClocksEventReasons(whole)),
+            ),
+            # What drivers before 535 call the same.
+            _Reader(
+                mask_columns,
+                lambda: _reasons(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(whole)),
+            ),
+            one("pcie.link.gen.current", "nvmlDeviceGetCurrPcieLinkGeneration"),
+            one("pcie.link.gen.max", "nvmlDeviceGetMaxPcieLinkGeneration"),
+            one("pcie.link.width.current", "nvmlDeviceGetCurrPcieLinkWidth"),
+            one("pcie.link.width.max", "nvmlDeviceGetMaxPcieLinkWidth"),
+            # NVML counts for 20 ms at each call; its kilobytes are taken as thousands.
+            one("pcie.tx", "nvmlDeviceGetPcieThroughput", 0, factor=1e-3),
+            one("pcie.rx", "nvmlDeviceGetPcieThroughput", 1, factor=1e-3),
+            _Reader(("nvlink.tx", "nvlink.rx"), self._read_links),
+            _Reader(("temperature.memory", "power.draw.instant"), self._read_fields),
+            one("ecc.errors.corrected.volatile.total", "nvmlDeviceGetTotalEccErrors", 0, 0),
+            one("ecc.errors.uncorrected.volatile.total", "nvmlDeviceGetTotalEccErrors", 1, 0),
+            _Reader(("xid.count", "xid.last"), lambda: self._errors.of(whole)),
+            _Reader(
+                ("process.gpu.memory",),
+                lambda: self._own(nvml.nvmlDeviceGetComputeRunningProcesses(handle)),
+            ),
+            # What drivers before 510 understand.
+            _Reader(
+                ("process.gpu.memory",),
+                lambda: self._own(nvml.nvmlDeviceGetComputeRunningProcesses_v2(handle)),
+            ),
+        ]
+
+    def _read_gpm(self) -> Mapping[str, Value]:
+        if self._gpm is None:
+            self._gpm = Gpm(self._nvml, self._found)
+        return self._gpm.read()
+
+    def _read_state(self) -> Mapping[str, Value]:
+        state = self._nvml.nvmlDeviceGetPerformanceState(self._found.physical)
+        return {} if state == _UNKNOWN_STATE else {"pstate": f"P{state}"}
+
+    def _read_fields(self) -> Mapping[str, Value]:
+        nvml = self._nvml
+        wanted = {
+            "temperature.memory": (nvml.NVML_FI_DEV_MEMORY_TEMP, 1.0),
+            "power.draw.instant": (nvml.NVML_FI_DEV_POWER_INSTANT, 1e-3),
+        }
+        fields = [field for field, _ in wanted.values()]
+        answers = nvml.nvmlDeviceGetFieldValues(self._found.physical, fields)
+        found: dict[str, Value] = {}
+        for (column, (_, factor)), answer in zip(wanted.items(), answers, strict=True):
+            if answer.nvmlReturn:
+                self._reasons[column] = str(nvml.NVMLError(answer.nvmlReturn))
+            else:
+                found[column] = _field(answer) * factor
+        return found
+
+    def _read_links(self) -> Mapping[str, Value]:
+        nvml = self._nvml
+        answers = nvml.nvmlDeviceGetFieldValues(
+            self._found.physical,
+            [
+                (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS),
+                (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS),
+            ],
+        )
+        now_ns = time.monotonic_ns()
+        found: dict[str, Value] = {}
+        for column, answer in zip(("nvlink.tx", "nvlink.rx"), answers, strict=True):
+            if answer.nvmlReturn:
+                self._reasons[column] = str(nvml.NVMLError(answer.nvmlReturn))
+                continue
+            rate = self._rates.per_second(column, int(_field(answer)), now_ns)
+            found[column] = None if rate is None else rate * 1024 / 1e6
+        return found
+
+    def _own(self, running: Sequence[Any]) -> Mapping[str, Value]:
+        """Memory of those processes that are watched."""
+        own = [process.usedGpuMemory for process in running if process.pid in self._pids]
+        if not own or None in own:
+            # The GPU is not in use yet, or the driver counts processes outside our container.
+            return {"process.gpu.memory": None}
+        return {"process.gpu.memory": sum(own) / _MIB}
+
+
+_OFFERED = frozenset(
+    {
+        *GPM_COLUMNS,
+        *REASON_BITS,
+        *[
+            "name",
+            "uuid",
+            "pci.bus_id",
+            "serial",
+            "driver_version",
+            "count",
+            "pstate",
+            "utilization.gpu",
+            "utilization.memory",
+            "utilization.encoder",
+            "utilization.decoder",
+            "memory.total",
+            "memory.reserved",
+            "memory.used",
+            "memory.free",
+            "temperature.gpu",
+            "temperature.memory",
+            "fan.speed",
+            "power.draw",
+            "power.draw.instant",
+            "enforced.power.limit",
+            "power.limit",
+            "energy.total",
+            "clocks.current.graphics",
+            "clocks.current.sm",
+            "clocks.current.memory",
+            "clocks.current.video",
+            "clocks.max.sm",
+            "clocks.max.memory",
+            "clocks_event_reasons.active",
+            "pcie.link.gen.current",
+            "pcie.link.gen.max",
+            "pcie.link.width.current",
+            "pcie.link.width.max",
+            "ecc.errors.corrected.volatile.total",
+            "ecc.errors.uncorrected.volatile.total",
+            "xid.count",
+            "xid.last",
+            "process.gpu.memory",
+        ],
+    }
+)
+"""The columns that an NVIDIA GPU can have."""
+
+
+def _utilisation(rates: Any) -> Mapping[str, Value]:
+    return {"utilization.gpu": rates.gpu, "utilization.memory": rates.memory}
+
+
+def _memory(info: Any) -> Mapping[str, Value]:
+    found = {
+        "memory.total": info.total / _MIB,
+        "memory.used": info.used / _MIB,
+        "memory.free": info.free / _MIB,
+    }
+    if hasattr(info, "reserved"):
+        found["memory.reserved"] = info.reserved / _MIB
+    return dict(found)
+
+
+def _reasons(mask: int) -> Mapping[str, Value]:
+    found: dict[str, Value] = {
+        name: "Active" if mask & bit else "Not Active" for name, bit in REASON_BITS.items()
+    }
+    found["clocks_event_reasons.active"] = f"0x{mask:016x}"
+    return found
+
+
+def _field(answer: Any) -> float:
+    """The number in a field's answer, by the type that the driver says it has."""
+    members = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+    return float(getattr(answer.value, members[answer.valueType]))
+
+
+def _shut_down(nvml: Any) -> None:
+    with contextlib.suppress(nvml.NVMLError):
+        nvml.nvmlShutdown()

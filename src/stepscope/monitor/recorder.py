@@ -1,0 +1,209 @@
+"""Writing samples to `metrics.csv` until told to stop, in a process or a thread of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from stepscope.monitor.columns import COLUMNS, DEFAULT_COLUMNS
+from stepscope.monitor.metrics_file import MetricsFile, row_of
+from stepscope.monitor.notes import Notes
+from stepscope.monitor.sampler import Sampler, Ticks, Watched
+from stepscope.run.metrics import MetricsRecord, write_metrics_record
+
+STOP = "stop"
+GPU = "gpu "
+GONE = "gone"
+DEFAULT_MOST_BYTES = 64 << 20
+_RECORD_EVERY_S = 10.0
+_PATIENCE_S = 5.0
+_LEAST_LAST_PART = 0.1  # of the interval: what is closer to the last sample says nothing new
+
+Wait = Callable[[float], str | None]
+"""Waits for an order for so many seconds: STOP, GONE (the watched process ended), GPU and a
+UUID; None where none came."""
+
+
+@dataclass(frozen=True)
+class RecordingJob:
+    """What a recorder is asked.
+
+    Attributes:
+        path: The file of metrics.
+        watched: What to look at.
+        interval_s: Seconds from one sample to the next.
+        most_bytes: Greatest size of the file.
+        columns: Names of its columns; `timestamp` is put first where it is missing.
+    """
+
+    path: str
+    watched: Watched
+    interval_s: float = 1.0
+    most_bytes: int = DEFAULT_MOST_BYTES
+    columns: tuple[str, ...] = tuple(column.name for column in DEFAULT_COLUMNS)
+
+    def encode(self) -> str:
+        """The job as one word of a command line."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def decode(text: str) -> RecordingJob:
+        """The job that `encode` made a word of."""
+        data = json.loads(text)
+        watched = data.pop("watched")
+        watched["ids"] = tuple(watched["ids"])
+        data["columns"] = tuple(data["columns"])
+        return RecordingJob(watched=Watched(**watched), **data)
+
+
+class Recorder:
+    """Takes samples and writes them.
+
+    Args:
+        job: What to record.
+        notes: Where to say what could not be read.
+
+    Raises:
+        OSError: The file cannot be written.
+        UsageError: The file holds something else, or a GPU that was asked for is not there.
+    """
+
+    def __init__(self, job: RecordingJob, notes: Notes | None = None) -> None:
+        self._job = job
+        self._notes = notes or Notes()
+        names = job.columns if "timestamp" in job.columns[:1] else ("timestamp", *job.columns)
+        columns = [COLUMNS[name] for name in dict.fromkeys(names)]
+        self._path = Path(job.path)
+        self._sampler = Sampler(columns, job.watched, self._notes)
+        try:
+            self._file = MetricsFile(self._path, columns, job.most_bytes)
+        except BaseException:
+            self._sampler.close()
+            raise
+        self._ticks = Ticks(job.interval_s)
+        self._samples = 0
+        self._started_ns = time.time_ns()
+        self._last_s = -1e9
+        self._changes_written = -1
+        self._record_written_s = 0.0
+
+    def run(self, wait: Wait) -> None:
+        """Sample until an order to stop comes. Raises nothing but what `wait` raises."""
+        ended = "the sampler failed"
+        try:
+            ended = self._loop(wait)
+        finally:
+            self._file.close()
+            self._write_record(ended)
+            self._sampler.close()
+
+    @contextlib.contextmanager
+    def in_thread(self) -> Iterator[RecorderThread]:
+        """Record in a thread of this process while the block runs, and take a last sample."""
+        thread = RecorderThread(self)
+        thread.start()
+        try:
+            yield thread
+        finally:
+            thread.order(STOP)
+            thread.join(_PATIENCE_S)
+
+    def _loop(self, wait: Wait) -> str:
+        while True:
+            order = wait(self._ticks.wait_s())
+            if order is None:
+                if self._ticks.wait_s():
+                    continue  # woken too early
+                self._sample()
+            elif order == GONE:
+                return "the watched process ended without a word"
+            elif order == STOP:
+                since_s = time.monotonic() - self._last_s
+                if since_s > _LEAST_LAST_PART * self._ticks.interval_s:
+                    self._sample()
+                return "told to stop"
+            elif order.startswith(GPU):
+                self._sampler.use_gpu(order.removeprefix(GPU).strip())
+                self._changes_written = -1
+
+    def _sample(self) -> None:
+        self._last_s = time.monotonic()
+        rows = self._sampler.read()
+        thinned = self._file.thinned
+        is_written = self._file.write(
+            [row_of(self._sampler.columns, row, with_units=True) for row in rows]
+        )
+        self._samples += 1
+        has_thinned = self._file.thinned > thinned
+        # A sample that was kept is followed by one at twice the distance; one that was dropped
+        # stands between two that are kept.
+        if has_thinned and is_written:
+            self._ticks.slow_down()
+        self._ticks.advance()
+        if has_thinned and not is_written:
+            self._ticks.slow_down()
+        if self._file.problem:
+            self._notes.add(self._path.name, self._file.problem)
+        is_due = time.monotonic() - self._record_written_s >= _RECORD_EVERY_S
+        if self._changes_written < 0 or (is_due and self._notes.changes != self._changes_written):
+            self._write_record("")
+
+    def _write_record(self, ended: str) -> None:
+        if not self._path.parent.is_dir():
+            return  # somebody removed the run: it shall not come back
+        self._changes_written = self._notes.changes
+        self._record_written_s = time.monotonic()
+        times = os.times()
+        record = MetricsRecord(
+            state="ended" if ended else "running",
+            ended=ended,
+            started_ns=self._started_ns,
+            interval_s=self._ticks.interval_s,
+            thinned=self._file.thinned,
+            samples=self._samples,
+            watched_pid=self._job.watched.pid,
+            process_id=os.getpid(),
+            cpu_s=times.user + times.system,
+            gpus=self._sampler.gpus,
+            notes=self._notes.entries,
+        )
+        with contextlib.suppress(OSError):
+            write_metrics_record(self._path, record)
+
+
+class RecorderThread(threading.Thread):
+    """Records in this process; it is no reason for the process to live on.
+
+    Attributes:
+        problem: What went wrong, or an empty text.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(name="stepscope-monitor", daemon=True)
+        self._recorder = recorder
+        self._orders: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.problem = ""
+
+    def order(self, order: str) -> None:
+        """Tell it something: STOP, or GPU and a UUID."""
+        self._orders.put(order)
+
+    def run(self) -> None:
+        """Record until told to stop."""
+        try:
+            self._recorder.run(self._wait)
+        except Exception as error:  # noqa: BLE001 - nobody waits for this thread's errors
+            self.problem = f"{type(error).__name__}: {error}"
+
+    def _wait(self, seconds: float) -> str | None:
+        try:
+            return self._orders.get(timeout=seconds) if seconds else self._orders.get_nowait()
+        except queue.Empty:
+            return None

@@ -1,0 +1,81 @@
+"""Xid errors: what NVIDIA's driver reports when a GPU or a program on it fails."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stepscope.monitor.columns import Value
+from stepscope.monitor.notes import Notes
+from stepscope.monitor.visible import Found
+
+_MOST_EVENTS = 1000  # in one reading: a GPU that reports more is read on next time
+
+
+class XidWatch:
+    """Counts the critical errors (Xid) that the driver reports while we sample."""
+
+    def __init__(self, nvml: Any, gpus: Sequence[Found], notes: Notes) -> None:
+        self._nvml = nvml
+        self._notes = notes
+        self._set: Any = None
+        self._seen: dict[int, list[int]] = {}
+        self._refused: dict[int, Exception] = {}
+        try:
+            self._set = nvml.nvmlEventSetCreate()
+        except nvml.NVMLError as error:
+            self._refused = {_address(gpu.physical): error for gpu in gpus}
+            return
+        for gpu in gpus:
+            address = _address(gpu.physical)
+            if address in self._seen or address in self._refused:
+                continue  # two MIG devices of one GPU
+            try:
+                nvml.nvmlDeviceRegisterEvents(
+                    gpu.physical, nvml.nvmlEventTypeXidCriticalError, self._set
+                )
+                self._seen[address] = []
+            except nvml.NVMLError as error:
+                self._refused[address] = error
+
+    def poll(self) -> None:
+        """Take what was reported since the last call; waits for nothing."""
+        if self._set is None or not self._seen:
+            return
+        for _ in range(_MOST_EVENTS):
+            try:
+                event = self._nvml.nvmlEventSetWait_v2(self._set, 0)
+            except self._nvml.NVMLError as error:
+                if error.value != self._nvml.NVML_ERROR_TIMEOUT:
+                    self._notes.add("Xid errors", error)
+                return
+            codes = self._seen.get(_address(event.device))
+            if codes is not None:
+                codes.append(int(event.eventData))
+                self._notes.add("a GPU reported an error", f"Xid {event.eventData}")
+
+    def of(self, handle: Any) -> Mapping[str, Value]:
+        """Number of errors of a GPU so far, and the last one.
+
+        Raises:
+            NVMLError: The driver does not report errors of this GPU.
+        """
+        address = _address(handle)
+        if address in self._refused:
+            raise self._refused[address]
+        codes = self._seen[address]
+        return {"xid.count": len(codes), "xid.last": codes[-1] if codes else None}
+
+    def close(self) -> None:
+        """Listen no more."""
+        if self._set is not None:
+            with contextlib.suppress(self._nvml.NVMLError):
+                self._nvml.nvmlEventSetFree(self._set)
+            self._set = None
+
+
+def _address(handle: Any) -> int:
+    """What tells one handle from another: pynvml makes a new object at each call."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0

@@ -1,0 +1,140 @@
+"""`metrics.json`: what a sampler says of the `metrics.csv` beside it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepscope.run.layout import METRICS_RECORD_FILE
+from stepscope.run.manifest import FORMAT_VERSION, read_record, write_record
+
+_WORD = "stepscope-metrics"
+_TAIL_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class GpuDescription:
+    """One GPU that is sampled.
+
+    Attributes:
+        index: The driver's number of it.
+        uuid: Its UUID, or empty.
+        name: Its name, or empty.
+        vendor: "nvidia" or "amd".
+    """
+
+    index: int
+    uuid: str
+    name: str
+    vendor: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """One thing that a sampler could not read, or that went wrong.
+
+    Attributes:
+        what: What: columns, a device, a file.
+        why: Why, in the words of whoever said so.
+        first_ns: When it was first seen, in nanoseconds since the epoch.
+        times: How often.
+    """
+
+    what: str
+    why: str
+    first_ns: int
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class MetricsRecord:
+    """What a sampler did.
+
+    Attributes:
+        state: "running" or "ended".
+        ended: Why it ended; empty while running.
+        started_ns: First sample, nanoseconds since the epoch.
+        interval_s: Distance between samples, in seconds, as it is now.
+        thinned: How often every second sample was dropped to keep the file small; the distance
+            was doubled each time.
+        samples: Samples taken; after thinning the file holds fewer.
+        watched_pid: The process that was watched with all below it.
+        process_id: The sampler's own process.
+        cpu_s: CPU time that sampling took, its start included, in seconds; of the whole process
+            where the sampler is a thread of another one.
+        gpus: The GPUs.
+        notes: What is missing, and why.
+        format: Word that marks the file.
+        version: Version of this format.
+    """
+
+    state: str = "running"
+    ended: str = ""
+    started_ns: int = 0
+    interval_s: float = 1.0
+    thinned: int = 0
+    samples: int = 0
+    watched_pid: int = 0
+    process_id: int = 0
+    cpu_s: float = 0.0
+    gpus: tuple[GpuDescription, ...] = ()
+    notes: tuple[Note, ...] = ()
+    format: str = _WORD
+    version: int = FORMAT_VERSION
+
+
+def record_path(metrics: Path) -> Path:
+    """Where the record of a `metrics.csv` lies; of another file "NAME.json" beside it."""
+    if metrics.name == "metrics.csv":
+        return metrics.with_name(METRICS_RECORD_FILE)
+    return metrics.with_name(f"{metrics.name}.json")
+
+
+def write_metrics_record(metrics: Path, record: MetricsRecord) -> None:
+    """Write the record of a file of metrics.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    write_record(record_path(metrics), record)
+
+
+def read_metrics_record(metrics: Path) -> MetricsRecord:
+    """Read the record of a file of metrics.
+
+    Raises:
+        UnreadableInputError: It is missing or malformed.
+    """
+    return read_record(record_path(metrics), MetricsRecord, _WORD)
+
+
+def last_sample(metrics: Path) -> list[dict[str, str]]:
+    """The rows of the last whole sample of a file: texts by the column's name, without its unit.
+
+    Empty where there is no file, or no sample in it yet.
+    """
+    try:
+        with metrics.open("rb") as file:
+            header = file.readline()
+            file.seek(0, os.SEEK_END)
+            start = max(len(header), file.tell() - _TAIL_BYTES)
+            file.seek(start)
+            data = file.read()
+    except OSError:
+        return []
+    # What stands behind the last line break is being written.
+    lines = data.decode("utf-8", "replace").split("\n")[:-1]
+    # Whoever wrote the file: no text of it shall control a terminal.
+    lines = ["".join(one if one.isprintable() else " " for one in line) for line in lines]
+    if start > len(header):
+        lines = lines[1:]
+    names = [
+        part.strip().partition(" [")[0] for part in header.decode("utf-8", "replace").split(",")
+    ]
+    rows = [
+        dict(zip(names, fields, strict=True))
+        for fields in ([part.strip() for part in line.split(",")] for line in lines)
+        if len(fields) == len(names)
+    ]
+    return [row for row in rows if row.get("timestamp") == rows[-1].get("timestamp")]
