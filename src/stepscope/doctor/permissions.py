@@ -14,7 +14,7 @@ _NSYS_PLACES = (
 
 def check_permissions(machine: Machine) -> list[Check]:
     """Check py-spy, memray and nsys, and the permissions that they need."""
-    checks = [_py_spy(machine), _attaching(machine), _memray(machine), _nsys(machine)]
+    checks = [_py_spy(machine), check_attaching(machine), _memray(machine), _nsys(machine)]
     if machine.is_linux:
         checks.append(_sampling(machine))
         checks.append(_counters(machine))
@@ -38,7 +38,7 @@ def _memray(machine: Machine) -> Check:
     return Check(AREA, "memray", State.ABSENT, "not on the PATH", 'pip install "stepscope[memray]"')
 
 
-def _attaching(machine: Machine) -> Check:
+def check_attaching(machine: Machine) -> Check:
     """Whether one process may read another's memory, as py-spy must."""
     name = "attaching to a process"
     if machine.system == "darwin":
