@@ -29,6 +29,7 @@ _SIGNS = {
     "operation not permitted": "py-spy may not read the other process",
     "requires root": "py-spy may not read the other process",
     "no such file or directory (os error 2)": "there is no such process",
+    "no python processes found": "no Python runs there: it has ended, or is another program",
     "failed to find python version": "the process is no Python that py-spy knows",
 }
 

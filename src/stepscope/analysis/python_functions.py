@@ -1,0 +1,186 @@
+"""Python functions: where the interpreter's time went, function by function and thread by thread.
+
+Definitions
+    The functions are frames that a sampler saw (py-spy), or calls that torch recorded with stacks.
+    Total     The union of a function's spans on a thread, so that recursion counts once; threads
+              are added up.
+    Self      The time in a function and in nothing that was recorded inside it: no other function,
+              no operator, no call of the runtime. In a recording of frames alone, the self times of
+              a thread add up to its covered time.
+    Covered   The union of all functions' spans on a thread. A sampler passes over threads that
+              wait, so that what is missing is idle.
+    Shares are of the covered time of all threads; a thread's own share is of the whole recording,
+    from its first frame on any thread to its last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from stepscope.analysis.gpu_work import check_steps
+from stepscope.analysis.scope import AnsweredScope, Scope
+from stepscope.analysis.selection import in_steps, side_by_side
+from stepscope.trace import intervals
+from stepscope.trace.model import Trace
+from stepscope.trace.schema import Category
+
+_MARKS = r"^(thread \(|process \d+:)"
+"""py-spy's outermost frames, which name the thread and the process and are no functions."""
+_RECORDER = "py-spy"
+
+
+@dataclass(frozen=True)
+class PythonFunctions:
+    """Where the interpreter's time went.
+
+    Attributes:
+        covered_ns: Time in functions, over all threads.
+        recording_ns: From the first function's beginning to the last one's end.
+        functions: One row per function, the most self time first: function, count (spans seen; a
+            sampler joins samples that follow each other), self_ns, self_share, total_ns,
+            total_share, threads.
+        threads: One row per thread, the most covered time first: process, thread, covered_ns,
+            covered_share, functions, and the function with the most self time.
+        scope: What the answer covers; its events are the spans.
+        notes: What a reader must know.
+    """
+
+    covered_ns: int
+    recording_ns: int
+    functions: pl.DataFrame
+    threads: pl.DataFrame
+    scope: AnsweredScope
+    notes: tuple[str, ...]
+
+
+def is_sampled(trace: Trace) -> bool:
+    """Whether the trace is a sampler's recording of Python frames."""
+    names = trace.names.select(pl.col("raw_category") == _RECORDER).collect()
+    return bool(names.to_series().any())
+
+
+def python_functions(trace: Trace, scope: Scope | None = None) -> PythonFunctions:
+    """Add up the time of the Python functions of a scope.
+
+    Raises:
+        UsageError: The scope names steps that the trace does not have.
+    """
+    asked = scope or Scope()
+    covered_steps = check_steps(trace, asked)
+    spans = _spans(trace)
+    chosen = spans.filter(pl.Series(in_steps(spans["step"], asked), dtype=pl.Boolean))
+    by_thread = _unions(chosen, ["lane_id"])
+    covered_ns = int(by_thread["total_ns"].sum())
+    recording_ns = 0
+    if len(chosen):
+        end_ns = (chosen["start_ns"] + chosen["dur_ns"]).to_numpy().max()
+        recording_ns = int(end_ns - chosen["start_ns"].to_numpy().min())
+    notes = []
+    if chosen.is_empty():
+        notes.append(
+            "no Python functions were recorded: record with stacks (with_stack), or with py-spy"
+        )
+    outside = len(spans) - len(chosen)
+    return PythonFunctions(
+        covered_ns,
+        recording_ns,
+        _functions(chosen, covered_ns),
+        _threads(trace, chosen, by_thread, recording_ns),
+        AnsweredScope(
+            asked,
+            covered_steps,
+            (),
+            len(chosen),
+            {"functions of other steps or of none": outside} if outside else {},
+        ),
+        tuple(notes),
+    )
+
+
+def _spans(trace: Trace) -> pl.DataFrame:
+    """All spans of functions, with their names."""
+    events = side_by_side(
+        trace,
+        ["event", "name_id", "category", "lane_id", "start_ns", "dur_ns"],
+        ["step", "self_ns"],
+    ).filter(pl.col("category") == Category.PYTHON_FUNCTION.value)
+    names = trace.names.select("name_id", function="name").collect()
+    return events.join(names, on="name_id", how="left", maintain_order="left").filter(
+        ~pl.col("function").str.contains(_MARKS)
+    )
+
+
+def _unions(spans: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    """The union of the spans within each combination of keys: keys, total_ns."""
+    groups = spans.select(keys).unique(maintain_order=True).with_row_index("group")
+    placed = spans.join(groups, on=keys, how="left", maintain_order="left")
+    start = placed["start_ns"].to_numpy()
+    group, first, last = intervals.merge_by_group(
+        placed["group"].to_numpy(), start, start + placed["dur_ns"].to_numpy()
+    )
+    sums = (
+        pl.DataFrame({"group": group, "total_ns": last - first})
+        .group_by("group")
+        .agg(pl.col("total_ns").sum())
+        .with_columns(pl.col("group").cast(groups["group"].dtype))
+    )
+    return (
+        groups.join(sums, on="group", how="left", maintain_order="left")
+        .with_columns(pl.col("total_ns").fill_null(0))
+        .drop("group")
+    )
+
+
+def _functions(spans: pl.DataFrame, covered_ns: int) -> pl.DataFrame:
+    totals = (
+        _unions(spans, ["lane_id", "function"])
+        .group_by("function")
+        .agg(pl.col("total_ns").sum(), threads=pl.len().cast(pl.Int64))
+    )
+    share = pl.col("self_ns", "total_ns") / covered_ns if covered_ns else pl.lit(None, pl.Float64)
+    found = (
+        spans.group_by("function")
+        .agg(count=pl.len().cast(pl.Int64), self_ns=pl.col("self_ns").sum())
+        .join(totals, on="function")
+    )
+    if covered_ns:
+        found = found.with_columns(share.name.replace("_ns$", "_share"))
+    else:
+        found = found.with_columns(self_share=share, total_share=share)
+    return found.sort(["self_ns", "total_ns", "function"], descending=[True, True, False]).select(
+        "function", "count", "self_ns", "self_share", "total_ns", "total_share", "threads"
+    )
+
+
+def _threads(
+    trace: Trace, spans: pl.DataFrame, unions: pl.DataFrame, recording_ns: int
+) -> pl.DataFrame:
+    hottest = (
+        spans.group_by("lane_id", "function")
+        .agg(pl.col("self_ns").sum())
+        .sort(["lane_id", "self_ns", "function"], descending=[False, True, False])
+        .group_by("lane_id", maintain_order=True)
+        .agg(most_in=pl.col("function").first(), functions=pl.len().cast(pl.Int64))
+    )
+    lanes = trace.lanes.select(
+        "lane_id",
+        process=pl.col("pid").cast(pl.String),
+        thread=pl.coalesce(pl.col("thread_name"), pl.col("tid").cast(pl.String)),
+    )
+    share = pl.col("total_ns") / recording_ns if recording_ns else pl.lit(None, pl.Float64)
+    return (
+        unions.join(lanes, on="lane_id", how="left")
+        .join(hottest, on="lane_id", how="left")
+        .with_columns(covered_share=share)
+        .sort(["total_ns", "lane_id"], descending=[True, False])
+        .select(
+            "process",
+            "thread",
+            covered_ns="total_ns",
+            covered_share="covered_share",
+            functions="functions",
+            most_in="most_in",
+        )
+    )
