@@ -28,6 +28,10 @@ from stepscope.trace.schema import Category
 
 _MARKS = r"^(thread \(|process \d+:)"
 """py-spy's outermost frames, which name the thread and the process and are no functions."""
+_NAME = r"^(?:(.+\.py(?:\(\d+\))?|<[^>]+>): )?(.+)$"
+"""Recorders write `file: function`; what is built in has no file."""
+_INSTALLED = r"^.*/(?:site-packages|dist-packages|lib/python3\.\d+)/"
+"""Where packages lie on one machine, which is of no interest in a table."""
 _RECORDER = "py-spy"
 
 
@@ -38,9 +42,9 @@ class PythonFunctions:
     Attributes:
         covered_ns: Time in functions, over all threads.
         recording_ns: From the first function's beginning to the last one's end.
-        functions: One row per function, the most self time first: function, count (spans seen; a
-            sampler joins samples that follow each other), self_ns, self_share, total_ns,
-            total_share, threads.
+        functions: One row per function, the most self time first: function, place (its file,
+            of a package the part inside it), count (spans seen; a sampler joins samples that
+            follow each other), self_ns, self_share, total_ns, total_share, threads.
         threads: One row per thread, the most covered time first: process, thread, covered_ns,
             covered_share, functions, and the function with the most self time.
         scope: What the answer covers; its events are the spans.
@@ -139,19 +143,37 @@ def _functions(spans: pl.DataFrame, covered_ns: int) -> pl.DataFrame:
         .group_by("function")
         .agg(pl.col("total_ns").sum(), threads=pl.len().cast(pl.Int64))
     )
-    share = pl.col("self_ns", "total_ns") / covered_ns if covered_ns else pl.lit(None, pl.Float64)
-    found = (
+    return (
         spans.group_by("function")
         .agg(count=pl.len().cast(pl.Int64), self_ns=pl.col("self_ns").sum())
         .join(totals, on="function")
+        .sort(["self_ns", "total_ns", "function"], descending=[True, True, False])
+        .select(
+            _function("function"),
+            _place("function"),
+            "count",
+            "self_ns",
+            _share("self_ns", covered_ns).alias("self_share"),
+            "total_ns",
+            _share("total_ns", covered_ns).alias("total_share"),
+            "threads",
+        )
     )
-    if covered_ns:
-        found = found.with_columns(share.name.replace("_ns$", "_share"))
-    else:
-        found = found.with_columns(self_share=share, total_share=share)
-    return found.sort(["self_ns", "total_ns", "function"], descending=[True, True, False]).select(
-        "function", "count", "self_ns", "self_share", "total_ns", "total_share", "threads"
-    )
+
+
+def _share(column: str, whole_ns: int) -> pl.Expr:
+    return pl.col(column) / whole_ns if whole_ns else pl.lit(None, pl.Float64)
+
+
+def _function(column: str) -> pl.Expr:
+    """The function's own name, without its file."""
+    return pl.col(column).str.extract(_NAME, 2).fill_null(pl.col(column)).alias(column)
+
+
+def _place(column: str) -> pl.Expr:
+    """The function's file; empty where there is none."""
+    file = pl.col(column).str.extract(_NAME, 1).fill_null("")
+    return file.str.replace(_INSTALLED, "").alias("place")
 
 
 def _threads(
@@ -169,11 +191,10 @@ def _threads(
         process=pl.col("pid").cast(pl.String),
         thread=pl.coalesce(pl.col("thread_name"), pl.col("tid").cast(pl.String)),
     )
-    share = pl.col("total_ns") / recording_ns if recording_ns else pl.lit(None, pl.Float64)
     return (
         unions.join(lanes, on="lane_id", how="left")
         .join(hottest, on="lane_id", how="left")
-        .with_columns(covered_share=share)
+        .with_columns(covered_share=_share("total_ns", recording_ns))
         .sort(["total_ns", "lane_id"], descending=[True, False])
         .select(
             "process",
@@ -181,6 +202,6 @@ def _threads(
             covered_ns="total_ns",
             covered_share="covered_share",
             functions="functions",
-            most_in="most_in",
+            most_in=_function("most_in"),
         )
     )

@@ -21,8 +21,10 @@ def verdict_of(answer: PythonFunctions) -> str:
         return "no Python function was seen running"
     thread = answer.threads.row(0, named=True)
     busiest = answer.functions.row(0, named=True)
+    place = f" ({busiest['place']})" if busiest["place"] else ""
     return (
-        f"{share(busiest['self_share'])} of the sampled Python time is in {busiest['function']}; "
+        f"{share(busiest['self_share'])} of the sampled Python time is in {busiest['function']}"
+        f"{place}; "
         f"the busiest thread, {thread['thread']}, ran for {duration(thread['covered_ns'])} of "
         f"{duration(answer.recording_ns)}"
     )
