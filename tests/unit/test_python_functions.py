@@ -122,6 +122,23 @@ def _stream(events):
     return io.BytesIO(json.dumps(events).encode())
 
 
+def test_the_thread_that_waits_for_the_training_is_left_out():
+    waiting = call(
+        "launch",
+        0,
+        5000,
+        *call("wait", 0, 5000, file="/usr/lib/subprocess.py", tid=9),
+        file="/x/site-packages/stepscope/adapters/launch.py",
+        tid=9,
+    )
+    answer = python_functions(stepscope.load(_stream([*RECORDING, *waiting])))
+    assert answer.recording_ns == 1_000_000
+    assert len(answer.threads) == 2
+    (reason,) = answer.scope.excluded
+    assert answer.scope.excluded[reason] == 2
+    assert "waits for the training" in reason
+
+
 def test_a_trace_of_torch_has_operators_inside_its_functions():
     trace = stepscope.load(
         _stream(
@@ -142,7 +159,8 @@ def test_a_trace_of_torch_has_operators_inside_its_functions():
 def test_the_report_of_a_recording(recording):
     done = CliRunner().invoke(report, [str(recording)])
     assert done.exit_code == 0, done.output
-    assert "48 % of the sampled Python time is in fact (/app/train.py)" in done.output
+    assert "MainThread of process 12 spent 50 % of 1.00 ms in fact" in done.output
+    assert "recorded with --idle" in " ".join(done.output.split())
     assert "Functions" in done.output
     assert "Threads" in done.output
 

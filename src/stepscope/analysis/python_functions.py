@@ -7,10 +7,10 @@ Definitions
     Self      The time in a function and in nothing that was recorded inside it: no other function,
               no operator, no call of the runtime. In a recording of frames alone, the self times of
               a thread add up to its covered time.
-    Covered   The union of all functions' spans on a thread. A sampler passes over threads that
-              wait, so that what is missing is idle.
+    Covered   The union of all functions' spans on a thread, waiting in them included.
     Shares are of the covered time of all threads; a thread's own share is of the whole recording,
     from its first frame on any thread to its last.
+    The thread of `stepscope run`, which waits for the training, is left out.
 """
 
 from __future__ import annotations
@@ -33,6 +33,12 @@ _NAME = r"^(?:(.+\.py(?:\(\d+\))?|<[^>]+>): )?(.+)$"
 _INSTALLED = r"^.*/(?:site-packages|dist-packages|lib/python3\.\d+)/"
 """Where packages lie on one machine, which is of no interest in a table."""
 _RECORDER = "py-spy"
+_LAUNCHER = r"stepscope/adapters/launch\.py(\(\d+\))?: launch$"
+_MAIN = "MainThread"
+_WAITING = (
+    "time that a thread waits in a function counts for the function; py-spy draws waiting right "
+    "only where it recorded with --idle"
+)
 
 
 @dataclass(frozen=True)
@@ -45,8 +51,10 @@ class PythonFunctions:
         functions: One row per function, the most self time first: function, place (its file,
             of a package the part inside it), count (spans seen; a sampler joins samples that
             follow each other), self_ns, self_share, total_ns, total_share, threads.
-        threads: One row per thread, the most covered time first: process, thread, covered_ns,
-            covered_share, functions, and the function with the most self time.
+        threads: One row per thread: process, thread, covered_ns, covered_share, functions
+            (different ones), most_in (the function with the most self time), most_in_share (its
+            part of the thread's covered time). The training's main thread comes first: a main
+            thread, seen for much of the time, with the most different functions.
         scope: What the answer covers; its events are the spans.
         notes: What a reader must know.
     """
@@ -73,7 +81,7 @@ def python_functions(trace: Trace, scope: Scope | None = None) -> PythonFunction
     """
     asked = scope or Scope()
     covered_steps = check_steps(trace, asked)
-    spans = _spans(trace)
+    spans, launchers = _spans(trace)
     chosen = spans.filter(pl.Series(in_steps(spans["step"], asked), dtype=pl.Boolean))
     by_thread = _unions(chosen, ["lane_id"])
     covered_ns = int(by_thread["total_ns"].sum())
@@ -81,12 +89,15 @@ def python_functions(trace: Trace, scope: Scope | None = None) -> PythonFunction
     if len(chosen):
         end_ns = (chosen["start_ns"] + chosen["dur_ns"]).to_numpy().max()
         recording_ns = int(end_ns - chosen["start_ns"].to_numpy().min())
-    notes = []
+    notes = [_WAITING] if is_sampled(trace) else []
     if chosen.is_empty():
         notes.append(
             "no Python functions were recorded: record with stacks (with_stack), or with py-spy"
         )
-    outside = len(spans) - len(chosen)
+    excluded = {
+        "functions of other steps or of none": len(spans) - len(chosen),
+        "functions of stepscope run, which waits for the training": launchers,
+    }
     return PythonFunctions(
         covered_ns,
         recording_ns,
@@ -97,23 +108,26 @@ def python_functions(trace: Trace, scope: Scope | None = None) -> PythonFunction
             covered_steps,
             (),
             len(chosen),
-            {"functions of other steps or of none": outside} if outside else {},
+            {reason: count for reason, count in excluded.items() if count},
         ),
         tuple(notes),
     )
 
 
-def _spans(trace: Trace) -> pl.DataFrame:
-    """All spans of functions, with their names."""
+def _spans(trace: Trace) -> tuple[pl.DataFrame, int]:
+    """All spans of functions with their names; and how many of the launcher are left out."""
     events = side_by_side(
         trace,
         ["event", "name_id", "category", "lane_id", "start_ns", "dur_ns"],
         ["step", "self_ns"],
     ).filter(pl.col("category") == Category.PYTHON_FUNCTION.value)
     names = trace.names.select("name_id", function="name").collect()
-    return events.join(names, on="name_id", how="left", maintain_order="left").filter(
+    spans = events.join(names, on="name_id", how="left", maintain_order="left").filter(
         ~pl.col("function").str.contains(_MARKS)
     )
+    launchers = spans.filter(pl.col("function").str.contains(_LAUNCHER))["lane_id"].unique()
+    kept = spans.filter(~pl.col("lane_id").is_in(launchers.implode()))
+    return kept, len(spans) - len(kept)
 
 
 def _unions(spans: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
@@ -184,7 +198,11 @@ def _threads(
         .agg(pl.col("self_ns").sum())
         .sort(["lane_id", "self_ns", "function"], descending=[False, True, False])
         .group_by("lane_id", maintain_order=True)
-        .agg(most_in=pl.col("function").first(), functions=pl.len().cast(pl.Int64))
+        .agg(
+            most_in=pl.col("function").first(),
+            most_in_ns=pl.col("self_ns").first(),
+            functions=pl.len().cast(pl.Int64),
+        )
     )
     lanes = trace.lanes.select(
         "lane_id",
@@ -195,7 +213,15 @@ def _threads(
         unions.join(lanes, on="lane_id", how="left")
         .join(hottest, on="lane_id", how="left")
         .with_columns(covered_share=_share("total_ns", recording_ns))
-        .sort(["total_ns", "lane_id"], descending=[True, False])
+        .sort(
+            pl.col("thread") == _MAIN,
+            pl.col("total_ns") * 2 >= pl.col("total_ns").max(),
+            "functions",
+            "total_ns",
+            "lane_id",
+            descending=[True, True, True, True, False],
+            nulls_last=True,
+        )
         .select(
             "process",
             "thread",
@@ -203,5 +229,8 @@ def _threads(
             covered_share="covered_share",
             functions="functions",
             most_in=_function("most_in"),
+            most_in_share=pl.when(pl.col("total_ns") > 0).then(
+                pl.col("most_in_ns") / pl.col("total_ns")
+            ),
         )
     )

@@ -10,7 +10,7 @@ import polars as pl
 from stepscope.analysis.contents import Contents
 from stepscope.report.frames import print_frame
 from stepscope.report.units import count, duration, size
-from stepscope.run.reader import Run
+from stepscope.run.reader import Run, Window
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -129,6 +129,17 @@ def run_to_dict(run: Run) -> dict[str, object]:
             }
             for rank in run.ranks
         ],
+        "external": [
+            {
+                "tool": recording.record.tool,
+                "directory": str(recording.directory),
+                "files": [
+                    {"path": str(path), "size_bytes": _size_of(path)} for path in recording.files
+                ],
+                "problems": list(recording.record.problems),
+            }
+            for recording in run.external
+        ],
         "problems": list(run.problems),
     }
 
@@ -141,7 +152,7 @@ def print_run(run: Run, console: Console) -> None:
         (
             rank.rank,
             window.index,
-            "(missing)" if window.trace_path is None else _below(run.path, window.trace_path),
+            _shown_window(run.path, window),
             None if (held := _size_of(window.trace_path)) is None else size(held),
         )
         for rank in run.ranks
@@ -149,8 +160,24 @@ def print_run(run: Run, console: Console) -> None:
     ]
     schema = {"rank": pl.Int64, "window": pl.Int64, "trace": pl.String, "size": pl.String}
     print_frame(pl.DataFrame(rows, schema=schema, orient="row"), console)
+    for recording in run.external:
+        tool = recording.record.tool
+        for path in recording.files:
+            _line(console, f"{tool}: {_below(run.path, path)}, {size(path.stat().st_size)}")
+        for problem in recording.record.problems:
+            _line(console, f"problem: {tool}: {problem}")
     for problem in run.problems:
         _line(console, f"problem: {problem}")
+
+
+def _shown_window(root: Path, window: Window) -> str:
+    """The window's trace; where it was never meant to have one, its first file."""
+    if window.trace_path is not None:
+        return _below(root, window.trace_path)
+    files = window.record.artifacts if window.record is not None else ()
+    if files and not any(item.kind == "trace" for item in files):
+        return f"rank{window.rank:05d}/{files[0].path}"
+    return "(missing)"
 
 
 def _below(root: Path, path: Path) -> str:

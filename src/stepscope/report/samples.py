@@ -16,17 +16,14 @@ QUESTION = "python-functions"
 
 
 def verdict_of(answer: PythonFunctions) -> str:
-    """Where most of the busiest thread's time went, in a sentence."""
+    """Where the time of the training's main thread went, in a sentence."""
     if answer.threads.is_empty():
-        return "no Python function was seen running"
+        return "no Python function was seen"
     thread = answer.threads.row(0, named=True)
-    busiest = answer.functions.row(0, named=True)
-    place = f" ({busiest['place']})" if busiest["place"] else ""
     return (
-        f"{share(busiest['self_share'])} of the sampled Python time is in {busiest['function']}"
-        f"{place}; "
-        f"the busiest thread, {thread['thread']}, ran for {duration(thread['covered_ns'])} of "
-        f"{duration(answer.recording_ns)}"
+        f"{thread['thread']} of process {thread['process']} spent "
+        f"{share(thread['most_in_share'])} of {duration(thread['covered_ns'])} "
+        f"in {thread['most_in']}"
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from stepscope.adapters.external.keep import Recording, keep, scratch_folder
 from stepscope.adapters.external.py_spy import (
     FORMATS,
+    NO_PYTHON,
     PySpyOptions,
     explain,
     record_command,
@@ -69,6 +70,10 @@ def attach(
     if code or not path.is_file():
         if recording is not None:
             keep(recording, None)
+        if NO_PYTHON in said.lower():
+            # It says so of processes that it may not read, too; asked for one stack it is exact.
+            _, more = _run([program, "dump", "--pid", str(process_id)], 0.0)
+            said = more or said
         raise explain(said, allowance())
     if recording is None:
         return path

@@ -24,12 +24,13 @@ FORMATS = {
 """Format of py-spy to the ending of its file."""
 
 INSTALL = 'pip install "stepscope[py-spy]"'
+NO_PYTHON = "no python processes found"
 _SIGNS = {
     "permission denied": "py-spy may not read the other process",
     "operation not permitted": "py-spy may not read the other process",
     "requires root": "py-spy may not read the other process",
     "no such file or directory (os error 2)": "there is no such process",
-    "no python processes found": "no Python runs there: it has ended, or is another program",
+    NO_PYTHON: "no Python runs there: it has ended, or is another program",
     "failed to find python version": "the process is no Python that py-spy knows",
 }
 
@@ -94,8 +95,11 @@ def record_command(
     """
     command = [program, "record", "--subprocesses", "--format", options.format]
     command += ["--rate", str(options.rate), "--output", str(output)]
-    if options.format == "chrometrace" and "--threads" not in options.arguments:
-        command.append("--threads")  # lanes are told apart by it
+    if options.format == "chrometrace":
+        # Lanes are told apart by the first. Without the second a thread that waits is drawn as
+        # still in what it ran before, and all its times are too long.
+        wanted = ("--threads", "--idle")
+        command += [word for word in wanted if word not in options.arguments]
     if seconds is not None:
         command += ["--duration", str(max(1, round(seconds)))]
     command += options.arguments
