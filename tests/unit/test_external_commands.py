@@ -405,7 +405,7 @@ def test_a_process_has_no_ranks():
 
 
 def test_options_of_memray_are_read():
-    from stepscope.commands.external_options import take_tool
+    from stepscope.adapters.external.options import take_tool
 
     values = {
         "py_spy": False, "py_spy_format": None, "py_spy_rate": None, "py_spy_arguments": None,

@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stepscope.commands.external_options import (
-    attaching_allowance,
-    py_spy_options,
-    read_py_spy,
-)
+from stepscope.adapters.external.options import py_spy_options, read_py_spy
 
 if TYPE_CHECKING:
     from stepscope.run.reader import Run
@@ -48,6 +44,8 @@ def command(
     training goes on; nothing in it has to be prepared. Ctrl-C ends the sampling early.
     """
     from stepscope.adapters.external.attach import attach
+    from stepscope.doctor.machine import this_machine
+    from stepscope.doctor.permissions import attaching_allowance
 
     options = read_py_spy(values)
     run: Run | None = None
@@ -62,7 +60,9 @@ def command(
         process_id = _process_of(run, rank)
     place = run.path if run is not None and output is None else None
     click.echo(f"stepscope: sampling process {process_id} for {seconds:g} s", err=True)
-    path = attach(process_id, options, seconds, place, output, attaching_allowance)
+    path = attach(
+        process_id, options, seconds, place, output, lambda: attaching_allowance(this_machine())
+    )
     click.echo(str(path))
 
 

@@ -10,9 +10,9 @@ import click
 
 from stepscope.adapters.external.memray import MemrayOptions
 from stepscope.adapters.external.nsys import NsysOptions
+from stepscope.adapters.external.options import external_options, take_tool
 from stepscope.adapters.external.py_spy import PySpyOptions
 from stepscope.adapters.options import OPTIONS
-from stepscope.commands.external_options import attaching_allowance, external_options, take_tool
 from stepscope.errors import StepscopeError
 from stepscope.run.layout import RunLayout
 
@@ -193,8 +193,15 @@ def _show_command(
 
 def _what_it_lacks(tool: Tool) -> Callable[[], str]:
     if isinstance(tool, PySpyOptions):
-        return attaching_allowance
+        return _allowance
     return lambda: "its own lines are above; stepscope doctor looks at what it needs"
+
+
+def _allowance() -> str:
+    from stepscope.doctor.machine import this_machine
+    from stepscope.doctor.permissions import attaching_allowance
+
+    return attaching_allowance(this_machine())
 
 
 def _tell_of_tables(run: Path) -> None:

@@ -21,6 +21,12 @@ def check_permissions(machine: Machine) -> list[Check]:
     return checks
 
 
+def attaching_allowance(machine: Machine) -> str:
+    """What a machine allows those who would read another process, and how to change it."""
+    check = check_attaching(machine)
+    return f"{check.detail}; {check.remedy or 'do it as the owner of the process, or with sudo'}"
+
+
 def _py_spy(machine: Machine) -> Check:
     found = machine.find_program("py-spy")
     if found:

@@ -14,7 +14,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from stepscope.adapters.external.memray_tracker import FILE_NAME
@@ -78,6 +77,8 @@ def require_memray(command: Sequence[str]) -> None:
 
 def version() -> str:
     """The installed version; empty if there is none."""
+    from importlib import metadata
+
     try:
         return metadata.version("memray")
     except metadata.PackageNotFoundError:

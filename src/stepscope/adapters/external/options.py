@@ -1,4 +1,4 @@
-"""The options of `stepscope run` and `stepscope attach` that are about other tools."""
+"""The options of a command line that are about other tools: for launching, and for attaching."""
 
 from __future__ import annotations
 
@@ -109,15 +109,6 @@ def py_spy_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_PY_SPY[1:]):
         function = option(function)
     return function
-
-
-def attaching_allowance() -> str:
-    """What this machine allows py-spy, and how to change it: the doctor's words."""
-    from stepscope.doctor.machine import this_machine
-    from stepscope.doctor.permissions import check_attaching
-
-    check = check_attaching(this_machine())
-    return f"{check.detail}; {check.remedy or 'start it as the owner of the process, or with sudo'}"
 
 
 def take_tool(values: dict[str, Any]) -> Tool | None:
