@@ -200,6 +200,14 @@ def test_the_report_stands_on_the_step_record(tmp_path):
     assert diagnosis.verdict
 
 
+def test_steps_that_tracing_makes_longer_are_told_apart(tmp_path):
+    train(tmp_path, 8, window_recorder="tracemalloc", warmup=2)
+    (rank,) = open_run(tmp_path).ranks
+    # Steps 1 and 2 are the warm-up, in which allocations are traced already.
+    assert [step.step for step in rank.steps if step.window == 0] == [1, 2, 3, 4, 5]
+    assert (rank.windows[0].record.first_step, rank.windows[0].record.last_step) == (3, 5)
+
+
 # -- none -----------------------------------------------------------------------------------------
 
 

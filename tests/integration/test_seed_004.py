@@ -127,6 +127,7 @@ for _ in range(int(sys.argv[1])):
     optimizer.step()
     slow_collate(0.05)
     print("step", flush=True)
+sys.exit(7)
 """
 MEMORY = """
     import argparse
@@ -165,11 +166,23 @@ def test_py_spy_runs_the_training_directly(tmp_path):
         timeout=150,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    (recording,) = open_run(tmp_path / "profiles").external
+    assert done.returncode == 7, done.stderr
+    (home,) = (tmp_path / "profiles").iterdir()
+    run = open_run(home)
+    (recording,) = run.external
     (path,) = recording.files
     assert path.name == "py-spy.svg"
-    assert "slow_collate" in path.read_text()
+    text = path.read_text()
+    assert text.startswith("<?xml")
+    assert "slow_collate" in text
+    assert f"py-spy: open in a browser: {path.resolve()}" in done.stderr
+    record = recording.record
+    assert (record.tool, record.problems) == ("py-spy", ())
+    assert re.fullmatch(r"\d+\.\d+\.\d+", record.tool_version)
+    assert record.artifacts[0].bytes == path.stat().st_size
+    # The training is recorded as it is without py-spy.
+    assert run.ranks[0].manifest.steps == 20
+    assert run.windows[0].trace_path is not None
 
 
 @needs_py_spy

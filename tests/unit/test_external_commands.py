@@ -116,6 +116,14 @@ def test_the_version_of_an_installed_nsys_decides(monkeypatch, tmp_path):
     assert version_of(words[0]) == "2023.2.1"
 
 
+def test_reports_stand_in_the_order_of_their_windows(tmp_path):
+    for number in (10, 2, 1):
+        (tmp_path / f"report.{number}.nsys-rep").touch()
+    (tmp_path / "other.nsys-rep").touch()
+    found = [path.name for path in nsys.reports_in(tmp_path)]
+    assert found == ["report.1.nsys-rep", "report.2.nsys-rep", "report.10.nsys-rep"]
+
+
 def test_running_as_somebody_else_needs_root(monkeypatch):
     options = NsysOptions(run_as="ada", cuda_memory=True)
     monkeypatch.setattr(nsys, "_is_no_root", lambda: True)

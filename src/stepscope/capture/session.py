@@ -150,7 +150,8 @@ class CaptureSession:
             return
         windows = self.windows
         ended = self.step
-        record = recorder.end(ended, window=self.recording_index)
+        index = windows.lengthening_index if windows is not None else None
+        record = recorder.end(ended, window=index)
         self.journal.count_step()
         if record is not None:
             self._tally.add(record)

@@ -15,6 +15,7 @@ from stepscope.capture.export import Exporter
 from stepscope.capture.handover import SCRATCH, hand_over, job_of, with_own_artifacts
 from stepscope.capture.journal import Journal
 from stepscope.capture.plans import WindowPlanner
+from stepscope.capture.python_memory import PythonMemoryWindow
 from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.recorders import OtherWindow, finished, hindrance, other_window
 from stepscope.capture.shared_store import SharedStore
@@ -78,6 +79,18 @@ class WindowKeeper:
             return self.foreign_index
         window = self._window
         return window.plan.index if window is not None and window.is_recording else None
+
+    @property
+    def lengthening_index(self) -> int | None:
+        """Index of the window that makes the step that goes on longer, or None.
+
+        That is the one being recorded; with tracemalloc also the one that warms up, since all
+        allocations are traced from there on.
+        """
+        window = self._window
+        if isinstance(window, PythonMemoryWindow) and window.is_prepared:
+            return window.plan.index
+        return self.recording_index
 
     # -- step boundaries ------------------------------------------------------------------------
 

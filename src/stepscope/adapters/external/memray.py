@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,31 +105,38 @@ def make_reports(folder: Path, ranks: Mapping[int, int]) -> MemrayResult:
         folder: Where the files are.
         ranks: Number of process to rank, for those that trained.
     """
-    problems: list[str] = []
     named = _named_files(folder, ranks)
     if not named:
         return MemrayResult({}, ("memray wrote no file: no process imported torch",))
-    peaks: dict[int, int] = {}
-    for rank, path in named.items():
-        statistics = path.with_name(f"{path.stem}-stats.json")
-        problem = _memray("stats", "--json", "--force", "--output", statistics, path)
-        if problem:
-            problems.append(problem)
-            continue
-        try:
-            peaks[rank] = int(json.loads(statistics.read_bytes())["metadata"]["peak_memory"])
-        except (OSError, ValueError, KeyError, TypeError):
-            problems.append(f"{statistics.name}: does not say the peak")
     first = named[min(named)]
-    text = _memray_text("stats", first)
-    if text:
-        first.with_name(f"{first.stem}-stats.txt").write_text(text, encoding="utf-8")
-    alone = _works_alone()
+    statistics = {rank: path.with_name(f"{path.stem}-stats.json") for rank, path in named.items()}
+    wanted = [
+        ["stats", "--json", "--force", "--output", str(statistics[rank]), str(path)]
+        for rank, path in named.items()
+    ]
+    wanted.append(["stats", str(first)])
     for word, ending in _REPORTS.items():
-        page = first.with_name(first.stem + ending)
-        problem = _memray(word, *alone, "--force", "--output", page, first)
-        problems += [problem] if problem else []
-    return MemrayResult(peaks, tuple(problems))
+        page = str(first.with_name(first.stem + ending))
+        # Pages shall work without the internet.
+        wanted.append([word, "--no-web", "--force", "--output", page, str(first)])
+    results, problems = _run(wanted)
+    for words, (code, output, complaints) in zip(wanted, results, strict=False):
+        if code:
+            said = (complaints or output).strip().splitlines()
+            problems.append(f"memray {words[0]}: {said[-1] if said else f'exit code {code}'}")
+        elif words[:2] == ["stats", str(first)]:
+            first.with_name(f"{first.stem}-stats.txt").write_text(output, encoding="utf-8")
+    peaks = {rank: _peak_of(path) for rank, path in statistics.items() if path.is_file()}
+    return MemrayResult(
+        {rank: peak for rank, peak in peaks.items() if peak is not None}, tuple(problems)
+    )
+
+
+def _peak_of(statistics: Path) -> int | None:
+    try:
+        return int(json.loads(statistics.read_bytes())["metadata"]["peak_memory"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _named_files(folder: Path, ranks: Mapping[int, int]) -> dict[int, Path]:
@@ -153,43 +161,29 @@ def _named_files(folder: Path, ranks: Mapping[int, int]) -> dict[int, Path]:
     return named
 
 
-def _works_alone() -> list[str]:
-    """The switch that makes pages work without the internet, where this memray has it."""
-    return ["--no-web"] if "--no-web" in _memray_text("flamegraph", "--help") else []
-
-
-def _memray(*arguments: str | Path) -> str:
-    """Run memray; what went wrong, or nothing."""
-    try:
-        done = _run(arguments)
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"memray {arguments[0]}: {error}"
-    if done.returncode == 0:
-        return ""
-    said = (done.stderr or done.stdout).strip().splitlines()
-    return f"memray {arguments[0]}: {said[-1] if said else f'exit code {done.returncode}'}"
-
-
-def _memray_text(*arguments: str | Path) -> str:
-    try:
-        done = _run(arguments)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout if done.returncode == 0 else ""
-
-
-def _run(arguments: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
+def _run(wanted: list[list[str]]) -> tuple[list[tuple[int, str, str]], list[str]]:
+    """Run memray's command lines; what came of each, and what went wrong with all of them."""
     plain = {
         name: value
         for name, value in os.environ.items()
         if name not in {"STEPSCOPE_LAUNCH", "FORCE_COLOR"}
     }
-    return subprocess.run(
-        [sys.executable, "-m", "memray", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=_LIMIT_S,
-        check=False,
-        env={**plain, "NO_COLOR": "1", "COLUMNS": "120"},
-    )
+    module = "stepscope.adapters.external.memray_reports"
+    with tempfile.TemporaryDirectory(prefix="stepscope-") as folder:
+        answer = Path(folder) / "answer.json"
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", module, json.dumps(wanted), str(answer)],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_LIMIT_S,
+                check=False,
+                env={**plain, "NO_COLOR": "1", "COLUMNS": "120"},
+            )
+        except subprocess.TimeoutExpired:
+            return [], [f"its reports took longer than {_LIMIT_S} s and were given up"]
+        if not answer.is_file():
+            said = done.stderr.strip().splitlines()
+            return [], [f"its reports failed: {said[-1] if said else done.returncode}"]
+        return [tuple(result) for result in json.loads(answer.read_bytes())], []
