@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
-from tests.support.guides import run_inline, run_script
-from tests.support.runs import manifest_of, steps_in_trace
+from tests.support.guides import environment, run_inline, run_script
+from tests.support.runs import manifest_of, rank_directory, steps_in_trace
 
 from stepscope import open_run
+from stepscope.adapters.external.tools import find_program
 
 SCRIPT = """
     import argparse
@@ -95,3 +98,135 @@ def test_the_line_on_each_gpu(tmp_path):
     assert re.search(pattern, result.stderr + result.stdout)
     log = (open_run(tmp_path / "profiler_traces").path / "rank00000" / "memory.log").read_text()
     assert re.search(pattern, log)
+
+
+# -- "Alternative Profiling Methods": py-spy and tracemalloc ---------------------------------------
+
+needs_py_spy = pytest.mark.skipif(
+    find_program("py-spy") is None or sys.platform == "darwin",
+    reason="needs py-spy, and on macOS root",
+)
+PLAIN = """
+import sys, time
+import torch
+
+torch.set_num_threads(1)
+model = torch.nn.Linear(16, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def slow_collate(seconds):
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        sum(range(200))
+
+
+for _ in range(int(sys.argv[1])):
+    optimizer.zero_grad()
+    model(torch.randn(4, 16)).square().mean().backward()
+    optimizer.step()
+    slow_collate(0.05)
+    print("step", flush=True)
+sys.exit(7)
+"""
+MEMORY = """
+    import argparse
+    import tracemalloc
+
+    from tests.support.training import SmallTraining, batches
+
+    import stepscope
+
+    parser = argparse.ArgumentParser()
+    stepscope.add_arguments(parser, dialect="hf")
+    args = parser.parse_args()
+    training = SmallTraining()
+    kept = []
+    with stepscope.Profiler.from_args(args) as profiler, open("seen.txt", "w") as seen:
+        for number, batch in enumerate(profiler.watch(batches(14))):
+            training.step(batch)
+            kept.append(bytearray(2_000_000))
+            if tracemalloc.is_tracing():
+                current, peak = tracemalloc.get_traced_memory()
+                print(number, current, peak, file=seen, flush=True)
+            profiler.step()
+"""
+
+
+@needs_py_spy
+def test_py_spy_runs_the_training_directly(tmp_path):
+    (tmp_path / "train.py").write_text(PLAIN)
+    ours = [sys.executable, "-m", "stepscope", "run", "--no-report", "--py-spy", "--"]
+    done = subprocess.run(
+        [*ours, sys.executable, "train.py", "20"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 7, done.stderr
+    (home,) = (tmp_path / "profiles").iterdir()
+    run = open_run(home)
+    (recording,) = run.external
+    (path,) = recording.files
+    assert path.name == "py-spy.svg"
+    text = path.read_text()
+    assert text.startswith("<?xml")
+    assert "slow_collate" in text
+    assert f"py-spy: open in a browser: {path.resolve()}" in done.stderr
+    record = recording.record
+    assert (record.tool, record.problems) == ("py-spy", ())
+    assert re.fullmatch(r"\d+\.\d+\.\d+", record.tool_version)
+    assert record.artifacts[0].bytes == path.stat().st_size
+    # The training is recorded as it is without py-spy.
+    assert run.ranks[0].manifest.steps == 20
+    assert run.windows[0].trace_path is not None
+
+
+@needs_py_spy
+def test_py_spy_beside_a_training_that_runs(tmp_path):
+    (tmp_path / "train.py").write_text(PLAIN)
+    options = {"cwd": tmp_path, "env": environment(), "text": True}
+    command = [sys.executable, "train.py", "2000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, **options) as training:
+        try:
+            assert training.stdout.readline() == "step\n"
+            ours = ["-m", "stepscope", "attach", str(training.pid), "--seconds", "1"]
+            done = subprocess.run(
+                [sys.executable, *ours, "--output", "profile.svg"],
+                capture_output=True,
+                timeout=100,
+                check=False,
+                **options,
+            )
+        finally:
+            training.kill()
+            training.stdout.read()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "profile.svg\n"
+    assert "slow_collate" in (tmp_path / "profile.svg").read_text()
+
+
+def test_tracemalloc_tells_current_and_peak_memory(monkeypatch, tmp_path):
+    monkeypatch.setenv("STEPSCOPE_WINDOW_RECORDER", "tracemalloc")
+    run_inline(monkeypatch, tmp_path, MEMORY, ["--enable-profiling"])
+    (window,) = manifest_of(tmp_path / "profiler_traces").windows
+    assert (window.first_step, window.last_step) == (7, 9)
+    table = rank_directory(tmp_path / "profiler_traces") / "window-0000" / "python_memory.txt"
+    text = table.read_text()
+    told = {
+        word: int(
+            re.search(rf"^{word} memory: ([\d,]+) bytes$", text, re.MULTILINE)[1].replace(",", "")
+        )
+        for word in ("Current", "Peak")
+    }
+    # What the guide's own lines would have printed at the same moment.
+    seen = [
+        tuple(map(int, line.split())) for line in (tmp_path / "seen.txt").read_text().splitlines()
+    ]
+    last = {number: (current, peak) for number, current, peak in seen}[9]
+    assert told["Current"] == pytest.approx(last[0], abs=20_000)
+    assert told["Peak"] == pytest.approx(last[1], abs=20_000)
+    assert "kept.append(bytearray(2_000_000))" in text

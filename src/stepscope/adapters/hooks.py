@@ -26,6 +26,7 @@ from typing import Any
 from stepscope.capture.config import CaptureConfig
 from stepscope.capture.profiler import Profiler
 from stepscope.run.files import write_atomically
+from stepscope.run.layout import RunLayout
 
 log = logging.getLogger("stepscope")
 
@@ -307,7 +308,10 @@ class ScriptRecorder:
         """Tell `stepscope run` how things stand in this process."""
         profiler = profiler or self._profiler
         path = profiler.run_path if profiler is not None else None
+        rank_path = profiler.rank_path if profiler is not None else None
         note = {
+            "process_id": os.getpid(),
+            "rank": RunLayout.rank_of(rank_path.name) if rank_path is not None else None,
             "run": str(path) if path is not None and path.is_dir() else None,
             "steps": profiler.step_number if profiler is not None else 0,
             "has_trained": self._has_trained,

@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -33,6 +33,7 @@ class Launched:
         imported_torch: Whether any process imported torch.
         batches_per_step: Greatest number of backward passes in a step, over all processes.
         problems: Why processes recorded nothing.
+        ranks: Number of each process that trained, to its rank.
     """
 
     exit_code: int
@@ -40,15 +41,22 @@ class Launched:
     imported_torch: bool
     batches_per_step: int
     problems: tuple[str, ...]
+    ranks: Mapping[int, int] = field(default_factory=dict)
 
 
-def launch(command: Sequence[str], settings: Settings, step_on: str = "optimizer") -> Launched:
+def launch(
+    command: Sequence[str],
+    settings: Settings,
+    step_on: str = "optimizer",
+    memray: Mapping[str, object] | None = None,
+) -> Launched:
     """Run a command and wait for it; signals are passed on to it.
 
     Args:
         command: Program and arguments.
         settings: The options of the recording.
         step_on: What ends a step: "optimizer" or "iteration".
+        memray: What processes that import torch shall count their memory with; None: nothing.
 
     Raises:
         UsageError: The program cannot be started.
@@ -75,6 +83,7 @@ def launch(command: Sequence[str], settings: Settings, step_on: str = "optimizer
             "notes": notes,
             "root": str(Path(__file__).resolve().parents[2]),
             "python": list(sys.version_info[:2]),
+            "memray": memray,
         }
         code = run_command(command, _environment(wishes))
         return _launched(code, Path(notes))
@@ -101,7 +110,12 @@ def run_command(command: Sequence[str], environment: dict[str, str]) -> int:
         child = subprocess.Popen(list(command), env=environment)
     except OSError as error:
         raise UsageError(f"{command[0]}: cannot be started: {error.strerror or error}") from None
-    with _passing_signals_on(child):
+
+    def pass_on(number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            child.send_signal(number)
+
+    with passing_signals_on(pass_on):
         while True:
             try:
                 code = child.wait()
@@ -112,12 +126,15 @@ def run_command(command: Sequence[str], environment: dict[str, str]) -> int:
 
 
 @contextlib.contextmanager
-def _passing_signals_on(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """While the child runs, what is sent to this process is meant for it."""
+def passing_signals_on(pass_on: Callable[[int], None]) -> Iterator[None]:
+    """While a child runs, what is sent to this process is meant for it.
+
+    Args:
+        pass_on: Sends the child a signal; must not raise.
+    """
 
     def forward(number: int, _: FrameType | None) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            child.send_signal(number)
+        pass_on(number)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         # A terminal sends Ctrl-C to the whole group, the child included.
@@ -162,4 +179,5 @@ def _launched(exit_code: int, folder: Path) -> Launched:
         bool(notes),
         max((note["batches_per_step"] for note in notes), default=0),
         tuple(sorted({note["problem"] for note in notes if note["problem"]})),
+        {note["process_id"]: note["rank"] for note in notes if note["run"]},
     )

@@ -16,6 +16,7 @@ from stepscope.capture.config import (
     EXPORT_MODES,
     SORT_COLUMNS,
     STEP_UNITS,
+    WINDOW_RECORDERS,
     CaptureConfig,
     ConfigError,
 )
@@ -145,6 +146,15 @@ OPTIONS: dict[str, Option] = {
         _option("with_flops", "bool", "Estimate floating-point operations."),
         _option("with_modules", "bool", "Record the module hierarchy (TorchScript)."),
         _option("step_record", "bool", "Write one line for each step."),
+        _option(
+            "window_recorder",
+            "word",
+            "What records a window: torch; cuda-range (marks it for nsys); tracemalloc; none.",
+            *WINDOW_RECORDERS,
+        ),
+        _option("tracemalloc_frames", "int", "Frames that tracemalloc keeps of each stack."),
+        _option("tracemalloc_rows", "int", "Greatest number of places in its table."),
+        _option("tracemalloc_max_bytes", "size", "Memory of its own that ends its window early."),
         _option("export_trace", "bool", "Write the trace of each window."),
         _option("trace_format", "word", "Format of the trace.", "json.gz", "json", "json.zst"),
         _option(

@@ -30,6 +30,7 @@ StepCondition = Callable[[StepRecord], bool]
 STEP_UNITS = ("iteration", "micro-batch", "optimizer step")
 ACTIVITIES = ("cpu", "cuda", "xpu")
 EXPORT_MODES = ("auto", "fork", "inline")
+WINDOW_RECORDERS = ("torch", "cuda-range", "tracemalloc", "none")
 SORT_COLUMNS = (
     "auto",
     "cpu_time",
@@ -82,6 +83,14 @@ class CaptureConfig:
         with_stack: Record Python stacks; also writes `stacks.txt`.
         with_flops: Estimate floating-point operations (implies shapes).
         with_modules: Record the module hierarchy (TorchScript).
+        window_recorder: What records the steps of a window. "torch": torch's profiler.
+            "cuda-range": another tool does, such as nsys; the window is marked for it by
+            cudaProfilerStart and -Stop, and its steps and operators by NVTX ranges.
+            "tracemalloc": Python's own, into `python_memory.txt`. "none": nothing; there are
+            only the steps' times.
+        tracemalloc_frames: Frames of the stack that tracemalloc keeps for each block of memory.
+        tracemalloc_rows: Greatest number of places in its table.
+        tracemalloc_max_bytes: Memory of its own at which tracemalloc ends a window early.
         step_record: Write one line per step to `steps.jsonl`.
         export_trace: Write `trace.json.gz` for each window.
         trace_format: "json.gz", "json" or "json.zst" (which needs the package zstandard).
@@ -173,6 +182,10 @@ class CaptureConfig:
     with_stack: bool = False
     with_flops: bool = False
     with_modules: bool = False
+    window_recorder: str = "torch"
+    tracemalloc_frames: int = 1
+    tracemalloc_rows: int = 25
+    tracemalloc_max_bytes: int = 256 << 20
     step_record: bool = True
     export_trace: bool = True
     trace_format: str = "json.gz"
@@ -233,6 +246,9 @@ class CaptureConfig:
             ("memory_log_steps", 1),
             ("scalars_steps", 1),
             ("monitor_max_bytes", 1 << 20),
+            ("tracemalloc_frames", 1),
+            ("tracemalloc_rows", 1),
+            ("tracemalloc_max_bytes", 1),
         ):
             _check_whole(name, getattr(self, name), least)
         for name in ("max_window_bytes", "max_run_bytes"):
@@ -310,6 +326,7 @@ class CaptureConfig:
             self._set("ranks", parse_ranks(self.ranks))
         except UsageError as error:
             raise ConfigError(str(error)) from None
+        _check_choice("window_recorder", self.window_recorder, WINDOW_RECORDERS)
         _check_choice("trace_format", self.trace_format, TRACE_FORMATS)
         _check_choice("export_mode", self.export_mode, EXPORT_MODES)
         _check_seconds("export_timeout_s", self.export_timeout_s)

@@ -47,6 +47,7 @@ class WindowPlanner:
         layout: The rank's directory.
         identity: Who this rank is.
         note: Notes that a window will not be recorded: its plan, a state and the reason.
+        hindrance: Why no window can be recorded at all; empty where one can.
 
     Attributes:
         follows_schedule: Whether this rank records the schedule's windows.
@@ -58,12 +59,14 @@ class WindowPlanner:
         layout: RankLayout,
         identity: RankIdentity,
         note: Callable[[WindowPlan, str, str], None],
+        hindrance: str = "",
     ) -> None:
         self._config = config
         self._schedule = config.schedule
         self._layout = layout
         self._note = note
-        self.follows_schedule = records(config.ranks, identity)
+        self._hindrance = hindrance
+        self.follows_schedule = not hindrance and records(config.ranks, identity)
         self._others: dict[int, int] = {}
         self._requests: deque[WindowRequest] = deque()
         self._next_index = 0
@@ -71,7 +74,9 @@ class WindowPlanner:
 
     def request(self, request: WindowRequest) -> None:
         """Ask for a window besides the schedule's. May be called from any thread."""
-        if len(self._requests) < _MOST_REQUESTS:
+        if self._hindrance:
+            log.warning("stepscope: a window was asked for and is left out: %s", self._hindrance)
+        elif len(self._requests) < _MOST_REQUESTS:
             self._requests.append(request)
         else:
             log.warning("stepscope: too many windows asked for at once: one is left out")

@@ -56,6 +56,7 @@ class CaptureSession:
         self.memory: MemoryWatch | None = None
         self._probe: DeviceProbe | None = None
         self._signals: SignalWatch | None = None
+        self._monitor: RankMonitor | None = None
         self._tally = StepTally()
         self._is_started = False
         self._is_stopped = False
@@ -76,7 +77,6 @@ class CaptureSession:
     # -- the start ----------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._monitor: RankMonitor | None = None
         """Open everything, and step 0.
 
         Raises:
@@ -155,7 +155,8 @@ class CaptureSession:
             return
         windows = self.windows
         ended = self.step
-        record = recorder.end(ended, window=self.recording_index)
+        index = windows.lengthening_index if windows is not None else None
+        record = recorder.end(ended, window=index)
         self.journal.count_step()
         if record is not None:
             self._tally.add(record)

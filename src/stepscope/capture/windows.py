@@ -15,7 +15,9 @@ from stepscope.capture.export import Exporter
 from stepscope.capture.handover import SCRATCH, hand_over, job_of, with_own_artifacts
 from stepscope.capture.journal import Journal
 from stepscope.capture.plans import WindowPlanner
+from stepscope.capture.python_memory import PythonMemoryWindow
 from stepscope.capture.ranks import RankIdentity
+from stepscope.capture.recorders import OtherWindow, finished, hindrance, other_window
 from stepscope.capture.shared_store import SharedStore
 from stepscope.capture.together import PauseTogether
 from stepscope.capture.window import (
@@ -60,13 +62,14 @@ class WindowKeeper:
         self._layout = layout
         self._identity = identity
         self._snapshot = snapshot
-        self.planner = WindowPlanner(config, layout, identity, self._note)
-        self._activities = choose_activities(config) if self.planner.follows_schedule else []
+        self.planner = WindowPlanner(config, layout, identity, self._note, hindrance(config))
+        is_ours = self.planner.follows_schedule and config.window_recorder == "torch"
+        self._activities = choose_activities(config) if is_ours else []
         self._pauses: PauseTogether | None = None
         self._exporter = Exporter(config.export_mode, config.export_timeout_s, self._settle)
         self._budget = Budget(config, layout)
         self._trial: WindowCapture | None = None
-        self._window: WindowCapture | None = None
+        self._window: WindowCapture | OtherWindow | None = None
         self.foreign_index: int | None = None
 
     @property
@@ -76,6 +79,18 @@ class WindowKeeper:
             return self.foreign_index
         window = self._window
         return window.plan.index if window is not None and window.is_recording else None
+
+    @property
+    def lengthening_index(self) -> int | None:
+        """Index of the window that makes the step that goes on longer, or None.
+
+        That is the one being recorded; with tracemalloc also the one that warms up, since all
+        allocations are traced from there on.
+        """
+        window = self._window
+        if isinstance(window, PythonMemoryWindow) and window.is_prepared:
+            return window.plan.index
+        return self.recording_index
 
     # -- step boundaries ------------------------------------------------------------------------
 
@@ -170,14 +185,15 @@ class WindowKeeper:
             if plan is None:
                 return False
             refusal = self._budget.refusal()
-            if another_profiler_runs():
+            if self._config.window_recorder != "tracemalloc" and another_profiler_runs():
                 refusal = "another torch profiler was recording in this process"
             if refusal:
                 self._note(plan, "skipped", refusal)
                 return True
-            self._activities = self._activities or choose_activities(self._config)
-            window = WindowCapture(self._config, plan, self._activities)
-            if self._budget.wants_sample and step < plan.first_step:
+            window = self._new_window(plan)
+            if not isinstance(window, WindowCapture):
+                self._window = window
+            elif self._budget.wants_sample and step < plan.first_step:
                 self._trial = window
             else:
                 self._window = self._fitted(window)
@@ -187,7 +203,14 @@ class WindowKeeper:
             return False
         return self._drive(self._window, step, self._window.plan.first_step)
 
-    def _drive(self, window: WindowCapture, step: int, first_step: int) -> bool:
+    def _new_window(self, plan: WindowPlan) -> WindowCapture | OtherWindow:
+        other = other_window(self._config, plan, self._identity)
+        if other is not None:
+            return other
+        self._activities = self._activities or choose_activities(self._config)
+        return WindowCapture(self._config, plan, self._activities)
+
+    def _drive(self, window: WindowCapture | OtherWindow, step: int, first_step: int) -> bool:
         """Warm a window up, or start it from its first step on; whether that took a while."""
         try:
             if step >= first_step:
@@ -237,6 +260,9 @@ class WindowKeeper:
         record = with_own_artifacts(record, self._config, directory, self._identity.rank)
         self._journal.update_window(record)
         self._budget.learn_from(record)
+        self._prune()
+
+    def _prune(self) -> None:
         for removed in self._budget.prune(self._journal.windows):
             self._journal.update_window(removed)
 
@@ -255,7 +281,9 @@ class WindowKeeper:
             if words is not None:
                 words.end(plan.first_step)
 
-    def _stop_and_hand_over(self, window: WindowCapture, reason: str, step_number: int) -> None:
+    def _stop_and_hand_over(
+        self, window: WindowCapture | OtherWindow, reason: str, step_number: int
+    ) -> None:
         plan = window.plan
         started_ns = time.perf_counter_ns()
         try:
@@ -273,13 +301,18 @@ class WindowKeeper:
                 stop_ns=stop_ns,
                 predicted_pause_ns=self._budget.predicted_pause_ns(plan),
             )
-            job = job_of(self._config, window, self._identity.rank, self._activities)
-            record, interruption = hand_over(
-                self._exporter, window, job, record, self._config, step_number
-            )
+            interruption: BaseException | None = None
+            if isinstance(window, WindowCapture):
+                job = job_of(self._config, window, self._identity.rank, self._activities)
+                record, interruption = hand_over(
+                    self._exporter, window, job, record, self._config, step_number
+                )
+            else:
+                record = finished(window, record)
         except Exception as error:  # noqa: BLE001 - the training must go on
             _remove_if_empty(plan)
-            let_go(window.profiler, keep_events=bool(self._config.handlers))
+            if isinstance(window, WindowCapture):
+                let_go(window.profiler, keep_events=bool(self._config.handlers))
             self._note(plan, "failed", f"{type(error).__name__}: {error}")
             return
         except BaseException as error:
@@ -289,6 +322,8 @@ class WindowKeeper:
             self._snapshot(f"{plan.cause}, window {plan.index}")
         pause_ns = time.perf_counter_ns() - started_ns
         self._journal.add_window(dataclasses.replace(record, pause_ns=pause_ns))
+        if not isinstance(window, WindowCapture):
+            self._prune()
         if interruption is not None:
             raise interruption
 

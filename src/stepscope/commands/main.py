@@ -27,6 +27,7 @@ VERBS: dict[str, str] = {
     "export": "Write a trace for another tool.",
     "memory": "Say what the GPU's memory holds, and why it ran out.",
     "monitor": "Watch the hardware beside a training.",
+    "attach": "Sample the Python stacks of a running training.",
     "trigger": "Ask a running training for a window.",
     "info": "Say what a file or a directory is, and what it holds.",
     "cache": "List and remove what reading traces has stored.",

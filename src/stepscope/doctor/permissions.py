@@ -14,11 +14,17 @@ _NSYS_PLACES = (
 
 def check_permissions(machine: Machine) -> list[Check]:
     """Check py-spy, memray and nsys, and the permissions that they need."""
-    checks = [_py_spy(machine), _attaching(machine), _memray(machine), _nsys(machine)]
+    checks = [_py_spy(machine), check_attaching(machine), _memray(machine), _nsys(machine)]
     if machine.is_linux:
         checks.append(_sampling(machine))
         checks.append(_counters(machine))
     return checks
+
+
+def attaching_allowance(machine: Machine) -> str:
+    """What a machine allows those who would read another process, and how to change it."""
+    check = check_attaching(machine)
+    return f"{check.detail}; {check.remedy or 'do it as the owner of the process, or with sudo'}"
 
 
 def _py_spy(machine: Machine) -> Check:
@@ -38,7 +44,7 @@ def _memray(machine: Machine) -> Check:
     return Check(AREA, "memray", State.ABSENT, "not on the PATH", 'pip install "stepscope[memray]"')
 
 
-def _attaching(machine: Machine) -> Check:
+def check_attaching(machine: Machine) -> Check:
     """Whether one process may read another's memory, as py-spy must."""
     name = "attaching to a process"
     if machine.system == "darwin":

@@ -13,7 +13,7 @@ from stepscope.errors import UnreadableInputError
 from stepscope.report.frames import print_frame
 from stepscope.report.metrics import metrics_to_dict, print_metrics
 from stepscope.report.units import count, duration, size
-from stepscope.run.reader import RankRun, Run
+from stepscope.run.reader import RankRun, Run, Window
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -133,6 +133,17 @@ def run_to_dict(run: Run) -> dict[str, object]:
             }
             for rank in run.ranks
         ],
+        "external": [
+            {
+                "tool": recording.record.tool,
+                "directory": str(recording.directory),
+                "files": [
+                    {"path": str(path), "size_bytes": _size_of(path)} for path in recording.files
+                ],
+                "problems": list(recording.record.problems),
+            }
+            for recording in run.external
+        ],
         "problems": list(run.problems),
     }
 
@@ -145,7 +156,7 @@ def print_run(run: Run, console: Console) -> None:
         (
             rank.rank,
             window.index,
-            "(missing)" if window.trace_path is None else _below(run.path, window.trace_path),
+            _shown_window(run.path, window),
             None if (held := _size_of(window.trace_path)) is None else size(held),
         )
         for rank in run.ranks
@@ -158,6 +169,12 @@ def print_run(run: Run, console: Console) -> None:
     if found:
         _heading(console, "Metrics")
         print_metrics(found, console)
+    for recording in run.external:
+        tool = recording.record.tool
+        for path in recording.files:
+            _line(console, f"{tool}: {_below(run.path, path)}, {size(path.stat().st_size)}")
+        for problem in recording.record.problems:
+            _line(console, f"problem: {tool}: {problem}")
     for problem in run.problems:
         _line(console, f"problem: {problem}")
 
@@ -170,6 +187,14 @@ def _metrics(rank: RankRun) -> MetricsSummary | None:
         return summarise_metrics(rank.metrics_path)
     except UnreadableInputError:
         return None
+def _shown_window(root: Path, window: Window) -> str:
+    """The window's trace; where it was never meant to have one, its first file."""
+    if window.trace_path is not None:
+        return _below(root, window.trace_path)
+    files = window.record.artifacts if window.record is not None else ()
+    if files and not any(item.kind == "trace" for item in files):
+        return f"rank{window.rank:05d}/{files[0].path}"
+    return "(missing)"
 
 
 def _below(root: Path, path: Path) -> str:

@@ -159,6 +159,12 @@ QUESTIONS: tuple[Question, ...] = (
         {"nodes": "Call tree"},
     ),
     Question(
+        "python-functions",
+        "where the interpreter's time went: functions and threads, from py-spy or stacks",
+        "stepscope.analysis.python_functions:python_functions",
+        {"functions": "Functions", "threads": "Threads"},
+    ),
+    Question(
         "communication",
         "collectives: size, bandwidth, overlap with computation, exposed time",
         "stepscope.analysis.communication:analyse_communication",

@@ -18,6 +18,7 @@ STACKS_FILE = "stacks.txt"
 WINDOW_FILE = "window.json"
 """What the finishing process says of its window; it lies beside the window's files."""
 SNAPSHOTS_DIRECTORY = "snapshots"
+EXTERNAL_DIRECTORY = "external"
 
 _RANK_DIRECTORY = re.compile(r"rank(\d{5,})")
 _WINDOW_DIRECTORY = re.compile(r"window-(\d{4,})")
@@ -37,6 +38,11 @@ class RunLayout:
     def run_file(self) -> Path:
         """The description of the job: `run.json`."""
         return self.root / RUN_FILE
+
+    @property
+    def external(self) -> Path:
+        """The folder of what other tools recorded, a folder with a manifest for each recording."""
+        return self.root / EXTERNAL_DIRECTORY
 
     def rank(self, rank: int) -> RankLayout:
         """The paths of one rank."""

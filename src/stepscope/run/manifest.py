@@ -146,6 +146,35 @@ class FinishedRecord:
 
 
 @dataclass(frozen=True)
+class ExternalRecord:
+    """`manifest.json` of one recording by another tool, such as py-spy, nsys or memray.
+
+    Attributes:
+        tool: Its name.
+        tool_version: Its version, as it says it; empty if it does not.
+        command: How it was started; values that look like secrets are replaced.
+        host: Name of the machine.
+        started_ns: Start of the recording, nanoseconds since the epoch.
+        ended_ns: Its end.
+        artifacts: The files; paths are relative to the manifest's folder.
+        problems: What went wrong.
+        format: Word that marks the file.
+        version: Version of this format.
+    """
+
+    tool: str
+    tool_version: str = ""
+    command: tuple[str, ...] = ()
+    host: str = ""
+    started_ns: int = 0
+    ended_ns: int = 0
+    artifacts: tuple[ArtifactRecord, ...] = ()
+    problems: tuple[str, ...] = ()
+    format: str = "stepscope-external"
+    version: int = FORMAT_VERSION
+
+
+@dataclass(frozen=True)
 class ProblemRecord:
     """Something that went wrong in the capture while the training went on.
 
@@ -288,6 +317,15 @@ def read_finished(path: Path) -> FinishedRecord:
         UnreadableInputError: The file is missing, malformed, or of a newer format.
     """
     return read_record(path, FinishedRecord, "stepscope-window")
+
+
+def read_external(path: Path) -> ExternalRecord:
+    """Read the `manifest.json` of another tool's recording.
+
+    Raises:
+        UnreadableInputError: The file is missing, malformed, or of a newer format.
+    """
+    return read_record(path, ExternalRecord, "stepscope-external")
 
 
 def read_record(path: Path, kind: type[_Record], word: str) -> _Record:

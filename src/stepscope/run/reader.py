@@ -9,12 +9,14 @@ from pathlib import Path
 
 from stepscope.errors import UnreadableInputError
 from stepscope.run.discover import TraceFile, find_traces, has_wildcard
-from stepscope.run.layout import WINDOW_FILE, RankLayout, RunLayout
+from stepscope.run.layout import MANIFEST_FILE, WINDOW_FILE, RankLayout, RunLayout
 from stepscope.run.manifest import (
+    ExternalRecord,
     JobRecord,
     RankManifest,
     WindowRecord,
     merge_finished,
+    read_external,
     read_finished,
     read_job,
     read_rank,
@@ -77,6 +79,25 @@ class RankRun:
 
 
 @dataclass(frozen=True)
+class ExternalRecording:
+    """What another tool recorded of the job.
+
+    Attributes:
+        directory: Where its files lie.
+        record: What its manifest says.
+    """
+
+    directory: Path
+    record: ExternalRecord
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that are there."""
+        found = (_file_inside(self.directory, item.path) for item in self.record.artifacts)
+        return tuple(path for path in found if path is not None)
+
+
+@dataclass(frozen=True)
 class Run:
     """One training job observed.
 
@@ -85,12 +106,14 @@ class Run:
         job: What `run.json` says; None where there is none.
         ranks: The ranks that left something, by rank.
         problems: What could not be read.
+        external: What other tools recorded of it.
     """
 
     path: Path
     job: JobRecord | None
     ranks: tuple[RankRun, ...]
     problems: tuple[str, ...] = ()
+    external: tuple[ExternalRecording, ...] = ()
 
     @property
     def windows(self) -> tuple[Window, ...]:
@@ -176,7 +199,22 @@ def _open_home(home: Path) -> Run:
             # The steps are there all the same: a rank without a manifest is read with an empty one.
             manifest = RankManifest(rank=rank, state="unknown", ended="the manifest is missing")
         ranks.append(RankRun(rank, directory, manifest, _windows_of(rank, directory, manifest)))
-    return Run(home, job, tuple(ranks), tuple(problems))
+    external = _external_recordings(layout, problems)
+    return Run(home, job, tuple(ranks), tuple(problems), external)
+
+
+def _external_recordings(layout: RunLayout, problems: list[str]) -> tuple[ExternalRecording, ...]:
+    paths = sorted(layout.external.glob(f"*/{MANIFEST_FILE}"))
+    found = (_external_recording(path, problems) for path in paths)
+    return tuple(recording for recording in found if recording is not None)
+
+
+def _external_recording(path: Path, problems: list[str]) -> ExternalRecording | None:
+    try:
+        return ExternalRecording(path.parent, read_external(path))
+    except UnreadableInputError as error:
+        problems.append(str(error))
+        return None
 
 
 def _windows_of(rank: int, directory: Path, manifest: RankManifest) -> tuple[Window, ...]:

@@ -25,7 +25,8 @@ class StepRecord:
             "outer/inner" and is contained in the outer one's duration.
         kind: "train", or what else the loop says that the step is ("evaluation", "checkpoint").
         is_partial: The step did not end at a step boundary: the loop broke off in it.
-        window: Index of the window that recorded this step in detail, or None.
+        window: Index of the window that recorded this step in detail, or was made ready in it at
+            a cost that shows; None for a step as it is without us.
         tokens: Tokens processed in the step, if the loop said so.
         samples: Samples processed in the step, if the loop said so.
         device_ns: Time between the device events recorded at the step's two boundaries on the

@@ -6,6 +6,7 @@ would have run without it.
 
 from __future__ import annotations
 
+import importlib
 import importlib.machinery
 import importlib.util
 import json
@@ -13,6 +14,7 @@ import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
 
 class _TorchWatch:
@@ -34,6 +36,7 @@ class _TorchWatch:
         execute = spec.loader.exec_module
 
         def exec_and_hook(module: ModuleType) -> None:
+            _begin_counting()
             execute(module)
             _install()
 
@@ -41,27 +44,48 @@ class _TorchWatch:
         return spec
 
 
+def _ours(name: str, launch: dict[str, Any]) -> ModuleType:
+    """One of our modules, in whatever interpreter this is."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        # Another interpreter than the one of `stepscope run` may not have the package.
+        if (error.name or "").partition(".")[0] != "stepscope":
+            raise
+        if launch["python"] != list(sys.version_info[:2]):
+            raise
+        sys.path.append(launch["root"])
+        return importlib.import_module(name)
+
+
+def _begin_counting() -> None:
+    """Begin to count memory, if that is wanted; a process that cannot ends before it trains."""
+    try:
+        launch = json.loads(os.environ["STEPSCOPE_LAUNCH"])
+        if launch.get("memray"):
+            _ours("stepscope.adapters.external.memray_tracker", launch).begin(launch["memray"])
+    except ModuleNotFoundError as error:
+        if error.name != "memray":
+            _say(f"memray counts nothing in process {os.getpid()}: {error}")
+            return
+        _say(f"this Python has no memray: {sys.executable} -m pip install memray")
+        raise SystemExit(2) from None
+    except Exception as error:  # noqa: BLE001 - nothing of ours may end the script
+        _say(f"memray counts nothing in process {os.getpid()}: {type(error).__name__}: {error}")
+
+
 def _install() -> None:
     """Install the hooks; what goes wrong is told, and the script goes on without them."""
     try:
         launch = json.loads(os.environ["STEPSCOPE_LAUNCH"])
-        try:
-            from stepscope.adapters import hooks
-        except ModuleNotFoundError as error:
-            # Another interpreter than the one of `stepscope run` may not have the package.
-            if (error.name or "").partition(".")[0] != "stepscope":
-                raise
-            if launch["python"] != list(sys.version_info[:2]):
-                raise
-            sys.path.append(launch["root"])
-            from stepscope.adapters import hooks
-        hooks.install(launch)
+        _ours("stepscope.adapters.hooks", launch).install(launch)
     except Exception as error:  # noqa: BLE001 - nothing of ours may end the script
-        print(  # noqa: T201
-            f"stepscope: nothing is recorded in process {os.getpid()}: "
-            f"{type(error).__name__}: {error}",
-            file=sys.stderr,
-        )
+        what = f"{type(error).__name__}: {error}"
+        _say(f"nothing is recorded in process {os.getpid()}: {what}")
+
+
+def _say(message: str) -> None:
+    print(f"stepscope: {message}", file=sys.stderr)  # noqa: T201
 
 
 def _run_the_other() -> None:

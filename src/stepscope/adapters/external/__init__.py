@@ -1,0 +1,1 @@
+"""Other profilers, launched by ours: py-spy, nsys and memray, one module each."""

@@ -1,0 +1,98 @@
+"""Attaching py-spy to a process that runs."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from stepscope.adapters.external.keep import Recording, keep, scratch_folder
+from stepscope.adapters.external.py_spy import (
+    FORMATS,
+    NO_PYTHON,
+    PySpyOptions,
+    explain,
+    record_command,
+    require_py_spy,
+)
+from stepscope.adapters.external.tools import version_of
+from stepscope.errors import UsageError
+
+_PATIENCE_S = 120.0
+"""How long py-spy may take to write its file after it has sampled."""
+
+
+def attach(
+    process_id: int,
+    options: PySpyOptions,
+    seconds: float,
+    run: Path | None,
+    output: Path | None,
+    allowance: Callable[[], str],
+) -> Path:
+    """Sample a process and those below it.
+
+    Args:
+        process_id: Number of the process.
+        options: How.
+        seconds: How long.
+        run: The run's directory, which gets the file; None: it belongs to none.
+        output: The file; None for one in the run, or in the working directory.
+        allowance: Says what this machine allows, for the message where it does not.
+
+    Returns:
+        The file.
+
+    Raises:
+        UsageError: py-spy is missing, not allowed, or the process is not one for it.
+    """
+    program = require_py_spy()
+    try:
+        folder = scratch_folder(run, "py-spy") if run is not None else None
+        if folder is not None:
+            path = folder / options.file_name
+        else:
+            path = output or Path(f"py-spy-{process_id}{FORMATS[options.format]}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{run or output}: {error.strerror or error}") from None
+    command = record_command(options, path, process_id=process_id, seconds=seconds, program=program)
+    started_ns = time.time_ns()
+    recording = (
+        Recording("py-spy", folder, started_ns, tuple(command), version_of(program))
+        if folder is not None
+        else None
+    )
+    code, said = _run(command, seconds)
+    if code or not path.is_file():
+        if recording is not None:
+            keep(recording, None)
+        if NO_PYTHON in said.lower():
+            # It says so of processes that it may not read, too; asked for one stack it is exact.
+            _, more = _run([program, "dump", "--pid", str(process_id)], 0.0)
+            said = more or said
+        raise explain(said, allowance())
+    if recording is None:
+        return path
+    home = keep(recording, run)
+    return path if home is None else home / path.name
+
+
+def _run(command: list[str], seconds: float) -> tuple[int, str]:
+    """Run py-spy; its exit code, and what it wrote to standard error."""
+    with tempfile.TemporaryFile() as complaints:
+        sampler = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=complaints)
+        until = time.monotonic() + seconds + _PATIENCE_S
+        while sampler.poll() is None:
+            if time.monotonic() > until:
+                sampler.kill()
+                sampler.wait()
+                return 1, f"py-spy did not end {_PATIENCE_S:.0f} s after it should have"
+            # A terminal sends Ctrl-C to py-spy too, which then writes what it has sampled.
+            with contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
+                sampler.wait(1.0)
+        complaints.seek(0)
+        return sampler.returncode, complaints.read().decode("utf-8", "replace")

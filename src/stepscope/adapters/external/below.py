@@ -1,0 +1,184 @@
+"""`stepscope run` below another tool: the tool starts a second one, which runs the training.
+
+Tools that launch a program do not tell how it ended (py-spy ends with 0 whatever happens), and a
+signal ends them and leaves the program behind. So what they launch is `stepscope run` again: it
+passes signals on and writes down how the training ended, for the one above to read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from stepscope.adapters.launch import Launched, passing_signals_on
+from stepscope.errors import UsageError
+from stepscope.run.files import write_atomically
+
+EARLY_S = 30.0
+"""A tool that ends sooner, and before the training, never began to record."""
+_LOOK_S = 0.1
+
+
+class ToolFailedError(UsageError):
+    """The tool ended before the training, at the start: the training was ended as well."""
+
+
+def write_beginning(path: Path) -> None:
+    """Say which process runs the training.
+
+    Raises:
+        UsageError: The file cannot be written.
+    """
+    _write(path, {"process_id": os.getpid()})
+
+
+def write_result(path: Path, launched: Launched) -> None:
+    """Say what became of the training.
+
+    Raises:
+        UsageError: The file cannot be written.
+    """
+    values = dataclasses.asdict(launched)
+    values["runs"] = [str(run) for run in launched.runs]
+    _write(path, {"process_id": os.getpid(), **values})
+
+
+def read_result(path: Path) -> Launched | None:
+    """What became of the training; None while it runs, or where nobody said."""
+    values = _read(path)
+    if "exit_code" not in values:
+        return None
+    return Launched(
+        values["exit_code"],
+        tuple(Path(run) for run in values["runs"]),
+        values["imported_torch"],
+        values["batches_per_step"],
+        tuple(values["problems"]),
+        {int(process_id): rank for process_id, rank in values["ranks"].items()},
+    )
+
+
+def run_below(
+    command: Sequence[str], result: Path, why_failed: Callable[[], str]
+) -> tuple[Launched, list[str]]:
+    """Run a tool with the training below it, and wait for both.
+
+    Args:
+        command: The tool with its arguments, and `stepscope run` with its own.
+        result: Where that one tells how the training ended.
+        why_failed: Says what a tool that did not begin may lack.
+
+    Returns:
+        What became of the training; and what went wrong with the tool.
+
+    Raises:
+        UsageError: The tool cannot be started.
+        ToolFailedError: It ended at the start, and so did the training.
+    """
+    started = time.monotonic()
+    try:
+        tool = subprocess.Popen(list(command))
+    except OSError as error:
+        raise UsageError(f"{command[0]}: cannot be started: {error.strerror or error}") from None
+    with passing_signals_on(lambda number: _pass_on(number, result, tool)):
+        code = _wait(tool.wait)
+        inner = _read(result).get("process_id")
+        is_early = time.monotonic() - started < EARLY_S
+        launched = read_result(result)
+        if launched is None and inner is not None and _is_alive(inner):
+            if code and is_early:
+                _end(inner)
+                raise ToolFailedError(
+                    f"{Path(command[0]).name} ended with {code} at the start: {why_failed()}"
+                )
+            _wait(lambda: _wait_for(inner))
+            launched = read_result(result)
+            lost = f"{Path(command[0]).name} ended with {code} before the training did"
+            return _or_unknown(launched, code), [lost]
+    if launched is None and inner is None:
+        raise ToolFailedError(
+            f"{Path(command[0]).name} ended with {code} and did not start the training: "
+            f"{why_failed()}"
+        )
+    problems = [] if code in {0, _or_unknown(launched, code).exit_code} else [f"exit code {code}"]
+    return _or_unknown(launched, code), problems
+
+
+def _or_unknown(launched: Launched | None, code: int) -> Launched:
+    """What became of the training; where it was killed together with the tool, the tool's code."""
+    code = 128 - code if code < 0 else code
+    return launched or Launched(code or 1, (), True, 0, ("it is not known how it ended",), {})
+
+
+def _pass_on(number: int, result: Path, tool: subprocess.Popen[bytes]) -> None:
+    """A signal is meant for the training; the tool ends with it."""
+    inner = _read(result).get("process_id")
+    with contextlib.suppress(OSError):
+        if isinstance(inner, int) and _is_alive(inner):
+            os.kill(inner, number)
+        else:
+            tool.send_signal(number)
+
+
+def _wait(wait: Callable[[], int]) -> int:
+    """Wait, also through Ctrl-C, which a terminal sends to the tool and the training as well."""
+    code: int | None = None
+    while code is None:
+        with contextlib.suppress(KeyboardInterrupt):
+            code = wait()
+    return code
+
+
+def _wait_for(process_id: int) -> int:
+    while _is_alive(process_id):
+        time.sleep(_LOOK_S)
+    return 0
+
+
+def _end(process_id: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(process_id, signal.SIGTERM)
+    for _ in _looks(10.0):
+        if not _is_alive(process_id):
+            return
+    with contextlib.suppress(OSError):
+        os.kill(process_id, signal.SIGKILL if hasattr(signal, "SIGKILL") else signal.SIGTERM)
+
+
+def _looks(seconds: float) -> Iterator[None]:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        yield
+        time.sleep(_LOOK_S)
+
+
+def _is_alive(process_id: int) -> bool:
+    import psutil
+
+    try:
+        return bool(psutil.Process(process_id).status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _write(path: Path, values: dict[str, Any]) -> None:
+    try:
+        write_atomically(path, json.dumps(values).encode())
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None

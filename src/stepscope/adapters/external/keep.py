@@ -1,0 +1,101 @@
+"""Putting what another tool recorded into the run that it belongs to, with a manifest."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepscope.capture.job import hide_secrets
+from stepscope.run.files import digest_of
+from stepscope.run.layout import MANIFEST_FILE, RunLayout
+from stepscope.run.manifest import ArtifactRecord, ExternalRecord, write_record
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a tool is recording, outside any run as long as there is none.
+
+    Attributes:
+        tool: Its name.
+        folder: Where it writes.
+        started_ns: When it began, nanoseconds since the epoch.
+        command: How it was started.
+        tool_version: Its version; empty if that is not known.
+    """
+
+    tool: str
+    folder: Path
+    started_ns: int
+    command: tuple[str, ...]
+    tool_version: str = ""
+
+
+def scratch_folder(output: Path, tool: str) -> Path:
+    """A folder of this process for a tool's files, in the folder of the runs. It is made.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    name = f"{tool}-{socket.gethostname()}-{os.getpid()}"
+    folder = output.absolute() / f"external-{name}"
+    number = 2
+    while folder.exists():
+        folder = output.absolute() / f"external-{name}-{number}"
+        number += 1
+    folder.mkdir(parents=True)
+    return folder
+
+
+def keep(recording: Recording, run: Path | None, problems: Sequence[str] = ()) -> Path | None:
+    """Move a recording's files into the run, and say in a manifest what they are.
+
+    Args:
+        recording: The recording; it has ended.
+        run: The run's directory; None where there is no run, and the files stay where they are.
+        problems: What went wrong.
+
+    Returns:
+        The folder of the files; None where there are none and there is no run to say so in.
+
+    Raises:
+        OSError: The files cannot be moved.
+    """
+    folder = recording.folder
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    if not files and run is None:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        return None
+    if run is not None:
+        target = RunLayout(run).external / folder.name.removeprefix("external-")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        folder = folder.rename(target)
+        files = [target / path.relative_to(recording.folder) for path in files]
+    artifacts = tuple(
+        ArtifactRecord(
+            f"{recording.tool} {path.suffix.lstrip('.') or 'file'}",
+            path.relative_to(folder).as_posix(),
+            path.stat().st_size,
+            digest_of(path),
+        )
+        for path in files
+    )
+    write_record(
+        folder / MANIFEST_FILE,
+        ExternalRecord(
+            tool=recording.tool,
+            tool_version=recording.tool_version,
+            command=hide_secrets(recording.command),
+            host=socket.gethostname(),
+            started_ns=recording.started_ns,
+            ended_ns=time.time_ns(),
+            artifacts=artifacts,
+            problems=tuple(problems),
+        ),
+    )
+    return folder

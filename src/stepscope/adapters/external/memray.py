@@ -1,0 +1,189 @@
+"""memray: who allocates the host's memory, C++ and tensors in main memory included.
+
+The counting is `memray_tracker`'s, in the processes of the training. Here are its options, and what
+is made of its files afterwards.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepscope.adapters.external.memray_tracker import FILE_NAME
+from stepscope.adapters.external.tools import MissingToolError
+
+INSTALL = 'pip install "stepscope[memray]"'
+_REPORTS = {"flamegraph": "-flamegraph.html", "table": "-table.html"}
+_LIMIT_S = 600
+
+
+@dataclass(frozen=True)
+class MemrayOptions:
+    """How memray counts.
+
+    Attributes:
+        native: Whether frames of C and C++ are recorded too.
+        follow_fork: Whether children made by fork are counted, each into a file of its own.
+    """
+
+    native: bool = False
+    follow_fork: bool = False
+
+
+@dataclass(frozen=True)
+class MemrayResult:
+    """What came of memray's files.
+
+    Attributes:
+        peak_bytes: Greatest sum of allocations at one moment, by rank; for ranks with statistics.
+        problems: What could not be made.
+    """
+
+    peak_bytes: Mapping[int, int]
+    problems: tuple[str, ...]
+
+
+def require_memray(command: Sequence[str]) -> None:
+    """Make sure that the command's Python has memray, as far as that can be known beforehand.
+
+    Raises:
+        MissingToolError: It has not.
+    """
+    if sys.platform == "win32":
+        raise MissingToolError("memray is not made for Windows: use it under Linux or macOS")
+    if importlib.util.find_spec("memray") is None:
+        raise MissingToolError(f"memray is not installed: {INSTALL}")
+    program = shutil.which(command[0])
+    if program is None or not Path(program).name.startswith("python"):
+        return
+    if Path(program).absolute() == Path(sys.executable).absolute():
+        return
+    try:
+        found = subprocess.run(
+            [program, "-c", "import memray"], capture_output=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return
+    if found.returncode:
+        raise MissingToolError(f"{program} has no memray: {program} -m pip install memray")
+
+
+def version() -> str:
+    """The installed version; empty if there is none."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("memray")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def wishes(options: MemrayOptions, folder: Path) -> dict[str, object]:
+    """What the processes of the training are told."""
+    return {
+        "folder": str(folder),
+        "native": options.native,
+        "follow_fork": options.follow_fork,
+    }
+
+
+def make_reports(folder: Path, ranks: Mapping[int, int]) -> MemrayResult:
+    """Name the files after ranks, and make flame graph, table and statistics of them.
+
+    Files of processes that trained nothing are removed, unless no process did. The flame graph and
+    the table are made of the lowest rank, and show the moment of the greatest use.
+
+    Args:
+        folder: Where the files are.
+        ranks: Number of process to rank, for those that trained.
+    """
+    named = _named_files(folder, ranks)
+    if not named:
+        return MemrayResult({}, ("memray wrote no file: no process imported torch",))
+    first = named[min(named)]
+    statistics = {rank: path.with_name(f"{path.stem}-stats.json") for rank, path in named.items()}
+    wanted = [
+        ["stats", "--json", "--force", "--output", str(statistics[rank]), str(path)]
+        for rank, path in named.items()
+    ]
+    wanted.append(["stats", str(first)])
+    for word, ending in _REPORTS.items():
+        page = str(first.with_name(first.stem + ending))
+        # Pages shall work without the internet.
+        wanted.append([word, "--no-web", "--force", "--output", page, str(first)])
+    results, problems = _run(wanted)
+    for words, (code, output, complaints) in zip(wanted, results, strict=False):
+        if code:
+            said = (complaints or output).strip().splitlines()
+            problems.append(f"memray {words[0]}: {said[-1] if said else f'exit code {code}'}")
+        elif words[:2] == ["stats", str(first)]:
+            first.with_name(f"{first.stem}-stats.txt").write_text(output, encoding="utf-8")
+    peaks = {rank: _peak_of(path) for rank, path in statistics.items() if path.is_file()}
+    return MemrayResult(
+        {rank: peak for rank, peak in peaks.items() if peak is not None}, tuple(problems)
+    )
+
+
+def _peak_of(statistics: Path) -> int | None:
+    try:
+        return int(json.loads(statistics.read_bytes())["metadata"]["peak_memory"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _named_files(folder: Path, ranks: Mapping[int, int]) -> dict[int, Path]:
+    """The files of processes that trained, by rank; or of all, numbered, where none did."""
+    files = sorted(folder.glob(FILE_NAME.format(process_id="*")))
+    trained = {folder / FILE_NAME.format(process_id=number): rank for number, rank in ranks.items()}
+    is_any = any(path in trained for path in files)
+    named: dict[int, Path] = {}
+    for number, path in enumerate(files):
+        if is_any and path not in trained:
+            path.unlink()
+            continue
+        rank = trained.get(path, number)
+        target = folder / (f"rank{rank:05d}.bin" if is_any else f"process{rank}.bin")
+        while target.exists():  # two trainings one after the other, each of them rank 0
+            rank += 1
+            target = folder / f"rank{rank:05d}.bin"
+        path.rename(target)
+        named[rank] = target
+        for child in sorted(folder.glob(f"{path.name}.*")):
+            child.rename(folder / f"{target.name}{child.name.removeprefix(path.name)}")
+    return named
+
+
+def _run(wanted: list[list[str]]) -> tuple[list[tuple[int, str, str]], list[str]]:
+    """Run memray's command lines; what came of each, and what went wrong with all of them."""
+    plain = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in {"STEPSCOPE_LAUNCH", "FORCE_COLOR"}
+    }
+    module = "stepscope.adapters.external.memray_reports"
+    with tempfile.TemporaryDirectory(prefix="stepscope-") as folder:
+        answer = Path(folder) / "answer.json"
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", module, json.dumps(wanted), str(answer)],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_LIMIT_S,
+                check=False,
+                env={**plain, "NO_COLOR": "1", "COLUMNS": "120"},
+            )
+        except subprocess.TimeoutExpired:
+            return [], [f"its reports took longer than {_LIMIT_S} s and were given up"]
+        if not answer.is_file():
+            said = done.stderr.strip().splitlines()
+            return [], [f"its reports failed: {said[-1] if said else done.returncode}"]
+        return [tuple(result) for result in json.loads(answer.read_bytes())], []

@@ -1,0 +1,45 @@
+"""memray inside a process of the training: it counts from the import of torch to the end.
+
+`memray run` would watch the process that it starts, and no other: below torchrun that is the
+launcher. So each process that imports torch is given a tracker of its own, which writes a file.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from pathlib import Path
+from typing import Any
+
+FILE_NAME = "memray-{process_id}.bin"
+
+
+def begin(wishes: dict[str, Any]) -> None:
+    """Begin to count in this process.
+
+    Args:
+        wishes: "folder" for the file, "native" and "follow_fork" as `memray run` has them.
+
+    Raises:
+        ModuleNotFoundError: memray is not installed for this interpreter.
+        RuntimeError: memray already runs in this process.
+        OSError: The file cannot be written.
+    """
+    import memray
+
+    process_id = os.getpid()
+    path = Path(wishes["folder"]) / FILE_NAME.format(process_id=process_id)
+    tracker = memray.Tracker(
+        # A process may become another program by exec, and keeps its number.
+        destination=memray.FileDestination(path, overwrite=True),
+        native_traces=wishes["native"],
+        follow_fork=wishes["follow_fork"],
+    )
+    tracker.__enter__()
+
+    def end() -> None:
+        # A forked child runs this too, and the tracker is not its own.
+        if os.getpid() == process_id:
+            tracker.__exit__(None, None, None)
+
+    atexit.register(end)

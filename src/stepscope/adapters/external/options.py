@@ -1,0 +1,163 @@
+"""The options of a command line that are about other tools: for launching, and for attaching."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from stepscope.adapters.external.memray import MemrayOptions
+from stepscope.adapters.external.nsys import NsysOptions, parse_trace
+from stepscope.adapters.external.py_spy import FORMATS, PySpyOptions
+from stepscope.adapters.external.session import Tool
+from stepscope.adapters.external.tools import split_arguments
+
+_PY_SPY = (
+    click.option("--py-spy", "py_spy", is_flag=True, help="Sample Python stacks with py-spy."),
+    click.option(
+        "--py-spy-format",
+        type=click.Choice(list(FORMATS)),
+        default=None,
+        help="Form of its file.  [default: flamegraph]",
+    ),
+    click.option(
+        "--py-spy-rate",
+        type=click.IntRange(1, 1000),
+        default=None,
+        help="Samples in a second.  [default: 100]",
+    ),
+    click.option(
+        "--py-spy-arguments",
+        default=None,
+        metavar="TEXT",
+        help='More arguments of `py-spy record`, such as "--native --gil".',
+    ),
+)
+_NSYS = (
+    click.option("--nsys", is_flag=True, help="Record below nsys, in the schedule's windows."),
+    click.option(
+        "--nsys-trace",
+        default=None,
+        metavar="LIST",
+        help="What it traces, such as cuda,nvtx,osrt,mpi.  [default: cuda,nvtx,osrt]",
+    ),
+    click.option(
+        "--nsys-gpu-metrics",
+        default=None,
+        metavar="GPUS",
+        help="Sample hardware counters of these GPUs: all, or such as 0,1.",
+    ),
+    click.option(
+        "--nsys-memory", is_flag=True, default=None, help="Follow each process's CUDA memory."
+    ),
+    click.option(
+        "--nsys-range",
+        type=click.Choice(["windows", "all"]),
+        default=None,
+        help="Collect in the windows only, or all the time.  [default: windows]",
+    ),
+    click.option(
+        "--nsys-run-as",
+        default=None,
+        metavar="USER",
+        help="Run nsys as root and the training as this user.",
+    ),
+    click.option(
+        "--nsys-arguments", default=None, metavar="TEXT", help="More arguments of `nsys profile`."
+    ),
+)
+_MEMRAY = (
+    click.option("--memray", is_flag=True, help="Count the host's memory with memray."),
+    click.option(
+        "--memray-native", is_flag=True, default=None, help="Record frames of C and C++ as well."
+    ),
+    click.option(
+        "--memray-follow-fork", is_flag=True, default=None, help="Count forked children as well."
+    ),
+)
+_OF_TOOL = {"py_spy": "--py-spy", "nsys": "--nsys", "memray": "--memray"}
+_NAMES = frozenset(
+    {
+        "py_spy",
+        "py_spy_format",
+        "py_spy_rate",
+        "py_spy_arguments",
+        "nsys",
+        "nsys_trace",
+        "nsys_gpu_metrics",
+        "nsys_memory",
+        "nsys_range",
+        "nsys_run_as",
+        "nsys_arguments",
+        "memray",
+        "memray_native",
+        "memray_follow_fork",
+    }
+)
+
+
+def external_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of all tools."""
+    for option in reversed((*_PY_SPY, *_NSYS, *_MEMRAY)):
+        function = option(function)
+    return function
+
+
+def py_spy_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say how py-spy records."""
+    for option in reversed(_PY_SPY[1:]):
+        function = option(function)
+    return function
+
+
+def take_tool(values: dict[str, Any]) -> Tool | None:
+    """The tool that the options ask for; they are taken out of `values`.
+
+    Raises:
+        click.UsageError: Two tools at once, or an option of a tool that is not asked for.
+        UsageError: An option cannot be understood.
+    """
+    own = {name: values.pop(name) for name in list(values) if name in _NAMES}
+    wanted = [name for name in _OF_TOOL if own[name]]
+    if len(wanted) > 1:
+        names = " and ".join(_OF_TOOL[name] for name in wanted)
+        raise click.UsageError(
+            f"{names}: one at a time, since each slows and fills what the other measures"
+        )
+    for name, value in own.items():
+        tool = next(tool for tool in _OF_TOOL if name.startswith(tool))
+        if value is not None and name != tool and tool not in wanted:
+            raise click.UsageError(f"--{name.replace('_', '-')} needs {_OF_TOOL[tool]}")
+    if not wanted:
+        return None
+    if wanted == ["py_spy"]:
+        return read_py_spy(own)
+    if wanted == ["memray"]:
+        return MemrayOptions(bool(own["memray_native"]), bool(own["memray_follow_fork"]))
+    return _nsys(own)
+
+
+def read_py_spy(values: dict[str, Any]) -> PySpyOptions:
+    """How py-spy shall record.
+
+    Raises:
+        UsageError: The arguments cannot be understood.
+    """
+    return PySpyOptions(
+        values["py_spy_format"] or "flamegraph",
+        values["py_spy_rate"] or 100,
+        split_arguments("--py-spy-arguments", values["py_spy_arguments"] or ""),
+    )
+
+
+def _nsys(values: dict[str, Any]) -> NsysOptions:
+    trace = values["nsys_trace"]
+    return NsysOptions(
+        parse_trace(trace) if trace is not None else NsysOptions().trace,
+        values["nsys_gpu_metrics"] or "",
+        bool(values["nsys_memory"]),
+        values["nsys_range"] != "all",
+        values["nsys_run_as"] or "",
+        split_arguments("--nsys-arguments", values["nsys_arguments"] or ""),
+    )

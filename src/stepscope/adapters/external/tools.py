@@ -1,0 +1,70 @@
+"""Finding other tools, and saying how to get one that is missing."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from stepscope.errors import UsageError
+
+_VERSION = re.compile(r"\d+(?:\.\d+)+")
+
+
+class MissingToolError(UsageError):
+    """A tool that was asked for is not installed. Names the command that installs it."""
+
+
+def find_program(name: str) -> str | None:
+    """Where a program is: on PATH, or beside this interpreter; None where it is not."""
+    beside = Path(sys.executable).parent
+    return shutil.which(name) or shutil.which(name, path=str(beside))
+
+
+def require_program(name: str, remedy: str) -> str:
+    """Where a program is.
+
+    Args:
+        name: Its name.
+        remedy: How to get it.
+
+    Raises:
+        MissingToolError: It is not installed.
+    """
+    found = find_program(name)
+    if found is None:
+        raise MissingToolError(f"{name} is not on PATH: {remedy}")
+    return found
+
+
+def version_of(program: str) -> str:
+    """The version that a program says it has; empty if it does not say."""
+    try:
+        answer = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return ""
+    found = _VERSION.search(answer.stdout or answer.stderr)
+    return found.group() if found else ""
+
+
+def split_arguments(option: str, text: str) -> tuple[str, ...]:
+    """Arguments as a shell would see them.
+
+    Raises:
+        UsageError: A quotation mark is left open.
+    """
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"{option}={text!r}: {error}") from None
+
+
+def shown(command: Sequence[str]) -> str:
+    """A command as one would type it."""
+    return shlex.join(command)

@@ -1,0 +1,180 @@
+"""Where the interpreter's time went: sums that add up, recursion, threads, and the report of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import stepscope
+from stepscope.analysis.python_functions import is_sampled, python_functions
+from stepscope.commands.report import command as report
+
+
+def frame(phase, name, ts, *, file="/app/train.py", tid=1):
+    return {
+        "args": {"filename": file, "line": 3},
+        "cat": "py-spy",
+        "name": name,
+        "ph": phase,
+        "pid": 12,
+        "tid": tid,
+        "ts": ts,
+    }
+
+
+def call(name, first, last, *inside, **more):
+    return [frame("B", name, first, **more), *inside, frame("E", name, last, **more)]
+
+
+RECORDING = [
+    *call(
+        "thread (1): MainThread",
+        0,
+        1000,
+        *call(
+            "main",
+            0,
+            1000,
+            *call("load", 0, 300),
+            *call("fact", 300, 900, *call("fact", 400, 800, *call("leaf", 500, 600))),
+        ),
+        file="",
+    ),
+    *call("wait", 200, 250, file="/x/lib/python3.11/site-packages/torch/utils/data.py", tid=2),
+]
+
+
+@pytest.fixture
+def recording(tmp_path):
+    path = tmp_path / "py-spy.json"
+    path.write_text(json.dumps(RECORDING))
+    return path
+
+
+def rows(answer):
+    return {row["function"]: row for row in answer.functions.to_dicts()}
+
+
+def test_self_and_total_times(recording):
+    answer = python_functions(stepscope.load(recording))
+    found = rows(answer)
+    assert {name: (row["self_ns"], row["total_ns"]) for name, row in found.items()} == {
+        "main": (100_000, 1_000_000),
+        "load": (300_000, 300_000),
+        "fact": (500_000, 600_000),  # the inner call is part of the outer one's time
+        "leaf": (100_000, 100_000),
+        "wait": (50_000, 50_000),
+    }
+    assert found["fact"]["count"] == 2
+    assert answer.functions["function"][0] == "fact"
+    assert answer.covered_ns == 1_050_000
+    assert answer.functions["self_ns"].sum() == answer.covered_ns
+    assert found["main"]["total_share"] == pytest.approx(1000 / 1050)
+    assert (found["fact"]["place"], found["wait"]["place"]) == (
+        "/app/train.py",
+        "torch/utils/data.py",
+    )
+
+
+def test_threads(recording):
+    answer = python_functions(stepscope.load(recording))
+    first, second = answer.threads.to_dicts()
+    assert (first["thread"], first["covered_ns"], first["most_in"]) == (
+        "MainThread",
+        1_000_000,
+        "fact",
+    )
+    assert (second["covered_ns"], second["covered_share"]) == (50_000, pytest.approx(0.05))
+    assert answer.recording_ns == 1_000_000
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.lists(st.sampled_from("abc"), max_size=5), min_size=1, max_size=12))
+def test_sampled_stacks_agree_with_counting_samples(stacks):
+    """An independent count: of each sample, its innermost frame, and the set of its frames."""
+    events, open_frames = [], []
+    for moment, stack in enumerate([*stacks, []]):
+        same = 0
+        while same < min(len(stack), len(open_frames)) and stack[same] == open_frames[same]:
+            same += 1
+        events += [frame("E", name, moment * 10) for name in reversed(open_frames[same:])]
+        events += [frame("B", name, moment * 10) for name in stack[same:]]
+        open_frames = stack
+    if not events:
+        return
+    answer = python_functions(stepscope.load(_stream(events)))
+    found = rows(answer)
+    for name in "abc":
+        own = sum(1 for stack in stacks if stack and stack[-1] == name) * 10_000
+        total = sum(1 for stack in stacks if name in stack) * 10_000
+        row = found.get(name, {"self_ns": 0, "total_ns": 0})
+        assert (row["self_ns"], row["total_ns"]) == (own, total)
+    assert answer.covered_ns == sum(1 for stack in stacks if stack) * 10_000
+
+
+def _stream(events):
+    import io
+
+    return io.BytesIO(json.dumps(events).encode())
+
+
+def test_the_thread_that_waits_for_the_training_is_left_out():
+    waiting = call(
+        "launch",
+        0,
+        5000,
+        *call("wait", 0, 5000, file="/usr/lib/subprocess.py", tid=9),
+        file="/x/site-packages/stepscope/adapters/launch.py",
+        tid=9,
+    )
+    answer = python_functions(stepscope.load(_stream([*RECORDING, *waiting])))
+    assert answer.recording_ns == 1_000_000
+    assert len(answer.threads) == 2
+    (reason,) = answer.scope.excluded
+    assert answer.scope.excluded[reason] == 2
+    assert "waits for the training" in reason
+
+
+def test_a_trace_of_torch_has_operators_inside_its_functions():
+    trace = stepscope.load(
+        _stream(
+            [
+                {"ph": "X", "cat": "python_function", "name": "a.py(3): step", "pid": 1, "tid": 1,
+                 "ts": 0, "dur": 100},
+                {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 10,
+                 "dur": 70},
+            ]
+        )
+    )  # fmt: skip
+    assert not is_sampled(trace)
+    (row,) = python_functions(trace).functions.to_dicts()
+    assert (row["function"], row["place"]) == ("step", "a.py(3)")
+    assert (row["self_ns"], row["total_ns"]) == (30_000, 100_000)
+
+
+def test_the_report_of_a_recording(recording):
+    done = CliRunner().invoke(report, [str(recording)])
+    assert done.exit_code == 0, done.output
+    assert "MainThread of process 12 spent 50 % of 1.00 ms in fact" in done.output
+    assert "recorded with --idle" in " ".join(done.output.split())
+    assert "Functions" in done.output
+    assert "Threads" in done.output
+
+
+def test_the_report_as_json(recording):
+    done = CliRunner().invoke(report, [str(recording), "--format", "json"])
+    document = json.loads(done.output)
+    assert document["covered_ns"] == 1_050_000
+    assert document["functions"][0]["function"] == "fact"
+
+
+def test_a_trace_with_nothing_to_judge_is_still_refused(tmp_path):
+    path = tmp_path / "trace.json"
+    events = [{"ph": "X", "cat": "other", "name": "x", "pid": 1, "tid": 1, "ts": 0, "dur": 1}]
+    path.write_text(json.dumps({"traceEvents": events}))
+    done = CliRunner().invoke(report, [str(path)])
+    assert "nothing to judge" in str(done.exception)
