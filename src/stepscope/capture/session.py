@@ -33,9 +33,11 @@ class CaptureSession:
 
     Args:
         config: The options.
+        identity: Who this process is, where somebody knows better than torch and the launcher.
 
     Attributes:
-        identity: Who this rank is.
+        given_identity: Who it is according to somebody who knows better; None for nobody.
+        identity: Who this rank is, once the capture has started.
         step: Number of the step that is going on.
         journal: The run's files; None where there are none, and so no capture.
         recorder: What times the steps.
@@ -44,8 +46,9 @@ class CaptureSession:
         memory: What watches the device's memory.
     """
 
-    def __init__(self, config: CaptureConfig) -> None:
+    def __init__(self, config: CaptureConfig, identity: RankIdentity | None = None) -> None:
         self.config = config
+        self.given_identity = identity
         self.identity = RankIdentity()
         self.step = 0
         self.journal: Journal | None = None
@@ -113,7 +116,7 @@ class CaptureSession:
 
     def _open(self) -> None:
         clock = Clock.start()
-        self.identity = identify()
+        self.identity = self.given_identity or identify()
         self.journal = Journal.open(self.config, self.identity, clock)
         self.recorder = StepRecorder(clock, self.journal.write_step)
         self._probe = DeviceProbe()
@@ -189,6 +192,28 @@ class CaptureSession:
         if recorder.is_open:
             recorder.end(self.step, window=self.recording_index, is_partial=True)
         recorder.cancel()
+
+    @contextlib.contextmanager
+    def aside(self, kind: str) -> Iterator[None]:
+        """What is done inside belongs to no step; see `Profiler.aside`."""
+        if self.is_on:
+            with self.contain("stepping aside"):
+                self.leave_loop()
+                if self.recorder is not None:
+                    self.recorder.begin()
+                    self.recorder.mark(kind)
+        is_whole = False
+        try:
+            yield
+            is_whole = True
+        finally:
+            if self.is_on and self.recorder is not None:
+                with self.contain("coming back"):
+                    self.recorder.end(self.step, is_partial=not is_whole)
+                    if is_whole:
+                        self.begin_afresh()
+                    else:
+                        self.recorder.cancel()
 
     @contextlib.contextmanager
     def range(self, name: str) -> Iterator[None]:

@@ -117,7 +117,7 @@ def run_to_dict(run: Run) -> dict[str, object]:
             {
                 "rank": rank.rank,
                 "directory": str(rank.directory),
-                "steps": len(rank.steps),
+                "steps": sum(step.kind == "train" for step in rank.steps),
                 "windows": [
                     {
                         "window": window.index,
