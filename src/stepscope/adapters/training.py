@@ -7,13 +7,14 @@ import os
 import sys
 import threading
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from stepscope.adapters.phases import PhaseWatch
 from stepscope.adapters.profiler import Profiler
+from stepscope.capture import profiler as capture
 from stepscope.capture.config import CaptureConfig
-from stepscope.capture.profiler import NestedProfilerError
 from stepscope.capture.ranks import RankIdentity, identify
 from stepscope.errors import StepscopeError, UsageError
 
@@ -23,6 +24,9 @@ MICRO_BATCH = "micro-batch"
 OPTIMIZER_STEP = "optimizer step"
 EVALUATION = "evaluation"
 CHECKPOINT = "checkpoint"
+
+
+_Door = TypeVar("_Door", bound="TrainingDoor")
 
 
 class BrokenOffError(StepscopeError):
@@ -120,7 +124,7 @@ class TrainingRecorder:
         )
         try:
             profiler.start()
-        except NestedProfilerError as error:
+        except capture.NestedProfilerError as error:
             # `stepscope run` promises that the script goes on as without it.
             if not os.environ.get("STEPSCOPE_LAUNCH"):
                 raise
@@ -249,7 +253,7 @@ class TrainingRecorder:
         self.come_back()
         return self.profiler
 
-    def after_fetch(self, profiler: Profiler) -> None:
+    def after_fetch(self, profiler: capture.Profiler) -> None:
         """A batch has come: the framework says where its forward pass begins."""
 
     def before_backward(self) -> Profiler | None:
@@ -263,3 +267,38 @@ class TrainingRecorder:
     def after_optimizer(self, optimizer: Any) -> None:  # noqa: ARG002 - any will do
         """An optimizer's step has ended."""
         self.has_stepped = True
+
+
+class TrainingDoor:
+    """What callbacks of all frameworks have in common: their options, and the run that they make.
+
+    Args:
+        profiler: A `Profiler` that was made but not started, or a `CaptureConfig`.
+        **options: The options as keywords instead, as for `Profiler`.
+
+    Raises:
+        ConfigError: An option cannot work.
+        UsageError: Both a profiler and options are given.
+    """
+
+    def __init__(self, profiler: Profiler | CaptureConfig | None = None, **options: Any) -> None:
+        super().__init__()
+        self._recorder = TrainingRecorder(prototype_of(profiler, options))
+
+    @classmethod
+    def from_args(cls: type[_Door], args: Any, *, dialect: str | None = None, **more: Any) -> _Door:
+        """One as parsed arguments want it, like `Profiler.from_args`.
+
+        Where they do not ask for a recording, it does nothing.
+        """
+        return cls(Profiler.from_args(args, dialect=dialect, **more))
+
+    @property
+    def profiler(self) -> Profiler | None:
+        """The profiler of the training that goes on, or of the last one; None before the first."""
+        return self._recorder.profiler
+
+    @property
+    def run_path(self) -> Path | None:
+        """The run's directory of that training."""
+        return self.profiler.run_path if self.profiler is not None else None

@@ -5,67 +5,35 @@
     trainer = Trainer(..., callbacks=[StepscopeCallback(output_dir="profiles")])
 
 A step is an optimizer step, as the Trainer counts them, with all its micro-batches; with
-`step_unit="micro-batch"` each of those is one. It reaches from the end of the step before to its own
-end. Evaluations and checkpoints are no part of steps: the step record has lines of their own for
-them.
+`step_unit="micro-batch"` each of those is one. It reaches from the end of the step before to its
+own end. Evaluations and checkpoints are no part of steps: the step record has lines of their own
+for them.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from transformers import TrainerCallback
 
-from stepscope.adapters.profiler import Profiler
 from stepscope.adapters.training import (
     CHECKPOINT,
     EVALUATION,
-    TrainingRecorder,
+    TrainingDoor,
     identity_of,
-    prototype_of,
 )
-from stepscope.capture.config import CaptureConfig
 
 _LOGGING = "logging"
 
 
-class StepscopeCallback(TrainerCallback):
+class StepscopeCallback(TrainingDoor, TrainerCallback):
     """Records each training of the Trainer that it is given to, as a run of its own.
 
     An exception that the script catches is not told to callbacks: around `trainer.train()` say
     `with callback:`, and the run ends with it. One that ends the script is seen without that.
-
-    Args:
-        profiler: A `Profiler` that was made but not started, or a `CaptureConfig`.
-        **options: The options as keywords instead, as for `Profiler`.
-
-    Raises:
-        ConfigError: An option cannot work.
-        UsageError: Both a profiler and options are given.
+    Its arguments are those of `stepscope.Profiler`, or a `Profiler` that was made but not started.
     """
-
-    def __init__(self, profiler: Profiler | CaptureConfig | None = None, **options: Any) -> None:
-        self._recorder = TrainingRecorder(prototype_of(profiler, options))
-
-    @classmethod
-    def from_args(cls, args: Any, *, dialect: str | None = None, **more: Any) -> StepscopeCallback:
-        """A callback as parsed arguments want it, like `Profiler.from_args`.
-
-        Where they do not ask for a recording, the callback does nothing.
-        """
-        return cls(Profiler.from_args(args, dialect=dialect, **more))
-
-    @property
-    def profiler(self) -> Profiler | None:
-        """The profiler of the training that goes on, or of the last one; None before the first."""
-        return self._recorder.profiler
-
-    @property
-    def run_path(self) -> Path | None:
-        """The run's directory of that training."""
-        return self.profiler.run_path if self.profiler is not None else None
 
     def __enter__(self) -> StepscopeCallback:
         return self

@@ -3,14 +3,15 @@
 Definitions
     Host step N lasts from the start of the annotation of step N to the start of the next, the last
     one to its own end. Where the recording says that no step came next (`stepscope.no_step#N`: an
-    evaluation, the time between two epochs) it lasts to there. Annotations are `ProfilerStep#N`; in a trace without any, annotations such
-    as `iteration 12` or `step=12` take their place. Where several threads carry them, the thread
-    with the most (then the earliest) counts: steps then divide that thread's time, and work of any
-    thread belongs to the step in which it begins.
+    evaluation, the time between two epochs) it lasts to there. Annotations are `ProfilerStep#N`; in
+    a trace without any, annotations such as `iteration 12` or `step=12` take their place. Where
+    several threads carry them, the thread with the most (then the earliest) counts: steps then
+    divide that thread's time, and work of any thread belongs to the step in which it begins.
     Device step N lasts, on each device, from the moment the GPU work launched in earlier steps has
     ended to the moment the work launched up to step N has ended, a running maximum; the first, and
-    one after a time without a step, does not begin before its host step. A device none of whose work can be linked to a launch takes the host
-    steps instead. Both kinds divide their clock: nothing is counted twice when the host runs ahead.
+    one after a time without a step, does not begin before its host step. A device none of whose
+    work can be linked to a launch takes the host steps instead. Both kinds divide their clock:
+    nothing is counted twice when the host runs ahead.
 
     A step is empty if no operator began in it and no GPU work was launched from it: torch leaves
     such a step at the end when the profiler stops right after a step began. It is complete unless
@@ -106,7 +107,8 @@ def _ends_at_breaks(tables: Tables, steps: pl.DataFrame) -> Int64Array:
     )
     following = np.append(breaks, np.iinfo(np.int64).max)
     next_break = following[np.searchsorted(breaks, steps["start_ns"].to_numpy(), side="right")]
-    return np.minimum(ends, next_break)
+    moved: Int64Array = np.minimum(ends, next_break)
+    return moved
 
 
 def _has_work(tables: Tables, steps: pl.DataFrame) -> npt.NDArray[np.bool_]:
