@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import itertools
 import sys
 
 import pytest
@@ -73,7 +74,7 @@ def test_steps_are_optimizer_steps_and_what_lies_between_is_none(tmp_path, packa
     wanted = [(kind, number) for number in (5, 10, 17, 22) for kind in ("evaluation", "checkpoint")]
     assert [(line.kind, line.step) for line in others] == wanted
     spans = sorted((s.start_ns, s.start_ns + s.dur_ns) for s in (*steps, *others))
-    assert all(before[1] <= after[0] for before, after in zip(spans, spans[1:], strict=False))
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
     # The window spans an evaluation and a checkpoint: its steps do not.
     window = open_run(tmp_path / "profiles").windows[0]
     assert steps_in_trace(window.trace_path) == [2, 3, 4, 5, 6, 7]
@@ -106,14 +107,14 @@ def test_micro_batches_can_be_the_steps(tmp_path, door):
 def test_an_error_ends_the_run_as_what_it_is(tmp_path, door):
     given, made = door_of(PACKAGES[0], door, output_dir=tmp_path / "profiles", **QUICK)
     model = lightning_model(PACKAGES[0])
-    step = model.training_step
 
-    def training_step(batch, index):
-        if index == 9:
-            raise ValueError("planted")
-        return step(batch, index)
+    class Failing(type(model)):
+        def training_step(self, batch, index):
+            if index == 9:
+                raise ValueError("planted")
+            return super().training_step(batch, index)
 
-    model.training_step = training_step
+    model.__class__ = Failing
     # What is being handled around the training is no error of the training.
     try:
         raise KeyError("before")
@@ -183,7 +184,11 @@ def test_two_optimizers_of_one_batch_make_one_step(tmp_path, door):
 
 def test_the_profiler_times_the_wait_for_any_iterable(tmp_path):
     given, _ = door_of(PACKAGES[0], "profiler", output_dir=tmp_path / "profiles", **QUICK)
-    batches = [(torch.ones(4, 8), torch.ones(4, 2))] * 12
+
+    class Batches:
+        def __iter__(self):
+            return iter([(torch.ones(4, 8), torch.ones(4, 2))] * 12)
+
     trainer = pytorch_of(PACKAGES[0]).Trainer(
         max_epochs=1,
         accelerator="cpu",
@@ -193,7 +198,7 @@ def test_the_profiler_times_the_wait_for_any_iterable(tmp_path):
         enable_model_summary=False,
         **given,
     )
-    trainer.fit(lightning_model(PACKAGES[0]), batches)
+    trainer.fit(lightning_model(PACKAGES[0]), Batches())
     steps, _ = lines_of(tmp_path / "profiles")
     assert len(steps) == 12
     assert all(step.data_wait_ns for step in steps)

@@ -103,7 +103,7 @@ def test_steps_are_optimizer_steps_and_what_lies_between_is_none(tmp_path, callb
     }
     bare = trainer_of(tmp_path / "bare", **options)
     bare.train()
-    callback = callback_class(output_dir=tmp_path / "profiles", active=5, **{"wait": 1}, warmup=1)
+    callback = callback_class(output_dir=tmp_path / "profiles", active=5, wait=1, warmup=1)
     trainer = trainer_of(tmp_path / "ours", [callback], **options)
     moments = Moments(trainer)
     trainer.train()
