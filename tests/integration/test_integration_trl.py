@@ -39,7 +39,10 @@ def trainer_of(folder, callbacks=()):
             num_key_value_heads=2,
         )
     )
-    samples = [{"input_ids": [(n * k) % 62 + 2 for k in range(1, 13)]} for n in range(40)]
+    samples = [
+        {"input_ids": [(n * k) % 62 + 2 for k in range(1, 13)], "attention_mask": [1] * 12}
+        for n in range(40)
+    ]
     arguments = SFTConfig(
         str(folder),
         max_steps=6,

@@ -128,6 +128,9 @@ class ProfilerEvents(TrainingDoor):
             recorder.forward()
         elif action_name == "save_checkpoint":
             recorder.step_aside(CHECKPOINT)
+        elif action_name.endswith(".on_save_checkpoint") and not recorder.is_in_step:
+            # Older versions have no action around a checkpoint: it ends when the training goes on.
+            recorder.step_aside(CHECKPOINT)
         elif action_name.endswith(".on_validation_model_eval"):
             recorder.step_aside(EVALUATION)
         elif _RANGES.fullmatch(action_name):
@@ -148,7 +151,7 @@ class ProfilerEvents(TrainingDoor):
         elif action_name == "save_checkpoint":
             recorder.come_back()
         elif action_name.endswith(".on_validation_model_train"):
-            if recorder.aside == EVALUATION:
+            if recorder.aside:
                 recorder.come_back()
             else:
                 # A checkpoint at its end was a thing of its own; the rest is no step either.
