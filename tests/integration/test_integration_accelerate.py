@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from tests.support.frameworks import loaders, skip_without
-from tests.support.guides import environment
-from tests.support.launching import HEAD, TORCHRUN, paths_of_this_process
+from tests.support.launching import HEAD, TORCHRUN, paths_of_this_process, plainly
 from tests.support.runs import manifest_of, steps_in_trace
 
 from stepscope import open_run
@@ -106,6 +102,21 @@ def test_a_loop_that_is_left_after_its_optimizer_step(tmp_path, profiler_class):
     assert not any(step.is_partial for step in open_run(tmp_path).ranks[0].steps)
 
 
+def test_an_evaluation_in_the_body_of_the_loop(tmp_path, profiler_class):
+    accelerator, model, optimizer, loader = prepare(2)
+    with profiler_class(output_dir=tmp_path, **QUICK) as profiler:
+        for number, batch in enumerate(profiler.watch(loader), 1):
+            train(accelerator, model, optimizer, [batch])
+            if number == 10:
+                profiler.step()
+                with profiler.aside("evaluation"), torch.no_grad():
+                    model(batch[0])
+    (rank,) = open_run(tmp_path).ranks
+    assert rank.manifest.steps == 12
+    assert [step.step for step in rank.steps if step.kind == "train"] == list(range(12))
+    assert [(s.kind, s.step) for s in rank.steps if s.kind != "train"] == [("evaluation", 5)]
+
+
 def test_max_steps_and_an_error(tmp_path, profiler_class):
     accelerator, model, optimizer, loader = prepare(2)
     with profiler_class(output_dir=tmp_path / "a", max_steps=6, **QUICK) as profiler:
@@ -154,16 +165,7 @@ with AccelerateProfiler(output_dir="profiles", ranks="0", **QUICK) as profiler:
 accelerator.end_training()
 """
     )
-    (tmp_path / "train.py").write_text(script)
-    ended = subprocess.run(
-        [sys.executable, *TORCHRUN, "train.py"],
-        cwd=tmp_path,
-        env=environment(PYTHONPATH=paths_of_this_process()),
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    ended = plainly(tmp_path, script, before=TORCHRUN, PYTHONPATH=paths_of_this_process())
     assert ended.returncode == 0, ended.stderr
     run = open_run(tmp_path / "profiles")
     assert [(rank.rank, rank.manifest.steps) for rank in run.ranks] == [(0, 6), (1, 6)]

@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 from tests.support.frameworks import fit, lightning_model, pytorch_of
+from tests.support.launching import HEAD, TORCHRUN, paths_of_this_process, plainly
 from tests.support.runs import manifest_of, steps_in_trace
 
 import stepscope
@@ -180,6 +181,30 @@ def test_two_optimizers_of_one_batch_make_one_step(tmp_path, door):
     steps, _ = lines_of(tmp_path / "profiles")
     assert len(steps) == 24
     assert all({"backward", "optimizer"} <= set(step.phases) for step in steps)
+
+
+@pytest.mark.parametrize("door", ["callback", pytest.param("profiler", marks=pytest.mark.slow)])
+def test_two_ranks_of_torchrun(tmp_path, door):
+    script = (
+        HEAD
+        + f"""
+from tests.integration.test_integration_lightning import QUICK, door_of
+from tests.support.frameworks import fit
+
+given, _ = door_of("{PACKAGES[0]}", "{door}", output_dir="profiles", ranks="1", **QUICK)
+fit("{PACKAGES[0]}", devices=2, strategy="ddp", val_check_interval=6, **given)
+torch.distributed.destroy_process_group()
+"""
+    )
+    ended = plainly(tmp_path, script, before=TORCHRUN, PYTHONPATH=paths_of_this_process())
+    assert ended.returncode == 0, ended.stderr
+    run = open_run(tmp_path / "profiles")
+    assert [(rank.rank, rank.manifest.steps) for rank in run.ranks] == [(0, 12), (1, 12)]
+    assert run.job.world_size == 2
+    assert [len(rank.windows) for rank in run.ranks] == [0, 1]
+    for rank in run.ranks:
+        assert rank.manifest.problems == ()
+        assert [line.step for line in rank.steps if line.kind == "evaluation"] == [3, 6, 9, 12]
 
 
 def test_the_profiler_times_the_wait_for_any_iterable(tmp_path):

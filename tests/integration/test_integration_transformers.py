@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 
@@ -12,8 +11,7 @@ import polars as pl
 import pytest
 import torch
 from tests.support.frameworks import skip_without, trainer_of
-from tests.support.guides import environment
-from tests.support.launching import HEAD, paths_of_this_process, recorded
+from tests.support.launching import HEAD, TORCHRUN, paths_of_this_process, plainly, recorded
 from tests.support.runs import manifest_of, steps_in_trace
 
 import stepscope
@@ -248,16 +246,7 @@ fail_in_step(trainer, 3)
 trainer.train()
 """
     )
-    (tmp_path / "train.py").write_text(script)
-    ended = subprocess.run(
-        [sys.executable, "train.py"],
-        cwd=tmp_path,
-        env=environment(PYTHONPATH=paths_of_this_process()),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    ended = plainly(tmp_path, script, PYTHONPATH=paths_of_this_process())
     assert ended.returncode == 1
     assert "Fault: planted" in ended.stderr
     manifest = manifest_of(tmp_path / "profiles")
@@ -375,6 +364,32 @@ print("RESULT", trainer.state.global_step)
     assert rank.manifest.steps == 12
     assert not (tmp_path / "own").exists()
     assert "this callback records nothing" in ours.stderr
+
+
+def test_two_ranks_of_torchrun(tmp_path):
+    script = (
+        HEAD
+        + """
+from tests.support.frameworks import trainer_of
+from tests.integration.test_integration_transformers import QUICK
+from stepscope.adapters.transformers import StepscopeCallback
+
+callback = StepscopeCallback(output_dir="profiles", ranks="0", **QUICK)
+options = {"max_steps": 6, "eval_strategy": "steps", "eval_steps": 4}
+trainer = trainer_of("out", [callback], ddp_find_unused_parameters=False, **options)
+trainer.train()
+torch.distributed.destroy_process_group()
+"""
+    )
+    ended = plainly(tmp_path, script, before=TORCHRUN, PYTHONPATH=paths_of_this_process())
+    assert ended.returncode == 0, ended.stderr
+    run = open_run(tmp_path / "profiles")
+    assert [(rank.rank, rank.manifest.steps) for rank in run.ranks] == [(0, 6), (1, 6)]
+    assert run.job.world_size == 2
+    assert [len(rank.windows) for rank in run.ranks] == [1, 0]
+    for rank in run.ranks:
+        assert rank.manifest.problems == ()
+        assert ("evaluation", 4) in [(line.kind, line.step) for line in rank.steps]
 
 
 def test_a_profiler_that_already_runs_is_told_of(tmp_path, callback_class):

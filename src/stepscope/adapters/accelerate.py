@@ -122,15 +122,18 @@ class AccelerateProfiler(Profiler):
                 # The loop was left from inside: after its optimizer step that is a whole step.
                 self._watch_of_torch.leave()
                 if asks and self._has_stepped:
-                    self._end_step()
+                    self.step()
                 raise
             self._watch_of_torch.leave()
-            if asks and (GradientState().sync_gradients or self.config.step_unit == MICRO_BATCH):
-                self._end_step()
+            ends = GradientState().sync_gradients or self.config.step_unit == MICRO_BATCH
+            if asks and ends and not self._stepped_in_watch:
+                self.step()
 
-    def _end_step(self) -> None:
+    def step(self, *, tokens: int | None = None, samples: int | None = None) -> None:
+        """End the step that is going on, where the loop does it itself; see `Profiler.step`."""
         self._has_stepped = False
-        self.step()
+        self._watch_of_torch.leave()
+        super().step(tokens=tokens, samples=samples)
 
     # -- what the watch of torch asks and tells -------------------------------------------------
 
