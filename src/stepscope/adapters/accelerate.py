@@ -27,6 +27,7 @@ from stepscope.adapters.profiler import Profiler
 from stepscope.adapters.training import MICRO_BATCH, identity_of, unit_of
 from stepscope.capture import profiler as capture
 from stepscope.capture.config import CaptureConfig
+from stepscope.capture.ranks import RankIdentity
 from stepscope.errors import UsageError
 
 _Batch = TypeVar("_Batch")
@@ -58,21 +59,16 @@ class AccelerateProfiler(Profiler):
         words: dict[str, str] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(config, layout=layout, words=words, **options)
-        self.config = dataclasses.replace(self.config, step_unit=unit_of(self.config))
+        given = Profiler(config, **options).config
+        super().__init__(
+            dataclasses.replace(given, step_unit=unit_of(given)),
+            layout=layout,
+            words=words,
+            identity=_identity() if given.enabled else None,
+        )
         self._watch_of_torch = PhaseWatch(self)
         self._has_stepped = False
         self._owner = (0, 0)
-        if not self.config.enabled:
-            return
-        if not PartialState._shared_state:
-            raise UsageError(
-                "make the Accelerator before the AccelerateProfiler: it knows the rank"
-            )
-        state = PartialState()
-        self._given_identity = identity_of(
-            state.process_index, state.local_process_index, state.num_processes
-        )
 
     def __enter__(self) -> AccelerateProfiler:
         self.start()
@@ -114,7 +110,7 @@ class AccelerateProfiler(Profiler):
         asks = batches_per_step is None
         self._has_stepped = False
         for batch in super().watch(loader, batches_per_step=batches_per_step or 0):
-            if self._is_on:
+            if self._session.is_on:
                 self._watch_of_torch.enter(self, "forward")
             try:
                 yield batch
@@ -139,7 +135,7 @@ class AccelerateProfiler(Profiler):
 
     def listens(self) -> bool:
         """Whether this is the thread that began the capture, in its process."""
-        return self._is_on and self._owner == (os.getpid(), threading.get_ident())
+        return self._session.is_on and self._owner == (os.getpid(), threading.get_ident())
 
     def before_fetch(self, iterator: Any) -> capture.Profiler | None:  # noqa: ARG002
         """Waits are timed by `watch`."""
@@ -159,3 +155,11 @@ class AccelerateProfiler(Profiler):
     def after_optimizer(self, optimizer: Any) -> None:  # noqa: ARG002 - any will do
         """An optimizer's step has ended."""
         self._has_stepped = True
+
+
+def _identity() -> RankIdentity:
+    """Who this process is, as accelerate knows."""
+    if not PartialState._shared_state:
+        raise UsageError("make the Accelerator before the AccelerateProfiler: it knows the rank")
+    state = PartialState()
+    return identity_of(state.process_index, state.local_process_index, state.num_processes)

@@ -61,7 +61,7 @@ class Profiler(capture.Profiler):
             config,
             layout=self._layout_name,
             words=self._words,
-            identity=identity or self._given_identity,
+            identity=identity or self._session.given_identity,
         )
 
     @classmethod

@@ -15,6 +15,7 @@ from stepscope.adapters.phases import PhaseWatch
 from stepscope.adapters.profiler import Profiler
 from stepscope.capture import profiler as capture
 from stepscope.capture.config import CaptureConfig
+from stepscope.capture.holder import NestedProfilerError
 from stepscope.capture.ranks import RankIdentity, identify
 from stepscope.errors import StepscopeError, UsageError
 
@@ -124,7 +125,7 @@ class TrainingRecorder:
         )
         try:
             profiler.start()
-        except capture.NestedProfilerError as error:
+        except NestedProfilerError as error:
             # `stepscope run` promises that the script goes on as without it.
             if not os.environ.get("STEPSCOPE_LAUNCH"):
                 raise
