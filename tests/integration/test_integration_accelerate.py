@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.support.frameworks import loaders, skip_without
-from tests.support.launching import HEAD, TORCHRUN, paths_of_this_process, plainly
+from tests.support.launching import HEAD, two_ranks
 from tests.support.runs import manifest_of, steps_in_trace
 
 from stepscope import open_run
@@ -165,9 +165,6 @@ with AccelerateProfiler(output_dir="profiles", ranks="0", **QUICK) as profiler:
 accelerator.end_training()
 """
     )
-    ended = plainly(tmp_path, script, before=TORCHRUN, PYTHONPATH=paths_of_this_process())
-    assert ended.returncode == 0, ended.stderr
-    run = open_run(tmp_path / "profiles")
-    assert [(rank.rank, rank.manifest.steps) for rank in run.ranks] == [(0, 6), (1, 6)]
-    assert run.job.world_size == 2
+    run = two_ranks(tmp_path, script)
+    assert [rank.manifest.steps for rank in run.ranks] == [6, 6]
     assert [len(rank.windows) for rank in run.ranks] == [1, 0]

@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 from tests.support.frameworks import fit, lightning_model, pytorch_of
-from tests.support.launching import HEAD, TORCHRUN, paths_of_this_process, plainly
+from tests.support.launching import HEAD, two_ranks
 from tests.support.runs import manifest_of, steps_in_trace
 
 import stepscope
@@ -196,14 +196,10 @@ fit("{PACKAGES[0]}", devices=2, strategy="ddp", val_check_interval=6, **given)
 torch.distributed.destroy_process_group()
 """
     )
-    ended = plainly(tmp_path, script, before=TORCHRUN, PYTHONPATH=paths_of_this_process())
-    assert ended.returncode == 0, ended.stderr
-    run = open_run(tmp_path / "profiles")
-    assert [(rank.rank, rank.manifest.steps) for rank in run.ranks] == [(0, 12), (1, 12)]
-    assert run.job.world_size == 2
+    run = two_ranks(tmp_path, script)
+    assert [rank.manifest.steps for rank in run.ranks] == [12, 12]
     assert [len(rank.windows) for rank in run.ranks] == [0, 1]
     for rank in run.ranks:
-        assert rank.manifest.problems == ()
         assert [line.step for line in rank.steps if line.kind == "evaluation"] == [3, 6, 9, 12]
 
 

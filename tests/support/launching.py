@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+from stepscope import open_run
 from tests.support.guides import environment
 
 HEAD = """
@@ -52,6 +53,17 @@ def recorded(folder, text, arguments=(), before=(), options=("--no-report",), **
 def paths_of_this_process() -> str:
     """Where packages were found: what a framework needs may lie elsewhere than the repository."""
     return os.pathsep.join([environment()["PYTHONPATH"], *filter(None, sys.path)])
+
+
+def two_ranks(folder, text):
+    """Run a script with two ranks of torchrun; the run that it leaves in `profiles`."""
+    ended = plainly(folder, text, before=TORCHRUN, PYTHONPATH=paths_of_this_process())
+    assert ended.returncode == 0, ended.stderr
+    run = open_run(folder / "profiles")
+    assert [rank.rank for rank in run.ranks] == [0, 1]
+    assert run.job.world_size == 2
+    assert all(rank.manifest.problems == () for rank in run.ranks)
+    return run
 
 
 def results_of(ended) -> list[str]:

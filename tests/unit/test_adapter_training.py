@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
+import subprocess
 import sys
 import threading
 import time
@@ -134,6 +135,31 @@ def test_what_is_done_between_steps_has_lines_of_its_own(tmp_path):
     assert manifest_of(tmp_path).steps == 3
 
 
+def test_steps_inside_what_is_done_besides_do_not_count(tmp_path):
+    with stepscope.Profiler(output_dir=tmp_path, **QUICK) as profiler:
+        for number in profiler.watch(range(6)):
+            if number == 2:
+                profiler.step()
+                with profiler.aside("evaluation"):
+                    for inner in range(3):
+                        profiler.step()
+                        profiler.restart_step()
+                        with profiler.aside("checkpoint"):
+                            assert inner < 3
+            torch.ones(8).sum()
+            if number >= 2:
+                profiler.step()
+    record = open_run(tmp_path).ranks[0].steps
+    assert [(line.kind, line.step) for line in record] == [
+        *(("train", step) for step in range(3)),
+        ("evaluation", 3),
+        *(("train", step) for step in range(3, 7)),
+    ]
+    assert manifest_of(tmp_path).steps == 7
+    for line, following in itertools.pairwise(record):
+        assert line.start_ns + line.dur_ns <= following.start_ns
+
+
 def test_an_evaluation_in_the_middle_of_a_step_is_a_phase_of_it(tmp_path):
     recorder = recorder_in(tmp_path)
     training = Training(recorder)
@@ -243,6 +269,18 @@ def test_a_door_can_be_sent_to_another_process(tmp_path):
     training.step()
     door._recorder.finish()
     assert manifest_of(tmp_path).steps == 1
+
+
+def test_no_framework_is_imported_before_its_door_is():
+    code = (
+        "import sys, stepscope, stepscope.adapters.lightning_events; stepscope.Profiler; "
+        "frameworks = {'transformers', 'accelerate', 'lightning', 'pytorch_lightning'}; "
+        "sys.exit(bool(frameworks & set(sys.modules)))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    assert (
+        subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
+    )
 
 
 # -- Lightning, without it ------------------------------------------------------------------------

@@ -194,7 +194,8 @@ class Profiler:
 
         The step record gets a line of its own for it: of this kind, with its duration and the
         number of the step that follows, which is counted on. The step that is going on begins
-        anew at the end, so that what came before in it belongs to no step either.
+        anew at the end, so that what came before in it belongs to no step either. Steps that are
+        ended inside do not count, and one inside another is a part of it.
 
         Args:
             kind: What it is, such as "evaluation" or "checkpoint"; not "train".

@@ -61,6 +61,7 @@ class CaptureSession:
         self._tally = StepTally()
         self._is_started = False
         self._is_stopped = False
+        self._is_aside = False
         self._process_id = os.getpid()
         self._busy = 0
         self._is_told_to_end = False
@@ -144,6 +145,8 @@ class CaptureSession:
 
     def advance(self) -> None:
         """End the step that is going on; begin the next."""
+        if self._is_aside:
+            return
         recorder = self.recorder
         if recorder is None or self.journal is None:
             self.step += 1
@@ -170,6 +173,8 @@ class CaptureSession:
 
     def begin_afresh(self) -> None:
         """A loop begins: what came before it is no part of its first step."""
+        if self._is_aside:
+            return
         if self.windows is not None:
             self.windows.restart_step(self.step)
         if self.recorder is not None:
@@ -177,6 +182,8 @@ class CaptureSession:
 
     def leave_loop(self) -> None:
         """The loader is exhausted: the step that was opened for the next batch is none."""
+        if self._is_aside:
+            return
         if self.windows is not None:
             self.windows.leave_step()
         if self.recorder is not None:
@@ -185,7 +192,7 @@ class CaptureSession:
     def break_off(self) -> None:
         """The loop was left from inside: its last step counts as partial."""
         recorder = self.recorder
-        if not self.is_on or recorder is None:
+        if not self.is_on or recorder is None or self._is_aside:
             return
         if self.windows is not None:
             self.windows.leave_step()
@@ -196,24 +203,28 @@ class CaptureSession:
     @contextlib.contextmanager
     def aside(self, kind: str) -> Iterator[None]:
         """What is done inside belongs to no step; see `Profiler.aside`."""
-        if self.is_on:
-            with self.contain("stepping aside"):
-                self.leave_loop()
-                if self.recorder is not None:
-                    self.recorder.begin()
-                    self.recorder.mark(kind)
+        recorder = self.recorder
+        if not self.is_on or recorder is None or self._is_aside:
+            yield
+            return
+        with self.contain("stepping aside"):
+            self.leave_loop()
+            recorder.begin()
+            recorder.mark(kind)
         is_whole = False
+        self._is_aside = True
         try:
             yield
             is_whole = True
         finally:
-            if self.is_on and self.recorder is not None:
+            self._is_aside = False
+            if self.is_on:
                 with self.contain("coming back"):
-                    self.recorder.end(self.step, is_partial=not is_whole)
+                    recorder.end(self.step, is_partial=not is_whole)
                     if is_whole:
                         self.begin_afresh()
                     else:
-                        self.recorder.cancel()
+                        recorder.cancel()
 
     @contextlib.contextmanager
     def range(self, name: str) -> Iterator[None]:
