@@ -10,26 +10,11 @@ import time
 
 import pytest
 from tests.support.guides import environment
+from tests.support.launching import HEAD, QUICK, TORCHRUN, plainly, recorded
 from tests.support.runs import steps_in_trace
 
 from stepscope import open_run
 
-HEAD = """
-import hashlib, os, sys, time
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-torch.manual_seed(0)
-torch.set_num_threads(1)
-
-
-def digest(model):
-    data = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
-    return hashlib.sha256(data).hexdigest()
-
-
-"""
 PLAIN = (
     HEAD
     + """
@@ -75,31 +60,10 @@ for x, y in DataLoader(data, batch_size=4, sampler=sampler):
     optimizer.step()
 with open(f"result{rank}", "w") as file:
     file.write(digest(model))
+torch.distributed.barrier()
 torch.distributed.destroy_process_group()
 """
 )
-QUICK = ["--wait", "3", "--warmup", "1", "--active", "2", "--activities", "cpu"]
-
-
-def plainly(folder, text, arguments=(), before=(), **more):
-    """Run a script without us."""
-    (folder / "train.py").write_text(text)
-    command = [sys.executable, *before, "train.py", *map(str, arguments)]
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env=environment(**more),
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-
-
-def recorded(folder, text, arguments=(), before=(), options=("--no-report",), **more):
-    """Run the same script below `stepscope run`."""
-    ours = ["-m", "stepscope", "run", *QUICK, *options, "--", sys.executable, *before]
-    return plainly(folder, text, arguments, ours, **more)
 
 
 @pytest.mark.parametrize(
@@ -140,11 +104,10 @@ def test_iterations_are_counted_if_asked_for(tmp_path):
 
 
 def test_torchrun_with_two_ranks(tmp_path):
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    bare = plainly(tmp_path, RANKS, before=torchrun)
+    bare = plainly(tmp_path, RANKS, before=TORCHRUN)
     assert bare.returncode == 0, bare.stderr
     results = [(tmp_path / f"result{rank}").read_text() for rank in (0, 1)]
-    ours = recorded(tmp_path, RANKS, before=torchrun)
+    ours = recorded(tmp_path, RANKS, before=TORCHRUN)
     assert ours.returncode == 0, ours.stderr
     assert [(tmp_path / f"result{rank}").read_text() for rank in (0, 1)] == results
     run = open_run(tmp_path / "profiles")

@@ -3,132 +3,75 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import sys
 
 import pytest
-from tests.integration.test_launch import HEAD, plainly, recorded
-from tests.support.guides import environment
+from tests.support.frameworks import LIGHTNING_SCRIPT, TRAINER_SCRIPT
+from tests.support.launching import (
+    TORCHRUN,
+    paths_of_this_process,
+    plainly,
+    recorded,
+    results_of,
+)
+from tests.support.runs import steps_in_trace
 
 from stepscope import open_run
 
-TRAINER = (
-    HEAD
-    + """
-from transformers import PretrainedConfig, PreTrainedModel, Trainer, TrainingArguments
+DISTRIBUTED = '{"devices": 2, "strategy": "ddp"}'
+SCRIPTS = {
+    "transformers": (TRAINER_SCRIPT, 12),
+    "lightning": (LIGHTNING_SCRIPT.replace("PACKAGE", "lightning"), 24),
+    "pytorch_lightning": (LIGHTNING_SCRIPT.replace("PACKAGE", "pytorch_lightning"), 24),
+}
 
 
-class Config(PretrainedConfig):
-    model_type = "small"
+def both(folder, package, before=(), distributed="{}"):
+    """The script without us and with us, both to their good end, with the same results."""
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    script = SCRIPTS[package][0].replace("DISTRIBUTED", distributed)
+    paths = paths_of_this_process()
+    bare = plainly(folder, script, before=before, PYTHONPATH=paths)
+    assert bare.returncode == 0, bare.stderr
+    ours = recorded(folder, script, before=before, PYTHONPATH=paths)
+    assert ours.returncode == 0, ours.stderr
+    assert results_of(ours) == results_of(bare)
+    assert results_of(bare)
+    return ours
 
 
-class Model(PreTrainedModel):
-    config_class = Config
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.layer = nn.Linear(8, 2)
-        self.post_init()
-
-    def _init_weights(self, module):
-        return
-
-    def forward(self, x=None, labels=None):
-        logits = self.layer(x)
-        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
-
-
-class Data(torch.utils.data.Dataset):
-    def __init__(self, count):
-        self.count = count
-
-    def __len__(self):
-        return self.count
-
-    def __getitem__(self, index):
-        generator = torch.Generator().manual_seed(index)
-        return {"x": torch.randn(8, generator=generator), "labels": index % 2}
-
-
-model = Model(Config())
-arguments = TrainingArguments(
-    "out",
-    max_steps=12,
-    per_device_train_batch_size=4,
-    gradient_accumulation_steps=2,
-    eval_strategy="steps",
-    eval_steps=5,
-    report_to=[],
-    use_cpu=True,
-    disable_tqdm=True,
-    save_strategy="no",
-)
-trainer = Trainer(model=model, args=arguments, train_dataset=Data(400), eval_dataset=Data(40))
-trainer.train()
-print("RESULT", trainer.state.global_step, digest(model))
-"""
-)
-LIGHTNING = (
-    HEAD
-    + """
-import warnings
-
-import pytorch_lightning as lightning
-
-warnings.simplefilter("ignore")
-
-
-class Model(lightning.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(8, 2)
-
-    def training_step(self, batch, index):
-        return nn.functional.mse_loss(self.layer(batch[0]), batch[1])
-
-    def validation_step(self, batch, index):
-        self.log("loss", nn.functional.mse_loss(self.layer(batch[0]), batch[1]))
-
-    def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters())
-
-
-train = TensorDataset(torch.randn(96, 8), torch.randn(96, 2))
-other = TensorDataset(torch.randn(16, 8), torch.randn(16, 2))
-model = Model()
-trainer = lightning.Trainer(
-    max_epochs=2,
-    accelerator="cpu",
-    logger=False,
-    enable_checkpointing=False,
-    enable_progress_bar=False,
-    enable_model_summary=False,
-    accumulate_grad_batches=2,
-    val_check_interval=10,
-)
-trainer.fit(model, DataLoader(train, batch_size=4, shuffle=True), DataLoader(other, batch_size=4))
-print("RESULT", trainer.global_step, digest(model))
-"""
-)
+@pytest.mark.parametrize("package", SCRIPTS)
+def test_an_unmodified_script_is_counted_right_and_gives_the_same(tmp_path, package):
+    ours = both(tmp_path, package)
+    (result,) = results_of(ours)
+    steps = SCRIPTS[package][1]
+    assert int(result.split()[1]) == steps
+    (rank,) = open_run(tmp_path / "profiles").ranks
+    assert rank.manifest.steps == len(rank.steps) == steps
+    assert rank.manifest.state == "finished"
+    assert rank.manifest.step_unit == "optimizer step"
+    assert steps_in_trace(rank.windows[0].trace_path) == [4, 5]
+    for step in rank.steps:
+        assert set(step.phases) == {"forward", "backward", "optimizer"}
+        assert step.data_wait_ns + sum(step.phases.values()) <= step.dur_ns
+    assert "gradients are accumulated: 2 batches" in ours.stderr
 
 
 @pytest.mark.parametrize(
-    ("package", "script", "steps"),
-    [("transformers", TRAINER, 12), ("pytorch_lightning", LIGHTNING, 24)],
+    ("package", "distributed", "steps"),
+    [
+        ("transformers", "{}", 12),
+        pytest.param("lightning", DISTRIBUTED, 12, marks=pytest.mark.slow),
+        pytest.param("pytorch_lightning", DISTRIBUTED, 12, marks=pytest.mark.slow),
+    ],
 )
-def test_an_unmodified_script_is_counted_right_and_gives_the_same(tmp_path, package, script, steps):
-    if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed")
-    # Where the package was found, and what it needs may lie elsewhere than the repository.
-    paths = os.pathsep.join([environment()["PYTHONPATH"], *filter(None, sys.path)])
-    bare = plainly(tmp_path, script, PYTHONPATH=paths)
-    ours = recorded(tmp_path, script, PYTHONPATH=paths)
-    assert bare.returncode == ours.returncode == 0, ours.stderr
-    (wanted,) = (line for line in bare.stdout.splitlines() if line.startswith("RESULT"))
-    assert wanted.split()[1] == str(steps)
-    assert wanted in ours.stdout
-    (rank,) = open_run(tmp_path / "profiles").ranks
-    assert rank.manifest.steps == steps
-    for step in rank.steps:
-        assert set(step.phases) == {"forward", "backward", "optimizer"}
-    assert "gradients are accumulated: 2 batches" in ours.stderr
+def test_two_ranks_of_torchrun_share_a_run(tmp_path, package, distributed, steps):
+    ours = both(tmp_path, package, TORCHRUN, distributed)
+    assert [int(line.split()[2]) for line in results_of(ours)] == [0, 1]
+    run = open_run(tmp_path / "profiles")
+    assert [rank.rank for rank in run.ranks] == [0, 1]
+    assert run.job.world_size == 2
+    for rank in run.ranks:
+        assert rank.manifest.steps == steps
+        assert rank.manifest.state == "finished"
+        assert steps_in_trace(rank.windows[0].trace_path) == [4, 5]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.support.step_records import MS, step_records
 
 from stepscope.analysis.partition import Part, Partition
-from stepscope.analysis.step_record import ExcludedSteps, summarise_steps
+from stepscope.analysis.step_record import ExcludedSteps, OtherKind, summarise_steps
 from stepscope.run.step_record import StepRecord
 
 
@@ -49,6 +49,7 @@ def test_known_run():
     assert summary.first_steps == (0, 1)
     assert summary.first_excess_ns == (400 + 200) * MS
     assert summary.recording_factor == pytest.approx(1.6)
+    assert summary.other_kinds == (OtherKind("evaluation", 1, 900 * MS),)
     assert summary.observed_ns == (800 + 1000 + 480 + 900 + 5) * MS
 
 
@@ -108,3 +109,4 @@ def test_whatever_the_record_holds_the_partition_is_one_and_no_step_is_lost(reco
     excluded = summary.excluded
     left_out = excluded.partial + excluded.other_kind + excluded.first + excluded.recorded
     assert len(summary.steps) + left_out == len(records)
+    assert sum(other.times for other in summary.other_kinds) == excluded.other_kind

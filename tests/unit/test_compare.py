@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -199,6 +200,17 @@ def test_steps_can_be_chosen_and_must_exist(files):
     assert document["b"]["scope"]["steps"] == [1, 2, 3]
     wrong = run([*files, "--steps", "one"])
     assert isinstance(wrong.exception, UsageError)
+
+
+def test_what_stands_beside_the_steps_is_not_compared(tmp_path):
+    records = step_records([50] * 20)
+    evaluation = dataclasses.replace(records[9], dur_ns=10**12, kind="evaluation")
+    sides = [
+        make_side(name, None, steps_of, summarise_steps(steps_of))
+        for name, steps_of in (("a", records), ("b", [*records, evaluation]))
+    ]
+    assert sides[0].step_ns.tolist() == sides[1].step_ns.tolist()
+    assert sides[0].parts.equals(sides[1].parts)
 
 
 def test_runs_compare_by_their_step_records(tmp_path):

@@ -243,9 +243,24 @@ def test_a_device_without_any_link_takes_the_host_steps():
     assert found.columns["step"].to_list() == [1, 1, 1]
 
 
-@settings(max_examples=150)
+def test_what_is_done_between_two_steps_belongs_to_none():
+    build = TableBuilder()
+    build.step(4, 0, 100)
+    build.launch(10, 2, 50, 70)
+    build.host("stepscope.no_step#5", 100, 1, category="user_annotation")
+    _, of_evaluation = build.launch(150, 2, 160, 700)
+    build.step(5, 1000, 100)
+    build.launch(1010, 2, 1050, 100)
+    found = derive_all(build.build())
+    assert found.host_steps["step"].to_list() == [4, 5]
+    assert found.host_steps["end_ns"].to_list() == [100, 1100]
+    assert found.device_steps.rows() == [(0, 4, 0, 120, True), (0, 5, 1000, 1150, True)]
+    assert found.columns["step"][of_evaluation] is None
+
+
+@settings(max_examples=150, deadline=None)
 @given(
-    st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(1, 40), st.sampled_from((0, 0, 30))), min_size=1, max_size=4),
     st.lists(
         st.tuples(
             st.integers(0, 160),
@@ -259,10 +274,13 @@ def test_a_device_without_any_link_takes_the_host_steps():
 )
 def test_device_steps_follow_the_definition(lengths, work):
     build = TableBuilder()
-    bounds = [0]
-    for number, length in enumerate(lengths):
-        build.step(number, bounds[-1], length)
-        bounds.append(bounds[-1] + length)
+    bounds, clock = [], 0
+    for number, (length, pause) in enumerate(lengths):
+        build.step(number, clock, length)
+        bounds.append((clock, clock + length))
+        if pause:
+            build.host("stepscope.no_step#9", clock + length, 0, category="user_annotation")
+        clock += length + pause
     events = []
     for start, delay, dur, device, linked in work:
         if linked:
@@ -273,7 +291,7 @@ def test_device_steps_follow_the_definition(lengths, work):
             events.append((None, kernel, None, start + delay, dur, device))
 
     def host_step(time):
-        return next((n for n in range(len(lengths)) if bounds[n] <= time < bounds[n + 1]), None)
+        return next((n for n, (first, last) in enumerate(bounds) if first <= time < last), None)
 
     found = derive_all(build.build())
     step = found.columns["step"].to_list()
@@ -282,8 +300,10 @@ def test_device_steps_follow_the_definition(lengths, work):
         in_steps = [e for e in mine if e[0] is not None and host_step(e[2]) is not None]
         spans, begin = [], 0
         for number in range(len(lengths)):
+            if number and lengths[number - 1][1]:
+                begin = max(begin, bounds[number][0])
             end = max([begin, *(e[3] + e[4] for e in in_steps if host_step(e[2]) == number)])
-            spans.append((begin, end) if in_steps else (bounds[number], bounds[number + 1]))
+            spans.append((begin, end) if in_steps else bounds[number])
             begin = end
         rows = found.device_steps.filter(pl.col("device") == device)
         assert rows.select("start_ns", "end_ns").rows() == spans

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 
@@ -90,6 +91,15 @@ def test_narrow_screens_lose_no_number(tmp_path):
     narrow = screen(path, width=50)
     for number in ("60.0 ms", "40.0 ms", "20.0 ms", "900 ms"):
         assert number in narrow
+
+
+def test_what_was_done_besides_the_steps_is_told(tmp_path):
+    records = step_records([100] * 9)
+    for step, kind in ((3, "evaluation"), (6, "evaluation"), (6, "checkpoint")):
+        records.append(dataclasses.replace(records[step], dur_ns=750 * MS, kind=kind))
+    shown = screen(write_run(tmp_path, {0: records}))
+    assert "besides the steps: evaluation 1.50 s in 2, checkpoint 750 ms in 1" in shown
+    assert "median of 9 steady steps" in shown
 
 
 def test_several_ranks_are_listed_the_slowest_first(tmp_path):

@@ -203,6 +203,20 @@ def test_one_step_of_several_can_be_replayed_alone():
         build_step_graph(trace, steps=(0, 2))
 
 
+def test_what_is_done_between_two_steps_is_not_replayed():
+    t = GpuTrace()
+    for number in range(4):
+        with t.step(), t.op("aten::mm"):
+            t.launch("ampere_sgemm", us(100))
+        if number == 0:
+            with t.annotate("stepscope.no_step#1"):
+                t.python(us(50_000))
+    graph = build_step_graph(t.load())
+    assert graph.steps == (1, 2, 3)
+    assert graph.total_ns < us(2000)
+    assert replay(unchanged(graph)).total_ns == graph.total_ns
+
+
 def test_a_trace_without_steps_is_one_stretch():
     trace = run([("kernel", 100), ("item", 1)], annotate_steps=False).load()
     graph = build_step_graph(trace)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import Any
 
@@ -10,6 +11,7 @@ from stepscope.adapters.layouts import LAYOUTS, Place
 from stepscope.adapters.settings import Settings
 from stepscope.capture import profiler as capture
 from stepscope.capture.config import CaptureConfig
+from stepscope.capture.ranks import RankIdentity
 from stepscope.run.manifest import WindowRecord
 
 log = logging.getLogger("stepscope")
@@ -25,6 +27,8 @@ class Profiler(capture.Profiler):
         config: The options; or give them as keywords.
         layout: Name of a layout of files to keep beside the run; empty for none.
         words: What that layout's names are made of, such as {"model_name": "llama"}.
+        identity: Who this process is in the job, where somebody knows better than torch and the
+            launcher's variables.
         **options: Fields of `CaptureConfig`.
     """
 
@@ -34,11 +38,31 @@ class Profiler(capture.Profiler):
         *,
         layout: str = "",
         words: dict[str, str] | None = None,
+        identity: RankIdentity | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(config, **options)
+        super().__init__(config, identity=identity, **options)
+        self._layout_name = layout
         self._layout = LAYOUTS[layout] if layout else None
         self._words = words or {}
+
+    def renewed(self, *, identity: RankIdentity | None = None, **changes: Any) -> Profiler:
+        """A new profiler with the same options, not started.
+
+        Args:
+            identity: Who this process is, where that is known by now.
+            **changes: Fields of `CaptureConfig` that shall be others.
+
+        Raises:
+            ConfigError: An option cannot work.
+        """
+        config = dataclasses.replace(self.config, **changes) if changes else self.config
+        return Profiler(
+            config,
+            layout=self._layout_name,
+            words=self._words,
+            identity=identity or self._session.given_identity,
+        )
 
     @classmethod
     def from_args(cls, args: Any, *, dialect: str | None = None, **more: Any) -> Profiler:

@@ -88,16 +88,17 @@ def make_side(
     empty = pl.DataFrame(schema=MEASURES)
     durations: Int64Array | None = None
     numbers: tuple[int, ...] = ()
+    kept: list[StepRecord] = []
     basis = ""
     if summary is not None:
         chosen = set(summary.steps)
-        kept = [record for record in records if record.step in chosen]
+        kept = [record for record in records if record.is_whole_step and record.step in chosen]
         durations = np.array([record.dur_ns for record in kept], np.int64)
         numbers, basis = summary.steps, "steady steps of the step record"
     if trace is None:
         if durations is None:
             raise UsageError(f"{path}: there is neither a step record nor a trace to compare")
-        parts = _record_parts([r for r in records if r.step in set(numbers)])
+        parts = _record_parts(kept)
         return Side(path, basis, numbers, durations, parts, basis, empty, empty, "", ())
     measured = trace_steps(trace, steps)
     if measured is None:

@@ -157,8 +157,9 @@ def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> Step
 
     Args:
         trace: The trace.
-        steps: Numbers of consecutive steps; default: all that are not empty. A trace without steps
-            is taken whole.
+        steps: Numbers of consecutive steps; default: all that are not empty, or the longest run of
+            them where something else was done between two steps. A trace without steps is taken
+            whole.
 
     Raises:
         UsageError: A step is not in the trace, or the steps do not follow one another, or the trace
@@ -217,7 +218,7 @@ def _choose_steps(
     # A step in which nothing ran is left out, unless it is asked for.
     host = trace.steps
     if steps is None:
-        chosen = host.filter(~pl.col("is_empty"))
+        chosen = _longest_run(host.filter(~pl.col("is_empty")))
     else:
         missing = sorted(set(steps) - set(host["step"].to_list()))
         if missing:
@@ -236,6 +237,16 @@ def _choose_steps(
     if extent["first"][0] is None:
         raise UsageError(f"{trace.path}: holds no events")
     return chosen, (int(extent["first"][0]), int(extent["last"][0]))
+
+
+def _longest_run(host: pl.DataFrame) -> pl.DataFrame:
+    """The most steps that follow one another without a break; the first such run."""
+    if len(host) < 2:
+        return host
+    is_break = host["start_ns"][1:].to_numpy() != host["end_ns"][:-1].to_numpy()
+    edges = np.concatenate(([0], np.flatnonzero(is_break) + 1, [len(host)]))
+    longest = int(np.argmax(np.diff(edges)))
+    return host[int(edges[longest]) : int(edges[longest + 1])]
 
 
 def _main_lane(trace: Trace, chosen: pl.DataFrame, work: GpuWork) -> int:

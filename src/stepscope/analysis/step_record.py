@@ -66,6 +66,21 @@ class PhaseTimes:
 
 
 @dataclass(frozen=True)
+class OtherKind:
+    """What the training did besides its steps, such as evaluations.
+
+    Attributes:
+        kind: What it was.
+        times: How often.
+        total_ns: How long, together.
+    """
+
+    kind: str
+    times: int
+    total_ns: int
+
+
+@dataclass(frozen=True)
 class StepSummary:
     """The steady steps of one rank.
 
@@ -89,6 +104,7 @@ class StepSummary:
         slow_excess_ns: What each of those took beyond the median.
         recording_factor: Median recorded step divided by the median unrecorded one; None where
             one of them is missing.
+        other_kinds: What was done besides the steps, the longest first.
     """
 
     steps: tuple[int, ...]
@@ -109,6 +125,7 @@ class StepSummary:
     slow_steps: tuple[int, ...]
     slow_excess_ns: tuple[int, ...]
     recording_factor: float | None
+    other_kinds: tuple[OtherKind, ...] = ()
 
 
 def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
@@ -119,7 +136,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
     """
     partial = [record for record in records if record.is_partial]
     other = [record for record in records if not record.is_partial and record.kind != "train"]
-    train = [record for record in records if not record.is_partial and record.kind == "train"]
+    train = [record for record in records if record.is_whole_step]
     if not train:
         return None
     first = _slow_first(train)
@@ -157,7 +174,16 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         slow_steps=tuple(record.step for record in slow),
         slow_excess_ns=tuple(record.dur_ns - median_ns for record in slow),
         recording_factor=factor,
+        other_kinds=_other_kinds(other),
     )
+
+
+def _other_kinds(records: Iterable[StepRecord]) -> tuple[OtherKind, ...]:
+    times: dict[str, list[int]] = {}
+    for record in records:
+        times.setdefault(record.kind, []).append(record.dur_ns)
+    kinds = (OtherKind(kind, len(own), sum(own)) for kind, own in times.items())
+    return tuple(sorted(kinds, key=lambda other: -other.total_ns))
 
 
 def is_input_phase(name: str) -> bool:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from stepscope.capture.config import CaptureConfig
+from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.session import CaptureSession
 from stepscope.errors import UsageError
 from stepscope.run.layout import RunLayout
@@ -33,19 +34,27 @@ class Profiler:
 
     Args:
         config: The options; or give them as keywords.
+        identity: Who this process is in the job, where somebody knows better than torch and the
+            launcher's variables.
         **options: Fields of `CaptureConfig`.
 
     Raises:
         ConfigError: An option cannot work.
     """
 
-    def __init__(self, config: CaptureConfig | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        config: CaptureConfig | None = None,
+        *,
+        identity: RankIdentity | None = None,
+        **options: Any,
+    ) -> None:
         if config is not None and options:
             raise UsageError("give Profiler either a config or options, not both")
         if config is None:
             config = _config_of(options)
         self.config = config
-        self._session = CaptureSession(config)
+        self._session = CaptureSession(config, identity)
         self._stepped_in_watch = False
         self._watch_depth = 0
 
@@ -179,6 +188,21 @@ class Profiler:
         if self._session.is_on and self._session.recorder is not None:
             self._session.recorder.add_wait(time.perf_counter_ns() - started_ns)
 
+    @contextlib.contextmanager
+    def aside(self, kind: str) -> Iterator[None]:
+        """Leave what is done inside out of the steps, such as an evaluation between two of them.
+
+        The step record gets a line of its own for it: of this kind, with its duration and the
+        number of the step that follows, which is counted on. The step that is going on begins
+        anew at the end, so that what came before in it belongs to no step either. Steps that are
+        ended inside do not count, and one inside another is a part of it.
+
+        Args:
+            kind: What it is, such as "evaluation" or "checkpoint"; not "train".
+        """
+        with self._session.aside(kind), self._session.range(kind):
+            yield
+
     def restart_step(self) -> None:
         """Begin the step that is going on anew: what came before belongs to no step."""
         if self._session.is_on:
@@ -232,6 +256,11 @@ class Profiler:
     def step_number(self) -> int:
         """Number of the step that is going on, counted from 0."""
         return self._session.step
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether a window is being recorded."""
+        return self._session.recording_index is not None
 
     @property
     def run_path(self) -> Path | None:

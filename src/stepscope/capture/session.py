@@ -34,9 +34,11 @@ class CaptureSession:
 
     Args:
         config: The options.
+        identity: Who this process is, where somebody knows better than torch and the launcher.
 
     Attributes:
-        identity: Who this rank is.
+        given_identity: Who it is according to somebody who knows better; None for nobody.
+        identity: Who this rank is, once the capture has started.
         step: Number of the step that is going on.
         journal: The run's files; None where there are none, and so no capture.
         recorder: What times the steps.
@@ -45,8 +47,9 @@ class CaptureSession:
         memory: What watches the device's memory.
     """
 
-    def __init__(self, config: CaptureConfig) -> None:
+    def __init__(self, config: CaptureConfig, identity: RankIdentity | None = None) -> None:
         self.config = config
+        self.given_identity = identity
         self.identity = RankIdentity()
         self.step = 0
         self.journal: Journal | None = None
@@ -60,6 +63,7 @@ class CaptureSession:
         self._tally = StepTally()
         self._is_started = False
         self._is_stopped = False
+        self._is_aside = False
         self._process_id = os.getpid()
         self._busy = 0
         self._is_told_to_end = False
@@ -115,7 +119,7 @@ class CaptureSession:
 
     def _open(self) -> None:
         clock = Clock.start()
-        self.identity = identify()
+        self.identity = self.given_identity or identify()
         self.journal = Journal.open(self.config, self.identity, clock)
         self.recorder = StepRecorder(clock, self.journal.write_step)
         self._probe = DeviceProbe()
@@ -146,6 +150,8 @@ class CaptureSession:
 
     def advance(self) -> None:
         """End the step that is going on; begin the next."""
+        if self._is_aside:
+            return
         recorder = self.recorder
         if recorder is None or self.journal is None:
             self.step += 1
@@ -175,6 +181,8 @@ class CaptureSession:
 
     def begin_afresh(self) -> None:
         """A loop begins: what came before it is no part of its first step."""
+        if self._is_aside:
+            return
         if self.windows is not None:
             self.windows.restart_step(self.step)
         if self.recorder is not None:
@@ -182,6 +190,8 @@ class CaptureSession:
 
     def leave_loop(self) -> None:
         """The loader is exhausted: the step that was opened for the next batch is none."""
+        if self._is_aside:
+            return
         if self.windows is not None:
             self.windows.leave_step()
         if self.recorder is not None:
@@ -190,13 +200,39 @@ class CaptureSession:
     def break_off(self) -> None:
         """The loop was left from inside: its last step counts as partial."""
         recorder = self.recorder
-        if not self.is_on or recorder is None:
+        if not self.is_on or recorder is None or self._is_aside:
             return
         if self.windows is not None:
             self.windows.leave_step()
         if recorder.is_open:
             recorder.end(self.step, window=self.recording_index, is_partial=True)
         recorder.cancel()
+
+    @contextlib.contextmanager
+    def aside(self, kind: str) -> Iterator[None]:
+        """What is done inside belongs to no step; see `Profiler.aside`."""
+        recorder = self.recorder
+        if not self.is_on or recorder is None or self._is_aside:
+            yield
+            return
+        with self.contain("stepping aside"):
+            self.leave_loop()
+            recorder.begin()
+            recorder.mark(kind)
+        is_whole = False
+        self._is_aside = True
+        try:
+            yield
+            is_whole = True
+        finally:
+            self._is_aside = False
+            if self.is_on:
+                with self.contain("coming back"):
+                    recorder.end(self.step, is_partial=not is_whole)
+                    if is_whole:
+                        self.begin_afresh()
+                    else:
+                        recorder.cancel()
 
     @contextlib.contextmanager
     def range(self, name: str) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""The processes that are watched: how many, their CPU time, memory, and what they read and write."""
+"""The watched processes: how many, their CPU time, memory, and what they read and write."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def run_to_dict(run: Run) -> dict[str, object]:
             {
                 "rank": rank.rank,
                 "directory": str(rank.directory),
-                "steps": len(rank.steps),
+                "steps": sum(step.kind == "train" for step in rank.steps),
                 "metrics": None if (found := _metrics(rank)) is None else metrics_to_dict(found),
                 "windows": [
                     {

@@ -97,7 +97,14 @@ def _step(rank: RankDiagnosis) -> RenderableType:
     if summary.samples_per_second is not None:
         speed.append(f"{units.count(round(summary.samples_per_second))} samples/s")
     speed.append(f"longest {units.duration(summary.worst_ns)}")
-    return _beside("Step", Group(line, Text("  ·  ".join(speed), "dim")))
+    lines = [line, Text("  ·  ".join(speed), "dim")]
+    if summary.other_kinds:
+        besides = (
+            f"{other.kind} {units.duration(other.total_ns)} in {other.times}"
+            for other in summary.other_kinds
+        )
+        lines.append(Text(f"besides the steps: {', '.join(besides)}", "dim"))
+    return _beside("Step", Group(*lines))
 
 
 def _left_out(summary: StepSummary) -> str:
@@ -105,7 +112,6 @@ def _left_out(summary: StepSummary) -> str:
     words = [
         (excluded.first, "slow at the start"),
         (excluded.recorded, "recorded in detail"),
-        (excluded.other_kind, "of another kind"),
         (excluded.partial, "partial"),
     ]
     return ", ".join(f"{count} {word}" for count, word in words if count)

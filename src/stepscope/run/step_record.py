@@ -15,7 +15,8 @@ class StepRecord:
     """One step as the training process saw it.
 
     Attributes:
-        step: Number of the step, counted from 0 at the start of the capture.
+        step: Number of the step, counted from 0 at the start of the capture. What stands beside
+            the steps (an evaluation between two of them) has the number of the step after it.
         start_ns: Start, in nanoseconds since the epoch; the rank's clock is read once as epoch
             time and advanced by the monotonic clock, so it never jumps.
         dur_ns: Duration on the training thread, up to the start of the next step.
@@ -52,6 +53,11 @@ class StepRecord:
     device_phases: dict[str, int] = field(default_factory=dict)
     peak_allocated_bytes: tuple[int, ...] = ()
     peak_reserved_bytes: tuple[int, ...] = ()
+
+    @property
+    def is_whole_step(self) -> bool:
+        """Whether this is a training step from its beginning to its end."""
+        return self.kind == "train" and not self.is_partial
 
 
 def encode_step(record: StepRecord) -> bytes:

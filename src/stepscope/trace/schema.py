@@ -11,7 +11,7 @@ from enum import Enum
 
 import polars as pl
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Part of every store's key: raise it whenever a table, a column or its meaning changes."""
 
 

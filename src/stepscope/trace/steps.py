@@ -2,14 +2,16 @@
 
 Definitions
     Host step N lasts from the start of the annotation of step N to the start of the next, the last
-    one to its own end. Annotations are `ProfilerStep#N`; in a trace without any, annotations such
-    as `iteration 12` or `step=12` take their place. Where several threads carry them, the thread
-    with the most (then the earliest) counts: steps then divide that thread's time, and work of any
-    thread belongs to the step in which it begins.
+    one to its own end. Where the recording says that no step came next (`stepscope.no_step#N`: an
+    evaluation, the time between two epochs) it lasts to there. Annotations are `ProfilerStep#N`; in
+    a trace without any, annotations such as `iteration 12` or `step=12` take their place. Where
+    several threads carry them, the thread with the most (then the earliest) counts: steps then
+    divide that thread's time, and work of any thread belongs to the step in which it begins.
     Device step N lasts, on each device, from the moment the GPU work launched in earlier steps has
-    ended to the moment the work launched up to step N has ended, a running maximum; the first
-    begins with its host step. A device none of whose work can be linked to a launch takes the host
-    steps instead. Both kinds divide their clock: nothing is counted twice when the host runs ahead.
+    ended to the moment the work launched up to step N has ended, a running maximum; the first, and
+    one after a time without a step, does not begin before its host step. A device none of whose
+    work can be linked to a launch takes the host steps instead. Both kinds divide their clock:
+    nothing is counted twice when the host runs ahead.
 
     A step is empty if no operator began in it and no GPU work was launched from it: torch leaves
     such a step at the end when the profiler stops right after a step began. It is complete unless
@@ -35,6 +37,7 @@ STEP_PATTERNS = (
 
 _ANNOTATIONS = (Category.USER_ANNOTATION, Category.CPU_OP, Category.OTHER)
 _WORK_ON_HOST = (Category.CPU_OP, Category.RUNTIME, Category.DRIVER, Category.PYTHON_FUNCTION)
+_NO_STEP = "stepscope.no_step#"
 _CUT_OFF = ("truncated", "truncated_stream", "corrupt_stream")
 
 
@@ -58,6 +61,7 @@ def host_steps(tables: Tables) -> pl.DataFrame:
             pl.col("start_ns").shift(-1).fill_null(annotation_end).alias("end_ns"),
         )
     )
+    steps = steps.with_columns(end_ns=pl.Series(_ends_at_breaks(tables, steps)))
     empty = ~_has_work(tables, steps)
     cut_off = bool(tables.problems["problem"].is_in(_CUT_OFF).any())
     is_last = np.arange(len(steps)) == len(steps) - 1
@@ -86,6 +90,25 @@ def _marks(tables: Tables) -> pl.DataFrame:
         if not marks.is_empty():
             return marks
     return pl.DataFrame()
+
+
+def _ends_at_breaks(tables: Tables, steps: pl.DataFrame) -> Int64Array:
+    """The steps' ends, moved to where the recording says that none came next."""
+    ends: Int64Array = steps["end_ns"].to_numpy()
+    names = tables.names.filter(pl.col("name").str.starts_with(_NO_STEP))["name_id"]
+    if names.is_empty():
+        return ends
+    breaks = (
+        tables.events.filter(
+            pl.col("name_id").is_in(names.implode()), pl.col("lane_id") == steps["lane_id"][0]
+        )["start_ns"]
+        .sort()
+        .to_numpy()
+    )
+    following = np.append(breaks, np.iinfo(np.int64).max)
+    next_break = following[np.searchsorted(breaks, steps["start_ns"].to_numpy(), side="right")]
+    moved: Int64Array = np.minimum(ends, next_break)
+    return moved
 
 
 def _has_work(tables: Tables, steps: pl.DataFrame) -> npt.NDArray[np.bool_]:
@@ -147,10 +170,12 @@ def device_steps(events: pl.DataFrame, launch_step: Int64Array, host: pl.DataFra
         starts, ends = host["start_ns"].to_numpy(), host["end_ns"].to_numpy()
         is_linked = bool(mine.any())
         if is_linked:
-            latest = np.full(len(host), starts[0], np.int64)
+            follows = np.concatenate(([False], ends[:-1] == starts[1:]))
+            least = np.where(follows, starts[0], starts)
+            latest = least.copy()
             np.maximum.at(latest, launch_step[mine], end[mine])
             ends = np.maximum.accumulate(latest)
-            starts = np.concatenate((starts[:1], ends[:-1]))
+            starts = np.maximum(least, np.concatenate((starts[:1], ends[:-1])))
         parts.append(
             pl.DataFrame(
                 {

@@ -1,0 +1,165 @@
+"""A profiler for loops that are written with accelerate.
+
+    from stepscope.adapters.accelerate import AccelerateProfiler
+
+    with AccelerateProfiler(output_dir="profiles") as profiler:
+        for batch in profiler.watch(loader):
+            with accelerator.accumulate(model):
+                ...
+
+A step ends with the batch after which accelerate has let the optimizer step, so that with gradient
+accumulation it has several batches; with `step_unit="micro-batch"` each batch is a step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+from accelerate.state import GradientState, PartialState
+
+from stepscope.adapters.phases import PhaseWatch
+from stepscope.adapters.profiler import Profiler
+from stepscope.adapters.training import MICRO_BATCH, identity_of, unit_of
+from stepscope.capture import profiler as capture
+from stepscope.capture.config import CaptureConfig
+from stepscope.capture.ranks import RankIdentity
+from stepscope.errors import UsageError
+
+_Batch = TypeVar("_Batch")
+
+
+class AccelerateProfiler(Profiler):
+    """A `Profiler` that asks accelerate for the rank and for where steps end.
+
+    Phases are found by themselves: "forward" is from the arrival of a batch to its backward pass.
+    What a loop does between two loops over `watch`, such as an evaluation, belongs to no step; in
+    the body of the loop use `profiler.phase("evaluation")`.
+
+    Args:
+        config: The options; or give them as keywords.
+        layout: As for `Profiler`.
+        words: As for `Profiler`.
+        **options: Fields of `CaptureConfig`.
+
+    Raises:
+        ConfigError: An option cannot work.
+        UsageError: There is no Accelerator yet.
+    """
+
+    def __init__(
+        self,
+        config: CaptureConfig | None = None,
+        *,
+        layout: str = "",
+        words: dict[str, str] | None = None,
+        **options: Any,
+    ) -> None:
+        given = Profiler(config, **options).config
+        super().__init__(
+            dataclasses.replace(given, step_unit=unit_of(given)),
+            layout=layout,
+            words=words,
+            identity=_identity() if given.enabled else None,
+        )
+        self._watch_of_torch = PhaseWatch(self)
+        self._has_stepped = False
+        self._owner = (0, 0)
+
+    def __enter__(self) -> AccelerateProfiler:
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """Begin the capture; see `Profiler.start`."""
+        super().start()
+        if self.run_path is not None:
+            self._owner = (os.getpid(), threading.get_ident())
+            self._watch_of_torch.install(fetches=False)
+
+    def stop(self) -> None:
+        """End the capture; see `Profiler.stop`."""
+        self._watch_of_torch.remove()
+        super().stop()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._watch_of_torch.remove()
+        super().__exit__(kind, error, traceback)
+
+    def watch(
+        self, loader: Iterable[_Batch], *, batches_per_step: int | None = None
+    ) -> Iterator[_Batch]:
+        """Iterate over `loader`, timing the waits and ending a step where accelerate steps.
+
+        Args:
+            loader: What `accelerator.prepare` made of a DataLoader, or any iterable.
+            batches_per_step: As for `Profiler.watch`; None to ask accelerate.
+
+        Yields:
+            The batches, unchanged.
+        """
+        asks = batches_per_step is None
+        self._has_stepped = False
+        for batch in super().watch(loader, batches_per_step=batches_per_step or 0):
+            if self._session.is_on:
+                self._watch_of_torch.enter(self, "forward")
+            try:
+                yield batch
+            except GeneratorExit:
+                # The loop was left from inside: after its optimizer step that is a whole step.
+                self._watch_of_torch.leave()
+                if asks and self._has_stepped:
+                    self.step()
+                raise
+            self._watch_of_torch.leave()
+            ends = GradientState().sync_gradients or self.config.step_unit == MICRO_BATCH
+            if asks and ends and not self._stepped_in_watch:
+                self.step()
+
+    def step(self, *, tokens: int | None = None, samples: int | None = None) -> None:
+        """End the step that is going on, where the loop does it itself; see `Profiler.step`."""
+        self._has_stepped = False
+        self._watch_of_torch.leave()
+        super().step(tokens=tokens, samples=samples)
+
+    # -- what the watch of torch asks and tells -------------------------------------------------
+
+    def listens(self) -> bool:
+        """Whether this is the thread that began the capture, in its process."""
+        return self._session.is_on and self._owner == (os.getpid(), threading.get_ident())
+
+    def before_fetch(self, iterator: Any) -> capture.Profiler | None:  # noqa: ARG002
+        """Waits are timed by `watch`."""
+        return None
+
+    def after_fetch(self, profiler: capture.Profiler) -> None:
+        """Waits are timed by `watch`."""
+
+    def before_backward(self) -> capture.Profiler | None:
+        """A backward pass begins."""
+        return self
+
+    def before_optimizer(self) -> capture.Profiler | None:
+        """An optimizer's step begins."""
+        return self
+
+    def after_optimizer(self, optimizer: Any) -> None:  # noqa: ARG002 - any will do
+        """An optimizer's step has ended."""
+        self._has_stepped = True
+
+
+def _identity() -> RankIdentity:
+    """Who this process is, as accelerate knows."""
+    if not PartialState._shared_state:
+        raise UsageError("make the Accelerator before the AccelerateProfiler: it knows the rank")
+    state = PartialState()
+    return identity_of(state.process_index, state.local_process_index, state.num_processes)

@@ -1,0 +1,33 @@
+"""A callback and a profiler for the Trainer of the package `pytorch_lightning`; either will do.
+
+    from stepscope.adapters.pytorch_lightning import StepscopeCallback, StepscopeProfiler
+
+    trainer = Trainer(callbacks=[StepscopeCallback(output_dir="profiles")])
+    trainer = Trainer(profiler=StepscopeProfiler(output_dir="profiles"))
+
+`stepscope.adapters.lightning_events` says what is counted as a step.
+"""
+
+from __future__ import annotations
+
+from pytorch_lightning import Callback
+from pytorch_lightning.profilers import Profiler as LightningProfiler
+
+from stepscope.adapters.lightning_events import CallbackEvents, ProfilerEvents
+
+__all__ = ["StepscopeCallback", "StepscopeProfiler"]
+
+
+class StepscopeCallback(CallbackEvents, Callback):
+    """Records each training of the Trainer that it is given to, as a run of its own.
+
+    Its arguments are those of `stepscope.Profiler`.
+    """
+
+
+class StepscopeProfiler(ProfilerEvents, LightningProfiler):
+    """Records each training of the Trainer that it is the profiler of, as a run of its own.
+
+    Its arguments are those of `stepscope.Profiler`. The waits for batches of any iterable are
+    timed, and the hooks of callbacks and of the module show in the trace.
+    """

@@ -1,0 +1,71 @@
+"""Scripts that know nothing of Stepscope, run plainly and below `stepscope run`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from stepscope import open_run
+from tests.support.guides import environment
+
+HEAD = """
+import hashlib, os, sys, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+
+def digest(model):
+    data = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    return hashlib.sha256(data).hexdigest()
+
+
+"""
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+QUICK = ("--wait", "3", "--warmup", "1", "--active", "2", "--activities", "cpu")
+
+
+def plainly(folder, text, arguments=(), before=(), **more):
+    """Run a script without us."""
+    (folder / "train.py").write_text(text)
+    command = [sys.executable, *before, "train.py", *map(str, arguments)]
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment(**more),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def recorded(folder, text, arguments=(), before=(), options=("--no-report",), **more):
+    """Run the same script below `stepscope run`."""
+    ours = ["-m", "stepscope", "run", *QUICK, *options, "--", sys.executable, *before]
+    return plainly(folder, text, arguments, ours, **more)
+
+
+def paths_of_this_process() -> str:
+    """Where packages were found: what a framework needs may lie elsewhere than the repository."""
+    return os.pathsep.join([environment()["PYTHONPATH"], *filter(None, sys.path)])
+
+
+def two_ranks(folder, text):
+    """Run a script with two ranks of torchrun; the run that it leaves in `profiles`."""
+    ended = plainly(folder, text, before=TORCHRUN, PYTHONPATH=paths_of_this_process())
+    assert ended.returncode == 0, ended.stderr
+    run = open_run(folder / "profiles")
+    assert [rank.rank for rank in run.ranks] == [0, 1]
+    assert run.job.world_size == 2
+    assert all(rank.manifest.problems == () for rank in run.ranks)
+    return run
+
+
+def results_of(ended) -> list[str]:
+    """What a script says of its result, in lines that begin with RESULT; in order of ranks."""
+    return sorted(line for line in ended.stdout.splitlines() if line.startswith("RESULT"))
