@@ -74,7 +74,8 @@ def test_every_flag_of_every_dialect_reaches_its_option(name):
         elif flag.style == WORD:
             words, wanted = [flag.names[-1], "true"], flag.on
         else:
-            text = option.choices[-1] if option.choices else others.get(option.kind, "12")
+            number = "11" if option.name == "start_step" else "12"
+            text = option.choices[-1] if option.choices else others.get(option.kind, number)
             words, wanted = [flag.names[-1], text or "name"], option.parse(text or "name", "")
         from stepscope.adapters.arguments import settings_of
 

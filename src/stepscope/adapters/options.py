@@ -142,9 +142,7 @@ OPTIONS: dict[str, Option] = {
             "Record one window from this step on; sets skip_first, wait, warmup and repeat.",
             optional=True,
         ),
-        _option(
-            "end_step", "int", "End that window before this step; sets active.", optional=True
-        ),
+        _option("end_step", "int", "End that window before this step; sets active.", optional=True),
         _option("max_steps", "int", "Steps after which the loop ends; -1 for no limit."),
         _option("ranks", "ranks", "Ranks that record: all, node-first, every:8, or a list."),
         _option("step_unit", "word", "What one step is.", *STEP_UNITS),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from stepscope.adapters.arguments import settings_of, words_of
-from stepscope.adapters.layouts import LAYOUTS, Place
+from stepscope.adapters.layouts import LAYOUTS, Place, put_lone_file, put_snapshot
 from stepscope.adapters.settings import Settings
 from stepscope.capture import profiler as capture
 from stepscope.capture.config import CaptureConfig
-from stepscope.run.manifest import WindowRecord
+from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 log = logging.getLogger("stepscope")
 
@@ -25,6 +27,8 @@ class Profiler(capture.Profiler):
         config: The options; or give them as keywords.
         layout: Name of a layout of files to keep beside the run; empty for none.
         words: What that layout's names are made of, such as {"model_name": "llama"}.
+        snapshot_path: Where the newest memory snapshot is put as well; None for nowhere.
+        placed: Called with the files that the layout has put in place for a window.
         **options: Fields of `CaptureConfig`.
     """
 
@@ -34,11 +38,16 @@ class Profiler(capture.Profiler):
         *,
         layout: str = "",
         words: dict[str, str] | None = None,
+        snapshot_path: Path | str | None = None,
+        placed: Callable[[list[Path]], object] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(config, **options)
-        self._layout = LAYOUTS[layout] if layout else None
+        self._layout = layout
         self._words = words or {}
+        self._snapshot_path = Path(snapshot_path) if snapshot_path else None
+        self._placed = placed
+        self._overviews: list[Callable[[], str]] = []
 
     @classmethod
     def from_args(cls, args: Any, *, dialect: str | None = None, **more: Any) -> Profiler:
@@ -64,7 +73,12 @@ class Profiler(capture.Profiler):
             _raise_max_steps(args, settings, config)
         if config.enabled and config.memory_log:
             _show_memory_lines()
-        return cls(config, layout=settings.dialect.layout, words=words_of(args))
+        return cls(
+            config,
+            layout=settings.dialect.layout,
+            words=words_of(args),
+            snapshot_path=settings.value("memory_snapshot_path"),
+        )
 
     def start(self) -> None:
         """Begin the capture: make the run's directory and open step 0.
@@ -73,16 +87,38 @@ class Profiler(capture.Profiler):
             NestedProfilerError: Another profiler is recording in this process.
         """
         super().start()
-        if self._session.journal is not None and self._layout is not None:
+        if self._session.journal is not None:
             self._session.journal.window_ready = self._put_in_place
+            self._session.journal.file_ready = self._put_file_in_place
+
+    def add_overview(self, overview: Callable[[], str]) -> None:
+        """Have a function asked for its words wherever a layout writes an overview of memory."""
+        self._overviews.append(overview)
 
     def _put_in_place(self, window: WindowRecord) -> None:
-        journal, layout = self._session.journal, self._layout
-        if journal is None or layout is None or window.state not in {"complete", "partial"}:
+        place, folder = self._place(), self.rank_path
+        if place is None or folder is None or not self._layout:
             return
-        with self._session.contain("putting files where the guide promises them"):
-            place = Place(journal.layout.root.parent, self._session.identity, self._words)
-            layout(place, journal.layout.rank(self._session.identity.rank).root, window)
+        if window.state in {"complete", "partial"}:
+            with self._session.contain("putting files where the guide promises them"):
+                files = LAYOUTS[self._layout](place, folder, window)
+                if self._placed is not None and files:
+                    self._placed(files)
+
+    def _put_file_in_place(self, record: ArtifactRecord) -> None:
+        place, folder = self._place(), self.rank_path
+        if place is None or folder is None:
+            return
+        with self._session.contain("putting a file where the guide promises it"):
+            if record.kind != "snapshot":
+                put_lone_file(self._layout, place, record.kind, folder / record.path)
+            elif self._snapshot_path is not None:
+                put_snapshot(self._snapshot_path, place, folder / record.path)
+
+    def _place(self) -> Place | None:
+        if self.run_path is None:
+            return None
+        return Place(self.run_path.parent, self._session.identity, self._words, tuple(self._overviews))
 
 
 def profiler_from_args(args: Any, *, dialect: str | None = None, **more: Any) -> Profiler:

@@ -242,7 +242,11 @@ class CaptureConfig:
             ("scalars_steps", 1),
         ):
             _check_whole(name, getattr(self, name), least)
-        for name, least in (("max_window_bytes", 1), ("max_run_bytes", 1), ("flop_counter_step", 0)):
+        for name, least in (
+            ("max_window_bytes", 1),
+            ("max_run_bytes", 1),
+            ("flop_counter_step", 0),
+        ):
             if getattr(self, name) is not None:
                 _check_whole(name, getattr(self, name), least)
         if self.max_pause_s is not None:
