@@ -389,3 +389,18 @@ def test_dialects_prints_the_whole_table(capsys):
 
 def test_lists_have_their_style():
     assert {flag.option for flag in DIALECTS["megatron"].flags if flag.style == LIST} == {"ranks"}
+
+
+def test_flags_that_the_script_has_too_stay_on_its_command_line(monkeypatch):
+    words = ["train.py", "--profiling", "--strategy=Zero", "--debug"]
+    monkeypatch.setattr(sys, "argv", words)
+    seen = {}
+
+    @stepscope.profiled("sfm")
+    def script(profiler):
+        seen.update(argv=sys.argv, config=profiler.config)
+
+    script()
+    assert seen["argv"] == ["train.py", "--strategy=Zero", "--debug"]
+    assert seen["config"].deepspeed_memory
+    assert seen["config"].deepspeed_flops

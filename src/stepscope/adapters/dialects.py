@@ -176,7 +176,11 @@ DIALECTS: dict[str, Dialect] = {
             _own_flags(),
             {"wait": 1, "warmup": 1, "active": 5, "repeat": 0, "trace_format": "json"},
             layout="recipe",
-            files=("trace.json (rank 0)", "trace-rank{rank}.json (others)"),
+            files=(
+                "trace.json (rank 0)",
+                "trace-rank{rank}.json (others)",
+                "{host}_{time}.pickle (memory snapshots)",
+            ),
         ),
         Dialect(
             "sfm",

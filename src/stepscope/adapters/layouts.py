@@ -33,12 +33,15 @@ class Place:
         words: What the script calls its model ("model_name") and its training ("train_type"), and
             what else a layout's names are made of.
         overviews: What adds its own words to an overview of memory.
+        is_newest: Whether no later window has been put in place: files of several windows are made
+            at the same time, and names that they share are the newest's.
     """
 
     root: Path
     identity: RankIdentity = field(default_factory=RankIdentity)
     words: Mapping[str, str] = field(default_factory=dict)
     overviews: tuple[Callable[[], str], ...] = ()
+    is_newest: bool = True
 
     @property
     def model(self) -> str:
@@ -62,6 +65,8 @@ Layout = Callable[[Place, Path, WindowRecord], list[Path]]
 
 def fsdp_qlora(place: Place, rank_directory: Path, window: WindowRecord) -> list[Path]:
     """`{model}_{train_type}-{local_rank}/`, with the newest window's four files."""
+    if not place.is_newest:
+        return []
     model, train_type = place.model, place.train_type
     folder = place.root / f"{model}_{train_type}-{place.identity.local_rank}"
     names = {
@@ -82,7 +87,7 @@ def fsdp_qlora(place: Place, rank_directory: Path, window: WindowRecord) -> list
 def recipe(place: Place, rank_directory: Path, window: WindowRecord) -> list[Path]:
     """`trace.json`: the newest window's trace."""
     source = _files(rank_directory, window).get("trace")
-    if source is None:
+    if source is None or not place.is_newest:
         return []
     suffix = source.name.partition(".")[2]
     return [put_file(source, place.root / f"{place.by_rank('trace')}.{suffix}")]
@@ -96,7 +101,7 @@ def sfm(place: Place, rank_directory: Path, window: WindowRecord) -> list[Path]:
         suffix = files["trace"].name.partition(".")[2]
         name = f"trace-rank{place.identity.rank}-window{window.index}.{suffix}"
         put.append(put_file(files["trace"], place.root / name))
-    if "key_averages" in files:
+    if "key_averages" in files and place.is_newest:
         target = place.root / f"{place.by_rank('profiler_list')}.dat"
         table = files["key_averages"].read_text(encoding="utf-8")
         more = "".join(f"\n{overview()}" for overview in place.overviews)
@@ -148,8 +153,8 @@ LAYOUTS: dict[str, Layout] = {
     "torchtitan": torchtitan,
     "torchtune": torchtune,
 }
-LONE_FILES = {"sfm": {"deepspeed_flops": "profiler_ds.txt"}}
-"""By layout and kind: where files that belong to no window stand beside the run."""
+LONE_FILES = {"sfm": {"deepspeed_flops": "profiler_ds.txt"}, "recipe": {"snapshot": ""}}
+"""By layout and kind: names that files of no window have beside the run; empty for their own."""
 
 
 def put_lone_file(layout: str, place: Place, kind: str, source: Path) -> Path | None:
@@ -157,8 +162,9 @@ def put_lone_file(layout: str, place: Place, kind: str, source: Path) -> Path | 
     name = LONE_FILES.get(layout, {}).get(kind)
     if name is None:
         return None
-    stem, _, suffix = name.partition(".")
-    return put_file(source, place.root / f"{place.by_rank(stem)}.{suffix}")
+    wanted = Path(name or source.name)
+    stem = wanted.stem.removesuffix(f"_rank{place.identity.rank}")
+    return put_file(source, place.root / f"{place.by_rank(stem)}{wanted.suffix}")
 
 
 def put_snapshot(target: Path, place: Place, source: Path) -> Path:

@@ -47,6 +47,7 @@ class Profiler(capture.Profiler):
         self._words = words or {}
         self._snapshot_path = Path(snapshot_path) if snapshot_path else None
         self._placed = placed
+        self._newest_placed = -1
         self._overviews: list[Callable[[], str]] = []
 
     @classmethod
@@ -96,10 +97,11 @@ class Profiler(capture.Profiler):
         self._overviews.append(overview)
 
     def _put_in_place(self, window: WindowRecord) -> None:
-        place, folder = self._place(), self.rank_path
+        place, folder = self._place(window.index), self.rank_path
         if place is None or folder is None or not self._layout:
             return
         if window.state in {"complete", "partial"}:
+            self._newest_placed = max(self._newest_placed, window.index)
             with self._session.contain("putting files where the guide promises them"):
                 files = LAYOUTS[self._layout](place, folder, window)
                 if self._placed is not None and files:
@@ -110,15 +112,20 @@ class Profiler(capture.Profiler):
         if place is None or folder is None:
             return
         with self._session.contain("putting a file where the guide promises it"):
-            if record.kind != "snapshot":
-                put_lone_file(self._layout, place, record.kind, folder / record.path)
-            elif self._snapshot_path is not None:
+            put_lone_file(self._layout, place, record.kind, folder / record.path)
+            if record.kind == "snapshot" and self._snapshot_path is not None:
                 put_snapshot(self._snapshot_path, place, folder / record.path)
 
-    def _place(self) -> Place | None:
+    def _place(self, window: int | None = None) -> Place | None:
         if self.run_path is None:
             return None
-        return Place(self.run_path.parent, self._session.identity, self._words, tuple(self._overviews))
+        return Place(
+            self.run_path.parent,
+            self._session.identity,
+            self._words,
+            tuple(self._overviews),
+            is_newest=window is None or window >= self._newest_placed,
+        )
 
 
 def profiler_from_args(args: Any, *, dialect: str | None = None, **more: Any) -> Profiler:

@@ -78,15 +78,16 @@ class Profiler:
         section = self._section
         if not any(section.get(name) for name in _SWITCHES):
             return self
-        self.profiler = _profiler_of(
+        with_snapshots = bool(section.get("enable_memory_snapshot"))
+        every = _snapshot_every(section) if with_snapshots else 0
+        profiler = _profiler_of(
             section, self._base, self._leaf, self._global_step, self._trace_format
         )
-        self.profiler.start()
-        if section.get("enable_memory_snapshot"):
+        profiler.start()
+        self.profiler = profiler
+        if with_snapshots:
             folder = self._base / section.get("save_memory_snapshot_folder", SNAPSHOTS)
-            self._snapshots = SnapshotRing(
-                self.profiler, folder, self._leaf, self._global_step, _snapshot_every(section)
-            )
+            self._snapshots = SnapshotRing(profiler, folder, self._leaf, self._global_step, every)
         return self
 
     def __exit__(
@@ -270,9 +271,6 @@ def section_of(config: Any) -> Mapping[str, Any]:
         inner = config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
         if inner is not None:
             return section_of(inner)
-    names = getattr(config, "__dataclass_fields__", None)
-    if names is not None and not isinstance(config, Mapping):
-        return {name: getattr(config, name) for name in names if hasattr(config, name)}
     return values_of(config)
 
 
