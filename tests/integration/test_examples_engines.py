@@ -37,15 +37,6 @@ def the_rank(folder):
     return rank
 
 
-def test_the_plain_loop(run_here, tmp_path):
-    run_here("plain_loop.py")
-    rank = the_rank(tmp_path / "profiles")
-    assert len(rank.steps) == 30
-    assert set(rank.steps[0].phases) == {"forward", "backward", "optimizer"}
-    assert rank.steps[0].samples == 16
-    assert steps_in_trace(rank.windows[0].trace_path) == [7, 8, 9]
-
-
 @needs("deepspeed")
 def test_the_deepspeed_engine(tmp_path):
     run_python([example("deepspeed_engine.py"), "--steps", "8"], tmp_path)
