@@ -10,8 +10,15 @@ import click
 from stepscope.adapters.options import OPTIONS
 from stepscope.errors import StepscopeError
 
-_LEFT_OUT = {"enabled", "step_unit", "max_steps"}
-"""Options that this verb decides itself, or that only a loop that asks us can follow."""
+_LEFT_OUT = {
+    "enabled",
+    "step_unit",
+    "max_steps",
+    "memory_snapshot_path",
+    "deepspeed_flops",
+    "deepspeed_memory",
+}
+"""Options that this verb decides itself, or that only a script that knows us can follow."""
 
 
 def _options(function: Any) -> Any:
