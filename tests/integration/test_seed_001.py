@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
+import functools
 import json
+import pickle
+import re
+import socket
+import time
 
 import pytest
 import torch
+from tests.support.fake_cuda import FakeCuda
 from tests.support.runs import manifest_of, steps_in_trace
 from tests.support.training import SmallTraining, bare_losses, batches
 
+import stepscope
 from stepscope import open_run
 from stepscope.adapters import torch_profiler
 from stepscope.adapters.torch_profiler import (
@@ -18,6 +26,8 @@ from stepscope.adapters.torch_profiler import (
     schedule,
     tensorboard_trace_handler,
 )
+from stepscope.capture.memory import MemoryWatch
+from stepscope.commands.main import main
 
 # Torch says once that each cycle has its own events, which is what the recipe wants.
 pytestmark = pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning")
@@ -165,3 +175,98 @@ def test_the_folder_is_an_option_and_one_that_cannot_be_written_costs_the_run_on
         assert "aten::mm" in (tmp_path / f"{folder[:4]}.json").read_text()
     assert len(list((tmp_path / "elsewhere").iterdir())) == 1
     assert not torch.autograd._profiler_enabled()
+
+
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available.*:UserWarning")
+@pytest.mark.filterwarnings("ignore:CUDA is not available:UserWarning")
+def test_the_guides_own_lines_on_a_machine_without_a_gpu(tmp_path, capsys):
+    def trace_handler(p):
+        output = p.key_averages().table(sort_by="self_cuda_time_total", row_limit=10)
+        print(output)
+        p.export_chrome_trace("trace.json")
+
+    training = SmallTraining()
+    with profile(
+        activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],
+        schedule=torch_profiler.schedule(
+            wait=1,
+            warmup=1,
+            active=5,
+        ),
+        on_trace_ready=trace_handler,
+    ) as p:
+        for batch in batches(7):
+            training.step(batch)
+            p.step()
+    printed = capsys.readouterr().out
+    assert "Self CPU time total" in printed
+    assert 0 < printed.count("aten::") <= 10
+    assert steps_of(tmp_path / "trace.json") == [2, 3, 4, 5, 6]
+
+
+# -- the guide's second example: the step waits for its data --------------------------------------
+
+
+def test_a_slow_loader_is_found(tmp_path, capsys):
+    def slow_batches():
+        for batch in batches(30):
+            time.sleep(0.02)
+            yield batch
+
+    parser = stepscope.add_arguments(argparse.ArgumentParser(), dialect="recipe")
+    profiler = stepscope.Profiler.from_args(parser.parse_args(["--profile"]))
+    training = SmallTraining()
+    with profiler:
+        for batch in profiler.watch(slow_batches()):
+            training.step(batch)
+    assert steps_of(tmp_path / "profiles" / "trace.json") == [23, 24, 25, 26, 27]
+    capsys.readouterr()
+    assert main(["report", str(tmp_path / "profiles"), "--format", "json"]) == 0
+    assert '"input-bound"' in capsys.readouterr().out
+
+
+# -- the guide's memory history and snapshots -----------------------------------------------------
+
+MEMORY_FLAGS = ["--profile", "--profile-memory-history", "--profile-memory-snapshot-at-end"]
+
+
+def record(*flags, steps=8):
+    parser = stepscope.add_arguments(argparse.ArgumentParser(), dialect="recipe")
+    profiler = stepscope.Profiler.from_args(parser.parse_args([*MEMORY_FLAGS, *flags]))
+    training = SmallTraining()
+    with profiler:
+        for number, batch in enumerate(profiler.watch(batches(steps))):
+            training.step(batch)
+            if number == 3:
+                profiler.snapshot("halfway")
+    assert training.losses == bare_losses(steps)
+
+
+def test_without_cuda_the_history_is_left_out_with_a_line(tmp_path, caplog):
+    record()
+    about = [line for line in caplog.messages if "memory" in line]
+    assert len(about) == 2
+    assert "memory_history, memory_snapshot_at_end: left out, since torch finds no CUDA" in about[0]
+    assert "no memory snapshot: CUDA is not in use in this process" in about[1]
+    assert manifest_of(tmp_path / "profiles").snapshots == ()
+    assert list(tmp_path.rglob("*.pickle")) == []
+
+
+def test_with_an_allocator_the_history_is_capped_and_snapshots_bear_the_guides_names(
+    tmp_path, monkeypatch
+):
+    cuda = FakeCuda()
+    watch = functools.partial(MemoryWatch, torch_module=cuda.torch)
+    monkeypatch.setattr("stepscope.capture.session.MemoryWatch", watch)
+    record("--profile-memory-max-entries", "5000")
+    began, *_, ended = [options for name, options in cuda.calls if name == "history"]
+    assert began == {"max_entries": 5000, "stacks": "python"}
+    assert ended == {"enabled": None}
+    snapshots = manifest_of(tmp_path / "profiles").snapshots
+    assert [record.cause for record in snapshots] == ["halfway", "end"]
+    beside = sorted((tmp_path / "profiles").glob("*.pickle"))
+    assert len(beside) == 2
+    for path in beside:
+        assert re.fullmatch(rf"{re.escape(socket.gethostname())}_\d{{8}}T\d+Z\.pickle", path.name)
+        assert pickle.loads(path.read_bytes()) == {"segments": [], "device_traces": [[]]}
+        assert path.read_bytes()[1] == 4  # the protocol that the public viewer reads

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
+import csv
+import importlib.util
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
 
+import pytest
 from click.testing import CliRunner
 from tests.support.fake_nsys import arguments_of, make_nsys
-from tests.support.guides import environment, run_inline
-from tests.support.runs import manifest_of
+from tests.support.guides import environment, run_inline, run_script
+from tests.support.runs import manifest_of, rank_directory, trace_document
+from tests.support.training import SmallTraining, batches
 
+import stepscope
 from stepscope import open_run
 from stepscope.adapters.external import nsys
 from stepscope.commands.report import command as report
@@ -177,3 +184,138 @@ def test_torchrun_below_nsys_leaves_a_report_that_opens(monkeypatch, tmp_path):
     told = CliRunner().invoke(report, [str(file)])
     assert told.exit_code == 0, told.output
     assert "2 steps" in told.output
+
+
+# -- the handler that can be extended to any other format -----------------------------------------
+
+
+def test_a_handler_of_ones_own_writes_another_format(tmp_path):
+    """The guide's handler writes a table of metrics; one for torch.profiler works as it is."""
+    seen = []
+
+    def custom_trace_handler(prof):
+        seen.append(prof.step_num)
+        rows = [(event.key, event.count) for event in prof.key_averages()]
+        with (tmp_path / "metrics.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([("operator", "calls"), *rows])
+
+    def events_only(window):
+        names = sorted({event["name"] for event in trace_events(window.trace_path)})
+        (window.directory / "names.txt").write_text("\n".join(names))
+
+    parser = stepscope.add_arguments(argparse.ArgumentParser(), dialect="sfm")
+    args = parser.parse_args(["--profiling", "--prof_dir", str(tmp_path / "prof")])
+    training = SmallTraining()
+    with stepscope.Profiler.from_args(
+        args, on_trace_ready=custom_trace_handler, artifacts=events_only
+    ) as profiler:
+        for batch in profiler.watch(batches(12)):
+            training.step(batch)
+    assert seen == [10]
+    rows = list(csv.reader((tmp_path / "metrics.csv").read_text().splitlines()))
+    assert ["aten::mm", "15"] in rows  # five products in each of three steps
+    folder = rank_directory(tmp_path / "prof") / "window-0000"
+    assert "aten::mm" in (folder / "names.txt").read_text().splitlines()
+    (window,) = manifest_of(tmp_path / "prof").windows
+    assert "window-0000/names.txt" in {artifact.path for artifact in window.artifacts}
+
+
+def trace_events(path):
+    document = json.loads(path.read_bytes()) if path.suffix == ".json" else trace_document(path)
+    return document["traceEvents"]
+
+
+def test_the_list_is_sorted_by_the_time_of_each_operator(monkeypatch, tmp_path):
+    run_inline(monkeypatch, tmp_path, SCRIPT, ["--profiling"])
+    text = (tmp_path / "prof" / "profiler_list.dat").read_text()
+    column = re.match(r"sorted by (\w+)", text).group(1)
+    path = rank_directory(tmp_path / "prof") / "window-0000" / "key_averages.csv"
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    kind = {"self_cpu_time_total": "self_cpu_ns", "self_device_time_total": "self_device_ns"}
+    times = [int(row[kind[column]]) for row in rows]
+    assert times[0] > 0
+    assert times == sorted(times, reverse=True)
+    listed = re.findall(r"^(\S+) +[\d.]+%", text, re.MULTILINE)
+    names = [row["name"] for row in rows if " " not in row["name"]]
+    assert len(listed) > 5
+    assert listed == [name for name in names if name in listed]
+
+
+# -- DeepSpeed ------------------------------------------------------------------------------------
+
+DEEPSPEED = """
+    import argparse
+    import sys
+
+    import torch
+
+    import deepspeed
+    import stepscope
+    from stepscope.adapters.deepspeed import follow
+
+    @stepscope.profiled(dialect="sfm")
+    def main(profiler):
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--strategy", choices=["DDP", "Zero"])
+        parser.add_argument("--debug", action="store_true")
+        args = parser.parse_args()
+        assert args.strategy == "Zero", args
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Linear(32, 4))
+        engine, *_ = deepspeed.initialize(
+            model=model,
+            model_parameters=model.parameters(),
+            config={
+                "train_micro_batch_size_per_gpu": 8,
+                "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "torch_adam": True}},
+                "zero_optimization": {"stage": 1},
+            },
+        )
+        follow(engine, profiler)
+        for batch in profiler.watch([torch.randn(8, 16) for _ in range(12)]):
+            with profiler.phase("accelerator.train_step"):
+                engine.backward(engine(batch).square().mean())
+                engine.step()
+        torch.distributed.destroy_process_group()
+
+    main()
+"""
+ALONE = {
+    "RANK": "0",
+    "LOCAL_RANK": "0",
+    "WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "DS_ACCELERATOR": "cpu",
+    "PYTHONWARNINGS": "ignore",
+}
+needs_deepspeed = pytest.mark.skipif(
+    importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed"
+)
+
+
+@needs_deepspeed
+@pytest.mark.parametrize("debug", [[], ["--debug"]], ids=["plain", "debug"])
+def test_with_deepspeed_its_profile_and_its_memory(tmp_path, debug):
+    flags = ["--profiling", "--ptensorboard", "--prof_dir", "./prof_other", "--strategy=Zero"]
+    port = 29700 + len(debug)
+    result = run_script(tmp_path, DEEPSPEED, [*flags, *debug], **ALONE, MASTER_PORT=str(port))
+    assert result.returncode == 0, result.stderr[-4000:]
+    folder = tmp_path / "prof_other"
+    profile = (folder / "profiler_ds.txt").read_text()
+    assert "DeepSpeed Flops Profiler" in profile
+    assert re.search(rf"params per GPU: +{16 * 32 + 32 + 32 * 4 + 4} ", profile)
+    assert "Detailed Profile per GPU" in profile
+    _, _, overview = (folder / "profiler_list.dat").read_text().partition("Memory overview")
+    assert "DeepSpeed, see_memory_usage" in overview
+    assert "CPU Virtual Memory:" in overview
+    assert steps_of(folder / "trace-rank0-window0.json") == [7, 8, 9]
+    # The state of memory is printed as it goes, forward and backward, with --debug only.
+    lines = re.findall(r"^After (\w+) of step (\d+)$", result.stdout, re.MULTILINE)
+    wanted = [(part, str(step)) for step in range(12) for part in ("forward", "backward", "step")]
+    assert lines == (wanted if debug else [])
+    kept = rank_directory(folder) / "memory_deepspeed.txt"
+    assert kept.exists() == bool(debug)
+    steps = open_run(folder).ranks[0].steps
+    assert {"forward", "backward", "optimizer"} <= {
+        name.rpartition("/")[2] for name in steps[3].phases
+    }

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import re
+import shutil
 
 import pytest
 from tests.support.guides import run_script
 from tests.support.runs import steps_in_trace
 
 from stepscope import open_run
+from stepscope.commands.main import main
 
 SCRIPT = """
     import argparse
@@ -56,7 +59,7 @@ GUIDE = [
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 
-def test_the_guides_flags_on_two_ranks(tmp_path):
+def test_the_guides_flags_on_two_ranks(tmp_path, capsys):
     result = run_script(tmp_path, SCRIPT, GUIDE, before=TORCHRUN)
     assert result.returncode == 0, result.stderr
     board = tmp_path / "board"
@@ -72,6 +75,21 @@ def test_the_guides_flags_on_two_ranks(tmp_path):
     # Loose, as from TensorBoard's folder on another machine, the ranks are found from the names.
     loose = open_run(str(board / "*.pt.trace.json.gz"))
     assert [rank.rank for rank in loose.ranks] == [0, 1]
+    # What the flags ask for is in the trace.
+    text = gzip.decompress((board / names[1]).read_bytes()).decode()
+    assert '"python_function"' in text
+    assert '"[memory]"' in text
+    table = (board / run.job.name / "rank00001" / "window-0000" / "key_averages.txt").read_text()
+    assert "GFLOP" in table
+    # Unpacked, as the guide unpacks it for Perfetto, it opens all the same.
+    plain = tmp_path / names[1].removesuffix(".gz")
+    with gzip.open(board / names[1], "rb") as source, plain.open("wb") as target:
+        shutil.copyfileobj(source, target)
+    assert main(["report", str(plain)]) == 0
+    printed = capsys.readouterr().out
+    assert "Verdict" in printed
+    # The training went on after the window, on both ranks, to its end.
+    assert [len(rank.steps) for rank in run.ranks] == [6, 6]
 
 
 @pytest.mark.slow

@@ -74,7 +74,8 @@ def test_every_flag_of_every_dialect_reaches_its_option(name):
         elif flag.style == WORD:
             words, wanted = [flag.names[-1], "true"], flag.on
         else:
-            text = option.choices[-1] if option.choices else others.get(option.kind, "12")
+            number = "11" if option.name == "start_step" else "12"
+            text = option.choices[-1] if option.choices else others.get(option.kind, number)
             words, wanted = [flag.names[-1], text or "name"], option.parse(text or "name", "")
         from stepscope.adapters.arguments import settings_of
 
@@ -388,3 +389,18 @@ def test_dialects_prints_the_whole_table(capsys):
 
 def test_lists_have_their_style():
     assert {flag.option for flag in DIALECTS["megatron"].flags if flag.style == LIST} == {"ranks"}
+
+
+def test_flags_that_the_script_has_too_stay_on_its_command_line(monkeypatch):
+    words = ["train.py", "--profiling", "--strategy=Zero", "--debug"]
+    monkeypatch.setattr(sys, "argv", words)
+    seen = {}
+
+    @stepscope.profiled("sfm")
+    def script(profiler):
+        seen.update(argv=sys.argv, config=profiler.config)
+
+    script()
+    assert seen["argv"] == ["train.py", "--strategy=Zero", "--debug"]
+    assert seen["config"].deepspeed_memory
+    assert seen["config"].deepspeed_flops

@@ -95,13 +95,21 @@ def test_max_steps_follows_the_wait_that_cycle_length_gives():
     warmup=numbers,
     active=st.integers(1, 6),
     repeat=st.integers(0, 4),
+    skips_first_wait=st.booleans(),
 )
-def test_agrees_with_torch_in_every_step(skip_first, wait, warmup, active, repeat):
-    schedule = Schedule(skip_first, wait, warmup, active, repeat)
+def test_agrees_with_torch_in_every_step(
+    skip_first, wait, warmup, active, repeat, skips_first_wait
+):
+    schedule = Schedule(skip_first, wait, warmup, active, repeat, skips_first_wait)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Profiler won't be using warmup")
         theirs = torch_schedule(
-            wait=wait, warmup=warmup, active=active, repeat=repeat, skip_first=skip_first
+            wait=wait,
+            warmup=warmup,
+            active=active,
+            repeat=repeat,
+            skip_first=skip_first,
+            skip_first_wait=int(skips_first_wait),
         )
     for step in range(skip_first + 5 * (wait + warmup + active) + 3):
         assert TORCH_ACTION[schedule.action(step)] is theirs(step), step
@@ -113,9 +121,12 @@ def test_agrees_with_torch_in_every_step(skip_first, wait, warmup, active, repea
     warmup=numbers,
     active=st.integers(1, 6),
     repeat=st.integers(0, 4),
+    skips_first_wait=st.booleans(),
 )
-def test_windows_partition_the_recorded_steps(skip_first, wait, warmup, active, repeat):
-    schedule = Schedule(skip_first, wait, warmup, active, repeat)
+def test_windows_partition_the_recorded_steps(
+    skip_first, wait, warmup, active, repeat, skips_first_wait
+):
+    schedule = Schedule(skip_first, wait, warmup, active, repeat, skips_first_wait)
     horizon = skip_first + 5 * schedule.cycle
     by_window: dict[int, list[int]] = {}
     for step in recorded(schedule, horizon):
@@ -128,3 +139,25 @@ def test_windows_partition_the_recorded_steps(skip_first, wait, warmup, active, 
     assert schedule.first_end() == schedule.recorded_steps(0).stop
     if repeat:
         assert len(recorded(schedule, horizon)) == min(repeat, 5) * active
+
+
+@given(
+    skip_first=numbers,
+    wait=numbers,
+    warmup=numbers,
+    active=st.integers(1, 6),
+    repeat=st.integers(0, 4),
+    skips_first_wait=st.booleans(),
+    first=st.integers(0, 60),
+)
+def test_the_first_quiet_step(skip_first, wait, warmup, active, repeat, skips_first_wait, first):
+    schedule = Schedule(skip_first, wait, warmup, active, repeat, skips_first_wait)
+    found = schedule.first_quiet_step(first)
+    assert found >= first
+    if schedule.action(found) is not Action.NONE:
+        # There is none at all, so that the first is as good as any.
+        assert found == first
+        horizon = range(first, first + skip_first + 6 * schedule.cycle)
+        assert all(schedule.action(step) is not Action.NONE for step in horizon)
+    else:
+        assert all(schedule.action(step) is not Action.NONE for step in range(first, found))

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from stepscope.adapters.dialects import (
     BOTH,
+    DIALECTS,
     LIST,
     SWITCH,
     WORD,
@@ -42,7 +43,8 @@ def add_arguments(
 
     Args:
         parser: The script's parser.
-        dialect: Whose flags: "native", "fsdp-qlora", "recipe", "sfm", "megatron" or "hf".
+        dialect: Whose flags: "native", "fsdp-qlora", "recipe", "sfm", "megatron", "megatron-lm"
+            or "hf".
         prefix: What native flags begin with instead of "--profile-"; "" for nothing.
 
     Returns:
@@ -51,13 +53,16 @@ def add_arguments(
     Raises:
         UsageError: The dialect is unknown, or the parser has a flag of the same name.
     """
-    chosen = find_dialect(dialect)
-    defaults = resolve(chosen, {})
-    group = parser.add_argument_group(f"profiling with stepscope ({chosen.name})")
-    for flag in chosen.flags:
-        _add(group, flag, defaults, prefix)
-    parser.set_defaults(**{DIALECT: chosen.name, GIVEN: ()})
+    _add_flags(parser, find_dialect(dialect), prefix)
     return parser
+
+
+def _add_flags(parser: argparse.ArgumentParser, dialect: Dialect, prefix: str | None) -> None:
+    defaults = resolve(dialect, {})
+    group = parser.add_argument_group(f"profiling with stepscope ({dialect.name})")
+    for flag in dialect.flags:
+        _add(group, flag, defaults, prefix)
+    parser.set_defaults(**{DIALECT: dialect.name, GIVEN: ()})
 
 
 def names_of(flag: Flag, prefix: str | None) -> tuple[str, ...]:
@@ -168,7 +173,7 @@ def settings_of(args: Any, dialect: str | None = None) -> Settings:
     """
     values = values_of(args)
     noted = values.get(DIALECT)
-    name = dialect or noted
+    name = dialect or noted or _recognised(values)
     if name is None:
         raise UsageError(
             "these arguments did not come through stepscope.add_arguments: say whose names they "
@@ -181,7 +186,7 @@ def settings_of(args: Any, dialect: str | None = None) -> Settings:
     given: dict[str, tuple[object, str]] = {}
     for flag in chosen.flags:
         value = values.get(flag.destination)
-        if value is None:
+        if value is None or value == []:
             continue
         if flag.destination in flagged:
             origin = flag.names[0]
@@ -190,7 +195,18 @@ def settings_of(args: Any, dialect: str | None = None) -> Settings:
         else:
             continue
         given[flag.option] = (_meant(flag, value), origin)
+    for needed in chosen.needs:
+        if values.get(needed) is False:
+            given["enabled"] = (False, f"arguments.{needed}")
     return resolve(chosen, given)
+
+
+def _recognised(values: Mapping[str, Any]) -> str | None:
+    """The dialect that only these names can belong to."""
+    for dialect in DIALECTS.values():
+        if dialect.known_by and all(name in values for name in dialect.known_by):
+            return dialect.name
+    return None
 
 
 def values_of(args: Any) -> Mapping[str, Any]:
@@ -289,8 +305,9 @@ def profiled(dialect: str = "native") -> Callable[[Callable[..., Any]], Callable
         def main(profiler):
             ...  # sys.argv no longer holds our flags
 
-    Our flags are taken from the command line before it is called, and put back afterwards. It gets
-    the running profiler as the keyword `profiler`.
+    Our flags are taken from the command line before it is called, and put back afterwards; those
+    that scripts have for a purpose of their own as well stay there. It gets the running profiler
+    as the keyword `profiler`.
 
     Raises:
         UsageError: The dialect is unknown, or the function takes no `profiler`.
@@ -325,6 +342,18 @@ def profiled(dialect: str = "native") -> Callable[[Callable[..., Any]], Callable
 
 
 def _take_flags(dialect: Dialect, words: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    arguments, rest = _parser_of(dialect).parse_known_args(words)
+    if any(flag.is_shared for flag in dialect.flags):
+        _, rest = _parser_of(_without_shared(dialect)).parse_known_args(words)
+    return arguments, rest
+
+
+def _parser_of(dialect: Dialect) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    add_arguments(parser, dialect.name)
-    return parser.parse_known_args(words)
+    _add_flags(parser, dialect, None)
+    return parser
+
+
+def _without_shared(dialect: Dialect) -> Dialect:
+    flags = tuple(flag for flag in dialect.flags if not flag.is_shared)
+    return dataclasses.replace(dialect, flags=flags)

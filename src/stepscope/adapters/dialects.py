@@ -2,7 +2,7 @@
 
 The names, defaults and rules are those of the profiling guides of fsdp-qlora, of a widely used
 recipe for `torch.profiler`, of the SFM framework, of a Megatron-LM with torch's profiler, and of
-training scripts on the Hugging Face Trainer.
+training scripts on the Hugging Face Trainer; and those of Megatron-LM itself.
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ class Dialect:
         files: What that layout promises, for people.
         raises_max_steps: Whether the script's own limit is raised where it is too small for one
             window.
+        needs: Arguments that must be true as well for a recording, where they are given.
+        known_by: Arguments by which a namespace that nobody has marked is known for one of its own.
     """
 
     name: str
@@ -90,6 +92,8 @@ class Dialect:
     layout: str = ""
     files: tuple[str, ...] = ()
     raises_max_steps: bool = False
+    needs: tuple[str, ...] = ()
+    known_by: tuple[str, ...] = ()
 
     def default(self, name: str) -> Any:
         """The default of a canonical option in this dialect."""
@@ -172,7 +176,11 @@ DIALECTS: dict[str, Dialect] = {
             _own_flags(),
             {"wait": 1, "warmup": 1, "active": 5, "repeat": 0, "trace_format": "json"},
             layout="recipe",
-            files=("trace.json (rank 0)", "trace-rank{rank}.json (others)"),
+            files=(
+                "trace.json (rank 0)",
+                "trace-rank{rank}.json (others)",
+                "{host}_{time}.pickle (memory snapshots)",
+            ),
         ),
         Dialect(
             "sfm",
@@ -186,8 +194,10 @@ DIALECTS: dict[str, Dialect] = {
                 Flag(("--warmup",), "warmup"),
                 Flag(("--active",), "active"),
                 Flag(("--repeat",), "repeat"),
+                Flag(("--debug",), "deepspeed_memory", SWITCH, is_shared=True),
             ),
             {
+                "deepspeed_flops": True,
                 "output_dir": "prof",
                 "record_shapes": True,
                 "profile_memory": True,
@@ -202,6 +212,7 @@ DIALECTS: dict[str, Dialect] = {
                 "profiler_list.dat",
                 "trace-rank{rank}-window{index}.json",
                 "tensorboard/*.pt.trace.json",
+                "profiler_ds.txt (where a DeepSpeed engine is followed, as with --strategy=Zero)",
             ),
         ),
         Dialect(
@@ -232,6 +243,54 @@ DIALECTS: dict[str, Dialect] = {
             },
             tensorboard_folder=".",
             files=("rank{rank}_{host}_{pid}.{ns}.pt.trace.json.gz",),
+        ),
+        Dialect(
+            "megatron-lm",
+            "Megatron-LM's own --profile --use-pytorch-profiler",
+            (
+                Flag(("--use-pytorch-profiler",), "enabled", SWITCH, is_shared=True),
+                Flag(("--profile-step-start",), "start_step", is_shared=True),
+                Flag(("--profile-step-end",), "end_step", is_shared=True),
+                Flag(("--profile-ranks",), "ranks", LIST, is_shared=True),
+                Flag(("--tensorboard-dir",), "output_dir", is_shared=True),
+                Flag(
+                    ("--pytorch-profiler-collect-shapes",), "record_shapes", SWITCH, is_shared=True
+                ),
+                Flag(
+                    ("--pytorch-profiler-collect-callstack",), "with_stack", SWITCH, is_shared=True
+                ),
+                Flag(
+                    ("--pytorch-profiler-collect-chakra",),
+                    "execution_trace",
+                    SWITCH,
+                    is_shared=True,
+                ),
+                Flag(("--record-memory-history",), "memory_history", SWITCH, is_shared=True),
+                Flag(("--memory-snapshot-path",), "memory_snapshot_path", is_shared=True),
+            ),
+            {
+                "start_step": 10,
+                "end_step": 12,
+                "warmup": 1,
+                "ranks": (0,),
+                "tensorboard": True,
+                "memory_snapshot_path": "snapshot.pickle",
+            },
+            rules=(
+                Rule(
+                    "memory_history",
+                    False,
+                    (("memory_snapshot_at_end", True),),
+                    "the history is there to be written",
+                ),
+            ),
+            tensorboard_folder=".",
+            files=(
+                "rank{rank}_{host}_{pid}.{ns}.pt.trace.json.gz",
+                "the file of --memory-snapshot-path; of other ranks with -rank{rank}",
+            ),
+            needs=("profile",),
+            known_by=("use_pytorch_profiler", "profile_step_start"),
         ),
         Dialect(
             "hf",

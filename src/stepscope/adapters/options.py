@@ -56,7 +56,7 @@ class Option:
         if self.name == "enabled":
             return False  # a script that can be profiled is not profiled until it is asked to
         if not self.field:
-            return False
+            return None if self.is_optional else False
         return _FIELDS[self.field].default
 
     def parse(self, value: object, origin: str) -> Any:
@@ -129,6 +129,7 @@ OPTIONS: dict[str, Option] = {
             "run_name", "word", "Name of that directory; made of the time otherwise.", optional=True
         ),
         _option("skip_first", "int", "Steps to leave out before the first cycle."),
+        _option("skip_first_wait", "bool", "Begin the first cycle with its warm-up."),
         _option("wait", "int", "Steps of each cycle in which nothing is recorded."),
         _option("warmup", "int", "Steps of each cycle in which the profiler warms up."),
         _option("active", "int", "Steps of each cycle that are recorded."),
@@ -136,6 +137,13 @@ OPTIONS: dict[str, Option] = {
         _option(
             "cycle_length", "int", "With repeat 0: steps of a cycle; sets wait.", optional=True
         ),
+        _option(
+            "start_step",
+            "int",
+            "Record one window from this step on; sets skip_first, wait, warmup and repeat.",
+            optional=True,
+        ),
+        _option("end_step", "int", "End that window before this step; sets active.", optional=True),
         _option("max_steps", "int", "Steps after which the loop ends; -1 for no limit."),
         _option("ranks", "ranks", "Ranks that record: all, node-first, every:8, or a list."),
         _option("step_unit", "word", "What one step is.", *STEP_UNITS),
@@ -186,6 +194,12 @@ OPTIONS: dict[str, Option] = {
             "torch",
         ),
         _option("execution_trace", "bool", "Write torch's execution trace of each window."),
+        _option("flop_counter", "bool", "Count the FLOPs of one step with torch's own counter."),
+        _option(
+            "flop_counter_step", "int", "That step; one without a window otherwise.", optional=True
+        ),
+        _option("deepspeed_flops", "bool", "Write DeepSpeed's flops profile of one step."),
+        _option("deepspeed_memory", "bool", "Write DeepSpeed's see_memory_usage in each step."),
         _option("memory_history", "bool", "Record the history of the CUDA allocator."),
         _option("memory_history_steps", "pair", "First and last step of that.", optional=True),
         _option("memory_max_entries", "int", "Greatest number of its entries."),
@@ -193,6 +207,12 @@ OPTIONS: dict[str, Option] = {
             "memory_stacks", "word", "Its stacks: python, or all with C++ frames.", "python", "all"
         ),
         _option("memory_snapshot_at_end", "bool", "Take a memory snapshot at the end."),
+        _option(
+            "memory_snapshot_path",
+            "path",
+            "Also put the newest memory snapshot here.",
+            optional=True,
+        ),
         _option("oom_snapshot", "bool", "Take one when CUDA runs out of memory."),
         _option("memory_log", "bool", "Log each GPU's memory every few steps."),
         _option("memory_log_steps", "int", "Steps from one such line to the next."),

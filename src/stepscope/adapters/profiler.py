@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from stepscope.adapters.arguments import settings_of, words_of
-from stepscope.adapters.layouts import LAYOUTS, Place
+from stepscope.adapters.layouts import LAYOUTS, Place, put_lone_file, put_snapshot
 from stepscope.adapters.settings import Settings
 from stepscope.capture import profiler as capture
 from stepscope.capture.config import CaptureConfig
 from stepscope.capture.ranks import RankIdentity
-from stepscope.run.manifest import WindowRecord
+from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 log = logging.getLogger("stepscope")
 
@@ -29,6 +31,8 @@ class Profiler(capture.Profiler):
         words: What that layout's names are made of, such as {"model_name": "llama"}.
         identity: Who this process is in the job, where somebody knows better than torch and the
             launcher's variables.
+        snapshot_path: Where the newest memory snapshot is put as well; None for nowhere.
+        placed: Called with the files that the layout has put in place for a window.
         **options: Fields of `CaptureConfig`.
     """
 
@@ -39,12 +43,17 @@ class Profiler(capture.Profiler):
         layout: str = "",
         words: dict[str, str] | None = None,
         identity: RankIdentity | None = None,
+        snapshot_path: Path | str | None = None,
+        placed: Callable[[list[Path]], object] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(config, identity=identity, **options)
-        self._layout_name = layout
-        self._layout = LAYOUTS[layout] if layout else None
+        self._layout = layout
         self._words = words or {}
+        self._snapshot_path = Path(snapshot_path) if snapshot_path else None
+        self._placed = placed
+        self._newest_placed = -1
+        self._overviews: list[Callable[[], str]] = []
 
     def renewed(self, *, identity: RankIdentity | None = None, **changes: Any) -> Profiler:
         """A new profiler with the same options, not started.
@@ -59,8 +68,10 @@ class Profiler(capture.Profiler):
         config = dataclasses.replace(self.config, **changes) if changes else self.config
         return Profiler(
             config,
-            layout=self._layout_name,
+            layout=self._layout,
             words=self._words,
+            snapshot_path=self._snapshot_path,
+            placed=self._placed,
             identity=identity or self._session.given_identity,
         )
 
@@ -88,7 +99,12 @@ class Profiler(capture.Profiler):
             _raise_max_steps(args, settings, config)
         if config.enabled and config.memory_log:
             _show_memory_lines()
-        return cls(config, layout=settings.dialect.layout, words=words_of(args))
+        return cls(
+            config,
+            layout=settings.dialect.layout,
+            words=words_of(args),
+            snapshot_path=settings.value("memory_snapshot_path"),
+        )
 
     def start(self) -> None:
         """Begin the capture: make the run's directory and open step 0.
@@ -97,16 +113,44 @@ class Profiler(capture.Profiler):
             NestedProfilerError: Another profiler is recording in this process.
         """
         super().start()
-        if self._session.journal is not None and self._layout is not None:
+        if self._session.journal is not None:
             self._session.journal.window_ready = self._put_in_place
+            self._session.journal.file_ready = self._put_file_in_place
+
+    def add_overview(self, overview: Callable[[], str]) -> None:
+        """Have a function asked for its words wherever a layout writes an overview of memory."""
+        self._overviews.append(overview)
 
     def _put_in_place(self, window: WindowRecord) -> None:
-        journal, layout = self._session.journal, self._layout
-        if journal is None or layout is None or window.state not in {"complete", "partial"}:
+        place, folder = self._place(window.index), self.rank_path
+        if place is None or folder is None or not self._layout:
             return
-        with self._session.contain("putting files where the guide promises them"):
-            place = Place(journal.layout.root.parent, self._session.identity, self._words)
-            layout(place, journal.layout.rank(self._session.identity.rank).root, window)
+        if window.state in {"complete", "partial"}:
+            self._newest_placed = max(self._newest_placed, window.index)
+            with self._session.contain("putting files where the guide promises them"):
+                files = LAYOUTS[self._layout](place, folder, window)
+                if self._placed is not None and files:
+                    self._placed(files)
+
+    def _put_file_in_place(self, record: ArtifactRecord) -> None:
+        place, folder = self._place(), self.rank_path
+        if place is None or folder is None:
+            return
+        with self._session.contain("putting a file where the guide promises it"):
+            put_lone_file(self._layout, place, record.kind, folder / record.path)
+            if record.kind == "snapshot" and self._snapshot_path is not None:
+                put_snapshot(self._snapshot_path, place, folder / record.path)
+
+    def _place(self, window: int | None = None) -> Place | None:
+        if self.run_path is None:
+            return None
+        return Place(
+            self.run_path.parent,
+            self._session.identity,
+            self._words,
+            tuple(self._overviews),
+            is_newest=window is None or window >= self._newest_placed,
+        )
 
 
 def profiler_from_args(args: Any, *, dialect: str | None = None, **more: Any) -> Profiler:

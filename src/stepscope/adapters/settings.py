@@ -109,10 +109,40 @@ def _apply_rules(dialect: Dialect, found: dict[str, Setting]) -> None:
         for name, value in rule.sets:
             if found[name].value != value:
                 found[name] = Setting(OPTIONS[name], value, rule.reason)
+    _apply_steps(found)
     board = found["tensorboard_dir"]
     if found["tensorboard"].value and board.value is None:
         place = Path(found["output_dir"].value) / dialect.tensorboard_folder
         found["tensorboard_dir"] = Setting(board.option, str(place), "tensorboard and output_dir")
+
+
+def _apply_steps(found: dict[str, Setting]) -> None:
+    """Make a schedule of the first step to record and the one before which recording ends."""
+    start, end = found["start_step"].value, found["end_step"].value
+    if start is None and end is None:
+        return
+    active = found["active"].value
+    if start is None:
+        start = max(0, end - active)
+    elif end is None:
+        end = start + active
+    if not 0 <= start < end:
+        raise ConfigError(
+            f"start_step={start} and end_step={end} leave no step to record: end_step is the step "
+            "before which recording ends, so give a greater one"
+        )
+    warmup = min(found["warmup"].value, start)
+    values = {
+        "skip_first": 0,
+        "skip_first_wait": False,
+        "wait": start - warmup,
+        "warmup": warmup,
+        "active": end - start,
+        "repeat": 1,
+    }
+    for name, value in values.items():
+        if found[name].value != value:
+            found[name] = Setting(OPTIONS[name], value, "start_step and end_step")
 
 
 def project_table(folder: Path | None = None) -> tuple[Path | None, dict[str, Any]]:

@@ -40,6 +40,7 @@ from stepscope.artifacts.raw import RawTrace, RawTraceError
 from stepscope.capture import profiler as capture
 from stepscope.capture.config import CaptureConfig
 from stepscope.capture.export import Exporter
+from stepscope.capture.ranks import NOBODY
 from stepscope.errors import StepscopeError
 from stepscope.run.files import replacing
 from stepscope.run.manifest import WindowRecord
@@ -55,8 +56,6 @@ __all__ = [
 
 log = logging.getLogger("stepscope")
 
-_NOBODY = (1 << 62,)
-"""Ranks that record windows of our own: none, since torch can serve only one profiler."""
 _RECORDING = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
 _BLOCK_BYTES = 4 << 20
 
@@ -170,7 +169,7 @@ class _RunOfTorch(capture.Profiler):
         try:
             settings = resolve(find_dialect("native"), {})
             config = settings.config(
-                enabled=True, ranks=_NOBODY, triggers=False, pause_together_s=0.0
+                enabled=True, ranks=NOBODY, triggers=False, pause_together_s=0.0
             )
             run = cls(config, with_stack)
             run.start()

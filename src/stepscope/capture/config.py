@@ -65,6 +65,7 @@ class CaptureConfig:
         run_name: Name of that directory. None: made from the time of the start, the same on all
             ranks of a job.
         skip_first: Steps to leave out before the first cycle.
+        skip_first_wait: Begin the first cycle with its warm-up, without waiting.
         wait: Steps of each cycle in which nothing is recorded.
         warmup: Steps of each cycle in which the profiler warms up.
         active: Steps of each cycle that are recorded; at least 1.
@@ -136,6 +137,10 @@ class CaptureConfig:
             (implies profile_memory); "torch": let torch make its own, on the training thread,
             which takes minutes (implies profile_memory, record_shapes and with_stack).
         execution_trace: Write torch's execution trace, `execution_trace.json`, for each window.
+        flop_counter: Count the floating-point operations of one step with torch's own counter, and
+            write `flop_counter.txt`: by operator and by module. The step takes longer, and counts
+            as none of the training's in averages.
+        flop_counter_step: That step. None: the first from step 1 on that no window records.
         tensorboard_dir: Also put each trace here, under the names that TensorBoard looks for.
         artifacts: Functions or classes of your own that make further files of each window: they
             are called with a `FinishedWindow`. What can be imported runs beside the training,
@@ -155,6 +160,12 @@ class CaptureConfig:
         monitor_interval_s: Seconds from one sample to the next.
         monitor_max_bytes: Greatest size of that file: where it is reached, every second sample is
             dropped, and samples are taken half as often from then on.
+        deepspeed_flops: Where a DeepSpeed engine is followed, write what its flops profiler says of
+            one step, that of `flop_counter_step`, to `profiler_ds.txt`.
+        deepspeed_memory: Where a DeepSpeed engine is followed, write its `see_memory_usage` after
+            each forward, backward and optimizer step to the terminal and to
+            `memory_deepspeed.txt`. It collects Python's garbage and resets peak statistics each
+            time: for debugging only.
         stacks_metric: What weighs the stacks: "auto", "self_cpu_time_total" or
             "self_cuda_time_total".
         on_trace_ready: Function or functions called with the torch profiler of each finished
@@ -168,6 +179,7 @@ class CaptureConfig:
     output_dir: str | os.PathLike[str] = "profiles"
     run_name: str | None = None
     skip_first: int = 0
+    skip_first_wait: bool = False
     wait: int = 5
     warmup: int = 2
     active: int = 3
@@ -212,6 +224,8 @@ class CaptureConfig:
     stacks_metric: str = "auto"
     memory_timeline: str = "off"
     execution_trace: bool = False
+    flop_counter: bool = False
+    flop_counter_step: int | None = None
     tensorboard_dir: str | os.PathLike[str] | None = None
     artifacts: CustomArtifact | Sequence[CustomArtifact] | None = None
     memory_history: bool = False
@@ -225,6 +239,8 @@ class CaptureConfig:
     monitor: bool = False
     monitor_interval_s: float = 1.0
     monitor_max_bytes: int = 64 << 20
+    deepspeed_flops: bool = False
+    deepspeed_memory: bool = False
     on_trace_ready: TraceHandler | Sequence[TraceHandler] | None = None
 
     def __post_init__(self) -> None:
@@ -251,9 +267,13 @@ class CaptureConfig:
             ("tracemalloc_max_bytes", 1),
         ):
             _check_whole(name, getattr(self, name), least)
-        for name in ("max_window_bytes", "max_run_bytes"):
+        for name, least in (
+            ("max_window_bytes", 1),
+            ("max_run_bytes", 1),
+            ("flop_counter_step", 0),
+        ):
             if getattr(self, name) is not None:
-                _check_whole(name, getattr(self, name), 1)
+                _check_whole(name, getattr(self, name), least)
         if self.max_pause_s is not None:
             _check_seconds("max_pause_s", self.max_pause_s)
         self._settle_cycle()
@@ -269,7 +289,20 @@ class CaptureConfig:
     @property
     def schedule(self) -> Schedule:
         """The schedule that the options describe."""
-        return Schedule(self.skip_first, self.wait, self.warmup, self.active, self.repeat)
+        return Schedule(
+            self.skip_first,
+            self.wait,
+            self.warmup,
+            self.active,
+            self.repeat,
+            self.skip_first_wait,
+        )
+
+    @property
+    def detail_step(self) -> int:
+        """The step over which detailed counters run: one outside windows, if there is one."""
+        wanted = self.flop_counter_step
+        return self.schedule.first_quiet_step(1) if wanted is None else wanted
 
     @property
     def handlers(self) -> tuple[TraceHandler, ...]:

@@ -32,6 +32,12 @@ class ProcessClaim:
             return True
 
     @classmethod
+    def holder(cls) -> Any:
+        """What holds the claim; None where nothing does."""
+        with cls._lock:
+            return cls._owner
+
+    @classmethod
     def give_back(cls, owner: object) -> None:
         """Let go of the claim; nothing happens if `owner` does not hold it."""
         with cls._lock:

@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from stepscope.capture.clock_sync import ClockOffset
 from stepscope.capture.config import CaptureConfig
@@ -15,7 +16,7 @@ from stepscope.capture.home import choose_home
 from stepscope.capture.job import describe_job
 from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.steps import Clock
-from stepscope.run.files import LineFile
+from stepscope.run.files import LineFile, digest_of, write_atomically
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import (
     ArtifactRecord,
@@ -39,6 +40,8 @@ class Journal:
     Attributes:
         layout: Where the run lies.
         window_ready: Called with the record of a window whose files are there; must not raise.
+        file_ready: Called with the record of each snapshot and of each file that belongs to no
+            window, once it is there; must not raise.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Journal:
         self._windows: dict[int, WindowRecord] = {}
         self._has_failed = False
         self.window_ready: Callable[[WindowRecord], None] | None = None
+        self.file_ready: Callable[[ArtifactRecord], None] | None = None
 
     @classmethod
     def open(cls, config: CaptureConfig, identity: RankIdentity, clock: Clock) -> Journal:
@@ -125,7 +129,31 @@ class Journal:
         """Note a memory snapshot."""
         snapshots = (*self._manifest.snapshots, record)[-_MOST_PROBLEMS:]
         self._manifest = dataclasses.replace(self._manifest, snapshots=snapshots)
+        self._noted(record)
+
+    def add_text(self, kind: str, name: str, text: str) -> Path | None:
+        """Write a text into the rank's folder and note it; None where that cannot be."""
+        path = self.layout.rank(self._identity.rank).root / name
+        try:
+            write_atomically(path, text.encode("utf-8", errors="replace"))
+            record = ArtifactRecord(kind, name, path.stat().st_size, digest_of(path))
+        except OSError as error:
+            record = ArtifactRecord(kind, name, problem=f"{type(error).__name__}: {error}")
+            log.warning("stepscope: %s could not be written: %s", name, error)
+        self.add_artifact(record)
+        return None if record.problem else path
+
+    def add_artifact(self, record: ArtifactRecord) -> None:
+        """Note a file that belongs to no window, in place of an older one of the same path."""
+        others = [item for item in self._manifest.artifacts if item.path != record.path]
+        artifacts = (*others, record)[-_MOST_PROBLEMS:]
+        self._manifest = dataclasses.replace(self._manifest, artifacts=artifacts)
+        self._noted(record)
+
+    def _noted(self, record: ArtifactRecord) -> None:
         self._write_quietly()
+        if self.file_ready is not None and not record.problem:
+            self.file_ready(record)
 
     def note_clock(self, offset: ClockOffset) -> None:
         """Note how far this rank's clock is from rank 0's; it is written with what comes next."""

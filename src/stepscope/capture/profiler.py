@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 from stepscope.capture.config import CaptureConfig
-from stepscope.capture.ranks import RankIdentity
+from stepscope.capture.holder import ProcessClaim
+from stepscope.capture.ranks import RankIdentity, records
 from stepscope.capture.session import CaptureSession
 from stepscope.errors import UsageError
 from stepscope.run.layout import RunLayout
@@ -38,6 +39,11 @@ class Profiler:
             launcher's variables.
         **options: Fields of `CaptureConfig`.
 
+    Attributes:
+        config: The options.
+        watch_ends_steps: Whether `watch` ends steps by counting batches. A door that ends them
+            where a framework's engine does sets it to False.
+
     Raises:
         ConfigError: An option cannot work.
     """
@@ -54,7 +60,9 @@ class Profiler:
         if config is None:
             config = _config_of(options)
         self.config = config
+        self.watch_ends_steps = True
         self._session = CaptureSession(config, identity)
+        self._session.profiler = self
         self._stepped_in_watch = False
         self._watch_depth = 0
 
@@ -124,7 +132,7 @@ class Profiler:
 
     def _watch(self, loader: Iterable[_Batch], batches_per_step: int) -> Iterator[_Batch]:
         iterator: Iterator[_Batch] | None = None
-        steps_itself = batches_per_step < 1
+        steps_itself = batches_per_step < 1 or not self.watch_ends_steps
         batches = 0
         if self._session.is_on:
             with self._session.contain("beginning a loop"):
@@ -149,7 +157,7 @@ class Profiler:
                         self._session.break_off()
                 raise
             batches += 1
-            steps_itself = steps_itself or self._stepped_in_watch
+            steps_itself = steps_itself or self._stepped_in_watch or not self.watch_ends_steps
             if not steps_itself and batches % batches_per_step == 0:
                 if self._session.is_on:
                     with self._session.contain("ending a step"):
@@ -236,6 +244,27 @@ class Profiler:
                 path = self._session.memory.snapshot(reason)
         return path
 
+    def add_text(self, kind: str, name: str, text: str) -> Path | None:
+        """Put a text into the rank's folder, listed in its manifest; a newer one replaces an older.
+
+        Args:
+            kind: What it is, in a word.
+            name: The file's name.
+            text: What it says.
+
+        Returns:
+            The file, or None where nothing is recorded or it could not be written.
+        """
+        path: Path | None = None
+        if self._session.is_on and self._session.journal is not None:
+            with self._session.contain("adding a file"):
+                path = self._session.journal.add_text(kind, Path(name).name, text)
+        return path
+
+    def before_end(self, function: Callable[[], object]) -> None:
+        """Have a function called when the capture ends, while it can still be added to."""
+        self._session.before_end.append(function)
+
     def count(self, *, tokens: int | None = None, samples: int | None = None) -> None:
         """Add to the work done in the step that is going on."""
         if self._session.is_on and self._session.recorder is not None:
@@ -246,6 +275,21 @@ class Profiler:
         """Say of what kind the step that is going on is, such as "evaluation" or "checkpoint"."""
         if self._session.is_on and self._session.recorder is not None:
             self._session.recorder.mark(kind)
+
+    @classmethod
+    def running(cls) -> Any:
+        """The profiler that records in this process; None where there is none."""
+        return getattr(ProcessClaim.holder(), "profiler", None)
+
+    @property
+    def records_windows(self) -> bool:
+        """Whether this is one of the ranks that record windows, and the capture is going on."""
+        return self._session.is_on and records(self.config.ranks, self._session.identity)
+
+    @property
+    def detail_step(self) -> int:
+        """The step over which detailed counters run: one outside windows, if there is one."""
+        return self.config.detail_step
 
     @property
     def should_stop(self) -> bool:

@@ -11,6 +11,9 @@ from stepscope.errors import UsageError
 
 RanksOption = str | Sequence[int]
 
+NOBODY = (1 << 62,)
+"""Ranks that record no windows: none. For captures whose windows come from elsewhere."""
+
 _EVERY = re.compile(r"every:([1-9]\d*)")
 _LIST = re.compile(r"\d+([,\s]+\d+)*")
 

@@ -27,6 +27,7 @@ class Schedule:
         warmup: Steps of warming up that follow.
         active: Steps that are recorded, which end the cycle; at least 1.
         repeat: Number of cycles; 0 for no end.
+        skips_first_wait: Whether the first cycle begins with its warm-up, without waiting.
     """
 
     skip_first: int
@@ -34,6 +35,7 @@ class Schedule:
     warmup: int
     active: int
     repeat: int
+    skips_first_wait: bool = False
 
     @property
     def cycle(self) -> int:
@@ -51,19 +53,29 @@ class Schedule:
 
     def window(self, step: int) -> int | None:
         """Index of the window that the step's cycle ends in; None before and after all cycles."""
-        return None if self._position(step) is None else (step - self.skip_first) // self.cycle
+        return None if self._position(step) is None else (step - self._origin) // self.cycle
 
     def recorded_steps(self, window: int) -> range:
         """The steps that a window records."""
-        end = self.skip_first + (window + 1) * self.cycle
+        end = self._origin + (window + 1) * self.cycle
         return range(end - self.active, end)
 
     def first_end(self) -> int:
         """Number of steps that a loop needs for its first complete window."""
-        return self.skip_first + self.cycle
+        return self._origin + self.cycle
+
+    def first_quiet_step(self, first: int) -> int:
+        """The first step from `first` on in which nothing is recorded; `first` if there is none."""
+        steps = range(first, max(first, self.first_end()) + self.cycle + 1)
+        return next((step for step in steps if self.action(step) is Action.NONE), first)
+
+    @property
+    def _origin(self) -> int:
+        """Where the first cycle would begin if it waited; before it, nothing is done."""
+        return self.skip_first - (self.wait if self.skips_first_wait else 0)
 
     def _position(self, step: int) -> int | None:
         if step < self.skip_first:
             return None
-        cycles, position = divmod(step - self.skip_first, self.cycle)
+        cycles, position = divmod(step - self._origin, self.cycle)
         return None if self.repeat and cycles >= self.repeat else position

@@ -6,16 +6,23 @@ import atexit
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from stepscope.capture.config import CaptureConfig
 from stepscope.capture.devices import DeviceProbe
 from stepscope.capture.ending import describe_end, name_of, say_where
+from stepscope.capture.flop_counter import (
+    FLOP_COUNTER_FILE,
+    FLOP_COUNTER_KIND,
+    STEP_KIND,
+    FlopCount,
+)
 from stepscope.capture.holder import NestedProfilerError, ProcessClaim
 from stepscope.capture.journal import Journal
 from stepscope.capture.memory import MemoryWatch
 from stepscope.capture.monitoring import RankMonitor
-from stepscope.capture.ranks import RankIdentity, identify
+from stepscope.capture.ranks import RankIdentity, identify, records
 from stepscope.capture.requests import RequestSources
 from stepscope.capture.signals import SignalWatch, TerminationSignalError
 from stepscope.capture.steps import Clock, StepRecorder
@@ -45,6 +52,9 @@ class CaptureSession:
         windows: What opens windows.
         requests: What asks for windows besides the schedule.
         memory: What watches the device's memory.
+        flops: What counts the operations of one step; None where that is not wanted.
+        before_end: Functions to be called when the capture ends, while it can still be added to.
+        profiler: The profiler whose session this is.
     """
 
     def __init__(self, config: CaptureConfig, identity: RankIdentity | None = None) -> None:
@@ -57,6 +67,9 @@ class CaptureSession:
         self.windows: WindowKeeper | None = None
         self.requests: RequestSources | None = None
         self.memory: MemoryWatch | None = None
+        self.flops: FlopCount | None = None
+        self.before_end: list[Callable[[], object]] = []
+        self.profiler: Any = None
         self._probe: DeviceProbe | None = None
         self._signals: SignalWatch | None = None
         self._monitor: RankMonitor | None = None
@@ -116,6 +129,8 @@ class CaptureSession:
             self._attach_device()
             if self.recorder is not None:
                 self.recorder.begin()
+            if self.flops is not None:
+                self.flops.step_begins(0)
 
     def _open(self) -> None:
         clock = Clock.start()
@@ -128,6 +143,8 @@ class CaptureSession:
             self.config, layout, self.identity.rank, self.journal.add_snapshot
         )
         self.memory.start()
+        if self.config.flop_counter and records(self.config.ranks, self.identity):
+            self.flops = FlopCount(self.config.detail_step, self._keep_flops)
         self.windows = WindowKeeper(
             self.config, self.journal, layout, self.identity, self.memory.snapshot
         )
@@ -161,6 +178,8 @@ class CaptureSession:
             return
         windows = self.windows
         ended = self.step
+        if self.flops is not None and self.flops.is_counting:
+            recorder.mark(STEP_KIND)
         index = windows.lengthening_index if windows is not None else None
         record = recorder.end(ended, window=index)
         self.journal.count_step()
@@ -172,12 +191,21 @@ class CaptureSession:
             self.memory.step_ended(ended)
         if self._monitor is not None:
             self._monitor.step_ended()
+        has_worked = self.flops is not None and self.flops.step_ended(ended)
         self.step += 1
         if windows is not None and windows.advance(ended):
+            has_worked = True
+        if has_worked:
             # What opening or saving a window takes is the profiler's time and no step's.
             recorder.begin()
         if self._probe is not None:
             self._attach_device()
+        if self.flops is not None:
+            self.flops.step_begins(self.step)
+
+    def _keep_flops(self, text: str) -> None:
+        if self.journal is not None:
+            self.journal.add_text(FLOP_COUNTER_KIND, FLOP_COUNTER_FILE, text)
 
     def begin_afresh(self) -> None:
         """A loop begins: what came before it is no part of its first step."""
@@ -276,7 +304,12 @@ class CaptureSession:
                 self._signals.remove()
 
     def _close(self, journal: Journal, error: BaseException | None, note: str) -> None:
+        for function in self.before_end:
+            with self.contain("ending what was added to the capture"):
+                function()
         with self.contain("closing the last step"):
+            if self.flops is not None:
+                self.flops.leave()
             self._close_last_step(error)
         windows = self.windows
         if windows is not None:

@@ -77,6 +77,9 @@ def _notes(dialect: Dialect) -> list[str]:
     for rule in dialect.rules:
         sets = ", ".join(f"{option}={as_text(value)}" for option, value in rule.sets)
         lines.append(f"unless {rule.option}={as_text(rule.unless)}: {sets} ({rule.reason})")
+    if dialect.needs:
+        needed = ", ".join(f"--{name.replace('_', '-')}" for name in dialect.needs)
+        lines.append(f"needs, where the script has it: {needed}")
     if dialect.raises_max_steps:
         lines.append("max_steps is raised where it is too small for one window")
     return lines + [f"file: {name}" for name in dialect.files]
@@ -107,5 +110,6 @@ def _plain(dialect: Dialect) -> dict[str, Any]:
             }
             for rule in dialect.rules
         ],
+        "needs": list(dialect.needs),
         "files": list(dialect.files),
     }

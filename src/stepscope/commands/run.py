@@ -20,8 +20,15 @@ if TYPE_CHECKING:
     from stepscope.adapters.external.session import Outcome, Tool
     from stepscope.adapters.settings import Settings
 
-_LEFT_OUT = {"enabled", "step_unit", "max_steps"}
-"""Options that this verb decides itself, or that only a loop that asks us can follow."""
+_LEFT_OUT = {
+    "enabled",
+    "step_unit",
+    "max_steps",
+    "memory_snapshot_path",
+    "deepspeed_flops",
+    "deepspeed_memory",
+}
+"""Options that this verb decides itself, or that only a script that knows us can follow."""
 
 
 def _options(function: Any) -> Any:

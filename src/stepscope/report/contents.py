@@ -187,6 +187,8 @@ def _metrics(rank: RankRun) -> MetricsSummary | None:
         return summarise_metrics(rank.metrics_path)
     except UnreadableInputError:
         return None
+
+
 def _shown_window(root: Path, window: Window) -> str:
     """The window's trace; where it was never meant to have one, its first file."""
     if window.trace_path is not None:

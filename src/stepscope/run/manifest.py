@@ -55,7 +55,7 @@ class JobRecord:
 
 @dataclass(frozen=True)
 class ArtifactRecord:
-    """One file that a window or a snapshot left behind.
+    """One file that a window, a snapshot or the rank itself left behind.
 
     Attributes:
         kind: "trace", "key_averages", "stacks", …
@@ -214,6 +214,7 @@ class RankManifest:
         problems: What went wrong.
         forgotten_windows: How many windows without files are no longer listed, the oldest.
         snapshots: Snapshots of the memory allocator.
+        artifacts: Further files that belong to no window.
         node: Number of the node, from 0, where the launcher tells; None otherwise.
         coordinates: The rank's place in the device mesh, by dimension ("dp", "tp", …), as the
             capture's options say.
@@ -239,6 +240,7 @@ class RankManifest:
     problems: tuple[ProblemRecord, ...] = ()
     forgotten_windows: int = 0
     snapshots: tuple[ArtifactRecord, ...] = ()
+    artifacts: tuple[ArtifactRecord, ...] = ()
     node: int | None = None
     coordinates: dict[str, int] = field(default_factory=dict)
     clock_offset_ns: int | None = None

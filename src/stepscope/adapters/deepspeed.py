@@ -1,0 +1,374 @@
+"""Following a DeepSpeed engine: its steps, phases, flops profile, communication and memory.
+
+    engine, *_ = deepspeed.initialize(...)
+    with stepscope.Profiler(step_unit="optimizer step") as profiler:
+        follow(engine, profiler)
+        for batch in profiler.watch(loader):
+            loss = engine(batch)
+            engine.backward(loss)
+            engine.step()
+
+While the capture goes on, `forward`, `backward`, `step` and `train_batch` of this one engine are
+wrapped; the wrappers call the original with the same arguments and hand on what it returns or
+raises. At the capture's end they are taken away again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from stepscope.adapters.profiler import Profiler
+from stepscope.errors import UsageError
+
+log = logging.getLogger("stepscope")
+
+FLOPS_KIND, FLOPS_FILE = "deepspeed_flops", "profiler_ds.txt"
+COMMS_KIND, COMMS_FILE = "deepspeed_comms", "comms_summary.txt"
+MEMORY_KIND, MEMORY_FILE = "deepspeed_memory", "memory_deepspeed.txt"
+_MOST_MEMORY_BYTES = 8 << 20
+"""See `memory_deepspeed.txt`: about ten thousand steps; what comes later is only printed."""
+
+
+def follow(engine: Any, profiler: Profiler) -> EngineWatch:
+    """End a step of the capture wherever the engine ends one, and time its parts.
+
+    A step of the capture is a step of the engine's optimizer, with all micro-batches that it
+    accumulates; with `step_unit="micro-batch"` each call of `engine.step()` ends one. `watch` ends
+    no steps of its own any more. With the option `deepspeed_flops`, DeepSpeed's flops profile of
+    one forward pass is written to `profiler_ds.txt`; with `deepspeed_memory`, its
+    `see_memory_usage` in each step; where DeepSpeed's comms logger is on, its summary at the end to
+    `comms_summary.txt`. A profiler that is not enabled leaves the engine as it is.
+
+    Args:
+        engine: What `deepspeed.initialize` returned, or a pipeline engine.
+        profiler: The capture, started.
+
+    Returns:
+        The watch, which ends with the capture, or earlier by `close`.
+
+    Raises:
+        UsageError: `engine` is none of DeepSpeed's, or the profiler was not started.
+    """
+    missing = [name for name in ("step", "backward", "global_steps") if not hasattr(engine, name)]
+    if missing:
+        raise UsageError(
+            f"{type(engine).__name__} is no DeepSpeed engine (it has no {missing[0]!r}): give the "
+            "first of what deepspeed.initialize returns"
+        )
+    if not profiler.config.enabled:
+        return EngineWatch(engine, profiler)
+    if profiler.run_path is None:
+        raise UsageError("start the profiler before it follows an engine: use it in a with block")
+    watch = EngineWatch(engine, profiler)
+    watch.attach()
+    return watch
+
+
+class EngineWatch:
+    """The wrappers around one engine.
+
+    Args:
+        engine: The engine.
+        profiler: The capture.
+    """
+
+    def __init__(self, engine: Any, profiler: Profiler) -> None:
+        self._engine = engine
+        self._profiler = profiler
+        self._replaced: dict[str, Any] = {}
+        self._is_attached = False
+        self._is_inside = False
+        self._flops: FlopsProfile | None = None
+        self._memory: MemoryLines | None = None
+
+    def attach(self) -> None:
+        """Wrap the engine's methods, and make ready what the options want."""
+        self._is_attached = True
+        profiler, config = self._profiler, self._profiler.config
+        profiler.watch_ends_steps = False
+        if profiler.records_windows and config.deepspeed_flops:
+            self._flops = FlopsProfile(self._engine, profiler)
+        if config.deepspeed_memory:
+            self._memory = MemoryLines(profiler)
+        if has_deepspeed():
+            profiler.add_overview(memory_overview)
+        self._replace("forward", self._around_forward)
+        self._replace("backward", self._around_backward)
+        self._replace("step", self._around_step)
+        if hasattr(self._engine, "train_batch"):
+            self._replace("train_batch", self._around_step)
+        profiler.before_end(self.close)
+
+    def close(self) -> None:
+        """Leave the engine as it was, and write what is written at the end."""
+        if not self._is_attached:
+            return
+        self._is_attached = False
+        for name, wrapper in self._replaced.items():
+            # Whoever wrapped it after us keeps his wrapper, and ours inside it, which does nothing.
+            if vars(self._engine).get(name) is wrapper:
+                delattr(self._engine, name)
+        if self._flops is not None:
+            self._flops.write()
+        if self._memory is not None:
+            self._memory.write()
+        text = comms_summary()
+        if text:
+            self._profiler.add_text(COMMS_KIND, COMMS_FILE, text)
+
+    # -- what is wrapped ------------------------------------------------------------------------
+
+    def _replace(self, name: str, around: Callable[[Callable[..., Any], str], Any]) -> None:
+        original = getattr(self._engine, name)
+        wrapper = functools.wraps(original)(around(original, name))
+        setattr(self._engine, name, wrapper)
+        self._replaced[name] = wrapper
+
+    def _around_forward(self, original: Callable[..., Any], _: str) -> Callable[..., Any]:
+        def forward(*arguments: Any, **keywords: Any) -> Any:
+            if not self._is_attached or self._is_inside:
+                return original(*arguments, **keywords)
+            is_training = bool(getattr(self._engine, "training", True))
+            name = "forward" if is_training else "evaluation"
+            with (
+                self._outermost(),
+                self._profiler.phase(name),
+                self._flops_counted(is_wanted=is_training),
+            ):
+                output = original(*arguments, **keywords)
+            self._see_memory("forward")
+            return output
+
+        return forward
+
+    def _around_backward(self, original: Callable[..., Any], _: str) -> Callable[..., Any]:
+        def backward(*arguments: Any, **keywords: Any) -> Any:
+            if not self._is_attached or self._is_inside:
+                return original(*arguments, **keywords)
+            with self._outermost(), self._profiler.phase("backward"):
+                result = original(*arguments, **keywords)
+            self._see_memory("backward")
+            return result
+
+        return backward
+
+    def _around_step(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """`step`, or `train_batch` of a pipeline, which has everything of a step in it."""
+        is_whole = name == "train_batch"
+
+        def step(*arguments: Any, **keywords: Any) -> Any:
+            if not self._is_attached or self._is_inside:
+                return original(*arguments, **keywords)
+            engine, profiler = self._engine, self._profiler
+            before = engine.global_steps
+            phase = contextlib.nullcontext() if is_whole else profiler.phase("optimizer")
+            with self._outermost(), phase, self._flops_counted(is_wanted=is_whole):
+                result = original(*arguments, **keywords)
+            # The engine counts its optimizer's steps itself, also those that an overflow skipped.
+            is_boundary = engine.global_steps != before
+            if is_boundary:
+                self._see_memory("step")
+            if is_boundary or profiler.config.step_unit == "micro-batch":
+                profiler.step()
+                if self._flops is not None:
+                    self._flops.write()
+            return result
+
+        return step
+
+    @contextlib.contextmanager
+    def _outermost(self) -> Iterator[None]:
+        """One wrapped method may call another: only the outer one counts."""
+        self._is_inside = True
+        try:
+            yield
+        finally:
+            self._is_inside = False
+
+    @contextlib.contextmanager
+    def _flops_counted(self, *, is_wanted: bool) -> Iterator[None]:
+        flops = self._flops if is_wanted else None
+        if flops is None:
+            yield
+            return
+        flops.begin()
+        try:
+            yield
+        except BaseException:
+            flops.drop()
+            raise
+        flops.end()
+
+    def _see_memory(self, where: str) -> None:
+        if self._memory is not None:
+            self._memory.see(where)
+
+
+class _EngineView:
+    """The engine as the flops profiler shall see it: without timers that were reset meanwhile."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def wall_clock_breakdown(self) -> bool:
+        """Whether the profile is to read the engine's timers: they belong to other steps."""
+        return False
+
+
+class FlopsProfile:
+    """DeepSpeed's flops profile of one forward pass, the first of one step.
+
+    It is driven from here and not by the engine's own configuration: the engine ends it before
+    the outermost module has been timed.
+
+    Args:
+        engine: The engine.
+        profiler: The capture.
+    """
+
+    def __init__(self, engine: Any, profiler: Profiler) -> None:
+        self._engine = engine
+        self._profiler = profiler
+        self._step = profiler.detail_step
+        self._profile: Any = None
+        self._text = ""
+        self._is_over = False
+        # Two of DeepSpeed's profilers cannot run at once.
+        is_theirs = getattr(engine, "flops_profiler_enabled", bool)
+        if is_theirs() and engine.flops_profiler_profile_step() == self._step:
+            self._step += 1
+
+    def begin(self) -> None:
+        """A forward pass begins: profile it if it is the first of the step."""
+        if self._is_over or self._profiler.step_number != self._step:
+            return
+        self._is_over = True
+        try:
+            from deepspeed.profiling.flops_profiler import FlopsProfiler
+
+            factor = getattr(self._engine, "flops_profiler_recompute_fwd_factor", lambda: 0.0)()
+            profile = FlopsProfiler(self._engine.module, _EngineView(self._engine), factor)
+            profile.start_profile(ignore_list=None)
+        except Exception as error:  # noqa: BLE001 - DeepSpeed's own failure is not the training's
+            log.warning("stepscope: no flops profile of DeepSpeed: %s", error)
+            return
+        self._profile = profile
+        self._profiler.mark("flops profile")
+
+    def end(self) -> None:
+        """The pass has ended: keep what the profile says."""
+        if self._profile is None:
+            return
+        profile, self._profile = self._profile, None
+        try:
+            profile.stop_profile()
+            with contextlib.redirect_stdout(io.StringIO()) as said:
+                profile.print_model_profile(profile_step=self._step)
+            profile.end_profile()
+            self._text = said.getvalue()
+        except Exception as error:  # noqa: BLE001 - as above
+            log.warning("stepscope: no flops profile of DeepSpeed: %s", error)
+
+    def write(self) -> None:
+        """A step has ended: put the text where it belongs, outside of any step's time."""
+        text, self._text = self._text, ""
+        if text:
+            self._profiler.add_text(FLOPS_KIND, FLOPS_FILE, text)
+            self._profiler.restart_step()
+
+    def drop(self) -> None:
+        """The pass has raised: there is nothing to say about it."""
+        profile, self._profile = self._profile, None
+        if profile is not None:
+            with contextlib.suppress(Exception):
+                profile.end_profile()
+
+
+class MemoryLines:
+    """What `see_memory_usage` says after each part of a step, printed and kept.
+
+    Args:
+        profiler: The capture.
+    """
+
+    def __init__(self, profiler: Profiler) -> None:
+        self._profiler = profiler
+        self._lines: list[str] = []
+        self._bytes = 0
+
+    def see(self, where: str) -> None:
+        """Ask DeepSpeed; on ranks other than the first it says nothing."""
+        text = see_memory_usage(f"After {where} of step {self._profiler.step_number}")
+        sys.stdout.write(text)
+        if text and self._bytes < _MOST_MEMORY_BYTES:
+            self._lines.append(text)
+            self._bytes += len(text)
+
+    def write(self) -> None:
+        """Keep the lines in a file."""
+        if self._lines:
+            self._profiler.add_text(MEMORY_KIND, MEMORY_FILE, "".join(self._lines))
+
+
+def has_deepspeed() -> bool:
+    """Whether the real DeepSpeed is loaded in this process."""
+    return "deepspeed" in sys.modules
+
+
+def see_memory_usage(message: str) -> str:
+    """What DeepSpeed's function of that name says of device and host; empty where it is missing.
+
+    It resets the device's peak statistics, and says nothing on ranks other than the first.
+    """
+    try:
+        from deepspeed.runtime.utils import see_memory_usage as theirs
+    except ImportError:
+        return ""
+    # Newer versions print, older ones write to DeepSpeed's log.
+    with contextlib.redirect_stdout(io.StringIO()) as said, _heard(said):
+        theirs(message, force=True)
+    return said.getvalue()
+
+
+def memory_overview() -> str:
+    """DeepSpeed's part of an overview of memory."""
+    text = see_memory_usage("DeepSpeed, see_memory_usage")
+    return f"{text}\n" if text else ""
+
+
+def comms_summary() -> str:
+    """What DeepSpeed's comms logger has noted on this rank; empty where it is off or saw nothing.
+
+    Its bandwidths are DeepSpeed's: its "tput" counts an all_reduce twice.
+    """
+    module = sys.modules.get("deepspeed.comm.comm")
+    logger = getattr(module, "comms_logger", None)
+    if logger is None or not logger.enabled or not logger.comms_dict:
+        return ""
+    with contextlib.redirect_stdout(io.StringIO()) as said, _heard(said):
+        logger.log_all(print_log=True, show_straggler=False)
+    return said.getvalue()
+
+
+@contextlib.contextmanager
+def _heard(stream: io.StringIO) -> Iterator[None]:
+    """Write what DeepSpeed's logger says to a stream, and nowhere else."""
+    from deepspeed.utils import logger
+
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    before, logger.handlers = logger.handlers, [handler]
+    propagates, logger.propagate = logger.propagate, False
+    try:
+        yield
+    finally:
+        logger.handlers, logger.propagate = before, propagates

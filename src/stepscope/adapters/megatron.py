@@ -1,0 +1,150 @@
+"""Megatron-style training loops: their timers become phases of the step.
+
+    timers = get_timers()
+    with stepscope.Profiler.from_args(get_args()) as profiler:
+        follow_timers(timers, profiler)
+        while iteration < args.train_iters:
+            train_step(...)
+            profiler.step()
+
+Megatron's arguments are the dialect "megatron-lm", which `Profiler.from_args` knows by their names.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from stepscope.capture.profiler import Profiler
+from stepscope.errors import UsageError
+
+WAITS = frozenset({"batch-generator"})
+"""Timers of waiting for the step's batch."""
+ACROSS_STEPS = frozenset({"interval-time"})
+"""Timers that run on from one step into the next: no part of any."""
+
+
+def follow_timers(timers: Any, profiler: Profiler) -> TimersWatch:
+    """Make a phase of the step of whatever is timed by Megatron's timers, at every log level.
+
+    `timers(name).start()` enters the phase `name` and `stop()` leaves it. "batch-generator" counts
+    as waiting for the batch and is no part of the phases around it; "interval-time", which runs
+    across steps, counts as nothing. The timers themselves go on as before, also those that their
+    log level has turned off.
+
+    Args:
+        timers: Megatron's `Timers` (what `get_timers()` gives), or any object that is called with a
+            name and returns something with `start` and `stop`.
+        profiler: The capture; it need not be started yet.
+
+    Returns:
+        The watch, which ends with the capture, or earlier by `close`.
+
+    Raises:
+        UsageError: `timers` cannot be called with a name.
+    """
+    if not callable(timers):
+        raise UsageError(
+            f"{type(timers).__name__} cannot be called with a timer's name: give Megatron's "
+            "get_timers()"
+        )
+    watch = TimersWatch(timers, profiler)
+    if profiler.config.enabled:
+        watch.attach()
+        profiler.before_end(watch.close)
+    return watch
+
+
+class TimersWatch:
+    """What goes on by the timers' account.
+
+    Args:
+        timers: The group of timers.
+        profiler: The capture.
+    """
+
+    def __init__(self, timers: Any, profiler: Profiler) -> None:
+        self._timers = timers
+        self._kind: Any = None
+        self._profiler = profiler
+        self._running: list[str] = []
+        self._open: list[tuple[str, AbstractContextManager[None]]] = []
+
+    def attach(self) -> None:
+        """Listen to the timers. Python looks `()` up in the class, so that it is exchanged."""
+        self._kind = type(self._timers)
+        watch, call = self, self._kind.__call__
+
+        def __call__(timers: Any, name: str, *arguments: Any, **keywords: Any) -> Any:  # noqa: N807
+            return _Timer(call(timers, name, *arguments, **keywords), name, watch)
+
+        self._timers.__class__ = type(
+            self._kind.__name__, (self._kind,), {"__call__": __call__, "__slots__": ()}
+        )
+
+    def close(self) -> None:
+        """Leave the timers as they were, and every phase that is still open."""
+        kind, self._kind = self._kind, None
+        if kind is not None and type(self._timers).__mro__[1] is kind:
+            self._timers.__class__ = kind
+        self._running.clear()
+        self._follow()
+
+    def started(self, name: str) -> None:
+        """A timer has been started."""
+        if self._kind is not None and name not in ACROSS_STEPS:
+            self._running.append(name)
+            self._follow()
+
+    def stopped(self, name: str) -> None:
+        """A timer has been stopped."""
+        if name in self._running:
+            position = len(self._running) - 1 - self._running[::-1].index(name)
+            del self._running[position]
+            self._follow()
+
+    def _follow(self) -> None:
+        """Leave and enter phases until those are open whose timers run, in the same order.
+
+        A wait stands alone: a step's parts are to add up, and so it interrupts the phases in which
+        it lies. Of timers that overlap, the one that goes on ends its phase and begins it anew.
+        """
+        waits = [name for name in self._running if name in WAITS]
+        wanted = waits[:1] or self._running
+        kept = 0
+        for (name, _), other in zip(self._open, wanted, strict=False):
+            if name != other:
+                break
+            kept += 1
+        while len(self._open) > kept:
+            _, phase = self._open.pop()
+            phase.__exit__(None, None, None)
+        for name in wanted[kept:]:
+            phase = self._profiler.waiting() if name in WAITS else self._profiler.phase(name)
+            phase.__enter__()
+            self._open.append((name, phase))
+
+
+class _Timer:
+    """One timer, which also tells when it is started and stopped."""
+
+    def __init__(self, timer: Any, name: str, watch: TimersWatch) -> None:
+        self._timer = timer
+        self._name = name
+        self._watch = watch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._timer, name)
+
+    def start(self, *arguments: Any, **keywords: Any) -> Any:
+        """Start the timer."""
+        result = self._timer.start(*arguments, **keywords)
+        self._watch.started(self._name)
+        return result
+
+    def stop(self, *arguments: Any, **keywords: Any) -> Any:
+        """Stop the timer."""
+        try:
+            return self._timer.stop(*arguments, **keywords)
+        finally:
+            self._watch.stopped(self._name)

@@ -1,0 +1,118 @@
+"""Ray Train: recording what its workers train, each as a rank of one run.
+
+    trainer = TorchTrainer(profiled_worker(train_loop, output_dir="/shared/profiles"), ...)
+
+Ray sends the training function to its workers and runs it there, in a thread of each. The wrapper
+starts a profiler around it and ends it with it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stepscope.adapters.profiler import Profiler
+from stepscope.capture.config import CaptureConfig, ConfigError
+from stepscope.errors import UsageError
+
+OPTIMIZER = "optimizer"
+LOOP = "loop"
+_STEPS = (OPTIMIZER, LOOP)
+
+
+def profiled_worker(
+    train_loop: Callable[..., Any], *, step_on: str = OPTIMIZER, **options: Any
+) -> WorkerFunction:
+    """Wrap a `train_loop_per_worker`, so that each worker records it.
+
+    A function with a parameter `profiler` gets the running profiler there; any other may ask for it
+    with `current_profiler()`. With `step_on="optimizer"` a step ends with each step of the
+    optimizer that is used first, and `watch` only times the wait for batches; with "loop" the
+    function ends its steps itself, by `watch` or `step()`.
+
+    Args:
+        train_loop: The function, with or without the parameter for Ray's configuration.
+        step_on: What ends a step.
+        **options: Fields of `CaptureConfig`. `output_dir` must be an absolute path that all
+            workers reach; without `run_name`, the workers agree on one.
+
+    Returns:
+        A function that takes what `train_loop` takes, and can be sent to other processes.
+
+    Raises:
+        ConfigError: An option cannot work.
+        UsageError: `step_on` is unknown.
+    """
+    if step_on not in _STEPS:
+        raise UsageError(f"step_on={step_on!r} is not known: choose one of {', '.join(_STEPS)}")
+    if step_on == OPTIMIZER:
+        options = {"step_unit": "optimizer step", **options}
+    config = Profiler(**options).config
+    if not Path(config.output_dir).is_absolute():
+        raise ConfigError(
+            f"output_dir={str(config.output_dir)!r}: Ray's workers run in folders of their own: "
+            "give an absolute path that all of them reach"
+        )
+    return WorkerFunction(train_loop, config, step_on)
+
+
+def current_profiler() -> Profiler:
+    """The profiler of the worker that calls; one that does nothing outside of any."""
+    running = Profiler.running()
+    return running if isinstance(running, Profiler) else Profiler(enabled=False)
+
+
+class WorkerFunction:
+    """A training function with a profiler around it. Ray looks at its signature.
+
+    Args:
+        train_loop: The function.
+        config: The options.
+        step_on: What ends a step.
+    """
+
+    def __init__(self, train_loop: Callable[..., Any], config: CaptureConfig, step_on: str) -> None:
+        self._train_loop = train_loop
+        self._config = config
+        self._step_on = step_on
+        parameters = inspect.signature(train_loop).parameters
+        self._wants_profiler = "profiler" in parameters
+        kept = [item for name, item in parameters.items() if name != "profiler"]
+        self.__signature__ = inspect.Signature(kept)
+        self.__name__ = getattr(train_loop, "__name__", "train_loop")
+        self.__doc__ = train_loop.__doc__
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Train, recorded."""
+        profiler = Profiler(self._config)
+        with profiler:
+            hook = _end_steps(profiler) if self._step_on == OPTIMIZER else None
+            try:
+                if self._wants_profiler:
+                    keywords["profiler"] = profiler
+                return self._train_loop(*arguments, **keywords)
+            finally:
+                if hook is not None:
+                    hook.remove()
+
+
+def _end_steps(profiler: Profiler) -> Any:
+    """End a step with each step of the first optimizer, of this thread; returns torch's handle."""
+    from torch.optim import optimizer as optimizers
+
+    profiler.watch_ends_steps = False
+    thread = threading.get_ident()
+    first: list[int] = []
+
+    def after_step(optimizer: Any, *_: Any) -> None:
+        if threading.get_ident() != thread:
+            return
+        if not first:
+            first.append(id(optimizer))
+        if first[0] == id(optimizer):
+            profiler.step()
+
+    return optimizers.register_optimizer_step_post_hook(after_step)

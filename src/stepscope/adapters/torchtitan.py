@@ -1,0 +1,355 @@
+"""torchtitan's profiling section, and what its trainer calls, by another import line.
+
+    from stepscope.adapters.torchtitan import maybe_enable_profiling, maybe_enable_memory_snapshot
+
+    from stepscope.adapters.torchtitan import take_over
+    take_over()  # newer versions: `config.profiler.build(…)` builds ours
+
+Options, defaults, folders and file names are torchtitan's: the trace of a window that ended after
+step 10 is `{save_traces_folder}/iteration_10/{leaf_folder}/rank0_trace.json.gz` in the base folder,
+beside the run's own directory. Steps are counted from the beginning of the capture, so that a
+resumed training is profiled as one that begins; the names have the training's own step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from stepscope.adapters import profiler as adapted
+from stepscope.adapters.arguments import values_of
+from stepscope.adapters.dialects import find_dialect
+from stepscope.adapters.layouts import put_file
+from stepscope.adapters.settings import resolve
+from stepscope.capture.config import ConfigError
+from stepscope.capture.ranks import NOBODY, identify
+from stepscope.errors import StepscopeError
+from stepscope.run.manifest import read_rank
+
+TRACES = "profiling/traces"
+SNAPSHOTS = "profiling/memory_snapshot"
+_SWITCHES = ("enable_profiling", "enable_memory_snapshot")
+
+
+class Profiler:
+    """What torchtitan's trainer holds while it trains: windows and memory snapshots.
+
+    Args:
+        config: torchtitan's `Profiler.Config`, its older `Profiling` section, or either's names as
+            a mapping, as read from TOML.
+        global_step: Steps done before, where a training is resumed.
+        base_folder: Folder of the job's output.
+        leaf_folder: Folder below that of a step; empty for none.
+        trace_format: "json.gz", or "json" as older versions had it.
+
+    Raises:
+        ConfigError: The options cannot work together.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        *,
+        global_step: int = 0,
+        base_folder: str = "",
+        leaf_folder: str = "",
+        trace_format: str = "json.gz",
+    ) -> None:
+        self._section = section_of(config)
+        self._trace_format = trace_format
+        self.profiler: adapted.Profiler | None = None
+        self._snapshots: SnapshotRing | None = None
+        self.active(global_step=global_step, base_folder=base_folder, leaf_folder=leaf_folder)
+        _check(self._section)
+
+    def active(
+        self, *, global_step: int = 0, base_folder: str = "", leaf_folder: str = ""
+    ) -> Profiler:
+        """Say where the training stands and where files go; returns itself, for `with`."""
+        self._global_step = global_step
+        self._base = Path(base_folder)
+        self._leaf = leaf_folder
+        return self
+
+    def __enter__(self) -> Profiler:
+        section = self._section
+        if not any(section.get(name) for name in _SWITCHES):
+            return self
+        with_snapshots = bool(section.get("enable_memory_snapshot"))
+        every = _snapshot_every(section) if with_snapshots else 0
+        profiler = _profiler_of(
+            section, self._base, self._leaf, self._global_step, self._trace_format
+        )
+        profiler.start()
+        self.profiler = profiler
+        if with_snapshots:
+            folder = self._base / section.get("save_memory_snapshot_folder", SNAPSHOTS)
+            self._snapshots = SnapshotRing(profiler, folder, self._leaf, self._global_step, every)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        profiler, self.profiler = self.profiler, None
+        if profiler is not None:
+            profiler.__exit__(kind, error, traceback)
+            if self._snapshots is not None:
+                self._snapshots.end(profiler)
+
+    def step(self) -> None:
+        """Say that a training step has ended."""
+        if self.profiler is not None:
+            self.profiler.step()
+        if self._snapshots is not None:
+            self._snapshots.step()
+
+
+class SnapshotRing:
+    """A memory snapshot every so many steps, under torchtitan's names; nothing without CUDA.
+
+    Args:
+        profiler: The capture that takes them, started.
+        folder: Folder of the snapshots.
+        leaf: Folder below that of a step.
+        global_step: Steps done before.
+        every: Steps from one to the next.
+        is_older: Whether the names are those of older versions.
+    """
+
+    def __init__(
+        self,
+        profiler: adapted.Profiler,
+        folder: Path,
+        leaf: str,
+        global_step: int,
+        every: int,
+        *,
+        is_older: bool = False,
+    ) -> None:
+        import torch
+
+        self.profiler = profiler
+        self.step_number = global_step
+        self._folder = folder
+        self._leaf = leaf
+        self._every = every
+        self._is_older = is_older
+        self._rank = identify().rank
+        self._is_available = bool(torch.cuda.is_available())
+
+    def step(self, exit_ctx: bool = False) -> None:
+        """Say that a training step has ended; `exit_ctx` asks for a snapshot of its middle."""
+        self.step_number += 1
+        if not self._is_available or (not exit_ctx and self.step_number % self._every):
+            return
+        number = self.step_number - 1 if exit_ctx else self.step_number
+        source = self.profiler.snapshot(f"torchtitan, step {number}")
+        if source is not None:
+            self._put(source, number, "_exit" if exit_ctx else "")
+
+    def end(self, profiler: adapted.Profiler) -> None:
+        """The capture is over: put a snapshot of running out of memory where it is promised."""
+        folder = profiler.rank_path
+        if folder is None:
+            return
+        with contextlib.suppress(StepscopeError, OSError):
+            for record in read_rank(folder / "manifest.json").snapshots:
+                if record.cause.startswith("out of memory") and not record.problem:
+                    self._put(folder / record.path, self.step_number, "_exit")
+
+    def _put(self, source: Path, number: int, ending: str) -> None:
+        if self._is_older:
+            folder, name = f"iteration_{number}", f"rank{self._rank}_memory_snapshot.pickle"
+        else:
+            folder, name = f"step_{number:012d}", f"{self._rank:06d}_step_{number}.pickle"
+        put_file(source, self._folder / f"{folder}{ending}" / self._leaf / name)
+
+
+@contextlib.contextmanager
+def maybe_enable_profiling(
+    profiling_config: Any,
+    *,
+    global_step: int = 0,
+    base_folder: str = "",
+    leaf_folder: str = "",
+) -> Iterator[adapted.Profiler | None]:
+    """As torchtitan's function of that name: a context with a profiler to `step()`, or None.
+
+    Args:
+        profiling_config: The section, or a whole job's configuration with one.
+        global_step: Steps done before, where a training is resumed.
+        base_folder: Folder of the job's output; a job configuration's `job.dump_folder` otherwise.
+        leaf_folder: Folder below that of a step.
+
+    Raises:
+        ConfigError: The options cannot work together.
+    """
+    section = section_of(profiling_config)
+    if not section.get("enable_profiling"):
+        yield None
+        return
+    base = _base_of(profiling_config, base_folder)
+    profiler = _profiler_of(section, base, leaf_folder, global_step, "json")
+    with profiler:
+        yield profiler
+
+
+@contextlib.contextmanager
+def maybe_enable_memory_snapshot(
+    profiling_config: Any,
+    *,
+    global_step: int = 0,
+    base_folder: str = "",
+    leaf_folder: str = "",
+) -> Iterator[SnapshotRing | None]:
+    """As torchtitan's function of that name: a context with something to `step()`, or None.
+
+    Inside `maybe_enable_profiling` the snapshots belong to its run. Without CUDA there are none. An
+    error for want of memory goes on to the training, which torchtitan's own function ends silently.
+
+    Args:
+        profiling_config: As for `maybe_enable_profiling`.
+        global_step: As there.
+        base_folder: As there.
+        leaf_folder: As there.
+
+    Raises:
+        ConfigError: The options cannot work together.
+    """
+    section = section_of(profiling_config)
+    if not section.get("enable_memory_snapshot"):
+        yield None
+        return
+    base = _base_of(profiling_config, base_folder)
+    folder = base / section.get("save_memory_snapshot_folder", SNAPSHOTS)
+    every = _snapshot_every(section)
+    running = adapted.Profiler.running()
+    with contextlib.ExitStack() as stack:
+        if not isinstance(running, adapted.Profiler):
+            alone = {**section, "enable_profiling": False}
+            running = _profiler_of(alone, base, leaf_folder, global_step, "json")
+            stack.enter_context(running)
+        ring = SnapshotRing(running, folder, leaf_folder, global_step, every, is_older=True)
+        try:
+            yield ring
+        finally:
+            ring.end(running)
+
+
+def take_over() -> Callable[[], None]:
+    """Let torchtitan's own `Profiler.Config` build the profiler of this module.
+
+    Returns:
+        A function that undoes it.
+
+    Raises:
+        ImportError: This torchtitan has no such class.
+    """
+    from torchtitan.tools.profiler import Profiler as Theirs
+
+    before = Theirs.Config._owner
+    Theirs.Config._owner = Profiler
+
+    def undo() -> None:
+        Theirs.Config._owner = before
+
+    return undo
+
+
+def section_of(config: Any) -> Mapping[str, Any]:
+    """The profiling section as names and values, of whatever form it has.
+
+    A job's configuration has it as `profiling` or `profiler`.
+    """
+    for name in ("profiling", "profiler"):
+        inner = config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
+        if inner is not None:
+            return section_of(inner)
+    return values_of(config)
+
+
+def _base_of(config: Any, base_folder: str) -> Path:
+    job = config.get("job") if isinstance(config, Mapping) else getattr(config, "job", None)
+    return Path(base_folder or getattr(job, "dump_folder", ""))
+
+
+def _check(section: Mapping[str, Any]) -> int:
+    """The steps that a cycle waits.
+
+    Raises:
+        ConfigError: They are fewer than none.
+    """
+    frequency = section.get("profile_freq", 10)
+    warmup, active = section.get("profiler_warmup", 3), section.get("profiler_active", 1)
+    wait: int = frequency - warmup - active
+    if wait < 0 and section.get("enable_profiling"):
+        raise ConfigError(
+            f"profile_freq={frequency} is too small for profiler_warmup={warmup} and "
+            f"profiler_active={active}: give at least {warmup + active}"
+        )
+    return max(0, wait)
+
+
+def _snapshot_every(section: Mapping[str, Any]) -> int:
+    every = section.get("memory_snapshot_freq")
+    every = section.get("profile_freq", 10) if every is None else every
+    if not isinstance(every, int) or every <= 0:
+        raise ConfigError(
+            f"a memory snapshot every {every!r} steps cannot be: give memory_snapshot_freq or "
+            "profile_freq a positive number"
+        )
+    return every
+
+
+def _profiler_of(
+    section: Mapping[str, Any], base: Path, leaf: str, global_step: int, trace_format: str
+) -> adapted.Profiler:
+    wait = _check(section)
+    is_profiling = bool(section.get("enable_profiling"))
+    options = {
+        "output_dir": base / section.get("save_traces_folder", TRACES),
+        "skip_first": section.get("profiler_skip_first") or 0,
+        "skip_first_wait": bool(section.get("profiler_skip_first_wait")),
+        "wait": wait,
+        "warmup": section.get("profiler_warmup", 3),
+        "active": section.get("profiler_active", 1),
+        "repeat": section.get("profiler_repeat") or 0,
+        "record_shapes": True,
+        "with_stack": bool(section.get("with_stack")),
+        "with_modules": bool(section.get("with_modules")),
+        "trace_format": trace_format,
+        "step_unit": "optimizer step",
+        "memory_history": bool(section.get("enable_memory_snapshot")),
+        "memory_max_entries": section.get("memory_snapshot_max_entries", 100_000),
+    }
+    given: dict[str, tuple[object, str]] = {
+        name: (value, f"torchtitan's profiling section ({name})") for name, value in options.items()
+    }
+    more: dict[str, Any] = {"enabled": True}
+    if not is_profiling:
+        more |= {"ranks": NOBODY, "pause_together_s": 0.0}
+    config = resolve(find_dialect("native"), given).config(**more)
+    words = {"steps_before": str(global_step), "leaf": leaf}
+    return adapted.Profiler(
+        config, layout="torchtitan", words=words, placed=_post_processor(section)
+    )
+
+
+def _post_processor(section: Mapping[str, Any]) -> Callable[[list[Path]], None] | None:
+    """Torchtitan's hook that gets the path of each trace."""
+    wanted = section.get("trace_post_processor")
+    if wanted is None:
+        return None
+    process = wanted.build() if hasattr(wanted, "build") else wanted
+
+    def call(files: list[Path]) -> None:
+        for path in files:
+            process(str(path))
+
+    return call

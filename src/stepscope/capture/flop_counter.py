@@ -1,0 +1,149 @@
+"""The floating-point operations of one step, counted by torch's own counter, as a text.
+
+The counter sees the operators of one step as they are dispatched, forward and backward, and knows a
+formula for matrix products, convolutions and attention; what it does not know counts as nothing. A
+multiply-add is two operations. It slows the step that it counts, which is therefore marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+STEP_KIND = "flop counter"
+"""What a step is marked as in which operations are counted."""
+FLOP_COUNTER_FILE = "flop_counter.txt"
+FLOP_COUNTER_KIND = "flop_counter"
+_ALL = "Global"
+"""The counter's name for everything, beside those of modules."""
+
+
+class FlopCount:
+    """Counts one step, from its beginning to its end, on the training thread.
+
+    Args:
+        step: The step.
+        write: Receives the text.
+    """
+
+    def __init__(self, step: int, write: Callable[[str], object]) -> None:
+        self._step = step
+        self._write = write
+        self._mode: Any = None
+        self._counts: dict[str, dict[str, int]] | None = None
+
+    @property
+    def is_counting(self) -> bool:
+        """Whether operations are being counted."""
+        return self._mode is not None
+
+    def step_begins(self, step: int) -> None:
+        """A step begins: count it if it is the one."""
+        if step != self._step or self._mode is not None:
+            return
+        from torch.utils.flop_counter import FlopCounterMode
+
+        mode = FlopCounterMode(display=False)
+        mode.__enter__()
+        self._mode = mode
+
+    def step_ended(self, step: int) -> bool:
+        """A step has ended: stop counting and write the text; whether anything was done."""
+        if self._mode is None:
+            return False
+        if self._counts is None:
+            self._counts = _counts_of(self._mode)
+        # Modes form a stack, and one that the training entered and has not left lies on ours: to
+        # leave then would take theirs away. It can be left after one of the next steps.
+        if not _is_innermost(self._mode):
+            return False
+        self.leave()
+        if step == self._step:
+            self._write(table_of(self._counts, step))
+        else:
+            note = f"The counter could not be left before the end of step {step}.\n"
+            self._write(table_of(self._counts, self._step) + note)
+        return True
+
+    def leave(self) -> None:
+        """Stop counting, whatever was counted."""
+        mode, self._mode = self._mode, None
+        if mode is not None and _is_innermost(mode):
+            mode.__exit__(None, None, None)
+
+
+def _counts_of(mode: Any) -> dict[str, dict[str, int]]:
+    return {
+        str(module): {str(operator): int(count) for operator, count in operators.items()}
+        for module, operators in mode.get_flop_counts().items()
+    }
+
+
+def _is_innermost(mode: Any) -> bool:
+    from torch.utils import _python_dispatch
+
+    current: Callable[[], Any] = _python_dispatch._get_current_dispatch_mode
+    return current() is mode.mode
+
+
+def table_of(counts: Mapping[str, Mapping[str, int]], step: int) -> str:
+    """The text: the total, its parts by operator, and the modules with all that is inside them.
+
+    Args:
+        counts: Operations by module and operator; "Global" has everything.
+        step: The step that was counted.
+    """
+    everything = counts.get(_ALL, {})
+    total = sum(everything.values())
+    lines = [
+        f"Floating-point operations of step {step}, counted by torch.utils.flop_counter",
+        "A multiply-add is two. Matrix products, convolutions and attention are counted, forward",
+        "and backward; what the counter has no formula for counts as nothing.",
+        "",
+        f"Total: {total} ({short(total)})",
+        "",
+        *_rows("Operator", sorted(everything.items(), key=lambda row: -row[1]), total),
+    ]
+    modules = [
+        (_indented(name), sum(counts[name].values()))
+        for name in sorted(counts, key=_by_place)
+        if name != _ALL
+    ]
+    if modules:
+        lines += ["", *_rows("Module, with what is inside it", modules, total)]
+    return "\n".join(lines) + "\n"
+
+
+def short(count: int) -> str:
+    """A number of operations in the unit that a person would choose."""
+    value = float(count)
+    for unit in ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"):
+        if value < 1000:
+            return f"{value:.4g} {unit}"
+        value /= 1000
+    return f"{value:.4g} PFLOP"
+
+
+def _by_place(name: str) -> list[tuple[bool, int, str]]:
+    """Sorts parents before their children, and numbered children by their number."""
+    return [
+        (not part.isdecimal(), int(part) if part.isdecimal() else 0, part)
+        for part in name.split(".")
+    ]
+
+
+def _indented(name: str) -> str:
+    """A module's dotted name, indented by its depth."""
+    return "  " * name.count(".") + name
+
+
+def _rows(heading: str, rows: list[tuple[str, int]], total: int) -> list[str]:
+    width = max([len(heading), *(len(name) for name, _ in rows)])
+    shares = [f"{count / total:.2%}" if total else "" for _, count in rows]
+    return [
+        f"{heading:<{width}}  {'FLOP':>20}  {'Share':>8}",
+        *(
+            f"{name:<{width}}  {count:>20}  {share:>8}"
+            for (name, count), share in zip(rows, shares, strict=True)
+        ),
+    ]

@@ -1,0 +1,29 @@
+"""Running Python in a process of its own, for packages that change the one that imports them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.guides import ROOT, environment
+
+
+def run_python(arguments, folder, *, timeout=240, **more):
+    """Run this interpreter with arguments in a folder; returns what it said on standard output."""
+    ended = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=folder,
+        env=environment(**more),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    return ended.stdout
+
+
+def example(name: str) -> Path:
+    """The path of an example."""
+    return ROOT / "examples" / name

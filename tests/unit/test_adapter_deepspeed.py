@@ -1,0 +1,169 @@
+"""Following an engine: what is told to the capture, and that the engine stays what it was."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from types import SimpleNamespace
+
+import pytest
+
+import stepscope
+from stepscope.adapters.deepspeed import EngineWatch, follow
+from stepscope.errors import UsageError
+
+
+class Engine:
+    """Counts as DeepSpeed's engine does."""
+
+    def __init__(self, accumulation=2):
+        self.accumulation = accumulation
+        self.global_steps = self.micro_steps = 0
+        self.training = True
+
+    def forward(self, batch, scale=1):
+        return batch * scale
+
+    def __call__(self, *arguments, **keywords):
+        return self.forward(*arguments, **keywords)
+
+    def backward(self, loss):
+        if loss < 0:
+            raise ValueError("theirs")
+        return loss
+
+    def step(self):
+        self.micro_steps += 1
+        if self.micro_steps % self.accumulation == 0:
+            self.global_steps += 1
+        return "stepped"
+
+
+class Pipeline(Engine):
+    def train_batch(self, data):
+        for batch in data:
+            self.backward(self(batch))
+            self.step()
+        return sum(data)
+
+
+class Listener:
+    """Writes down what a profiler is told."""
+
+    def __init__(self, step_unit="iteration"):
+        self.told = []
+        self.step_number = 0
+        self.watch_ends_steps = True
+        self.records_windows = True
+        self.ends = []
+        self.config = SimpleNamespace(
+            enabled=True, deepspeed_flops=False, deepspeed_memory=False, step_unit=step_unit
+        )
+
+    def step(self):
+        self.told.append("step")
+
+    @contextlib.contextmanager
+    def phase(self, name):
+        self.told.append(f"+{name}")
+        yield
+        self.told.append(f"-{name}")
+
+    def before_end(self, function):
+        self.ends.append(function)
+
+    def add_overview(self, function):
+        pass
+
+    def add_text(self, *_):
+        raise AssertionError("there is nothing to write")
+
+
+def watched(engine, listener):
+    watch = EngineWatch(engine, listener)
+    watch.attach()
+    return watch
+
+
+def train(engine, batches):
+    for batch in batches:
+        engine.backward(engine(batch, scale=2))
+        assert engine.step() == "stepped"
+
+
+MICRO = ["+forward", "-forward", "+backward", "-backward", "+optimizer", "-optimizer"]
+
+
+def test_a_step_ends_where_the_engine_accumulated_enough():
+    engine, listener = Engine(), Listener()
+    watched(engine, listener)
+    train(engine, [1, 2, 3, 4, 5])
+    assert listener.told == [*MICRO, *MICRO, "step", *MICRO, *MICRO, "step", *MICRO]
+    assert not listener.watch_ends_steps
+
+
+def test_micro_batches_are_steps_where_that_is_the_unit():
+    engine, listener = Engine(), Listener("micro-batch")
+    watched(engine, listener)
+    train(engine, [1, 2, 3])
+    assert listener.told == [*MICRO, "step"] * 3
+
+
+def test_a_forward_that_trains_nothing_is_an_evaluation():
+    engine, listener = Engine(), Listener()
+    watched(engine, listener)
+    engine.training = False
+    assert engine(3) == 3
+    assert listener.told == ["+evaluation", "-evaluation"]
+
+
+def test_a_pipelines_batch_is_one_step_whatever_it_calls_inside():
+    engine, listener = Pipeline(accumulation=3), Listener()
+    watched(engine, listener)
+    assert engine.train_batch([1, 2, 3]) == 6
+    assert listener.told == ["step"]
+
+
+def test_what_the_engine_raises_reaches_the_training_and_the_next_step_is_seen():
+    engine, listener = Engine(accumulation=1), Listener()
+    watched(engine, listener)
+    with pytest.raises(ValueError, match="theirs"):
+        engine.backward(-1)
+    train(engine, [1])
+    assert listener.told[-1] == "step"
+    assert listener.told.count("+backward") == 2
+
+
+def test_at_the_end_the_engine_is_what_it_was():
+    engine, listener = Pipeline(), Listener()
+    watched(engine, listener)
+    assert set(vars(engine)) >= {"forward", "backward", "step", "train_batch"}
+    kept = engine.step
+    (end,) = listener.ends
+    end()
+    end()
+    assert not set(vars(engine)) & {"forward", "backward", "step", "train_batch"}
+    kept()
+    assert listener.told == []
+    assert engine.micro_steps == 1
+
+
+def test_somebody_elses_wrapper_stays():
+    engine, listener = Engine(), Listener()
+    watch = watched(engine, listener)
+    ours = engine.step
+    engine.step = functools.partial(ours)
+    watch.close()
+    assert "step" in vars(engine)
+    engine.step()
+    assert listener.told == []
+
+
+def test_what_cannot_be_followed_is_refused_and_what_is_off_is_left_alone():
+    with pytest.raises(UsageError, match=r"deepspeed\.initialize"):
+        follow(object(), stepscope.Profiler())
+    with pytest.raises(UsageError, match="start the profiler"):
+        follow(Engine(), stepscope.Profiler())
+    engine = Engine()
+    follow(engine, stepscope.Profiler(enabled=False))
+    assert "step" not in vars(engine)
