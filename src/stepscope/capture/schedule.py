@@ -66,7 +66,8 @@ class Schedule:
 
     def first_quiet_step(self, first: int) -> int:
         """The first step from `first` on in which nothing is recorded; `first` if there is none."""
-        steps = range(first, max(first, self.first_end()) + self.cycle + 1)
+        all_over = self._origin + max(1, self.repeat) * self.cycle
+        steps = range(first, max(first, all_over) + self.cycle + 1)
         return next((step for step in steps if self.action(step) is Action.NONE), first)
 
     @property
