@@ -62,8 +62,8 @@ class Script:
         self.recorder = ScriptRecorder({}, step_on, tmp_path)
         self.listener = self.recorder._profiler = Listener()
         self.train, self.other = object(), object()
-        self.fetch = self.recorder.around_fetch(lambda iterator: "batch")
-        self.backward = self.recorder.around_backward(lambda *_: None)
+        self.fetch = self.recorder.watch.around_fetch(lambda iterator: "batch")
+        self.backward = self.recorder.watch.around_backward(lambda *_: None)
         self.optimizer = Optimizer()
 
     def batch(self, data=None):
@@ -71,8 +71,8 @@ class Script:
 
     def learn(self, optimizer=None):
         optimizer = optimizer or self.optimizer
-        assert self.recorder.before_optimizer(optimizer, (optimizer,), {}) is None
-        self.recorder.after_optimizer(optimizer, (), {})
+        assert self.recorder.watch.before_optimizer(optimizer, (optimizer,), {}) is None
+        self.recorder.watch.after_optimizer(optimizer, (), {})
 
     def step(self, batches=1):
         for _ in range(batches):
@@ -161,9 +161,9 @@ def test_two_optimizers_in_a_step_are_one_step(script):
 
 def test_an_optimizer_inside_another_is_one_step(script):
     inner = Optimizer()
-    script.recorder.before_optimizer(script.optimizer, (), {})
+    script.recorder.watch.before_optimizer(script.optimizer, (), {})
     script.learn(inner)
-    script.recorder.after_optimizer(script.optimizer, (), {})
+    script.recorder.watch.after_optimizer(script.optimizer, (), {})
     assert script.count("step") == 1
 
 
@@ -172,10 +172,10 @@ def test_a_closure_is_no_part_of_the_optimizer(script, is_keyword):
     given = ((script.optimizer,), {"closure": script.backward})
     if not is_keyword:
         given = ((script.optimizer, script.backward), {})
-    arguments, keywords = script.recorder.before_optimizer(script.optimizer, *given)
+    arguments, keywords = script.recorder.watch.before_optimizer(script.optimizer, *given)
     assert arguments[0] is script.optimizer
     (keywords["closure"] if is_keyword else arguments[1])()
-    script.recorder.after_optimizer(script.optimizer, arguments, keywords)
+    script.recorder.watch.after_optimizer(script.optimizer, arguments, keywords)
     assert script.listener.told == [
         *("+optimizer", "-optimizer", "+forward", "-forward", "+backward", "-backward"),
         *("+optimizer", "-optimizer", "step"),
@@ -203,9 +203,9 @@ def test_what_the_script_raises_goes_through(script):
         raise ValueError("theirs")
 
     with pytest.raises(ValueError, match="theirs"):
-        script.recorder.around_backward(broken)()
+        script.recorder.watch.around_backward(broken)()
     with pytest.raises(ValueError, match="theirs"):
-        script.recorder.around_fetch(broken)(Data(script.train))
+        script.recorder.watch.around_fetch(broken)(Data(script.train))
     script.step()
     assert script.count("step") == 1
 
@@ -215,11 +215,11 @@ def test_the_end_of_the_data_is_no_error(script):
         raise StopIteration
 
     with pytest.raises(StopIteration):
-        script.recorder.around_fetch(exhausted)(Data(script.train))
+        script.recorder.watch.around_fetch(exhausted)(Data(script.train))
 
 
 def test_options_that_cannot_work_cost_the_recording_and_nothing_else(tmp_path):
     recorder = ScriptRecorder({"active": 0}, "optimizer", tmp_path)
-    assert recorder.around_backward(lambda: "result")() == "result"
+    assert recorder.watch.around_backward(lambda: "result")() == "result"
     (note,) = (json.loads(path.read_bytes()) for path in tmp_path.iterdir())
     assert "active" in note["problem"]

@@ -1,14 +1,13 @@
 """Recording a training that knows nothing of us: what `stepscope run` puts into its processes.
 
-Steps end where the optimizer's step ends, or where the next batch is asked for. What is wrapped
-calls the original with the same arguments and hands on what it returns or raises.
+Steps end where the optimizer's step ends, or where the next batch is asked for; their phases are
+those of `stepscope.capture.training_watch`.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import json
 import logging
 import os
@@ -16,8 +15,6 @@ import shutil
 import sys
 import threading
 import weakref
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from multiprocessing import util as process_util
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +22,8 @@ from typing import Any
 
 from stepscope.capture.config import CaptureConfig
 from stepscope.capture.profiler import Profiler
+from stepscope.capture.torch_hooks import TorchHooks
+from stepscope.capture.training_watch import TrainingWatch
 from stepscope.run.files import write_atomically
 
 log = logging.getLogger("stepscope")
@@ -39,18 +38,10 @@ def install(launch: dict[str, Any]) -> None:
     Args:
         launch: What `stepscope run` wants: "options", "step_on", "notes".
     """
-    import torch.utils.data.dataloader as loaders
-    from torch import autograd
-    from torch.optim import optimizer as optimizers
-
     options = dict(launch["options"])
     recorder = ScriptRecorder(options, launch["step_on"], Path(launch["notes"]))
     recorder.note()
-    base: Any = loaders._BaseDataLoaderIter
-    base.__next__ = recorder.around_fetch(base.__next__)
-    autograd.backward = recorder.around_backward(autograd.backward)
-    optimizers.register_optimizer_step_pre_hook(recorder.before_optimizer)
-    optimizers.register_optimizer_step_post_hook(recorder.after_optimizer)
+    TorchHooks(recorder.watch).install()
     os.register_at_fork(after_in_child=recorder.forked)
     before = sys.excepthook
 
@@ -75,6 +66,7 @@ class ScriptRecorder:
         notes: Folder in which each process tells what became of it.
 
     Attributes:
+        watch: What hears of the script's calls of torch.
         error: What ended the script, where something did.
     """
 
@@ -85,15 +77,11 @@ class ScriptRecorder:
         self._profiler: Profiler | None = None
         self._is_off = False
         self._process_id = os.getpid()
+        self.watch = TrainingWatch(lambda: self._profiler, self, threading.main_thread())
         self.error: BaseException | None = None
         self._has_trained = False
-        self._fetch_depth = 0
-        self._backward_depth = 0
-        self._optimizer_depth = 0
-        self._is_in_closure = False
         self._backwards = 0
         self._most_backwards = 0
-        self._phases: list[AbstractContextManager[None]] = []
         self._main: weakref.ref[Any] | None = None
         self._others = 0
         self._fetched: set[int] = set()
@@ -101,114 +89,9 @@ class ScriptRecorder:
         self._suspects: set[int] = set()
         self._problem = ""
 
-    # -- what is wrapped ------------------------------------------------------------------------
+    # -- what the watch tells -------------------------------------------------------------------
 
-    def around_fetch(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """`__next__` of a DataLoader's iterator, with its wait timed."""
-
-        @functools.wraps(fetch)
-        def next_batch(iterator: Any) -> Any:
-            if self._fetch_depth or not self._listens():
-                return fetch(iterator)
-            profiler = self._running(is_from_start=True)
-            if profiler is None:
-                return fetch(iterator)
-            self._fetch_depth += 1
-            try:
-                self._before_fetch(profiler, id(getattr(iterator, "_dataset", iterator)))
-                with profiler.waiting():
-                    batch = fetch(iterator)
-            finally:
-                self._fetch_depth -= 1
-            self._enter("forward")
-            return batch
-
-        return next_batch
-
-    def around_backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
-        """`torch.autograd.backward`, timed as a phase."""
-
-        @functools.wraps(backward)
-        def timed(*arguments: Any, **keywords: Any) -> Any:
-            if self._backward_depth or not self._listens():
-                return backward(*arguments, **keywords)
-            profiler = self._running(is_from_start=False)
-            if profiler is None:
-                return backward(*arguments, **keywords)
-            if not self._optimizer_depth or self._is_in_closure:
-                self._leave_phases()
-            self._training_data |= self._fetched
-            self._backwards += 1
-            self._backward_depth += 1
-            try:
-                with profiler.phase("backward"):
-                    return backward(*arguments, **keywords)
-            finally:
-                self._backward_depth -= 1
-
-        return timed
-
-    def before_optimizer(
-        self, _: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Called by torch before any optimizer's step; a closure is timed as what it is."""
-        if not self._listens() or self._running(is_from_start=False) is None:
-            return None
-        self._optimizer_depth += 1
-        if self._optimizer_depth > 1:
-            return None
-        self._leave_phases()
-        self._enter("optimizer")
-        if callable(keywords.get("closure")):
-            closure = self._around_closure(keywords["closure"])
-            return arguments, {**keywords, "closure": closure}
-        if len(arguments) > 1 and callable(arguments[1]):  # the first is the optimizer itself
-            closure = self._around_closure(arguments[1])
-            return (arguments[0], closure, *arguments[2:]), keywords
-        return None
-
-    def _around_closure(self, closure: Callable[..., Any]) -> Callable[..., Any]:
-        """The forward and backward that a script gives to the optimizer, as no part of it."""
-
-        @functools.wraps(closure)
-        def timed(*arguments: Any, **keywords: Any) -> Any:
-            self._leave_phases()
-            self._enter("forward")
-            self._is_in_closure = True
-            try:
-                return closure(*arguments, **keywords)
-            finally:
-                self._is_in_closure = False
-                self._leave_phases()
-                self._enter("optimizer")
-
-        return timed
-
-    def after_optimizer(self, optimizer: Any, *_: Any) -> None:
-        """Called by torch after any optimizer's step."""
-        if not self._listens() or self._profiler is None or not self._optimizer_depth:
-            return
-        self._optimizer_depth -= 1
-        if self._optimizer_depth:
-            return  # one inside another, as wrappers have them
-        self._leave_phases()
-        self._has_trained = True
-        if self._ends_steps(optimizer) and not (self._is_iteration and self._training_data):
-            self._end_step(self._profiler)
-
-    def forked(self) -> None:
-        """This is a child now: what the parent records is none of its business."""
-        self._is_off = self._is_off or self._profiler is not None
-        self._profiler = None
-        self._process_id = os.getpid()
-        self._phases.clear()
-
-    # -- the steps ------------------------------------------------------------------------------
-
-    def _listens(self) -> bool:
-        return not self._is_off and threading.current_thread() is threading.main_thread()
-
-    def _running(self, *, is_from_start: bool) -> Profiler | None:
+    def begin(self, *, is_from_start: bool) -> Profiler | None:
         """The profiler, started if this is the first sign of a training."""
         if self._profiler is not None or self._is_off:
             return self._profiler
@@ -236,10 +119,11 @@ class ScriptRecorder:
         self.note()
         return profiler
 
-    def _before_fetch(self, profiler: Profiler, data: int) -> None:
+    def batch_wanted(self, data: int) -> None:
         """A batch is asked for: end the iteration, or leave an evaluation out of the step."""
-        self._optimizer_depth = 0  # an optimizer's step that raised has left it behind
-        self._leave_phases()
+        profiler = self._profiler
+        if profiler is None:
+            return
         if self._backwards:
             if self._is_iteration:
                 self._end_step(profiler)
@@ -254,8 +138,30 @@ class ScriptRecorder:
                 self._suspects |= foreign
         self._fetched.add(data)
 
+    def backward_begins(self) -> None:
+        """Something is learned from the batches of this step."""
+        self._training_data |= self._fetched
+        self._backwards += 1
+
+    def optimizer_ended(self, optimizer: Any) -> None:
+        """An optimizer has made its step, with which ours may end."""
+        self._has_trained = True
+        if self._profiler is None:
+            return
+        if self._ends_steps(optimizer) and not (self._is_iteration and self._training_data):
+            self._end_step(self._profiler)
+
+    def forked(self) -> None:
+        """This is a child now: what the parent records is none of its business."""
+        self._is_off = self._is_off or self._profiler is not None
+        self._profiler = None
+        self._process_id = os.getpid()
+        self.watch.forget()
+
+    # -- the steps ------------------------------------------------------------------------------
+
     def _end_step(self, profiler: Profiler) -> None:
-        self._leave_phases()
+        self.watch.leave()
         self._most_backwards = max(self._most_backwards, self._backwards)
         self._backwards = 0
         self._fetched.clear()
@@ -274,16 +180,6 @@ class ScriptRecorder:
             return True
         return False
 
-    def _enter(self, name: str) -> None:
-        if self._profiler is not None:
-            phase = self._profiler.phase(name)
-            phase.__enter__()
-            self._phases.append(phase)
-
-    def _leave_phases(self) -> None:
-        while self._phases:
-            self._phases.pop().__exit__(None, None, None)
-
     # -- the end --------------------------------------------------------------------------------
 
     def finish(self) -> None:
@@ -292,7 +188,7 @@ class ScriptRecorder:
         if profiler is None or os.getpid() != self._process_id:
             return
         self._is_off = True
-        self._leave_phases()
+        self.watch.close()
         if self._is_iteration and self._backwards and self.error is None:
             # The loop was left: its last iteration has no other end than this.
             profiler.mark("ended late")

@@ -82,6 +82,8 @@ class CaptureConfig:
         with_stack: Record Python stacks; also writes `stacks.txt`.
         with_flops: Estimate floating-point operations (implies shapes).
         with_modules: Record the module hierarchy (TorchScript).
+        auto_phases: Time forward, backward, optimizer, communication and a DataLoader's batches
+            without `phase` in the loop, by listening to torch while the capture runs.
         step_record: Write one line per step to `steps.jsonl`.
         export_trace: Write `trace.json.gz` for each window.
         trace_format: "json.gz", "json" or "json.zst" (which needs the package zstandard).
@@ -168,6 +170,7 @@ class CaptureConfig:
     with_stack: bool = False
     with_flops: bool = False
     with_modules: bool = False
+    auto_phases: bool = False
     step_record: bool = True
     export_trace: bool = True
     trace_format: str = "json.gz"

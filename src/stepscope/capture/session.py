@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Iterator
 
 from stepscope.capture.config import CaptureConfig
@@ -19,11 +20,15 @@ from stepscope.capture.requests import RequestSources
 from stepscope.capture.signals import SignalWatch, TerminationSignalError
 from stepscope.capture.steps import Clock, StepRecorder
 from stepscope.capture.tally import StepTally
+from stepscope.capture.torch_hooks import TorchHooks
+from stepscope.capture.training_watch import TrainingWatch
 from stepscope.capture.window import another_profiler_runs
 from stepscope.capture.windows import WindowKeeper
 from stepscope.errors import UsageError
 
 log = logging.getLogger("stepscope")
+
+DATA_WAIT_RANGE = "stepscope.data_wait"
 
 
 class CaptureSession:
@@ -42,6 +47,7 @@ class CaptureSession:
         windows: What opens windows.
         requests: What asks for windows besides the schedule.
         memory: What watches the device's memory.
+        training: What tells phases from calls of torch, with `auto_phases`; None otherwise.
     """
 
     def __init__(self, config: CaptureConfig) -> None:
@@ -53,6 +59,8 @@ class CaptureSession:
         self.windows: WindowKeeper | None = None
         self.requests: RequestSources | None = None
         self.memory: MemoryWatch | None = None
+        self.training: TrainingWatch | None = None
+        self._hooks: TorchHooks | None = None
         self._probe: DeviceProbe | None = None
         self._signals: SignalWatch | None = None
         self._tally = StepTally()
@@ -104,6 +112,11 @@ class CaptureSession:
         if self.journal is None:
             ProcessClaim.give_back(self)
             return
+        if self.config.auto_phases:
+            with self.contain("listening to torch"):
+                self.training = TrainingWatch(lambda: self if self.is_on else None)
+                self._hooks = TorchHooks(self.training)
+                self._hooks.install()
         with self.contain("opening the first step"):
             if self.windows is not None:
                 self.windows.enter(0)
@@ -141,6 +154,7 @@ class CaptureSession:
 
     def advance(self) -> None:
         """End the step that is going on; begin the next."""
+        self._leave_phase()
         recorder = self.recorder
         if recorder is None or self.journal is None:
             self.step += 1
@@ -167,6 +181,7 @@ class CaptureSession:
 
     def begin_afresh(self) -> None:
         """A loop begins: what came before it is no part of its first step."""
+        self._leave_phase()
         if self.windows is not None:
             self.windows.restart_step(self.step)
         if self.recorder is not None:
@@ -174,6 +189,7 @@ class CaptureSession:
 
     def leave_loop(self) -> None:
         """The loader is exhausted: the step that was opened for the next batch is none."""
+        self._leave_phase()
         if self.windows is not None:
             self.windows.leave_step()
         if self.recorder is not None:
@@ -184,11 +200,52 @@ class CaptureSession:
         recorder = self.recorder
         if not self.is_on or recorder is None:
             return
+        self._leave_phase()
         if self.windows is not None:
             self.windows.leave_step()
         if recorder.is_open:
             recorder.end(self.step, window=self.recording_index, is_partial=True)
         recorder.cancel()
+
+    def _leave_phase(self) -> None:
+        if self.training is not None:
+            self.training.leave()
+
+    @contextlib.contextmanager
+    def fetching(self) -> Iterator[None]:
+        """The loop waits for a batch inside; `batch_came` must follow if it came."""
+        training = self.training
+        heard = training.fetching() if training is not None else contextlib.nullcontext()
+        with heard, self.range(DATA_WAIT_RANGE):
+            yield
+
+    def batch_came(self, waited_ns: int) -> None:
+        """The batch that the loop waited for is there."""
+        if self.recorder is not None:
+            self.recorder.add_wait(waited_ns)
+        if self.training is not None:
+            self.training.batch_came()
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a part of the step, and mark it in the trace."""
+        recorder = self.recorder if self.is_on else None
+        is_timed = recorder is not None and recorder.enter_phase(name)
+        try:
+            with self.range(name):
+                yield
+        finally:
+            if is_timed and recorder is not None:
+                recorder.leave_phase()
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time inside as waiting for the step's batch, if it ends without an error."""
+        started_ns = time.perf_counter_ns()
+        with self.range(DATA_WAIT_RANGE):
+            yield
+        if self.is_on and self.recorder is not None:
+            self.recorder.add_wait(time.perf_counter_ns() - started_ns)
 
     @contextlib.contextmanager
     def range(self, name: str) -> Iterator[None]:
@@ -232,6 +289,11 @@ class CaptureSession:
                 self._signals.remove()
 
     def _close(self, journal: Journal, error: BaseException | None, note: str) -> None:
+        with self.contain("leaving torch alone"):
+            if self._hooks is not None:
+                self._hooks.remove()
+            if self.training is not None:
+                self.training.close()
         with self.contain("closing the last step"):
             self._close_last_step(error)
         windows = self.windows
