@@ -91,7 +91,7 @@ def test_watch_counts_a_wait_once_whatever_it_iterates_over(tmp_path, is_loader)
     records = steps_of(tmp_path)
     assert len(records) == 5
     for record in records:
-        assert 20_000_000 <= record.data_wait_ns
+        assert record.data_wait_ns >= 20_000_000
         assert record.data_wait_ns + sum(record.phases.values()) <= record.dur_ns
         assert top(record) == {"forward", "backward", "optimizer"}
 
@@ -189,7 +189,10 @@ def test_another_wrapper_is_not_taken_away(tmp_path):
     profiler = stepscope.Profiler(output_dir=tmp_path, **OPTIONS)
     profiler.start()
     ours = torch.autograd.backward
-    theirs = lambda *arguments, **keywords: ours(*arguments, **keywords)  # noqa: E731
+
+    def theirs(*arguments, **keywords):
+        return ours(*arguments, **keywords)
+
     try:
         torch.autograd.backward = theirs
         training(2, step_ends=profiler.step)

@@ -25,6 +25,7 @@ from stepscope.capture.training_watch import TrainingWatch
 from stepscope.capture.window import another_profiler_runs
 from stepscope.capture.windows import WindowKeeper
 from stepscope.errors import UsageError
+from stepscope.run.rank_skew import skew_of_run
 
 log = logging.getLogger("stepscope")
 
@@ -307,20 +308,34 @@ class CaptureSession:
         if self.memory is not None:
             with self.contain("closing the memory watch"):
                 self.memory.close()
+        verdict = ""
         # The manifest tells the end before the files are waited for: a kill may come meanwhile.
         with self.contain("closing the run"):
             if self.recorder is not None:
                 self.recorder.close()
                 if self.recorder.problem:
                     journal.note("timing steps", self.recorder.problem, self.step)
-            journal.close(error, self._ending(error, note), self._tally.verdict())
+            verdict = self._verdict(journal, error)
+            journal.close(error, self._ending(error, note), verdict)
         if windows is not None:
             is_hurried = isinstance(error, TerminationSignalError)
             with self.contain("waiting for the files"):
                 windows.wait_for_files(lambda: self._patience_s(is_hurried))
                 journal.end(self._ending(error, note))
         if self.identity.rank == 0 and (journal.windows or self.step):
-            say_where(journal.layout.root, self._tally.verdict())
+            say_where(journal.layout.root, verdict)
+
+    def _verdict(self, journal: Journal, error: BaseException | None) -> str:
+        """What the steps show; rank 0 also looks at the other ranks' files, where there is time."""
+        verdict = self._tally.verdict()
+        is_hurried = self._is_told_to_end or isinstance(error, TerminationSignalError)
+        if not verdict or self.identity.rank or self.identity.world_size == 1 or is_hurried:
+            return verdict
+        with self.contain("comparing the ranks"):
+            skew = skew_of_run(journal.layout)
+            if skew is not None and skew.is_notable:
+                verdict += f"; {skew.sentence()}"
+        return verdict
 
     def _ending(self, error: BaseException | None, note: str) -> str:
         follows = self.windows is not None and self.windows.planner.follows_schedule

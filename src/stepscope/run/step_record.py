@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
+
+_INPUT_PHASES = frozenset({"data", "input", "data_wait", "dataload", "dataloading", "load"})
+_LINE_BYTES = 1024
+"""More than a line with a dozen phases has."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,17 @@ class StepRecord:
     device_phases: dict[str, int] = field(default_factory=dict)
     peak_allocated_bytes: tuple[int, ...] = ()
     peak_reserved_bytes: tuple[int, ...] = ()
+
+
+def is_input_phase(name: str) -> bool:
+    """Whether a phase of this name is the wait for the batch, which counts as input."""
+    return name.lower() in _INPUT_PHASES
+
+
+def input_wait(record: StepRecord) -> int:
+    """Wait for the batch: what `watch` measured, and phases that bear its name."""
+    waited = sum(ns for name, ns in record.phases.items() if is_input_phase(name))
+    return min(record.dur_ns, record.data_wait_ns + waited)
 
 
 def encode_step(record: StepRecord) -> bytes:
@@ -135,6 +151,28 @@ def read_steps(path: Path) -> tuple[list[StepRecord], list[str]]:
         except ValueError as error:
             problems.append(f"{path.name} line {number}: skipped, {error}")
     return records, problems
+
+
+def read_last_steps(path: Path, most: int) -> list[StepRecord]:
+    """About the last `most` records of a `steps.jsonl` that may still grow; none if it is missing.
+
+    However long the file is, at most a kilobyte a record is read. Lines that cannot be read are
+    left out.
+    """
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            start = max(0, size - most * _LINE_BYTES)
+            file.seek(start)
+            data = file.read(size - start)
+    except OSError:
+        return []
+    lines = data.split(b"\n")[1 if start else 0 :]
+    records = []
+    for line in lines[-most - 1 :]:
+        with contextlib.suppress(ValueError):
+            records.append(decode_step(line))
+    return records[-most:]
 
 
 def _whole(value: object) -> int:
