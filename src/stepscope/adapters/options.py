@@ -127,6 +127,10 @@ OPTIONS: dict[str, Option] = {
         _option(
             "run_name", "word", "Name of that directory; made of the time otherwise.", optional=True
         ),
+        _option(
+            "upload_to", "word", "URL into which the run is copied as it grows.", optional=True
+        ),
+        _option("keep_local", "bool", "Keep what was copied there."),
         _option("skip_first", "int", "Steps to leave out before the first cycle."),
         _option("wait", "int", "Steps of each cycle in which nothing is recorded."),
         _option("warmup", "int", "Steps of each cycle in which the profiler warms up."),

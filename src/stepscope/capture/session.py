@@ -22,6 +22,7 @@ from stepscope.capture.steps import Clock, StepRecorder
 from stepscope.capture.tally import StepTally
 from stepscope.capture.torch_hooks import TorchHooks
 from stepscope.capture.training_watch import TrainingWatch
+from stepscope.capture.upload import Uploader
 from stepscope.capture.window import another_profiler_runs
 from stepscope.capture.windows import WindowKeeper
 from stepscope.errors import UsageError
@@ -64,6 +65,7 @@ class CaptureSession:
         self._hooks: TorchHooks | None = None
         self._probe: DeviceProbe | None = None
         self._signals: SignalWatch | None = None
+        self._uploader: Uploader | None = None
         self._tally = StepTally()
         self._is_started = False
         self._is_stopped = False
@@ -143,6 +145,11 @@ class CaptureSession:
             self.config, self.identity, self.journal, self.windows.planner
         )
         self.requests.start()
+        if self.config.upload_to is not None:
+            self._uploader = Uploader(
+                self.config.upload_to, self.journal.layout, self.identity.rank
+            )
+            self._uploader.start()
         self._signals = SignalWatch(
             self._on_terminate if self.config.flush_on_sigterm else None,
             self.requests.on_signal if self.config.triggers else None,
@@ -277,6 +284,7 @@ class CaptureSession:
         if self._is_stopped or not self._is_started or os.getpid() != self._process_id:
             return
         self._busy += 1
+        self._is_told_to_end = self._is_told_to_end or isinstance(error, TerminationSignalError)
         try:
             if self.journal is not None:
                 self._close(self.journal, error, note)
@@ -315,21 +323,24 @@ class CaptureSession:
                 self.recorder.close()
                 if self.recorder.problem:
                     journal.note("timing steps", self.recorder.problem, self.step)
-            verdict = self._verdict(journal, error)
+            verdict = self._verdict(journal)
             journal.close(error, self._ending(error, note), verdict)
         if windows is not None:
-            is_hurried = isinstance(error, TerminationSignalError)
             with self.contain("waiting for the files"):
-                windows.wait_for_files(lambda: self._patience_s(is_hurried))
+                windows.wait_for_files(self._patience_s)
                 journal.end(self._ending(error, note))
+        place = str(journal.layout.root)
+        if self._uploader is not None:
+            with self.contain("copying the run"):
+                place = self._finish_upload(self._uploader, journal, self._ending(error, note))
         if self.identity.rank == 0 and (journal.windows or self.step):
-            say_where(journal.layout.root, verdict)
+            say_where(place, verdict)
 
-    def _verdict(self, journal: Journal, error: BaseException | None) -> str:
+    def _verdict(self, journal: Journal) -> str:
         """What the steps show; rank 0 also looks at the other ranks' files, where there is time."""
         verdict = self._tally.verdict()
-        is_hurried = self._is_told_to_end or isinstance(error, TerminationSignalError)
-        if not verdict or self.identity.rank or self.identity.world_size == 1 or is_hurried:
+        is_alone = self.identity.world_size == 1
+        if not verdict or self.identity.rank or is_alone or self._is_told_to_end:
             return verdict
         with self.contain("comparing the ranks"):
             skew = skew_of_run(journal.layout)
@@ -342,9 +353,24 @@ class CaptureSession:
         windows = self.journal.windows if self.journal is not None else ()
         return describe_end(error, note, self.step, windows, self.config if follows else None)
 
-    def _patience_s(self, is_hurried: bool) -> float:
+    def _finish_upload(self, uploader: Uploader, journal: Journal, ended: str) -> str:
+        """Copy the rest of the run; returns where to read it."""
+        uploader.finish(self._patience_s)
+        problems = uploader.problems()
+        for problem in problems:
+            journal.note("copying the run", problem, self.step)
+        journal.end(ended)
+        uploader.finish_manifest(self._patience_s)
+        if problems or not uploader.is_complete:
+            log.warning("stepscope: not all of the run was copied to %s", uploader.target)
+            return str(journal.layout.root)
+        if not self.config.keep_local:
+            uploader.remove_copied()
+        return uploader.target
+
+    def _patience_s(self) -> float:
         """How long the end waits for files: less once the process has been told to end."""
-        if is_hurried or self._is_told_to_end:
+        if self._is_told_to_end:
             return min(self.config.grace_s, self.config.export_timeout_s)
         return self.config.export_timeout_s
 

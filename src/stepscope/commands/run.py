@@ -10,7 +10,7 @@ import click
 from stepscope.adapters.options import OPTIONS
 from stepscope.errors import StepscopeError
 
-_LEFT_OUT = {"auto_phases", "enabled", "step_unit", "max_steps"}
+_LEFT_OUT = {"auto_phases", "enabled", "keep_local", "step_unit", "max_steps"}
 """Options that this verb decides itself, or that only a loop that asks us can follow."""
 
 
