@@ -2,7 +2,9 @@
 
 Measured as stretches of the training thread in which nothing is recorded but Python: no operator,
 no call, no wait for input. Short ones lie between any two operators and are left to `launch-bound`.
-The saving supposes that the long ones are gone.
+Where several ranks train, stretches inside backward and communication are left out: a wait for
+other ranks leaves no event on this thread and looks the same. The saving supposes that the long
+ones are gone.
 """
 
 from __future__ import annotations
@@ -21,13 +23,17 @@ from stepscope.trace.intervals import Intervals
 
 ID = "cpu-bound-python"
 
+_MEETINGS = ("backward", "communication")
+"""Phases in which ranks wait for each other."""
+_DATA_PARALLEL = "DistributedDataParallel.forward"
+
 
 def find(subject: Subject) -> list[Finding]:
     """The finding, if long stretches of Python lengthen the step."""
     window = subject.window
     if window is None:
         return []
-    long = _stretches(window, subject.thresholds.python_stretch_ns)
+    long = _stretches(window, subject.thresholds.python_stretch_ns, subject.skew is not None)
     if not len(long):
         return []
     lengths = long.lengths
@@ -61,7 +67,7 @@ def find(subject: Subject) -> list[Finding]:
     )
 
 
-def _stretches(window: WindowView, least_ns: int) -> Intervals:
+def _stretches(window: WindowView, least_ns: int, has_peers: bool) -> Intervals:
     """Long stretches of the main thread's own time in which it ran nothing but Python."""
     graph = window.graph
     mine = (~graph.is_gpu) & (graph.lane == graph.main_lane)
@@ -70,6 +76,14 @@ def _stretches(window: WindowView, least_ns: int) -> Intervals:
     for claim in graph.host.claims(graph.main_lane)[: len(CAUSES) - 1]:
         known = intervals.union(known, claim)
     plain = intervals.difference(works, known)
+    phases = window.host_events(
+        (pl.col("category") == "user_annotation")
+        & (pl.col("name").is_in(list(_MEETINGS)) | (pl.col("name") == _DATA_PARALLEL))
+    ).filter(pl.col("lane_id") == graph.main_lane)
+    if has_peers or _DATA_PARALLEL in phases["name"]:
+        meetings = phases.filter(pl.col("name") != _DATA_PARALLEL)
+        waits = intervals.merge(meetings["start_ns"].to_numpy(), meetings["end_ns"].to_numpy())
+        plain = intervals.difference(plain, waits)
     long = plain.lengths >= least_ns
     return intervals.merge(plain.starts[long], plain.ends[long])
 

@@ -24,7 +24,6 @@ def find(subject: Subject) -> list[Finding]:
         return []
     where = f"{len(skew.late)} ranks come" if len(skew.late) > 1 else f"rank {subject.rank} comes"
     basis = skew.basis if skew.basis == STEP_BORDERS else f"time in {skew.basis}"
-    median_ns = subject.steps.median_ns if subject.steps is not None else skew.step_ns
     return [
         Finding(
             id=ID,
@@ -35,7 +34,7 @@ def find(subject: Subject) -> list[Finding]:
             saving_reason="",
             assumption="the late ranks come no later than the next one, and the others stay as "
             "they are",
-            predicted_step_ns=max(0, median_ns - skew.saving_ns),
+            predicted_step_ns=max(0, skew.step_ns - skew.saving_ns),
             evidence=(
                 Evidence("what another rank waits, per step", skew.wait_ns, "ns"),
                 Evidence("share of the step", skew.share, "share"),
