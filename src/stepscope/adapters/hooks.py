@@ -1,7 +1,6 @@
 """Recording a training that knows nothing of us: what `stepscope run` puts into its processes.
 
-Steps end where the optimizer's step ends, or where the next batch is asked for; their phases are
-those of `stepscope.capture.training_watch`.
+Steps end where the optimizer's step ends, or where the next batch is asked for.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ from types import TracebackType
 from typing import Any
 
 from stepscope.capture.config import CaptureConfig
+from stepscope.capture.phases import PhaseWatch
 from stepscope.capture.profiler import Profiler
-from stepscope.capture.torch_hooks import TorchHooks
-from stepscope.capture.training_watch import TrainingWatch
 from stepscope.run.files import write_atomically
 
 log = logging.getLogger("stepscope")
@@ -41,7 +39,7 @@ def install(launch: dict[str, Any]) -> None:
     options = dict(launch["options"])
     recorder = ScriptRecorder(options, launch["step_on"], Path(launch["notes"]))
     recorder.note()
-    TorchHooks(recorder.watch).install()
+    recorder.watch.install()
     os.register_at_fork(after_in_child=recorder.forked)
     before = sys.excepthook
 
@@ -66,7 +64,7 @@ class ScriptRecorder:
         notes: Folder in which each process tells what became of it.
 
     Attributes:
-        watch: What hears of the script's calls of torch.
+        watch: What tells it of waits, phases and optimizers.
         error: What ended the script, where something did.
     """
 
@@ -77,7 +75,7 @@ class ScriptRecorder:
         self._profiler: Profiler | None = None
         self._is_off = False
         self._process_id = os.getpid()
-        self.watch = TrainingWatch(lambda: self._profiler, self, threading.main_thread())
+        self.watch = PhaseWatch(self, lambda: self._profiler)
         self.error: BaseException | None = None
         self._has_trained = False
         self._backwards = 0
@@ -89,9 +87,68 @@ class ScriptRecorder:
         self._suspects: set[int] = set()
         self._problem = ""
 
-    # -- what the watch tells -------------------------------------------------------------------
+    # -- what the watch asks and tells ----------------------------------------------------------
 
-    def begin(self, *, is_from_start: bool) -> Profiler | None:
+    def listens(self) -> bool:
+        """Whether this is the main thread of a process that may be recorded."""
+        return not self._is_off and threading.current_thread() is threading.main_thread()
+
+    def before_fetch(self, iterator: Any) -> Profiler | None:
+        """A batch is asked for: end the iteration, or leave an evaluation out of the step."""
+        profiler = self._running(is_from_start=True)
+        if profiler is None:
+            return None
+        data = id(getattr(iterator, "_dataset", iterator))
+        self.watch.leave()
+        if self._backwards:
+            if self._is_iteration:
+                self._end_step(profiler)
+        else:
+            foreign = self._fetched - self._training_data - {data}
+            if foreign and (data in self._training_data or not self._training_data):
+                # Batches that nothing was learned from, and now the training goes on.
+                profiler.restart_step()
+                self._fetched.clear()
+                # What comes back in every step is no evaluation but a part of the step.
+                self._training_data |= foreign & self._suspects
+                self._suspects |= foreign
+        self._fetched.add(data)
+        return profiler
+
+    def after_fetch(self, profiler: Profiler) -> None:
+        """A batch has come: what follows is the forward pass, until something else begins."""
+        self.watch.enter(profiler, "forward")
+
+    def before_backward(self) -> Profiler | None:
+        """A backward pass begins: the batches since the last step were for training."""
+        profiler = self._running(is_from_start=False)
+        if profiler is not None:
+            self._training_data |= self._fetched
+            self._backwards += 1
+        return profiler
+
+    def before_optimizer(self) -> Profiler | None:
+        """An optimizer's step begins."""
+        return self._running(is_from_start=False)
+
+    def after_optimizer(self, optimizer: Any) -> None:
+        """An optimizer's step has ended."""
+        if self._profiler is None:
+            return
+        self._has_trained = True
+        if self._ends_steps(optimizer) and not (self._is_iteration and self._training_data):
+            self._end_step(self._profiler)
+
+    def forked(self) -> None:
+        """This is a child now: what the parent records is none of its business."""
+        self._is_off = self._is_off or self._profiler is not None
+        self._profiler = None
+        self._process_id = os.getpid()
+        self.watch.forget()
+
+    # -- the steps ------------------------------------------------------------------------------
+
+    def _running(self, *, is_from_start: bool) -> Profiler | None:
         """The profiler, started if this is the first sign of a training."""
         if self._profiler is not None or self._is_off:
             return self._profiler
@@ -118,47 +175,6 @@ class ScriptRecorder:
         process_util.Finalize(None, self.finish, exitpriority=100)
         self.note()
         return profiler
-
-    def batch_wanted(self, data: int) -> None:
-        """A batch is asked for: end the iteration, or leave an evaluation out of the step."""
-        profiler = self._profiler
-        if profiler is None:
-            return
-        if self._backwards:
-            if self._is_iteration:
-                self._end_step(profiler)
-        else:
-            foreign = self._fetched - self._training_data - {data}
-            if foreign and (data in self._training_data or not self._training_data):
-                # Batches that nothing was learned from, and now the training goes on.
-                profiler.restart_step()
-                self._fetched.clear()
-                # What comes back in every step is no evaluation but a part of the step.
-                self._training_data |= foreign & self._suspects
-                self._suspects |= foreign
-        self._fetched.add(data)
-
-    def backward_begins(self) -> None:
-        """Something is learned from the batches of this step."""
-        self._training_data |= self._fetched
-        self._backwards += 1
-
-    def optimizer_ended(self, optimizer: Any) -> None:
-        """An optimizer has made its step, with which ours may end."""
-        self._has_trained = True
-        if self._profiler is None:
-            return
-        if self._ends_steps(optimizer) and not (self._is_iteration and self._training_data):
-            self._end_step(self._profiler)
-
-    def forked(self) -> None:
-        """This is a child now: what the parent records is none of its business."""
-        self._is_off = self._is_off or self._profiler is not None
-        self._profiler = None
-        self._process_id = os.getpid()
-        self.watch.forget()
-
-    # -- the steps ------------------------------------------------------------------------------
 
     def _end_step(self, profiler: Profiler) -> None:
         self.watch.leave()
@@ -188,7 +204,7 @@ class ScriptRecorder:
         if profiler is None or os.getpid() != self._process_id:
             return
         self._is_off = True
-        self.watch.close()
+        self.watch.leave()
         if self._is_iteration and self._backwards and self.error is None:
             # The loop was left: its last iteration has no other end than this.
             profiler.mark("ended late")

@@ -165,17 +165,17 @@ class Profiler:
 
         Phases may lie inside each other. Only the training thread's phases are timed.
         """
-        training = self._session.training
-        if training is None:
+        phases = self._session.phases
+        if phases is None:
             with self._session.phase(name):
                 yield
             return
-        training.stand_back()
+        phases.watch.stand_back()
         try:
             with self._session.phase(name):
                 yield
         finally:
-            training.come_back()
+            phases.watch.come_back()
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:

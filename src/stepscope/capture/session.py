@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Iterator
 
+from stepscope.capture.auto_phases import AutoPhases
 from stepscope.capture.config import CaptureConfig
 from stepscope.capture.devices import DeviceProbe
 from stepscope.capture.ending import describe_end, name_of, say_where
@@ -20,8 +21,6 @@ from stepscope.capture.requests import RequestSources
 from stepscope.capture.signals import SignalWatch, TerminationSignalError
 from stepscope.capture.steps import Clock, StepRecorder
 from stepscope.capture.tally import StepTally
-from stepscope.capture.torch_hooks import TorchHooks
-from stepscope.capture.training_watch import TrainingWatch
 from stepscope.capture.upload import Uploader
 from stepscope.capture.window import another_profiler_runs
 from stepscope.capture.windows import WindowKeeper
@@ -49,7 +48,7 @@ class CaptureSession:
         windows: What opens windows.
         requests: What asks for windows besides the schedule.
         memory: What watches the device's memory.
-        training: What tells phases from calls of torch, with `auto_phases`; None otherwise.
+        phases: What tells phases from calls of torch, with `auto_phases`; None otherwise.
     """
 
     def __init__(self, config: CaptureConfig) -> None:
@@ -61,8 +60,7 @@ class CaptureSession:
         self.windows: WindowKeeper | None = None
         self.requests: RequestSources | None = None
         self.memory: MemoryWatch | None = None
-        self.training: TrainingWatch | None = None
-        self._hooks: TorchHooks | None = None
+        self.phases: AutoPhases | None = None
         self._probe: DeviceProbe | None = None
         self._signals: SignalWatch | None = None
         self._uploader: Uploader | None = None
@@ -117,9 +115,8 @@ class CaptureSession:
             return
         if self.config.auto_phases:
             with self.contain("listening to torch"):
-                self.training = TrainingWatch(lambda: self if self.is_on else None)
-                self._hooks = TorchHooks(self.training)
-                self._hooks.install()
+                self.phases = AutoPhases(lambda: self if self.is_on else None)
+                self.phases.watch.install()
         with self.contain("opening the first step"):
             if self.windows is not None:
                 self.windows.enter(0)
@@ -216,14 +213,14 @@ class CaptureSession:
         recorder.cancel()
 
     def _leave_phase(self) -> None:
-        if self.training is not None:
-            self.training.leave()
+        if self.phases is not None:
+            self.phases.watch.leave()
 
     @contextlib.contextmanager
     def fetching(self) -> Iterator[None]:
         """The loop waits for a batch inside; `batch_came` must follow if it came."""
-        training = self.training
-        heard = training.fetching() if training is not None else contextlib.nullcontext()
+        phases = self.phases
+        heard = phases.fetching() if phases is not None else contextlib.nullcontext()
         with heard, self.range(DATA_WAIT_RANGE):
             yield
 
@@ -231,8 +228,8 @@ class CaptureSession:
         """The batch that the loop waited for is there."""
         if self.recorder is not None:
             self.recorder.add_wait(waited_ns)
-        if self.training is not None:
-            self.training.batch_came()
+        if self.phases is not None:
+            self.phases.batch_came()
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -299,10 +296,8 @@ class CaptureSession:
 
     def _close(self, journal: Journal, error: BaseException | None, note: str) -> None:
         with self.contain("leaving torch alone"):
-            if self._hooks is not None:
-                self._hooks.remove()
-            if self.training is not None:
-                self.training.close()
+            if self.phases is not None:
+                self.phases.watch.remove()
         with self.contain("closing the last step"):
             self._close_last_step(error)
         windows = self.windows
