@@ -44,8 +44,9 @@ def relative_files(root):
     return sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
 
 
-def test_a_url_as_the_output_folder_gets_the_whole_run(tmp_path, capsys):
-    train(output_dir="memory://bucket/profiles")
+@pytest.mark.parametrize("mode", ["inline", "fork"])
+def test_a_url_as_the_output_folder_gets_the_whole_run(tmp_path, capsys, mode):
+    train(output_dir="memory://bucket/profiles", export_mode=mode)
     local = tmp_path / "profiles" / "run"
     memory = fsspec.filesystem("memory")
     copied = {name.removeprefix("/bucket/profiles/run/") for name in memory.find("/bucket")}
@@ -196,6 +197,7 @@ def test_a_service_that_does_not_answer_holds_neither_the_steps_nor_the_end(tmp_
     [
         ({"output_dir": "nonsense://bucket"}, "cannot be written to"),
         ({"upload_to": "/a/path"}, "no URL"),
+        ({"tensorboard_dir": "memory://board"}, "give a local folder"),
     ],
 )
 def test_urls_that_cannot_work_are_refused_at_the_start(options, message):

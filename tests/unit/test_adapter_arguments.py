@@ -388,3 +388,13 @@ def test_dialects_prints_the_whole_table(capsys):
 
 def test_lists_have_their_style():
     assert {flag.option for flag in DIALECTS["megatron"].flags if flag.style == LIST} == {"ranks"}
+
+
+def test_a_url_as_the_output_folder_leaves_local_folders_local(tmp_path):
+    environment = {"STEPSCOPE_OUTPUT_DIR": "memory://bucket/profiles", "STEPSCOPE_TENSORBOARD": "1"}
+    settings = resolve(find_dialect("native"), {}, environment=environment, folder=tmp_path)
+    assert settings.value("upload_to") == "memory://bucket/profiles"
+    assert settings.value("output_dir") == "profiles"
+    assert not str(settings.value("tensorboard_dir")).startswith("memory")
+    config = settings.config(enabled=True)
+    assert (config.upload_to, str(config.output_dir)) == ("memory://bucket/profiles", "profiles")
