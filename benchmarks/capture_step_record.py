@@ -1,8 +1,9 @@
 """What a step pays while no window is open: ratios of step time, medians of interleaved runs.
 
-Three loops take turns in one process, so that they see the same machine: bare, with the profiler
-armed and waiting but without its step record, and with the step record on. Time is the CPU time
-of the training thread, or wall time with --wall.
+The loops take turns in one process, so that they see the same machine: bare, with the profiler
+armed and waiting but without its step record, and with the step record on; then a loop that uses
+torch, bare, with the step record, and with its phases told from torch. Time is the CPU time of the
+training thread, or wall time with --wall.
 
     python benchmarks/capture_step_record.py [--rounds 15] [--steps 100] [--step-ms 5] [--wall]
 """
@@ -14,6 +15,8 @@ import itertools
 import statistics
 import tempfile
 import time
+
+import torch
 
 import stepscope
 
@@ -61,6 +64,39 @@ def profiled(step_record, phases):
     return run
 
 
+class Training:
+    """The calls that phases are told from, around work that takes a fixed time."""
+
+    def __init__(self):
+        self.weight = torch.ones(8, requires_grad=True)
+        self.optimizer = torch.optim.SGD([self.weight], lr=0.0)
+        # Without workers, so that the loader takes its time in this thread.
+        rows = torch.utils.data.TensorDataset(torch.ones(1000, 8))
+        self.loader = torch.utils.data.DataLoader(rows, batch_size=1)
+
+    def run(self, steps, seconds, step_ends):
+        batches = itertools.islice(itertools.cycle(self.loader), steps)
+        moments = [clock()]
+        for (batch,) in batches:
+            spin(seconds)
+            (batch * self.weight).sum().backward()
+            self.optimizer.step()
+            step_ends()
+            moments.append(clock())
+        return median_step(moments)
+
+
+def trained(training, auto_phases):
+    def run(steps, seconds, directory):
+        if auto_phases is None:
+            return training.run(steps, seconds, lambda: None)
+        options = {"output_dir": directory, "wait": 10**9, "auto_phases": auto_phases}
+        with stepscope.Profiler(**options) as profiler:
+            return training.run(steps, seconds, profiler.step)
+
+    return run
+
+
 def main():
     global clock  # noqa: PLW0603 - one clock for the whole run
     parser = argparse.ArgumentParser(description=__doc__)
@@ -71,11 +107,16 @@ def main():
     options = parser.parse_args()
     if options.wall:
         clock = time.perf_counter
+    torch.set_num_threads(1)
+    training = Training()
     loops = {
         "bare": bare,
         "armed and waiting, no step record": profiled(False, False),
         "step record": profiled(True, False),
         "step record, two phases": profiled(True, True),
+        "bare, with torch": trained(training, None),
+        "with torch: step record": trained(training, False),
+        "with torch: auto_phases": trained(training, True),
     }
     ratios = {name: [] for name in loops}
     with tempfile.TemporaryDirectory() as directory:
@@ -85,7 +126,8 @@ def main():
                 for name, loop in loops.items()
             }
             for name in loops:
-                ratios[name].append(seconds[name] / seconds["bare"])
+                base = "bare, with torch" if "with torch" in name else "bare"
+                ratios[name].append(seconds[name] / seconds[base])
     print(f"step of {options.step_ms:g} ms, {options.rounds} rounds of {options.steps} steps")
     print(f"{'':36}{'median ratio':>14}{'lowest':>10}{'highest':>10}")
     for name, values in ratios.items():

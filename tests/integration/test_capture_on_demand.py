@@ -113,3 +113,14 @@ def test_triggers_can_be_switched_off(tmp_path, options):
         assert signal.getsignal(signal.SIGUSR2) is before
 
     assert train(tmp_path, steps=4, at=at, **options) == ()
+
+
+def test_a_window_that_was_asked_for_comes_at_once_although_it_is_fitted_first(tmp_path):
+    # The step that is recorded on trial leaves nothing in the queue that would wake anything.
+    def at(number, profiler):
+        if number == 5:
+            profiler.trigger(steps=3)
+
+    (window,) = train(tmp_path, at=at, warmup=3, max_window_bytes=1 << 40)
+    assert (window.state, window.cause, window.note) == ("complete", "code", "")
+    assert steps_in_trace(open_run(tmp_path).windows[0].trace_path) == [9, 10, 11]

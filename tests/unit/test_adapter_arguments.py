@@ -404,3 +404,13 @@ def test_flags_that_the_script_has_too_stay_on_its_command_line(monkeypatch):
     assert seen["argv"] == ["train.py", "--strategy=Zero", "--debug"]
     assert seen["config"].deepspeed_memory
     assert seen["config"].deepspeed_flops
+
+
+def test_a_url_as_the_output_folder_leaves_local_folders_local(tmp_path):
+    environment = {"STEPSCOPE_OUTPUT_DIR": "memory://bucket/profiles", "STEPSCOPE_TENSORBOARD": "1"}
+    settings = resolve(find_dialect("native"), {}, environment=environment, folder=tmp_path)
+    assert settings.value("upload_to") == "memory://bucket/profiles"
+    assert settings.value("output_dir") == "profiles"
+    assert not str(settings.value("tensorboard_dir")).startswith("memory")
+    config = settings.config(enabled=True)
+    assert (config.upload_to, str(config.output_dir)) == ("memory://bucket/profiles", "profiles")

@@ -15,7 +15,7 @@ from stepscope.capture.together import PauseTogether
 from stepscope.capture.triggers import SlowStepWatch, TriggerDesk, applies_to
 from stepscope.commands.trigger import command
 from stepscope.errors import StepscopeError, UsageError
-from stepscope.run.manifest import RankManifest, write_record
+from stepscope.run.manifest import JobRecord, RankManifest, write_record
 from stepscope.run.triggers import Trigger, announce, ask, asked, put, read
 
 
@@ -132,6 +132,14 @@ def test_the_command_refuses_what_cannot_be(tmp_path, monkeypatch, arguments):
     result = CliRunner().invoke(command, arguments)
     assert result.exit_code != 0
     assert isinstance(result.exception, (StepscopeError, SystemExit))
+
+
+def test_the_command_refuses_ranks_that_the_job_has_not(tmp_path):
+    running(tmp_path)
+    write_record(tmp_path / "run.json", JobRecord("run", 1, world_size=2))
+    refused = CliRunner().invoke(command, [str(tmp_path), "--ranks", "2,5"])
+    assert "no such rank, only 0 to 1" in str(refused.exception)
+    assert CliRunner().invoke(command, [str(tmp_path), "--ranks", "1"]).exit_code == 0
 
 
 # -- agreeing -------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import csv
 import resource
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.project import ROOT
 
@@ -78,6 +78,7 @@ VALUES = st.one_of(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # other work may slow the drawing
 @given(st.lists(st.fixed_dictionaries({column.name: VALUES for column in DEFAULT_COLUMNS[3:8]})))
 def test_whatever_a_driver_says_a_row_stays_a_row(rows):
     columns = DEFAULT_COLUMNS[3:8]

@@ -10,8 +10,8 @@ from stepscope.advice.finding import Finding
 from stepscope.advice.rules import RULES
 from stepscope.run.reader import open_run
 
-OF_THE_RECORD = {"slow-phase", "slow-first-steps", "uneven-steps"}
-"""Rules that look at the step record alone; test_advice_rules.py has their cases."""
+OF_THE_RECORD = {"late-rank", "slow-phase", "slow-first-steps", "uneven-steps"}
+"""Rules of the step record alone: test_advice_rules.py and test_rank_skew.py have their cases."""
 
 
 @pytest.fixture(scope="module")

@@ -22,11 +22,11 @@ from typing import Any, TypeVar
 
 from accelerate.state import GradientState, PartialState
 
-from stepscope.adapters.phases import PhaseWatch
 from stepscope.adapters.profiler import Profiler
 from stepscope.adapters.training import MICRO_BATCH, identity_of, unit_of
 from stepscope.capture import profiler as capture
 from stepscope.capture.config import CaptureConfig
+from stepscope.capture.phases import PhaseWatch
 from stepscope.capture.ranks import RankIdentity
 from stepscope.errors import UsageError
 

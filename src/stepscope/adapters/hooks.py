@@ -19,8 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from stepscope.adapters.phases import PhaseWatch
 from stepscope.capture.config import CaptureConfig
+from stepscope.capture.phases import PhaseWatch
 from stepscope.capture.profiler import Profiler
 from stepscope.run.files import write_atomically
 from stepscope.run.layout import RunLayout
@@ -76,7 +76,7 @@ class ScriptRecorder:
         self._profiler: Profiler | None = None
         self._is_off = False
         self._process_id = os.getpid()
-        self.watch = PhaseWatch(self)
+        self.watch = PhaseWatch(self, lambda: self._profiler)
         self.error: BaseException | None = None
         self._has_trained = False
         self._backwards = 0

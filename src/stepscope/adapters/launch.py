@@ -71,6 +71,8 @@ def launch(
     # The script may change its folder before it begins to train.
     options |= {
         "enabled": True,
+        "keep_local": True,  # for the report at the end
+        "auto_phases": False,  # the hooks that find the steps tell the phases too
         "step_unit": config.step_unit,
         "output_dir": str(Path(config.output_dir).absolute()),
     }

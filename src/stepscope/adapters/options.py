@@ -128,6 +128,10 @@ OPTIONS: dict[str, Option] = {
         _option(
             "run_name", "word", "Name of that directory; made of the time otherwise.", optional=True
         ),
+        _option(
+            "upload_to", "word", "URL into which the run is copied as it grows.", optional=True
+        ),
+        _option("keep_local", "bool", "Keep what was copied there."),
         _option("skip_first", "int", "Steps to leave out before the first cycle."),
         _option("skip_first_wait", "bool", "Begin the first cycle with its warm-up."),
         _option("wait", "int", "Steps of each cycle in which nothing is recorded."),
@@ -153,6 +157,7 @@ OPTIONS: dict[str, Option] = {
         _option("with_stack", "bool", "Record Python stacks; also writes stacks.txt."),
         _option("with_flops", "bool", "Estimate floating-point operations."),
         _option("with_modules", "bool", "Record the module hierarchy (TorchScript)."),
+        _option("auto_phases", "bool", "Time the parts of each step by listening to torch."),
         _option("step_record", "bool", "Write one line for each step."),
         _option(
             "window_recorder",

@@ -12,7 +12,8 @@ from typing import Any
 
 from stepscope.adapters.dialects import Dialect
 from stepscope.adapters.options import OPTIONS, Option
-from stepscope.capture.config import CaptureConfig, ConfigError
+from stepscope.capture.config import DEFAULT_OUTPUT_DIR, CaptureConfig, ConfigError
+from stepscope.run.remote import is_url
 
 PREFIX = "STEPSCOPE_"
 _NOT_OPTIONS = {"STEPSCOPE_DEBUG", "STEPSCOPE_CACHE", "STEPSCOPE_TRACES", "STEPSCOPE_LAUNCH"}
@@ -110,6 +111,11 @@ def _apply_rules(dialect: Dialect, found: dict[str, Setting]) -> None:
             if found[name].value != value:
                 found[name] = Setting(OPTIONS[name], value, rule.reason)
     _apply_steps(found)
+    output, upload = found["output_dir"], found["upload_to"]
+    if is_url(str(output.value)):
+        if upload.value is None:
+            found["upload_to"] = Setting(upload.option, output.value, output.origin)
+        found["output_dir"] = Setting(output.option, DEFAULT_OUTPUT_DIR, "output_dir is a URL")
     board = found["tensorboard_dir"]
     if found["tensorboard"].value and board.value is None:
         place = Path(found["output_dir"].value) / dialect.tensorboard_folder

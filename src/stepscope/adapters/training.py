@@ -11,11 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from stepscope.adapters.phases import PhaseWatch
 from stepscope.adapters.profiler import Profiler
 from stepscope.capture import profiler as capture
 from stepscope.capture.config import CaptureConfig
 from stepscope.capture.holder import NestedProfilerError
+from stepscope.capture.phases import PhaseWatch
 from stepscope.capture.ranks import RankIdentity, identify
 from stepscope.errors import StepscopeError, UsageError
 

@@ -18,6 +18,7 @@ from stepscope.analysis.metrics import MetricsSummary, summarise_metrics
 from stepscope.analysis.partition import Partition
 from stepscope.analysis.step_record import StepSummary, summarise_steps
 from stepscope.errors import StepscopeError, UnreadableInputError
+from stepscope.run.rank_skew import RankSkew, rank_skew, rank_steps
 from stepscope.run.reader import RankRun, Run, Window
 from stepscope.trace.load import load
 
@@ -84,12 +85,14 @@ class Diagnosis:
         verdict: What limits the step, in one sentence.
         ranks: Each rank that left something, in order.
         findings: All findings, the greatest saving first; those without one follow by severity.
+        skew: Which rank comes late, from the step records of all; None where they do not tell.
     """
 
     run: Run
     verdict: str
     ranks: tuple[RankDiagnosis, ...]
     findings: tuple[Finding, ...]
+    skew: RankSkew | None = None
 
 
 def diagnose(run: Run, thresholds: Thresholds | None = None) -> Diagnosis:
@@ -102,13 +105,14 @@ def diagnose(run: Run, thresholds: Thresholds | None = None) -> Diagnosis:
     ranks = tuple(_with_metrics(_diagnose_rank(rank), rank) for rank in run.ranks)
     if not any(rank.steps or rank.host or rank.device for rank in ranks):
         raise UnreadableInputError(f"{run.path}: nothing to judge: {_why_nothing(run, ranks)}")
+    skew = rank_skew(rank_steps([(r.manifest, r.steps) for r in run.ranks if r.manifest]))
     findings: list[Finding] = []
     for rank in ranks:
-        subject = Subject(rank.rank, rank.steps, rank.host, rank.view, rank.problems, limits)
+        subject = Subject(rank.rank, rank.steps, rank.host, rank.view, rank.problems, limits, skew)
         for find in RULES.values():
             findings.extend(find(subject))
     findings.sort(key=lambda f: (f.saving_ns is None, -(f.saving_ns or 0), _ORDER[f.severity]))
-    return Diagnosis(run, _verdict(ranks, findings), ranks, tuple(findings))
+    return Diagnosis(run, _verdict(ranks, findings), ranks, tuple(findings), skew)
 
 
 def _diagnose_rank(rank: RankRun) -> RankDiagnosis:

@@ -8,6 +8,7 @@ from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.host_partition import HostPartition
 from stepscope.analysis.step_record import StepSummary
+from stepscope.run.rank_skew import RankSkew
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Subject:
         window: The recorded window with its graph; None without a trace.
         problems: What the reader of the trace and its links found wrong: problem, count, message.
         thresholds: From where on something is worth a finding.
+        skew: How the ranks of the run meet; None where nothing of it is known.
     """
 
     rank: int
@@ -29,3 +31,4 @@ class Subject:
     window: WindowView | None = None
     problems: tuple[tuple[str, int, str], ...] = ()
     thresholds: Thresholds = field(default_factory=Thresholds)
+    skew: RankSkew | None = None

@@ -33,6 +33,8 @@ class Thresholds:
             of its peers.
         abnormal_collective_peers: Where sizes are not recorded: at the same place in so many steps.
         rank_waiting: Share of the step in which collectives wait for other ranks, at least.
+        late_rank: Share of the step that the others wait for the last rank, at least.
+        late_rank_high: From this share on it is of high severity.
         allocator_calls: Calls per step that get memory from the driver or give it back.
         memory_near_limit: Reserved share of the device's memory from which on it is near the limit.
         memory_far_below: Reserved share up to which much of it is unused.
@@ -72,6 +74,8 @@ class Thresholds:
     abnormal_collective_factor: float = 5.0
     abnormal_collective_peers: int = 4
     rank_waiting: float = 0.05
+    late_rank: float = 0.05
+    late_rank_high: float = 0.2
     allocator_calls: float = 1.0
     memory_near_limit: float = 0.9
     memory_far_below: float = 0.4

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stepscope.analysis.partition import Part, Partition
-from stepscope.run.step_record import StepRecord
+from stepscope.run.step_record import StepRecord, input_wait, is_input_phase
 
 SLOW_FIRST_FACTOR = 2.0
 """A step at the beginning is slow if it takes more than so many times the later median."""
@@ -17,7 +17,6 @@ _PHASE_FACTOR = 3
 _PHASE_BLAME = 0.7
 _FIRST_AT_MOST = 0.2  # of all steps: what lasts longer is no beginning
 _LEAST_UNRECORDED = 5
-_INPUT_PHASES = frozenset({"data", "input", "data_wait", "dataload", "dataloading", "load"})
 
 INPUT = "input"
 OTHER = "other"
@@ -162,8 +161,8 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         mean_ns=round(total_ns / len(steady)),
         worst_ns=max(record.dur_ns for record in steady),
         partition=partition_steps(steady),
-        median_wait_ns=_median(_input_wait(record) for record in steady),
-        median_without_wait_ns=_median(r.dur_ns - _input_wait(r) for r in steady),
+        median_wait_ns=_median(input_wait(record) for record in steady),
+        median_without_wait_ns=_median(r.dur_ns - input_wait(r) for r in steady),
         phases=_phases(steady, median_ns),
         first_steps=tuple(record.step for record in first),
         first_excess_ns=sum(record.dur_ns - median_ns for record in first),
@@ -186,11 +185,6 @@ def _other_kinds(records: Iterable[StepRecord]) -> tuple[OtherKind, ...]:
     return tuple(sorted(kinds, key=lambda other: -other.total_ns))
 
 
-def is_input_phase(name: str) -> bool:
-    """Whether a phase of this name is the wait for the batch, which counts as input."""
-    return name.lower() in _INPUT_PHASES
-
-
 def _slow_first(train: list[StepRecord]) -> list[StepRecord]:
     """The unbroken run of slow steps at the beginning of the record."""
     most = int(len(train) * _FIRST_AT_MOST)
@@ -203,15 +197,9 @@ def _slow_first(train: list[StepRecord]) -> list[StepRecord]:
     return train[:count]
 
 
-def _input_wait(record: StepRecord) -> int:
-    """Wait for the batch: what `watch` measured, and phases that bear its name."""
-    waited = sum(ns for name, ns in record.phases.items() if is_input_phase(name))
-    return min(record.dur_ns, record.data_wait_ns + waited)
-
-
 def _top_phases(record: StepRecord) -> dict[str, int]:
     """Phases that lie in no other and are not the input, cut so that they fit into the step."""
-    left_ns = record.dur_ns - _input_wait(record)
+    left_ns = record.dur_ns - input_wait(record)
     phases = {}
     for name, duration_ns in record.phases.items():
         if "/" not in name and not is_input_phase(name):
@@ -222,7 +210,7 @@ def _top_phases(record: StepRecord) -> dict[str, int]:
 
 def partition_steps(steady: Sequence[StepRecord]) -> Partition:
     """Input wait, phases that lie in no other, and the rest; they add up to the steps' time."""
-    totals: dict[str, int] = {INPUT: sum(map(_input_wait, steady))}
+    totals: dict[str, int] = {INPUT: sum(map(input_wait, steady))}
     for record in steady:
         for name, duration_ns in _top_phases(record).items():
             totals[name] = totals.get(name, 0) + duration_ns

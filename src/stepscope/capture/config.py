@@ -16,6 +16,7 @@ from stepscope.artifacts.job import TRACE_FORMATS
 from stepscope.capture.ranks import RanksOption, parse_ranks
 from stepscope.capture.schedule import Schedule
 from stepscope.errors import UsageError
+from stepscope.run.remote import is_url
 from stepscope.run.step_record import StepRecord
 
 TraceHandler = Callable[[Any], object]
@@ -27,6 +28,7 @@ ScalarWriter = Callable[[Mapping[str, float], int], object]
 StepCondition = Callable[[StepRecord], bool]
 """A function that gets each finished step and says whether a window shall be recorded."""
 
+DEFAULT_OUTPUT_DIR = "profiles"
 STEP_UNITS = ("iteration", "micro-batch", "optimizer step")
 ACTIVITIES = ("cpu", "cuda", "xpu")
 EXPORT_MODES = ("auto", "fork", "inline")
@@ -61,9 +63,13 @@ class CaptureConfig:
 
     Attributes:
         enabled: False makes the profiler do nothing at all.
-        output_dir: Folder in which the run's directory is made.
+        output_dir: Folder in which the run's directory is made. An fsspec URL, such as
+            "s3://bucket/profiles", is the same as `upload_to` with the default folder.
         run_name: Name of that directory. None: made from the time of the start, the same on all
             ranks of a job.
+        upload_to: fsspec URL of a folder into which the run is copied while it grows, beside the
+            training; what cannot be copied stays local. None: no copy.
+        keep_local: Keep what was copied; False removes it locally when the capture ends.
         skip_first: Steps to leave out before the first cycle.
         skip_first_wait: Begin the first cycle with its warm-up, without waiting.
         wait: Steps of each cycle in which nothing is recorded.
@@ -92,6 +98,8 @@ class CaptureConfig:
         tracemalloc_frames: Frames of the stack that tracemalloc keeps for each block of memory.
         tracemalloc_rows: Greatest number of places in its table.
         tracemalloc_max_bytes: Memory of its own at which tracemalloc ends a window early.
+        auto_phases: Time forward, backward, optimizer, communication and a DataLoader's batches
+            without `phase` in the loop, by listening to torch while the capture runs.
         step_record: Write one line per step to `steps.jsonl`.
         export_trace: Write `trace.json.gz` for each window.
         trace_format: "json.gz", "json" or "json.zst" (which needs the package zstandard).
@@ -176,8 +184,10 @@ class CaptureConfig:
     """
 
     enabled: bool = True
-    output_dir: str | os.PathLike[str] = "profiles"
+    output_dir: str | os.PathLike[str] = DEFAULT_OUTPUT_DIR
     run_name: str | None = None
+    upload_to: str | None = None
+    keep_local: bool = True
     skip_first: int = 0
     skip_first_wait: bool = False
     wait: int = 5
@@ -198,6 +208,7 @@ class CaptureConfig:
     tracemalloc_frames: int = 1
     tracemalloc_rows: int = 25
     tracemalloc_max_bytes: int = 256 << 20
+    auto_phases: bool = False
     step_record: bool = True
     export_trace: bool = True
     trace_format: str = "json.gz"
@@ -403,6 +414,16 @@ class CaptureConfig:
                     f"coordinates={self.coordinates!r}: give names with whole numbers, such as "
                     '{"dp": 3, "tp": 0}'
                 )
+        if isinstance(self.output_dir, str) and is_url(self.output_dir):
+            self._set("upload_to", self.upload_to or self.output_dir)
+            self._set("output_dir", DEFAULT_OUTPUT_DIR)
+        if self.upload_to is not None:
+            _check_url("upload_to", self.upload_to)
+        if is_url(str(self.tensorboard_dir or "")):
+            raise ConfigError(
+                f"tensorboard_dir={self.tensorboard_dir!r}: give a local folder; one inside the "
+                "run's own is copied with it to upload_to"
+            )
         try:
             self._set("output_dir", Path(self.output_dir))
         except TypeError:
@@ -440,6 +461,18 @@ def _check_number(name: str, value: object, least: float) -> None:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not least <= value < math.inf:  # type: ignore[operator]
         raise ConfigError(f"{name}={value!r} cannot be: give a number of {least:g} or more")
+
+
+def _check_url(name: str, value: object) -> None:
+    """Check that something can be written there; the network is not asked."""
+    if not isinstance(value, str) or not is_url(value):
+        raise ConfigError(f"{name}={value!r} is no URL: give one such as s3://bucket/profiles")
+    import fsspec
+
+    try:
+        fsspec.get_filesystem_class(value.partition("://")[0])
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"{name}={value!r} cannot be written to: {error}") from None
 
 
 def _functions(name: str, value: object) -> tuple[Callable[..., Any], ...]:

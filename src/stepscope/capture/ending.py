@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from stepscope.capture.config import CaptureConfig
 from stepscope.capture.signals import TerminationSignalError
@@ -52,7 +51,7 @@ def describe_end(
     return f"{text}; {note}" if note else text
 
 
-def say_where(run: Path, verdict: str) -> None:
+def say_where(run: str, verdict: str) -> None:
     """One line at the end that says what to do next."""
     with contextlib.suppress(OSError, ValueError):
         print(f"stepscope: {verdict or 'recorded'}; next: stepscope report {run}", file=sys.stderr)  # noqa: T201

@@ -58,6 +58,7 @@ class Journal:
         self._steps = 0
         self._windows: dict[int, WindowRecord] = {}
         self._has_failed = False
+        self._clock_offset: ClockOffset | None = None
         self.window_ready: Callable[[WindowRecord], None] | None = None
         self.file_ready: Callable[[ArtifactRecord], None] | None = None
 
@@ -84,6 +85,9 @@ class Journal:
             clock_monotonic_ns=clock.monotonic_ns,
             node=identity.node,
             coordinates=dict(config.coordinates or {}),
+            uploaded_to=f"{config.upload_to.rstrip('/')}/{layout.root.name}"
+            if config.upload_to
+            else "",
         )
         write_record(rank.manifest, manifest)
         lines = LineFile(rank.steps) if config.step_record else None
@@ -102,6 +106,12 @@ class Journal:
     def count_step(self) -> None:
         """Count a step that ended."""
         self._steps += 1
+        offset, self._clock_offset = self._clock_offset, None
+        if offset is not None:
+            self._manifest = dataclasses.replace(
+                self._manifest, clock_offset_ns=offset.offset_ns, clock_error_ns=offset.error_ns
+            )
+            self._write_quietly()
 
     def add_window(self, record: WindowRecord) -> None:
         """Note a window."""
@@ -156,10 +166,11 @@ class Journal:
             self.file_ready(record)
 
     def note_clock(self, offset: ClockOffset) -> None:
-        """Note how far this rank's clock is from rank 0's; it is written with what comes next."""
-        self._manifest = dataclasses.replace(
-            self._manifest, clock_offset_ns=offset.offset_ns, clock_error_ns=offset.error_ns
-        )
+        """Note how far this rank's clock is from rank 0's; it is written when the step ends.
+
+        May be called from any thread.
+        """
+        self._clock_offset = offset
 
     def note(self, where: str, message: str, step: int) -> None:
         """Note something that went wrong; after a hundred of them, only the log has them."""

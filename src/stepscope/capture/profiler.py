@@ -17,7 +17,13 @@ from stepscope.errors import UsageError
 from stepscope.run.layout import RunLayout
 
 _Batch = TypeVar("_Batch")
-_DATA_WAIT_RANGE = "stepscope.data_wait"
+
+
+class _End:
+    """Stands for the batch that does not come."""
+
+
+_END = _End()
 
 
 class Profiler:
@@ -140,15 +146,13 @@ class Profiler:
         while not self.should_stop:
             self._stepped_in_watch = False
             started_ns = time.perf_counter_ns()
-            with self._session.range(_DATA_WAIT_RANGE):
-                try:
-                    if iterator is None:
-                        iterator = iter(loader)
-                    batch = next(iterator)
-                except StopIteration:
-                    break
-            if self._session.recorder is not None:
-                self._session.recorder.add_wait(time.perf_counter_ns() - started_ns)
+            with self._session.fetching():
+                if iterator is None:
+                    iterator = iter(loader)
+                batch = next(iterator, _END)
+            if isinstance(batch, _End):
+                break
+            self._session.batch_came(time.perf_counter_ns() - started_ns)
             try:
                 yield batch
             except GeneratorExit:
@@ -178,23 +182,23 @@ class Profiler:
 
         Phases may lie inside each other. Only the training thread's phases are timed.
         """
-        recorder = self._session.recorder if self._session.is_on else None
-        is_timed = recorder is not None and recorder.enter_phase(name)
+        phases = self._session.phases
+        if phases is None:
+            with self._session.phase(name):
+                yield
+            return
+        phases.watch.stand_back()
         try:
-            with self._session.range(name):
+            with self._session.phase(name):
                 yield
         finally:
-            if is_timed and recorder is not None:
-                recorder.leave_phase()
+            phases.watch.come_back()
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
         """Count the time inside as waiting for the step's batch, if it ends without an error."""
-        started_ns = time.perf_counter_ns()
-        with self._session.range(_DATA_WAIT_RANGE):
+        with self._session.waiting():
             yield
-        if self._session.is_on and self._session.recorder is not None:
-            self._session.recorder.add_wait(time.perf_counter_ns() - started_ns)
 
     @contextlib.contextmanager
     def aside(self, kind: str) -> Iterator[None]:

@@ -6,9 +6,11 @@ import atexit
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from stepscope.capture.auto_phases import AutoPhases
 from stepscope.capture.config import CaptureConfig
 from stepscope.capture.devices import DeviceProbe
 from stepscope.capture.ending import describe_end, name_of, say_where
@@ -27,11 +29,15 @@ from stepscope.capture.requests import RequestSources
 from stepscope.capture.signals import SignalWatch, TerminationSignalError
 from stepscope.capture.steps import Clock, StepRecorder
 from stepscope.capture.tally import StepTally
+from stepscope.capture.upload import Uploader
 from stepscope.capture.window import another_profiler_runs
 from stepscope.capture.windows import WindowKeeper
 from stepscope.errors import UsageError
+from stepscope.run.rank_skew import skew_of_run
 
 log = logging.getLogger("stepscope")
+
+DATA_WAIT_RANGE = "stepscope.data_wait"
 
 
 class CaptureSession:
@@ -55,6 +61,7 @@ class CaptureSession:
         flops: What counts the operations of one step; None where that is not wanted.
         before_end: Functions to be called when the capture ends, while it can still be added to.
         profiler: The profiler whose session this is.
+        phases: What tells phases from calls of torch, with `auto_phases`; None otherwise.
     """
 
     def __init__(self, config: CaptureConfig, identity: RankIdentity | None = None) -> None:
@@ -70,9 +77,11 @@ class CaptureSession:
         self.flops: FlopCount | None = None
         self.before_end: list[Callable[[], object]] = []
         self.profiler: Any = None
+        self.phases: AutoPhases | None = None
         self._probe: DeviceProbe | None = None
         self._signals: SignalWatch | None = None
         self._monitor: RankMonitor | None = None
+        self._uploader: Uploader | None = None
         self._tally = StepTally()
         self._is_started = False
         self._is_stopped = False
@@ -123,6 +132,10 @@ class CaptureSession:
         if self.journal is None:
             ProcessClaim.give_back(self)
             return
+        if self.config.auto_phases:
+            with self.contain("listening to torch"):
+                self.phases = AutoPhases(lambda: self if self.is_on else None)
+                self.phases.watch.install()
         with self.contain("opening the first step"):
             if self.windows is not None:
                 self.windows.enter(0)
@@ -152,6 +165,11 @@ class CaptureSession:
             self.config, self.identity, self.journal, self.windows.planner
         )
         self.requests.start()
+        if self.config.upload_to is not None:
+            self._uploader = Uploader(
+                self.config.upload_to, self.journal.layout, self.identity.rank
+            )
+            self._uploader.start()
         self._signals = SignalWatch(
             self._on_terminate if self.config.flush_on_sigterm else None,
             self.requests.on_signal if self.config.triggers else None,
@@ -169,6 +187,7 @@ class CaptureSession:
         """End the step that is going on; begin the next."""
         if self._is_aside:
             return
+        self._leave_phase()
         recorder = self.recorder
         if recorder is None or self.journal is None:
             self.step += 1
@@ -211,6 +230,7 @@ class CaptureSession:
         """A loop begins: what came before it is no part of its first step."""
         if self._is_aside:
             return
+        self._leave_phase()
         if self.windows is not None:
             self.windows.restart_step(self.step)
         if self.recorder is not None:
@@ -220,6 +240,7 @@ class CaptureSession:
         """The loader is exhausted: the step that was opened for the next batch is none."""
         if self._is_aside:
             return
+        self._leave_phase()
         if self.windows is not None:
             self.windows.leave_step()
         if self.recorder is not None:
@@ -230,11 +251,52 @@ class CaptureSession:
         recorder = self.recorder
         if not self.is_on or recorder is None or self._is_aside:
             return
+        self._leave_phase()
         if self.windows is not None:
             self.windows.leave_step()
         if recorder.is_open:
             recorder.end(self.step, window=self.recording_index, is_partial=True)
         recorder.cancel()
+
+    def _leave_phase(self) -> None:
+        if self.phases is not None:
+            self.phases.watch.leave()
+
+    @contextlib.contextmanager
+    def fetching(self) -> Iterator[None]:
+        """The loop waits for a batch inside; `batch_came` must follow if it came."""
+        phases = self.phases
+        heard = phases.fetching() if phases is not None else contextlib.nullcontext()
+        with heard, self.range(DATA_WAIT_RANGE):
+            yield
+
+    def batch_came(self, waited_ns: int) -> None:
+        """The batch that the loop waited for is there."""
+        if self.recorder is not None:
+            self.recorder.add_wait(waited_ns)
+        if self.phases is not None:
+            self.phases.batch_came()
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a part of the step, and mark it in the trace."""
+        recorder = self.recorder if self.is_on else None
+        is_timed = recorder is not None and recorder.enter_phase(name)
+        try:
+            with self.range(name):
+                yield
+        finally:
+            if is_timed and recorder is not None:
+                recorder.leave_phase()
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time inside as waiting for the step's batch, if it ends without an error."""
+        started_ns = time.perf_counter_ns()
+        with self.range(DATA_WAIT_RANGE):
+            yield
+        if self.is_on and self.recorder is not None:
+            self.recorder.add_wait(time.perf_counter_ns() - started_ns)
 
     @contextlib.contextmanager
     def aside(self, kind: str) -> Iterator[None]:
@@ -291,6 +353,7 @@ class CaptureSession:
         if self._is_stopped or not self._is_started or os.getpid() != self._process_id:
             return
         self._busy += 1
+        self._is_told_to_end = self._is_told_to_end or isinstance(error, TerminationSignalError)
         try:
             if self.journal is not None:
                 self._close(self.journal, error, note)
@@ -307,6 +370,9 @@ class CaptureSession:
         for function in self.before_end:
             with self.contain("ending what was added to the capture"):
                 function()
+        with self.contain("leaving torch alone"):
+            if self.phases is not None:
+                self.phases.watch.remove()
         with self.contain("closing the last step"):
             if self.flops is not None:
                 self.flops.leave()
@@ -322,34 +388,66 @@ class CaptureSession:
         if self.memory is not None:
             with self.contain("closing the memory watch"):
                 self.memory.close()
+        verdict = ""
         # The manifest tells the end before the files are waited for: a kill may come meanwhile.
         with self.contain("closing the run"):
             if self.recorder is not None:
                 self.recorder.close()
                 if self.recorder.problem:
                     journal.note("timing steps", self.recorder.problem, self.step)
-            journal.close(error, self._ending(error, note), self._tally.verdict())
+            verdict = self._verdict(journal)
+            journal.close(error, self._ending(error, note), verdict)
         if self._monitor is not None:
             with self.contain("ending the monitor"):
                 problem = self._monitor.close()
                 if problem:
                     journal.note("the monitor", problem, self.step)
         if windows is not None:
-            is_hurried = isinstance(error, TerminationSignalError)
             with self.contain("waiting for the files"):
-                windows.wait_for_files(lambda: self._patience_s(is_hurried))
+                windows.wait_for_files(self._patience_s)
                 journal.end(self._ending(error, note))
+        place = str(journal.layout.root)
+        if self._uploader is not None:
+            with self.contain("copying the run"):
+                place = self._finish_upload(self._uploader, journal, self._ending(error, note))
         if self.identity.rank == 0 and (journal.windows or self.step):
-            say_where(journal.layout.root, self._tally.verdict())
+            say_where(place, verdict)
+
+    def _verdict(self, journal: Journal) -> str:
+        """What the steps show; rank 0 also looks at the other ranks' files, where there is time."""
+        verdict = self._tally.verdict()
+        is_alone = self.identity.world_size == 1
+        if not verdict or self.identity.rank or is_alone or self._is_told_to_end:
+            return verdict
+        with self.contain("comparing the ranks"):
+            skew = skew_of_run(journal.layout)
+            if skew is not None and skew.is_notable:
+                verdict += f"; {skew.sentence()}"
+        return verdict
 
     def _ending(self, error: BaseException | None, note: str) -> str:
         follows = self.windows is not None and self.windows.planner.follows_schedule
         windows = self.journal.windows if self.journal is not None else ()
         return describe_end(error, note, self.step, windows, self.config if follows else None)
 
-    def _patience_s(self, is_hurried: bool) -> float:
+    def _finish_upload(self, uploader: Uploader, journal: Journal, ended: str) -> str:
+        """Copy the rest of the run; returns where to read it."""
+        uploader.finish(self._patience_s)
+        problems = uploader.problems()
+        for problem in problems:
+            journal.note("copying the run", problem, self.step)
+        journal.end(ended)
+        uploader.finish_manifest(self._patience_s)
+        if problems or not uploader.is_complete:
+            log.warning("stepscope: not all of the run was copied to %s", uploader.target)
+            return str(journal.layout.root)
+        if not self.config.keep_local:
+            uploader.remove_copied()
+        return uploader.target
+
+    def _patience_s(self) -> float:
         """How long the end waits for files: less once the process has been told to end."""
-        if is_hurried or self._is_told_to_end:
+        if self._is_told_to_end:
             return min(self.config.grace_s, self.config.export_timeout_s)
         return self.config.export_timeout_s
 

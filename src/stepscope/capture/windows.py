@@ -116,7 +116,7 @@ class WindowKeeper:
             if ended >= window.plan.last_step:
                 self._save("", ended + 1)
                 has_worked = True
-        elif window is None and not self.planner.wants_window(ended + 1):
+        elif window is None and self._trial is None and not self.planner.wants_window(ended + 1):
             return has_worked
         has_worked = self._arm(ended + 1) or has_worked
         if self._window is not None and self._window.is_recording:

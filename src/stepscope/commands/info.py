@@ -40,7 +40,7 @@ def command(path: str, output_format: str) -> None:
         else:
             print_metrics([("", summary)], console)
         return
-    if Path(path).is_dir() or (not Path(path).exists() and _is_glob(path)):
+    if Path(path).is_dir() or _is_run_url(path) or (not Path(path).exists() and _is_glob(path)):
         from stepscope.report.contents import print_run, run_to_dict
         from stepscope.run.reader import open_run
 
@@ -59,6 +59,13 @@ def command(path: str, output_format: str) -> None:
         click.echo(json.dumps(contents_to_dict(contents), ensure_ascii=False, indent=2))
     else:
         print_contents(contents, console)
+
+
+def _is_run_url(path: str) -> bool:
+    """Whether a URL names a directory: no trace file is without an ending."""
+    from stepscope.run.remote import is_url
+
+    return is_url(path) and "." not in path.rstrip("/").rpartition("/")[2]
 
 
 def _is_glob(path: str) -> bool:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from stepscope.adapters.settings import Settings
 
 _LEFT_OUT = {
+    "auto_phases",
     "enabled",
+    "keep_local",
     "step_unit",
     "max_steps",
     "memory_snapshot_path",

@@ -29,12 +29,16 @@ def command(run: Path, steps: int | None, ranks: str, memory: bool) -> None:
     this works from any machine that shares the file system. All ranks record the same steps.
     """
     from stepscope.capture.ranks import parse_ranks
+    from stepscope.errors import UsageError
     from stepscope.run.reader import open_run
     from stepscope.run.triggers import Trigger, ask
 
-    if ranks:
-        parse_ranks(ranks)
-    home = open_run(run).path
+    found = open_run(run)
+    wanted = parse_ranks(ranks) if ranks else "all"
+    world_size = found.job.world_size if found.job is not None else None
+    if world_size is not None and not isinstance(wanted, str) and min(wanted) >= world_size:
+        raise UsageError(f"--ranks {ranks}: the job has no such rank, only 0 to {world_size - 1}")
+    home = found.path
     path = ask(home, Trigger(steps=steps or 0, ranks=ranks, with_memory=memory))
     click.echo(f"Asked {home.name} for a window: {path.name}")
     click.echo("Rank 0 looks for requests once a second while the job trains.")

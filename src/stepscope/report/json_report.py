@@ -24,6 +24,7 @@ def diagnosis_to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "job": None if job is None else _plain(job),
         "verdict": diagnosis.verdict,
         "ranks": [_rank(rank, diagnosis) for rank in diagnosis.ranks],
+        "rank_skew": dataclasses.asdict(diagnosis.skew) if diagnosis.skew is not None else None,
         "findings": [_finding(finding) for finding in diagnosis.findings],
         "problems": list(diagnosis.run.problems),
     }

@@ -41,7 +41,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
         console.print(_partition(first))
     if len(diagnosis.ranks) > 1:
         console.print()
-        console.print(_ranks(diagnosis.ranks))
+        console.print(_ranks(diagnosis))
     _print_hardware(diagnosis.ranks, console)
     console.print()
     console.print(_findings(diagnosis))
@@ -151,24 +151,36 @@ def _bars(partition: Partition) -> Table:
     return table
 
 
-def _ranks(ranks: tuple[RankDiagnosis, ...]) -> RenderableType:
+def _ranks(diagnosis: Diagnosis) -> RenderableType:
+    ranks, skew = diagnosis.ranks, diagnosis.skew
+    waits = {wait.rank: wait.wait_ns for wait in skew.ranks} if skew is not None else {}
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("rank", "steps", "step", "input wait", "longest"):
-        table.add_column(name, justify="right")
-    slowest = sorted(ranks, key=lambda rank: -(rank.step_ns or 0))
+    for name in ("rank", "steps", "step", "input wait", "longest", *(["others"] if waits else [])):
+        table.add_column("waits for others" if name == "others" else name, justify="right")
+    # Ranks that meet in every step take equally long: the last to come is the one to look at.
+    slowest = sorted(ranks, key=lambda rank: (waits.get(rank.rank, 0), -(rank.step_ns or 0)))
     for rank in slowest[:_MOST_RANKS]:
         summary = rank.steps
-        table.add_row(
+        row = [
             str(rank.rank),
             str(len(summary.steps)) if summary else "–",
             units.duration(rank.step_ns) if rank.step_ns is not None else "–",
             units.duration(summary.median_wait_ns) if summary else "–",
             units.duration(summary.worst_ns) if summary else "–",
-        )
+        ]
+        if waits:
+            row.append(units.duration(waits[rank.rank]) if rank.rank in waits else "–")
+        table.add_row(*row)
     title = Text("Ranks", "bold")
     if len(ranks) > _MOST_RANKS:
-        title.append(f"   the slowest {_MOST_RANKS} of {len(ranks)}", "dim")
-    return Group(title, table)
+        which = "latest" if waits else "slowest"
+        title.append(f"   the {which} {_MOST_RANKS} of {len(ranks)}", "dim")
+    if skew is None:
+        return Group(title, table)
+    device = "on the device, " if skew.is_device else ""
+    error = f", ± {units.duration(skew.error_ns)}" if skew.error_ns else ""
+    basis = f"waiting: {device}from {skew.basis}, {skew.steps} steps that all ranks have{error}"
+    return Group(title, table, Text(basis, "dim"))
 
 
 def _print_hardware(ranks: tuple[RankDiagnosis, ...], console: Console) -> None:

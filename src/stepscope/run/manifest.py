@@ -220,6 +220,8 @@ class RankManifest:
             capture's options say.
         clock_offset_ns: Rank 0's clock less this rank's; None where it was not measured.
         clock_error_ns: The offset is right to within this much.
+        uploaded_to: URL of the run's copy, where one is made; empty otherwise. What could not be
+            copied stands among the problems.
         format: Word that marks the file.
         version: Version of this format.
     """
@@ -245,6 +247,7 @@ class RankManifest:
     coordinates: dict[str, int] = field(default_factory=dict)
     clock_offset_ns: int | None = None
     clock_error_ns: int | None = None
+    uploaded_to: str = ""
     format: str = "stepscope-rank"
     version: int = FORMAT_VERSION
 

@@ -21,6 +21,7 @@ from stepscope.run.manifest import (
     read_job,
     read_rank,
 )
+from stepscope.run.remote import fetch_run, is_url
 from stepscope.run.step_record import StepRecord, read_steps
 
 
@@ -124,6 +125,9 @@ class Run:
 def open_run(path: str | os.PathLike[str]) -> Run:
     """Open a run directory, a directory of traces, a single trace file, or a glob of them.
 
+    Of a run at an fsspec URL (`s3://bucket/profiles/RUN`) manifests, step records and traces are
+    fetched to the user's cache, where STEPSCOPE_CACHE says otherwise there.
+
     A directory that holds several runs opens as its newest one. Trace files outside a run
     directory (other tools' layouts, TensorBoard log directories) become the windows of their
     ranks, which are found from their names.
@@ -132,7 +136,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
         UnreadableInputError: There is nothing of the kind at `path`; the message says what was
             looked for.
     """
-    root = Path(path)
+    root = fetch_run(str(path)) if is_url(str(path)) else Path(path)
     if has_wildcard(str(path)) and not root.exists():
         return _open_loose(root)
     if not root.exists():

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
+
+_INPUT_PHASES = frozenset({"data", "input", "data_wait", "dataload", "dataloading", "load"})
+_LINE_BYTES = 1024
+"""More than a line with a dozen phases has."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,17 @@ class StepRecord:
     def is_whole_step(self) -> bool:
         """Whether this is a training step from its beginning to its end."""
         return self.kind == "train" and not self.is_partial
+
+
+def is_input_phase(name: str) -> bool:
+    """Whether a phase of this name is the wait for the batch, which counts as input."""
+    return name.lower() in _INPUT_PHASES
+
+
+def input_wait(record: StepRecord) -> int:
+    """Wait for the batch: what `watch` measured, and phases that bear its name."""
+    waited = sum(ns for name, ns in record.phases.items() if is_input_phase(name))
+    return min(record.dur_ns, record.data_wait_ns + waited)
 
 
 def encode_step(record: StepRecord) -> bytes:
@@ -146,27 +160,26 @@ def read_steps(path: Path) -> tuple[list[StepRecord], list[str]]:
     return records, problems
 
 
-def read_last_steps(path: Path, most_bytes: int = 1 << 16) -> list[StepRecord]:
-    """The last whole records of a `steps.jsonl` that may still be written to.
+def read_last_steps(path: Path, most: int = 64) -> list[StepRecord]:
+    """About the last `most` records of a `steps.jsonl` that may still grow; none if it is missing.
 
-    Args:
-        path: The file; a missing one has none.
-        most_bytes: How much of its end is read.
+    However long the file is, at most a kilobyte a record is read. Lines that cannot be read are
+    left out.
     """
     try:
         with path.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            start = max(0, file.tell() - most_bytes)
+            size = file.seek(0, 2)
+            start = max(0, size - most * _LINE_BYTES)
             file.seek(start)
-            lines = file.read().split(b"\n")
+            data = file.read(size - start)
     except OSError:
         return []
+    lines = data.split(b"\n")[1 if start else 0 :]
     records = []
-    # The first piece may lack its beginning, and the last one its end.
-    for line in lines[1 if start else 0 : -1]:
+    for line in lines[-most - 1 :]:
         with contextlib.suppress(ValueError):
             records.append(decode_step(line))
-    return records
+    return records[-most:]
 
 
 def _whole(value: object) -> int:

@@ -2,6 +2,8 @@
 
 Measured as stretches of the training thread in which nothing is recorded but Python: no operator,
 no call, no wait for input. Short ones lie between any two operators and are left to `launch-bound`.
+Where several ranks train, stretches inside backward and communication and right after the call of
+a collective are left out: a wait for other ranks leaves no event on this thread and looks the same.
 The saving supposes that the long ones are gone.
 """
 
@@ -21,13 +23,18 @@ from stepscope.trace.intervals import Intervals
 
 ID = "cpu-bound-python"
 
+_MEETINGS = ("backward", "communication")
+"""Phases in which ranks wait for each other."""
+_DATA_PARALLEL = "DistributedDataParallel.forward"
+_COLLECTIVE = "c10d::"
+
 
 def find(subject: Subject) -> list[Finding]:
     """The finding, if long stretches of Python lengthen the step."""
     window = subject.window
     if window is None:
         return []
-    long = _stretches(window, subject.thresholds.python_stretch_ns)
+    long = _stretches(window, subject.thresholds.python_stretch_ns, subject.skew is not None)
     if not len(long):
         return []
     lengths = long.lengths
@@ -61,7 +68,7 @@ def find(subject: Subject) -> list[Finding]:
     )
 
 
-def _stretches(window: WindowView, least_ns: int) -> Intervals:
+def _stretches(window: WindowView, least_ns: int, has_peers: bool) -> Intervals:
     """Long stretches of the main thread's own time in which it ran nothing but Python."""
     graph = window.graph
     mine = (~graph.is_gpu) & (graph.lane == graph.main_lane)
@@ -70,8 +77,26 @@ def _stretches(window: WindowView, least_ns: int) -> Intervals:
     for claim in graph.host.claims(graph.main_lane)[: len(CAUSES) - 1]:
         known = intervals.union(known, claim)
     plain = intervals.difference(works, known)
+    plain = intervals.difference(plain, _meetings(window, plain, has_peers))
     long = plain.lengths >= least_ns
     return intervals.merge(plain.starts[long], plain.ends[long])
+
+
+def _meetings(window: WindowView, plain: Intervals, has_peers: bool) -> Intervals:
+    """Where the main thread may be waiting for other ranks, of which it shows nothing itself."""
+    name = pl.col("name")
+    mine = window.host_events(
+        name.str.starts_with(_COLLECTIVE) | name.is_in([*_MEETINGS, _DATA_PARALLEL])
+    ).filter(pl.col("lane_id") == window.graph.main_lane)
+    # Whoever calls a collective on the CPU waits for it as soon as it has been handed over.
+    called = mine.filter(name.str.starts_with(_COLLECTIVE))["end_ns"].to_numpy()
+    follows = np.isin(plain.starts, called)
+    waits = intervals.merge(plain.starts[follows], plain.ends[follows])
+    if has_peers or _DATA_PARALLEL in mine["name"]:
+        phases = mine.filter(name.is_in(_MEETINGS))
+        spans = intervals.merge(phases["start_ns"].to_numpy(), phases["end_ns"].to_numpy())
+        waits = intervals.union(waits, spans)
+    return waits
 
 
 def _place(window: WindowView, start_ns: int, end_ns: int) -> str:

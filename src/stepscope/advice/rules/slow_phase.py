@@ -1,10 +1,11 @@
 """One slow phase: a named part of the step costs more than it should.
 
 Two cases, both measured from the step record's phases over the steady steps. A phase *dominates*
-if it is none of the model's own work (forward, backward, optimizer) and still takes a large share
-of the step; mending it removes its time. A phase *spikes* if in some steps it takes more than three
-times its median and is the reason why those steps are slow; mending it removes what they took
-beyond the median. Where several phases spike, something else is the reason: `uneven-steps`.
+if it is none of the training's own work (forward, backward, optimizer, communication) and still
+takes a large share of the step; mending it removes its time. A phase *spikes* if in some steps it
+takes more than three times its median and is the reason why those steps are slow; mending it
+removes what they took beyond the median. Where several phases spike, something else is the reason:
+`uneven-steps`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from __future__ import annotations
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
-from stepscope.analysis.step_record import PhaseTimes, StepSummary, is_input_phase
+from stepscope.analysis.step_record import PhaseTimes, StepSummary
+from stepscope.run.step_record import is_input_phase
 
 ID = "slow-phase"
 
-_MODEL_WORK = frozenset(
+_OWN_WORK = frozenset(
     {
         "forward",
         "backward",
@@ -31,6 +33,7 @@ _MODEL_WORK = frozenset(
         "backward_pass",
         "model",
         "compute",
+        "communication",
     }
 )
 _ALONE = 0.7  # of what all phases' spikes cost: below it, no single phase is to blame
@@ -54,7 +57,7 @@ def find(subject: Subject) -> list[Finding]:
 
 
 def _dominates(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Finding | None:
-    if phase.name.lower() in _MODEL_WORK:
+    if phase.name.lower() in _OWN_WORK:
         return None
     share = phase.total_ns / summary.partition.total_ns
     if share < subject.thresholds.slow_phase_share:

@@ -1,7 +1,14 @@
 """Input waits and phases of a training that does not name them, by what it does with torch.
 
-DataLoaders, `torch.autograd.backward` and optimizers are wrapped while a `PhaseWatch` is installed.
-What is wrapped calls the original with the same arguments and hands on what it returns or raises.
+*input* is the wait for a DataLoader's batch. *forward* lasts from the batch's arrival to the
+beginning of backward, *backward* and *optimizer* as long as torch works on them, *communication* as
+long as a collective holds the training thread, wherever it is called. What lies between them is no
+phase. Where nothing tells that a batch has come, nothing tells when forward begins, and it is left
+out.
+
+DataLoaders, `torch.autograd.backward`, optimizers and the collectives of torch.distributed are
+wrapped while a `PhaseWatch` is installed. What is wrapped calls the original with the same
+arguments and hands on what it returns or raises.
 """
 
 from __future__ import annotations
@@ -11,7 +18,43 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from stepscope.capture.profiler import Profiler
+FORWARD = "forward"
+BACKWARD = "backward"
+OPTIMIZER = "optimizer"
+COMMUNICATION = "communication"
+
+_COLLECTIVES = (
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_gather_object",
+    "all_reduce",
+    "all_reduce_coalesced",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+    "broadcast",
+    "broadcast_object_list",
+    "gather",
+    "gather_object",
+    "monitored_barrier",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "scatter",
+    "scatter_object_list",
+    "send",
+)
+
+
+class PhaseTimer(Protocol):
+    """What times phases and waits: a profiler."""
+
+    def phase(self, name: str, /) -> AbstractContextManager[None]:
+        """Time what lies inside as a phase."""
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Time what lies inside as the wait for a batch."""
 
 
 class Listener(Protocol):
@@ -19,44 +62,46 @@ class Listener(Protocol):
 
     def listens(self) -> bool:
         """Whether this process and thread is the one whose steps are recorded."""
-        ...
 
-    def before_fetch(self, iterator: Any) -> Profiler | None:
+    def before_fetch(self, iterator: Any) -> PhaseTimer | None:
         """An iterator over a DataLoader is asked for a batch."""
-        ...
 
-    def after_fetch(self, profiler: Profiler) -> None:
+    def after_fetch(self, profiler: Any) -> None:
         """It has given one."""
-        ...
 
-    def before_backward(self) -> Profiler | None:
+    def before_backward(self) -> PhaseTimer | None:
         """A backward pass begins."""
-        ...
 
-    def before_optimizer(self) -> Profiler | None:
+    def before_optimizer(self) -> PhaseTimer | None:
         """An optimizer's step begins."""
-        ...
 
     def after_optimizer(self, optimizer: Any) -> None:
         """An optimizer's step has ended, and none is going on around it."""
-        ...
 
 
 class PhaseWatch:
     """Times waits, "backward" and "optimizer", and whatever phases its owner enters.
 
-    At most one of the phases is going on at a time: the next one ends it.
+    At most one of the phases is going on at a time: the next one ends it. A phase that the loop
+    itself names comes first: while one is open (`stand_back`), none of these is.
 
     Args:
         listener: Who is asked and told.
+        running: Gives what times collectives, or None while nothing does. None for not at all.
     """
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(
+        self, listener: Listener, running: Callable[[], PhaseTimer | None] | None = None
+    ) -> None:
         self._listener = listener
+        self._running = running
         self._phase: AbstractContextManager[None] | None = None
+        self._wanted: tuple[PhaseTimer, str] | None = None
+        self._own_depth = 0
         self._fetch_depth = 0
         self._backward_depth = 0
         self._optimizer_depth = 0
+        self._communication_depth = 0
         self._is_in_closure = False
         self._undo: list[Callable[[], None]] = []
 
@@ -78,10 +123,32 @@ class PhaseWatch:
         before = optimizers.register_optimizer_step_pre_hook(self.before_optimizer)
         after = optimizers.register_optimizer_step_post_hook(self.after_optimizer)
         self._undo += [before.remove, after.remove]
+        if self._running is not None:
+            self._wrap_collectives(self._running)
+
+    def _wrap_collectives(self, running: Callable[[], PhaseTimer | None]) -> None:
+        from torch import distributed
+
+        if not distributed.is_available():
+            return
+        # The compiler looks its own substitutes up by function, and must have read them before.
+        from torch.distributed import _functional_collectives, distributed_c10d
+
+        del _functional_collectives
+        for name in _COLLECTIVES:
+            original = getattr(distributed_c10d, name, None)
+            if original is None:
+                continue
+            wrapped = self._around_collective(original, running)
+            for owner in (distributed, distributed_c10d):
+                if getattr(owner, name, None) is original:
+                    self._put(owner, name, original, wrapped)
 
     def _replace(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
         original = getattr(owner, name)
-        wrapped = wrap(original)
+        self._put(owner, name, original, wrap(original))
+
+    def _put(self, owner: Any, name: str, original: Any, wrapped: Any) -> None:
         setattr(owner, name, wrapped)
 
         def put_back() -> None:
@@ -99,21 +166,43 @@ class PhaseWatch:
 
     # -- phases ---------------------------------------------------------------------------------
 
-    def enter(self, profiler: Profiler, name: str) -> None:
+    def enter(self, profiler: PhaseTimer, name: str) -> None:
         """Begin a phase; one that is going on ends."""
         self.leave()
-        self._phase = profiler.phase(name)
-        self._phase.__enter__()
+        self._wanted = (profiler, name)
+        self._open()
 
     def leave(self) -> None:
         """End the phase that is going on, if any."""
-        phase, self._phase = self._phase, None
-        if phase is not None:
-            phase.__exit__(None, None, None)
+        self._wanted = None
+        self._close()
 
     def forget(self) -> None:
         """This is another process now: the phase that is going on is its parent's."""
-        self._phase = None
+        self._phase = self._wanted = None
+
+    def stand_back(self) -> None:
+        """The loop begins a phase of its own."""
+        if self._listener.listens():
+            self._own_depth += 1
+            self._close()
+
+    def come_back(self) -> None:
+        """A phase of the loop's own has ended: what went on before goes on."""
+        if self._own_depth and self._listener.listens():
+            self._own_depth -= 1
+            self._open()
+
+    def _open(self) -> None:
+        if self._wanted is not None and not self._own_depth:
+            timer, name = self._wanted
+            self._phase = timer.phase(name)
+            self._phase.__enter__()
+
+    def _close(self) -> None:
+        phase, self._phase = self._phase, None
+        if phase is not None:
+            phase.__exit__(None, None, None)
 
     # -- what is wrapped ------------------------------------------------------------------------
 
@@ -154,10 +243,38 @@ class PhaseWatch:
                 self.leave()
             self._backward_depth += 1
             try:
-                with profiler.phase("backward"):
+                if self._own_depth:
+                    return backward(*arguments, **keywords)
+                with profiler.phase(BACKWARD):
                     return backward(*arguments, **keywords)
             finally:
                 self._backward_depth -= 1
+
+        return timed
+
+    def _around_collective(
+        self, collective: Callable[..., Any], running: Callable[[], PhaseTimer | None]
+    ) -> Callable[..., Any]:
+        """A function of torch.distributed, timed as a phase unless it returns before it is done."""
+        from torch.compiler import is_compiling
+
+        @functools.wraps(collective)
+        def timed(*arguments: Any, **keywords: Any) -> Any:
+            # Where torch compiles the caller, it must find its own function and nothing else.
+            if is_compiling():
+                return collective(*arguments, **keywords)
+            is_inside = self._communication_depth or self._own_depth
+            if is_inside or keywords.get("async_op") or not self._listener.listens():
+                return collective(*arguments, **keywords)
+            timer = running()
+            if timer is None:
+                return collective(*arguments, **keywords)
+            self._communication_depth += 1
+            try:
+                with timer.phase(COMMUNICATION):
+                    return collective(*arguments, **keywords)
+            finally:
+                self._communication_depth -= 1
 
         return timed
 
@@ -173,7 +290,7 @@ class PhaseWatch:
         self._optimizer_depth += 1
         if self._optimizer_depth > 1:
             return None  # one inside another, as wrappers have them
-        self.enter(profiler, "optimizer")
+        self.enter(profiler, OPTIMIZER)
         if callable(keywords.get("closure")):
             closure = self._around_closure(profiler, keywords["closure"])
             return arguments, {**keywords, "closure": closure}
@@ -183,19 +300,19 @@ class PhaseWatch:
         return None
 
     def _around_closure(
-        self, profiler: Profiler, closure: Callable[..., Any]
+        self, profiler: PhaseTimer, closure: Callable[..., Any]
     ) -> Callable[..., Any]:
         """The forward and backward that a script gives to the optimizer, as no part of it."""
 
         @functools.wraps(closure)
         def timed(*arguments: Any, **keywords: Any) -> Any:
-            self.enter(profiler, "forward")
+            self.enter(profiler, FORWARD)
             self._is_in_closure = True
             try:
                 return closure(*arguments, **keywords)
             finally:
                 self._is_in_closure = False
-                self.enter(profiler, "optimizer")
+                self.enter(profiler, OPTIMIZER)
 
         return timed
 

@@ -1,0 +1,53 @@
+"""Late rank: the other ranks wait for this one in every step.
+
+Told from the step records of all ranks, without a trace (`stepscope.run.rank_skew` has the
+definition). The saving supposes that the late ranks come no later than the next one: then the step
+is shorter by what that one waits.
+"""
+
+from __future__ import annotations
+
+from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.subject import Subject
+from stepscope.run.rank_skew import STEP_BORDERS
+
+ID = "late-rank"
+
+
+def find(subject: Subject) -> list[Finding]:
+    """The finding, on the rank that comes last, if waiting for it is worth it."""
+    skew = subject.skew
+    limits = subject.thresholds
+    if skew is None or not skew.is_notable or skew.share < limits.late_rank:
+        return []
+    if subject.rank != skew.late[0]:
+        return []
+    where = f"{len(skew.late)} ranks come" if len(skew.late) > 1 else f"rank {subject.rank} comes"
+    basis = skew.basis if skew.basis == STEP_BORDERS else f"time in {skew.basis}"
+    return [
+        Finding(
+            id=ID,
+            title=f"{where} last in {skew.last_share:.0%} of the steps, and the others wait",
+            severity=Severity.HIGH if skew.share >= limits.late_rank_high else Severity.MEDIUM,
+            rank=subject.rank,
+            saving_ns=skew.saving_ns,
+            saving_reason="",
+            assumption="the late ranks come no later than the next one, and the others stay as "
+            "they are",
+            predicted_step_ns=max(0, skew.step_ns - skew.saving_ns),
+            evidence=(
+                Evidence("what another rank waits, per step", skew.wait_ns, "ns"),
+                Evidence("share of the step", skew.share, "share"),
+                Evidence("late ranks", ", ".join(map(str, skew.late)), "text"),
+                Evidence("taken from", basis, "text"),
+                Evidence("steps compared", skew.steps, "count"),
+                *([Evidence("clocks are right to", skew.error_ns, "ns")] if skew.error_ns else []),
+            ),
+            steps=(),
+            advice=(
+                "Compare what this rank does with the others: its wait for input, its forward, "
+                "what it alone does (logging, saving), its batches' sizes, its machine's load and "
+                "its GPU's clock. Record a window on it and on another rank."
+            ),
+        )
+    ]

@@ -1,0 +1,268 @@
+"""Copying a run to where an fsspec URL leads (`s3://…`), while it grows and beside the training.
+
+Everything is written locally first; what is finished is copied by a thread of its own, which looks
+every few seconds. A copy is checked by its size and tried again; what cannot be copied stays where
+it is, and the manifest tells. The manifest is copied last, so that whoever reads the copy finds
+what it speaks of. Each rank copies its own folder, and the first one what they have in common.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepscope.run.layout import MANIFEST_FILE, METRICS_FILE, STEPS_FILE, RunLayout
+
+log = logging.getLogger("stepscope")
+
+_LOOK_S = 5.0
+_GROWING_S = 60.0
+"""How often files are copied again that grow all the time."""
+_GROWING = frozenset({STEPS_FILE, METRICS_FILE, MANIFEST_FILE, "memory.log"})
+_PAUSES_S = (1.0, 4.0)
+"""Between the first attempt and the second, and the second and the third."""
+_BLOCK_BYTES = 4 << 20
+_OF_A_RANK = re.compile(r"rank(\d+)[_.]")
+
+
+@dataclass(frozen=True)
+class _Version:
+    """What a file was when it was copied."""
+
+    size: int
+    modified_ns: int
+
+
+class Uploader:
+    """Copies one rank's part of a run.
+
+    Args:
+        url: Folder in which the run's copy is made; the copy has the run's name.
+        layout: The run.
+        rank: This rank.
+        file_system: What the URL leads to, and the path there; found out in the thread by default.
+        look_s: How often to look.
+        pauses_s: How long to wait before each further attempt.
+
+    Attributes:
+        target: Where the run's copy is.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        layout: RunLayout,
+        rank: int,
+        *,
+        file_system: Callable[[str], tuple[Any, str]] | None = None,
+        look_s: float = _LOOK_S,
+        pauses_s: tuple[float, ...] | None = None,
+    ) -> None:
+        self.target = f"{url.rstrip('/')}/{layout.root.name}"
+        self._root = layout.root
+        self._own = layout.rank(rank).root
+        self._rank = rank
+        self._open = file_system or _file_system
+        self._look_s = look_s
+        self._pauses_s = _PAUSES_S if pauses_s is None else pauses_s
+        self._file_system: Any = None
+        self._remote = ""
+        self._copied: dict[Path, _Version] = {}
+        self._copied_at: dict[Path, float] = {}
+        self._failed: dict[Path, str] = {}
+        self._problem = ""
+        self._has_warned = False
+        self._wake = threading.Event()
+        self._is_ending = False
+        self._thread = threading.Thread(target=self._work, name="stepscope upload", daemon=True)
+
+    def start(self) -> None:
+        """Begin to copy."""
+        self._thread.start()
+
+    def finish(self, limit_s: Callable[[], float]) -> None:
+        """Copy what is left, except the manifest, and wait for that within a limit."""
+        self._is_ending = True
+        self._wake.set()
+        self._wait(self._thread, limit_s)
+
+    def finish_manifest(self, limit_s: Callable[[], float]) -> None:
+        """Copy the manifest, which now tells the end, and wait for that within a limit."""
+        if self._thread.is_alive():
+            return
+        path = self._own / MANIFEST_FILE
+        thread = threading.Thread(
+            target=lambda: self._copy_all([path]), name="stepscope upload", daemon=True
+        )
+        thread.start()
+        self._wait(thread, limit_s)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all that is there has been copied as it is now."""
+        return not self._thread.is_alive() and not any(self._is_new(path) for path in self._files())
+
+    def problems(self) -> list[str]:
+        """What could not be copied, for the manifest; it stays where it is."""
+        if self._problem:
+            return [f"nothing was copied to {self.target}: {self._problem}"]
+        left = [path for path in self._files() if path.name != MANIFEST_FILE and self._is_new(path)]
+        return [
+            f"{path.relative_to(self._root)} stays here, {path}: "
+            f"{self._failed.get(path, 'there was no time left')}"
+            for path in left
+        ]
+
+    def remove_copied(self) -> None:
+        """Remove the local files of this rank that have been copied as they are."""
+        for path in self._files():
+            if not self._is_new(path):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+        folders = [self._root, self._own, *self._own.rglob("*")]
+        if self._rank == 0:
+            folders += [
+                path for path in self._root.iterdir() if RunLayout.rank_of(path.name) is None
+            ]
+        for folder in sorted({path for path in folders if path.is_dir()}, reverse=True):
+            with contextlib.suppress(OSError):  # somebody's files are still in it
+                folder.rmdir()
+
+    # -- the thread -----------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            is_last = self._is_ending
+            with contextlib.suppress(FileNotFoundError):  # a folder was removed meanwhile
+                self._copy_all(self._due(is_last=is_last))
+            if is_last:
+                return
+            self._wake.wait(self._look_s)
+            self._wake.clear()
+
+    def _due(self, *, is_last: bool) -> list[Path]:
+        """What is to be copied now, the manifest last."""
+        now = time.monotonic()
+        due = []
+        for path in self._files():
+            if not self._is_new(path):
+                continue
+            is_young = now - self._copied_at.get(path, -_GROWING_S) < _GROWING_S
+            if path.name == MANIFEST_FILE and is_last:
+                continue
+            if not is_last and path.name in _GROWING and is_young:
+                continue
+            due.append(path)
+        return sorted(due, key=lambda path: (path.name == MANIFEST_FILE, path))
+
+    def _copy_all(self, paths: list[Path]) -> None:
+        for path in paths:
+            problem = self._connect() or self._try(path)
+            if not problem:
+                self._failed.pop(path, None)
+                continue
+            self._failed[path] = problem
+            if not self._has_warned:
+                self._has_warned = True
+                log.warning("stepscope: %s is not copied to %s: %s", path, self.target, problem)
+            if self._file_system is None:
+                return
+
+    def _connect(self) -> str:
+        """Find out what the URL leads to; why that cannot be, or nothing."""
+        if self._file_system is None:
+            try:
+                self._file_system, self._remote = self._open(self.target)
+            except Exception as error:  # noqa: BLE001 - a service can fail in any way
+                self._problem = f"{type(error).__name__}: {error}"
+                return self._problem
+        self._problem = ""
+        return ""
+
+    def _try(self, path: Path) -> str:
+        """Copy one file; why it could not be, or nothing."""
+        problem = ""
+        for pause_s in (0.0, *self._pauses_s):
+            if pause_s and self._is_ending:
+                time.sleep(min(pause_s, 1.0))
+            elif pause_s:
+                self._wake.wait(pause_s)
+            try:
+                self._copy(path)
+            except FileNotFoundError as error:
+                if not path.exists():
+                    return ""  # removed to keep within the disk's share
+                problem = f"{type(error).__name__}: {error}"
+            except Exception as error:  # noqa: BLE001 - a service can fail in any way
+                problem = f"{type(error).__name__}: {error}"
+            else:
+                return ""
+        return problem
+
+    def _copy(self, path: Path) -> None:
+        version = _version(path)
+        remote = f"{self._remote}/{path.relative_to(self._root).as_posix()}"
+        parent = remote.rpartition("/")[0]
+        self._file_system.makedirs(parent, exist_ok=True)
+        left = version.size
+        with path.open("rb") as source, self._file_system.open(remote, "wb") as sink:
+            while left:
+                block = source.read(min(left, _BLOCK_BYTES))
+                if not block:
+                    break
+                sink.write(block)
+                left -= len(block)
+        self._file_system.invalidate_cache(parent)
+        arrived = self._file_system.info(remote)["size"]
+        if arrived != version.size:
+            raise OSError(f"{arrived} of {version.size} bytes arrived")
+        self._copied[path] = version
+        self._copied_at[path] = time.monotonic()
+
+    # -- what there is ---------------------------------------------------------------------------
+
+    def _files(self) -> Iterator[Path]:
+        """This rank's files; for the first rank also those that are nobody's."""
+        for path in sorted(self._root.rglob("*")):
+            parts = path.relative_to(self._root).parts
+            # Names that begin with a dot are of files that are still being written.
+            if any(part.startswith(".") for part in parts) or not path.is_file():
+                continue
+            if RunLayout.rank_of(parts[0]) is not None:
+                if self._own.name == parts[0]:
+                    yield path
+                continue
+            named = _OF_A_RANK.match(path.name)
+            if self._rank == (int(named.group(1)) if named else 0):
+                yield path
+
+    def _is_new(self, path: Path) -> bool:
+        try:
+            return self._copied.get(path) != _version(path)
+        except OSError:
+            return False
+
+    @staticmethod
+    def _wait(thread: threading.Thread, limit_s: Callable[[], float]) -> None:
+        started = time.monotonic()
+        while thread.is_alive() and time.monotonic() - started < limit_s():
+            thread.join(0.05)
+
+
+def _version(path: Path) -> _Version:
+    status = path.stat()
+    return _Version(status.st_size, status.st_mtime_ns)
+
+
+def _file_system(url: str) -> tuple[Any, str]:
+    from fsspec.core import url_to_fs
+
+    file_system, path = url_to_fs(url)
+    return file_system, path.rstrip("/")

@@ -1,0 +1,330 @@
+"""Which rank comes late, told from the step records of all ranks and from nothing else.
+
+Ranks that train together meet in every step: none goes on before the last has come. Who comes last
+has waited least, and what the others wait beyond its waiting is what it costs them. Steps vary, and
+so do means: for each rank a mean over all compared steps is taken, and means are compared. (The
+least of each step would make noise look like waiting.)
+
+What a rank's place is taken from, by what the records have:
+
+* *communication*: the time in phases of this name, where the ranks wait for each other; those of
+  `auto_phases` and `stepscope run`, or the loop's own. All ranks are supposed to exchange the same.
+* *backward*: the time in the phase `backward`, in which DistributedDataParallel waits. Backward is
+  supposed to be the same work on all ranks.
+* *step borders*: when the rank has its batch: the step's start on rank 0's clock and the wait for
+  input. The ranks are supposed to meet later in the step: who is late within it, after the batch
+  came, does not show here. Clocks were compared at the start, and the waits are known to within
+  the sum of the two greatest error bounds.
+
+On a GPU the phases' times on the device count, where all ranks have them: the host does not wait.
+Of several bases, the one with the longest wait counts, since in a step the ranks wait where they
+meet first.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from stepscope.errors import UnreadableInputError
+from stepscope.run.layout import RunLayout
+from stepscope.run.manifest import RankManifest, read_rank
+from stepscope.run.step_record import StepRecord, input_wait, read_last_steps
+
+COMMUNICATION = "communication"
+BACKWARD = "backward"
+STEP_BORDERS = "step borders"
+
+_FIRST_STEPS = 5
+"""First steps are slow in every run, and not equally slow."""
+_LEAST_STEPS = 10
+_MOST_STEPS = 2000
+_NOTABLE_SHARE = 0.05
+_MOSTLY = 0.5
+_STAGES = frozenset({"pp", "pipe", "pipeline", "stage"})
+_READING_S = 2.0
+
+
+@dataclass(frozen=True)
+class RankSteps:
+    """The steps of one rank, and what is known of its clock.
+
+    Attributes:
+        rank: The rank.
+        records: Its step record.
+        clock_offset_ns: What to add to its times for rank 0's clock; None where that is unknown.
+        clock_error_ns: The offset is right to within this much.
+        stage: Its place in a pipeline; None where there is none or it is not known.
+    """
+
+    rank: int
+    records: Sequence[StepRecord]
+    clock_offset_ns: int | None = None
+    clock_error_ns: int = 0
+    stage: int | None = None
+
+
+@dataclass(frozen=True)
+class RankWait:
+    """One rank among the others.
+
+    Attributes:
+        rank: The rank.
+        wait_ns: How long it waits in a step for the rank that comes last: mean over the steps.
+        last_steps: In how many of the compared steps it came last.
+    """
+
+    rank: int
+    wait_ns: int
+    last_steps: int
+
+
+@dataclass(frozen=True)
+class RankSkew:
+    """How far apart the ranks of a run come to where they meet.
+
+    Attributes:
+        basis: What it was taken from: "communication", "backward" or "step borders".
+        is_device: Whether phases were measured on the device.
+        steps: Number of steps that were compared.
+        step_ns: Mean duration of those, over all ranks.
+        late: The ranks that come last: the last one, and those whose distance to it is less than
+            half of the median rank's.
+        wait_ns: What each other rank waits for them in a step: the median of the others' means.
+        saving_ns: What a step would be shorter by if they came no later than the next rank: the
+            least of the others' means.
+        last_share: Share of the steps in which one of them came last.
+        error_ns: The waits are right to within this much, as far as the clocks go; 0 where no
+            clocks are compared.
+        ranks: Every rank, the latest first.
+    """
+
+    basis: str
+    is_device: bool
+    steps: int
+    step_ns: int
+    late: tuple[int, ...]
+    wait_ns: int
+    saving_ns: int
+    last_share: float
+    error_ns: int
+    ranks: tuple[RankWait, ...]
+
+    @property
+    def share(self) -> float:
+        """The others' wait as a part of the step."""
+        return self.wait_ns / self.step_ns if self.step_ns else 0.0
+
+    @property
+    def is_notable(self) -> bool:
+        """Whether it costs a twentieth of the step, is no chance, and more than the clocks' error.
+
+        It is no chance if the late ranks come last in more than half of the steps.
+        """
+        is_certain = self.wait_ns > self.error_ns and self.last_share > _MOSTLY
+        return self.share >= _NOTABLE_SHARE and is_certain
+
+    def sentence(self) -> str:
+        """What it costs, for a verdict."""
+        several = len(self.late) > 1
+        names = ", ".join(map(str, self.late[:8])) + (", …" if len(self.late) > 8 else "")
+        margin = f" ± {self.error_ns / 1e6:.2g}" if self.error_ns else ""
+        return (
+            f"rank{'s' if several else ''} {names} come{'' if several else 's'} late: the others "
+            f"wait {self.wait_ns / 1e6:.3g}{margin} ms for {'them' if several else 'it'} in each "
+            f"step, {self.share:.0%} of it"
+        )
+
+
+def rank_skew(ranks: Sequence[RankSteps]) -> RankSkew | None:
+    """Find out which rank comes late, and what it costs the others.
+
+    Compared are the steps that all ranks have as whole training steps outside windows, and not
+    right after one: without the first five, and at most 2000, evenly chosen.
+
+    Returns:
+        The skew, whether notable or not; None with one rank, with fewer than ten steps in common,
+        for the stages of a pipeline (which wait for each other by design), and where nothing of
+        the records tells.
+    """
+    if len(ranks) < 2 or len({rank.stage for rank in ranks} - {None}) > 1:
+        return None
+    rows = _in_common(ranks)
+    if len(rows) < _LEAST_STEPS:
+        return None
+    # Ranks that meet in every step take equally long, sooner or later.
+    totals = [sum(row[place].dur_ns for row in rows) for place in range(len(ranks))]
+    if max(totals) > 1.25 * min(totals):
+        return None
+    found = [
+        *(_by_phase(ranks, rows, name) for name in (COMMUNICATION, BACKWARD)),
+        _by_borders(ranks, rows),
+    ]
+    return max((skew for skew in found if skew is not None), key=_weight, default=None)
+
+
+def skew_of_run(layout: RunLayout, last_steps: int = 200) -> RankSkew | None:
+    """The skew of the last steps of a run that may be going on, from its files.
+
+    Ranks whose files are not here (on another node without a shared file system), or are not
+    read after two seconds, are left out.
+    """
+    ranks = []
+    started = time.monotonic()
+    for directory in sorted(layout.root.glob("rank*")):
+        rank = layout.rank_of(directory.name)
+        if rank is None or time.monotonic() - started > _READING_S:
+            continue
+        try:
+            manifest = read_rank(layout.rank(rank).manifest)
+        except UnreadableInputError:
+            continue
+        records = read_last_steps(layout.rank(rank).steps, last_steps)
+        ranks.append((manifest, records))
+    return rank_skew(rank_steps(ranks))
+
+
+def rank_steps(
+    ranks: Sequence[tuple[RankManifest, Sequence[StepRecord]]],
+) -> tuple[RankSteps, ...]:
+    """What the manifests say of the ranks' clocks and places, with their steps.
+
+    Processes of one machine have one clock, whether it was compared or not.
+    """
+    hosts = {manifest.rank: manifest.host for manifest, _ in ranks}
+    offsets = {
+        manifest.host: (manifest.clock_offset_ns, manifest.clock_error_ns or 0)
+        for manifest, _ in ranks
+        if manifest.clock_offset_ns is not None
+    }
+    result = []
+    for manifest, records in ranks:
+        offset_ns, error_ns = offsets.get(manifest.host, (None, 0))
+        if manifest.host and manifest.host == hosts.get(0):
+            offset_ns, error_ns = 0, 0
+        stage = next(
+            (place for name, place in manifest.coordinates.items() if name.lower() in _STAGES), None
+        )
+        result.append(RankSteps(manifest.rank, records, offset_ns, error_ns, stage))
+    return tuple(result)
+
+
+def _weight(skew: RankSkew) -> tuple[bool, int]:
+    return skew.is_notable, skew.wait_ns
+
+
+def _in_common(ranks: Sequence[RankSteps]) -> list[list[StepRecord]]:
+    """For each compared step its record on every rank, in the order of the ranks."""
+    usual: list[dict[int, StepRecord]] = []
+    disturbed: set[int] = set()
+    for rank in ranks:
+        by_step = {}
+        for record in rank.records:
+            if record.window is not None:
+                disturbed |= {record.step, record.step + 1}
+            elif record.kind == "train" and not record.is_partial:
+                by_step[record.step] = record
+        usual.append(by_step)
+    common = set(usual[0]).intersection(*usual[1:]) - disturbed
+    steps = sorted(step for step in common if step >= _FIRST_STEPS)
+    if len(steps) > _MOST_STEPS:
+        steps = [steps[place * len(steps) // _MOST_STEPS] for place in range(_MOST_STEPS)]
+    return [[by_step[step] for by_step in usual] for step in steps]
+
+
+def _by_phase(
+    ranks: Sequence[RankSteps], rows: list[list[StepRecord]], name: str
+) -> RankSkew | None:
+    """From the time in a phase: who spends the least of it comes last."""
+    is_device = all(
+        _phase_ns(record.device_phases, name) is not None for row in rows for record in row
+    )
+
+    def place(record: StepRecord) -> int | None:
+        phases = record.device_phases if is_device else record.phases
+        spent_ns = _phase_ns(phases, name)
+        return None if spent_ns is None else -spent_ns
+
+    return _compared(ranks, rows, place, name, is_device=is_device)
+
+
+def _phase_ns(phases: dict[str, int], name: str) -> int | None:
+    """Time in a phase, wherever it lies; None without it."""
+    found = [duration_ns for path, duration_ns in phases.items() if path.rpartition("/")[2] == name]
+    return sum(found) if found else None
+
+
+def _by_borders(ranks: Sequence[RankSteps], rows: list[list[StepRecord]]) -> RankSkew | None:
+    """From the moment at which each rank has its batch, on one clock."""
+    offsets = [rank.clock_offset_ns for rank in ranks]
+    if None in offsets:
+        return None
+    places = [
+        [
+            record.start_ns + (offset_ns or 0) + input_wait(record)
+            for record, offset_ns in zip(row, offsets, strict=True)
+        ]
+        for row in rows
+    ]
+    spread_ns = statistics.median(max(row) - min(row) for row in places)
+    if spread_ns > statistics.median(record.dur_ns for row in rows for record in row):
+        return None  # they do not meet in every step, or count their steps differently
+    errors = sorted(rank.clock_error_ns for rank in ranks)
+    return _skew(ranks, rows, places, STEP_BORDERS, error_ns=errors[-1] + errors[-2])
+
+
+def _compared(
+    ranks: Sequence[RankSteps],
+    rows: list[list[StepRecord]],
+    place: Callable[[StepRecord], int | None],
+    basis: str,
+    *,
+    is_device: bool,
+) -> RankSkew | None:
+    known_rows, places = [], []
+    for row in rows:
+        found = [place(record) for record in row]
+        known = [value for value in found if value is not None]
+        if len(known) == len(row):
+            known_rows.append(row)
+            places.append(known)
+    if len(places) < _LEAST_STEPS:
+        return None
+    return _skew(ranks, known_rows, places, basis, is_device=is_device)
+
+
+def _skew(
+    ranks: Sequence[RankSteps],
+    rows: list[list[StepRecord]],
+    places: list[list[int]],
+    basis: str,
+    *,
+    error_ns: int = 0,
+    is_device: bool = False,
+) -> RankSkew:
+    """The ranks by their mean places; the greatest place is the last."""
+    steps = len(rows)
+    # Less the first rank's place: sums of epoch times would be needlessly great.
+    means = [sum(row[i] - row[0] for row in places) / steps for i in range(len(ranks))]
+    waits = [max(means) - mean for mean in means]
+    typical = statistics.median(sorted(waits)[1:])
+    late = [i for i, wait in enumerate(waits) if wait < typical / 2] or [waits.index(0.0)]
+    others = [wait for i, wait in enumerate(waits) if i not in late] or [0.0]
+    last = [0] * len(ranks)
+    for row in places:
+        last[row.index(max(row))] += 1
+    order = sorted(range(len(ranks)), key=lambda i: (waits[i], ranks[i].rank))
+    return RankSkew(
+        basis=basis,
+        is_device=is_device,
+        steps=steps,
+        step_ns=round(statistics.fmean(record.dur_ns for row in rows for record in row)),
+        late=tuple(ranks[i].rank for i in order if i in late),
+        wait_ns=round(statistics.median(others)),
+        saving_ns=round(min(others)),
+        last_share=sum(last[i] for i in late) / steps,
+        error_ns=error_ns,
+        ranks=tuple(RankWait(ranks[i].rank, round(waits[i]), last[i]) for i in order),
+    )

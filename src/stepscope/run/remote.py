@@ -1,0 +1,114 @@
+"""Runs that lie where an fsspec URL leads: what reading them needs is fetched, once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from stepscope.errors import UnreadableInputError
+from stepscope.run.files import replacing
+from stepscope.run.layout import RUN_FILE
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_TRACE = re.compile(r"(.*\.)?trace\.json(\.gz|\.zst)?")
+_NEEDED = re.compile(_TRACE.pattern + r"|(run|manifest|window)\.json|.*\.jsonl|.*\.csv")
+
+
+def is_url(text: str) -> bool:
+    """Whether a text is an fsspec URL such as `s3://bucket/run`, and no path."""
+    return _URL.match(text) is not None
+
+
+def fetch_run(url: str) -> Path:
+    """Copy what reports are made of to the user's cache; traces that are there already stay.
+
+    Snapshots, tables and pictures are left where they are.
+
+    Returns:
+        The local copy.
+
+    Raises:
+        UnreadableInputError: There is nothing, or it cannot be reached; the message says why.
+    """
+    from fsspec.core import url_to_fs
+
+    try:
+        file_system, root = url_to_fs(url)
+        root = _newest_run(file_system, root.rstrip("/"))
+        found: dict[str, Any] = file_system.find(root, detail=True)
+    except Exception as error:
+        raise UnreadableInputError(f"{url}: {type(error).__name__}: {error}") from error
+    named = hashlib.blake2b(f"{url.partition('://')[0]} {root}".encode(), digest_size=8).hexdigest()
+    home = _cache() / named / (Path(root).name or "run")
+    fetched = 0
+    for remote, details in found.items():
+        target = home / remote[len(root) :].lstrip("/")
+        # Names come from a stranger: none may lead out of the copy.
+        if not target.resolve().is_relative_to(home.resolve()):
+            continue
+        if not _NEEDED.fullmatch(target.name):
+            continue
+        fetched += 1
+        if _is_there(target, details):
+            continue
+        try:
+            with replacing(target) as temporary:
+                file_system.get_file(remote, str(temporary))
+        except Exception as error:
+            raise UnreadableInputError(
+                f"{remote}: cannot be fetched: {type(error).__name__}: {error}"
+            ) from error
+        if _TRACE.fullmatch(target.name):
+            _marker(target).write_text(_word(details))
+    if not fetched:
+        raise UnreadableInputError(f"{url}: no run (run.json, rank*/manifest.json) found there")
+    return home
+
+
+def _newest_run(file_system: Any, root: str) -> str:
+    """The folder itself, or the newest run in it."""
+    inside = [str(entry["name"]).rstrip("/") for entry in file_system.ls(root, detail=True)]
+    if any(re.fullmatch(r"run\.json|rank\d{5,}", name.rpartition("/")[2]) for name in inside):
+        return root
+    runs = []
+    for name in inside:
+        try:
+            job = orjson.loads(file_system.cat_file(f"{name}/{RUN_FILE}"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(job, dict) and isinstance(job.get("created_ns"), int):
+            runs.append((job["created_ns"], name))
+    return max(runs)[1] if runs else root
+
+
+def _is_there(target: Path, details: dict[str, Any]) -> bool:
+    """Whether a trace has been fetched as it is. Everything else is small, and may have changed."""
+    try:
+        known = _marker(target).read_text()
+    except OSError:
+        return False
+    return target.is_file() and known == _word(details)
+
+
+def _marker(target: Path) -> Path:
+    return target.with_name(f".{target.name}.fetched")
+
+
+def _word(details: dict[str, Any]) -> str:
+    """What tells one version of a remote file from another, as far as its service says."""
+    names = ("size", "ETag", "etag", "md5Hash", "LastModified", "last_modified", "mtime", "created")
+    return repr([str(details.get(name)) for name in names])
+
+
+def _cache() -> Path:
+    given = os.environ.get("STEPSCOPE_CACHE")
+    if given:
+        return Path(given) / "runs"
+    from platformdirs import user_cache_path
+
+    return user_cache_path("stepscope") / "runs"

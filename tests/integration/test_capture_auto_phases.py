@@ -1,0 +1,274 @@
+"""Phases without a word in the loop: what torch is seen to do, and nothing else is changed."""
+
+from __future__ import annotations
+
+import copy
+import time
+
+import pytest
+import torch
+from tests.support.ranks import torchrun
+from tests.support.runs import trace_document
+from torch import distributed
+from torch.optim import optimizer as optimizers
+from torch.utils.data import DataLoader, TensorDataset, dataloader
+
+import stepscope
+from stepscope import open_run
+
+OPTIONS = {"activities": "cpu", "wait": 10**6, "auto_phases": True, "triggers": False}
+
+
+def training(steps, *, loader=None, step_ends=None, inside=lambda: None):
+    """A few steps of a small training; returns the losses."""
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    losses = []
+    for (batch,) in loader if loader is not None else data(steps):
+        loss = model(batch).square().mean()
+        inside()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        if step_ends is not None:
+            step_ends()
+    return losses
+
+
+def data(steps):
+    generator = torch.Generator().manual_seed(5)
+    return DataLoader(TensorDataset(torch.randn(4 * steps, 8, generator=generator)), batch_size=4)
+
+
+def steps_of(folder):
+    (rank,) = open_run(folder).ranks
+    return [record for record in rank.steps if not record.is_partial]
+
+
+def top(record):
+    return {name for name in record.phases if "/" not in name}
+
+
+def test_a_plain_loop_with_a_data_loader_has_all_phases(tmp_path):
+    with stepscope.Profiler(output_dir=tmp_path, **OPTIONS) as profiler:
+        training(6, step_ends=profiler.step)
+    records = steps_of(tmp_path)
+    assert len(records) == 6
+    for record in records:
+        assert top(record) == {"forward", "backward", "optimizer"}
+        assert record.data_wait_ns > 0
+        assert record.data_wait_ns + sum(record.phases.values()) <= record.dur_ns
+
+
+def test_forward_is_what_lies_between_the_batch_and_backward(tmp_path):
+    with stepscope.Profiler(output_dir=tmp_path, **OPTIONS) as profiler:
+        training(4, step_ends=profiler.step, inside=lambda: time.sleep(0.02))
+    for record in steps_of(tmp_path):
+        assert record.phases["forward"] >= 20_000_000
+        assert record.dur_ns - record.phases["forward"] < record.dur_ns
+
+
+@pytest.mark.parametrize("is_loader", [True, False])
+def test_watch_counts_a_wait_once_whatever_it_iterates_over(tmp_path, is_loader):
+    class Slow(torch.utils.data.Dataset):
+        def __len__(self):
+            return 5
+
+        def __getitem__(self, index):
+            time.sleep(0.02)
+            return (torch.ones(8),)
+
+    def slow():
+        for _ in range(5):
+            time.sleep(0.02)
+            yield (torch.ones(1, 8),)
+
+    source = DataLoader(Slow(), batch_size=1) if is_loader else slow()
+    with stepscope.Profiler(output_dir=tmp_path, **OPTIONS) as profiler:
+        training(5, loader=profiler.watch(source))
+    records = steps_of(tmp_path)
+    assert len(records) == 5
+    for record in records:
+        assert record.data_wait_ns >= 20_000_000
+        assert record.data_wait_ns + sum(record.phases.values()) <= record.dur_ns
+        assert top(record) == {"forward", "backward", "optimizer"}
+
+
+def test_a_loop_without_batches_has_no_forward_rather_than_a_wrong_one(tmp_path):
+    weight = torch.ones(4, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    with stepscope.Profiler(output_dir=tmp_path, **OPTIONS) as profiler:
+        for _ in range(3):
+            weight.sum().backward()
+            optimizer.step()
+            profiler.step()
+    assert [top(record) for record in steps_of(tmp_path)] == [{"backward", "optimizer"}] * 3
+
+
+def test_phases_of_the_loops_own_come_first_and_nothing_counts_twice(tmp_path):
+    weight = torch.ones(8, 1, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    with stepscope.Profiler(output_dir=tmp_path, **OPTIONS) as profiler:
+        for (batch,) in profiler.watch(data(3)):
+            with profiler.phase("augment"):
+                time.sleep(0.01)
+                with profiler.phase("crop"):
+                    pass
+            loss = batch.matmul(weight).square().mean()
+            with profiler.phase("backward"):
+                loss.backward()
+            with profiler.phase("update"):
+                optimizer.step()
+    for record in steps_of(tmp_path):
+        assert set(record.phases) == {"forward", "augment", "augment/crop", "backward", "update"}
+        assert record.phases["augment"] >= 10_000_000
+        assert record.phases["forward"] < record.dur_ns - record.phases["augment"]
+        tops = sum(ns for name, ns in record.phases.items() if "/" not in name)
+        assert record.data_wait_ns + tops <= record.dur_ns
+
+
+def test_gradient_accumulation_sums_its_parts(tmp_path):
+    weight = torch.ones(8, 1, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    with stepscope.Profiler(output_dir=tmp_path, **OPTIONS) as profiler:
+        for number, (batch,) in enumerate(profiler.watch(data(8), batches_per_step=4)):
+            batch.matmul(weight).mean().backward()
+            time.sleep(0.005)
+            if number % 4 == 3:
+                optimizer.step()
+    records = steps_of(tmp_path)
+    assert len(records) == 2
+    for record in records:
+        assert top(record) == {"forward", "backward", "optimizer"}
+        # What follows backward is no phase of torch's.
+        assert record.dur_ns - sum(record.phases.values()) >= 4 * 5_000_000
+
+
+def test_an_evaluation_leaves_no_phase_open(tmp_path):
+    with stepscope.Profiler(output_dir=tmp_path, **OPTIONS) as profiler:
+        training(2, step_ends=profiler.step)
+        for _ in data(3):
+            profiler.mark("evaluation")
+            profiler.step()
+        training(2, step_ends=profiler.step)
+    records = steps_of(tmp_path)
+    assert len(records) == 7
+    assert [record.kind for record in records][2:5] == ["evaluation"] * 3
+    assert [top(record) for record in records][2:5] == [{"forward"}] * 3
+    for record in records:
+        assert record.data_wait_ns + sum(record.phases.values()) <= record.dur_ns
+
+
+def test_the_losses_are_the_same_and_torch_is_left_as_it_was(tmp_path):
+    names = ("all_reduce", "barrier", "broadcast_object_list")
+    before = [
+        dataloader._BaseDataLoaderIter.__next__,
+        torch.autograd.backward,
+        *(getattr(distributed, name) for name in names),
+        *(getattr(distributed.distributed_c10d, name) for name in names),
+    ]
+    bare = training(10)
+    with stepscope.Profiler(output_dir=tmp_path, **OPTIONS) as profiler:
+        assert training(10, step_ends=profiler.step) == bare
+        assert torch.autograd.backward is not before[1]
+    after = [
+        dataloader._BaseDataLoaderIter.__next__,
+        torch.autograd.backward,
+        *(getattr(distributed, name) for name in names),
+        *(getattr(distributed.distributed_c10d, name) for name in names),
+    ]
+    assert after == before
+    assert not optimizers._global_optimizer_pre_hooks
+    assert not optimizers._global_optimizer_post_hooks
+
+
+def test_another_wrapper_is_not_taken_away(tmp_path):
+    original = torch.autograd.backward
+    profiler = stepscope.Profiler(output_dir=tmp_path, **OPTIONS)
+    profiler.start()
+    ours = torch.autograd.backward
+
+    def theirs(*arguments, **keywords):
+        return ours(*arguments, **keywords)
+
+    try:
+        torch.autograd.backward = theirs
+        training(2, step_ends=profiler.step)
+        profiler.stop()
+        assert torch.autograd.backward is theirs
+        assert training(2) == training(2)
+    finally:
+        torch.autograd.backward = original
+
+
+def test_models_can_still_be_copied_and_saved(tmp_path):
+    model = torch.nn.Linear(8, 1)
+    with stepscope.Profiler(output_dir=tmp_path / "out", **OPTIONS) as profiler:
+        training(2, step_ends=profiler.step)
+        copy.deepcopy(model)
+        torch.save(model, tmp_path / "model.pt")
+
+
+def test_the_trace_has_the_phases_as_ranges(tmp_path):
+    options = {**OPTIONS, "wait": 1, "warmup": 1, "active": 2}
+    with stepscope.Profiler(output_dir=tmp_path, **options) as profiler:
+        training(6, step_ends=profiler.step)
+    (window,) = open_run(tmp_path).windows
+    events = trace_document(window.trace_path)["traceEvents"]
+    names = [event["name"] for event in events if event.get("cat") == "user_annotation"]
+    for name in ("forward", "backward", "optimizer", "stepscope.data_wait"):
+        assert names.count(name) == 2
+
+
+def test_without_the_option_nothing_of_torch_is_touched(tmp_path):
+    before = torch.autograd.backward
+    with stepscope.Profiler(output_dir=tmp_path, **{**OPTIONS, "auto_phases": False}) as profiler:
+        assert torch.autograd.backward is before
+        training(2, step_ends=profiler.step)
+    assert [record.phases for record in steps_of(tmp_path)] == [{}, {}]
+
+
+def test_a_compiled_function_with_a_collective_in_it_is_compiled_as_before(tmp_path, monkeypatch):
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        with stepscope.Profiler(output_dir=tmp_path, **OPTIONS) as profiler:
+
+            def reduced(value):
+                distributed.all_reduce(value)
+                return value * 2
+
+            compiled = torch.compile(reduced, backend="eager", fullgraph=True)
+            assert compiled(torch.ones(3)).tolist() == [2.0, 2.0, 2.0]
+            profiler.step()
+        assert compiled(torch.ones(4)).tolist() == [2.0] * 4
+    finally:
+        distributed.destroy_process_group()
+
+
+COLLECTIVES = """
+weight = torch.ones(8, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.01)
+with stepscope.Profiler(
+    output_dir=output, activities="cpu", wait=10**6, auto_phases=True
+) as profiler:
+    for batch in profiler.watch([torch.ones(8)] * 8):
+        loss = (batch * weight).sum()
+        loss.backward()
+        if rank == 0:
+            time.sleep(0.05)
+        distributed.all_reduce(weight.grad)
+        optimizer.step()
+"""
+
+
+def test_collectives_that_hold_the_thread_are_communication(tmp_path):
+    result = torchrun(tmp_path, COLLECTIVES, 2, output=tmp_path / "out")
+    assert result.returncode == 0, result.stderr
+    late, waiting = open_run(tmp_path / "out").ranks
+    for record in waiting.steps[1:]:
+        assert record.phases["communication"] >= 30_000_000
+    for record in late.steps[1:]:
+        assert record.phases["communication"] < 30_000_000

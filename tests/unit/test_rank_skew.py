@@ -1,0 +1,291 @@
+"""Which rank comes late: rendezvous computed by hand, and what must not be taken for one."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.step_records import MS, write_run
+
+from stepscope.advice.diagnosis import diagnose
+from stepscope.run.layout import RunLayout
+from stepscope.run.manifest import RankManifest, read_rank, write_record
+from stepscope.run.rank_skew import (
+    BACKWARD,
+    COMMUNICATION,
+    STEP_BORDERS,
+    RankSteps,
+    rank_skew,
+    rank_steps,
+    skew_of_run,
+)
+from stepscope.run.reader import open_run
+from stepscope.run.step_record import StepRecord, read_last_steps
+
+START_NS = 1_700_000_000_000_000_000
+
+
+def job(before_ms, after_ms=(), *, steps=40, meet="communication", exchange_ms=2.0, jitter_ms=0.0):
+    """Ranks that meet once in each step, played through: everybody goes on when the last has come.
+
+    Args:
+        before_ms: What each rank does in each step before they meet: a number or one a step.
+        after_ms: What it does afterwards.
+        meet: Name of the phase in which they wait.
+    """
+    count = len(before_ms)
+    after_ms = after_ms or [1.0] * count
+    noise = random.Random(4)
+    clock = [0.0] * count
+    records = [[] for _ in range(count)]
+    for step in range(steps):
+        begun = list(clock)
+        came = [
+            clock[rank]
+            + MS
+            * (before_ms[rank] if isinstance(before_ms[rank], float) else before_ms[rank][step])
+            + MS * jitter_ms * noise.random()
+            for rank in range(count)
+        ]
+        met = max(came) + MS * exchange_ms
+        for rank in range(count):
+            clock[rank] = met + MS * after_ms[rank]
+            phases = {"forward": round(came[rank] - begun[rank]), meet: round(met - came[rank])}
+            records[rank].append(
+                StepRecord(
+                    step,
+                    START_NS + round(begun[rank]),
+                    round(clock[rank] - begun[rank]),
+                    phases=phases if meet else {},
+                )
+            )
+    return [RankSteps(rank, records[rank], 0) for rank in range(count)]
+
+
+@pytest.mark.parametrize("meet", [COMMUNICATION, BACKWARD, "backward/communication"])
+def test_who_waits_least_comes_last(meet):
+    skew = rank_skew(job([10.0, 16.0, 12.0, 10.0], meet=meet))
+    assert skew.basis == meet.rpartition("/")[2]
+    assert skew.late == (1,)
+    assert {wait.rank: wait.wait_ns for wait in skew.ranks} == {
+        0: 6 * MS, 1: 0, 2: 4 * MS, 3: 6 * MS,
+    }  # fmt: skip
+    assert (skew.wait_ns, skew.saving_ns) == (6 * MS, 4 * MS)
+    assert skew.step_ns == 19 * MS
+    assert skew.steps == 35
+    assert skew.last_share == 1.0
+    assert skew.is_notable
+    assert skew.sentence() == (
+        "rank 1 comes late: the others wait 6 ms for it in each step, 32% of it"
+    )
+
+
+def test_the_saving_is_what_the_step_is_shorter_by():
+    slow = job([10.0, 16.0, 12.0])
+    mended = job([10.0, 12.0, 12.0])
+    skew = rank_skew(slow)
+    assert skew.step_ns - skew.saving_ns == mended[0].records[20].dur_ns
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.floats(1, 50), min_size=2, max_size=6), st.integers(0, 3))
+def test_waits_are_those_of_the_rendezvous(before, after):
+    ranks = job(before, [float(after)] * len(before))
+    skew = rank_skew(ranks)
+    for wait in skew.ranks:
+        assert wait.wait_ns == pytest.approx(MS * (max(before) - before[wait.rank]), abs=2000)
+    assert skew.wait_ns >= skew.saving_ns >= 0
+    assert sum(wait.last_steps for wait in skew.ranks) == skew.steps
+    assert before[skew.late[0]] == max(before)
+
+
+def test_several_late_ranks_are_named_together():
+    skew = rank_skew(job([10.0, 10.0, 10.0, 10.0, 10.0, 20.0, 19.5, 10.0]))
+    assert skew.late == (5, 6)
+    assert skew.wait_ns == 10 * MS
+    assert "ranks 5, 6 come late: the others wait 10 ms for them" in skew.sentence()
+
+
+def test_noise_alone_makes_no_rank_late():
+    skew = rank_skew(job([10.0] * 8, steps=300, jitter_ms=4.0))
+    assert not skew.is_notable
+    assert skew.share < 0.03
+
+
+def test_a_late_rank_shows_through_noise():
+    skew = rank_skew(job([10.0, 10.0, 14.0, 10.0], steps=300, jitter_ms=4.0))
+    assert skew.late == (2,)
+    assert skew.is_notable
+    assert skew.wait_ns == pytest.approx(4 * MS, rel=0.15)
+
+
+def test_without_phases_the_borders_tell_who_is_late_at_them():
+    # Rank 2 logs after each step; the others wait for it in the next.
+    ranks = job([10.0] * 4, [1.0, 1.0, 6.0, 1.0], meet="")
+    skew = rank_skew(ranks)
+    assert skew.basis == STEP_BORDERS
+    assert skew.late == (2,)
+    assert skew.wait_ns == 5 * MS
+
+
+def test_the_wait_for_input_counts_before_they_meet():
+    ranks = job([10.0, 18.0], meet="")
+    waits = [0, 8 * MS]
+    ranks = [
+        dataclasses.replace(
+            rank,
+            records=[dataclasses.replace(r, data_wait_ns=waits[rank.rank]) for r in rank.records],
+        )
+        for rank in ranks
+    ]
+    skew = rank_skew(ranks)
+    assert (skew.late, skew.wait_ns) == ((1,), 8 * MS)
+
+
+def shifted(rank, by_ns, **clock):
+    records = [dataclasses.replace(r, start_ns=r.start_ns + by_ns) for r in rank.records]
+    return dataclasses.replace(rank, records=records, **clock)
+
+
+def test_clocks_are_brought_together_and_their_error_bounds_the_claim():
+    first, second = job([10.0, 10.0], [1.0, 5.0], meet="")
+    off = shifted(second, 3_000_000_000, clock_offset_ns=-3_000_000_000, clock_error_ns=MS)
+    skew = rank_skew([first, off])
+    assert (skew.late, skew.wait_ns, skew.error_ns) == ((1,), 4 * MS, MS)
+    assert skew.is_notable
+    assert "4 ± 1 ms" in skew.sentence()
+    unsure = dataclasses.replace(off, clock_error_ns=5 * MS)
+    assert not rank_skew([first, unsure]).is_notable
+    unknown = dataclasses.replace(second, clock_offset_ns=None)
+    assert rank_skew([first, unknown]) is None
+
+
+def test_phases_need_no_clock():
+    ranks = [dataclasses.replace(rank, clock_offset_ns=None) for rank in job([10.0, 16.0])]
+    assert rank_skew(ranks).late == (1,)
+
+
+def test_the_devices_times_count_where_all_ranks_have_them():
+    # The host of each rank runs ahead; the device of rank 1 comes late.
+    ranks = []
+    for rank, spent in enumerate((9, 3)):
+        records = [
+            StepRecord(
+                step, START_NS + 20 * MS * step, 20 * MS, phases={"backward": MS},
+                device_ns=20 * MS, device_phases={"backward": spent * MS},
+            )
+            for step in range(30)
+        ]  # fmt: skip
+        ranks.append(RankSteps(rank, records, 0))
+    skew = rank_skew(ranks)
+    assert (skew.basis, skew.is_device, skew.late, skew.wait_ns) == (BACKWARD, True, (1,), 6 * MS)
+
+
+def test_ranks_that_do_not_meet_have_no_skew():
+    free = [
+        RankSteps(
+            rank,
+            [StepRecord(step, START_NS + each * step, each) for step in range(50)],
+            0,
+        )
+        for rank, each in enumerate((10 * MS, 14 * MS))
+    ]
+    assert rank_skew(free) is None
+
+
+def test_steps_that_are_counted_differently_are_not_compared_at_their_borders():
+    ranks = job([10.0, 10.0], meet="")
+    late = [dataclasses.replace(r, step=r.step - 3) for r in ranks[1].records[3:]]
+    assert rank_skew([ranks[0], RankSteps(1, late, 0)]) is None
+
+
+def test_stages_of_a_pipeline_wait_by_design():
+    ranks = [dataclasses.replace(rank, stage=rank.rank) for rank in job([10.0, 16.0])]
+    assert rank_skew(ranks) is None
+    assert rank_skew([dataclasses.replace(rank, stage=1) for rank in ranks]) is not None
+
+
+def test_disturbed_steps_are_left_out():
+    ranks = job([10.0, 16.0])
+    records = [
+        dataclasses.replace(r, window=0 if r.step in {20, 21} else None,
+                            kind="evaluation" if r.step == 30 else "train")
+        for r in ranks[0].records
+    ]  # fmt: skip
+    # 20 to 22 for the window and the step after it, 30 for the evaluation, five at the start.
+    assert rank_skew([RankSteps(0, records, 0), ranks[1]]).steps == 40 - 5 - 3 - 1
+
+
+def test_too_little_to_compare_gives_nothing():
+    assert rank_skew(job([10.0])) is None
+    assert rank_skew(job([10.0, 16.0], steps=14)) is None
+    assert rank_skew([RankSteps(0, [], 0), RankSteps(1, [], 0)]) is None
+
+
+def test_long_records_are_sampled_evenly():
+    skew = rank_skew(job([10.0, 16.0], steps=5000))
+    assert (skew.steps, skew.wait_ns) == (2000, 6 * MS)
+
+
+def test_processes_of_one_machine_have_one_clock():
+    def manifest(rank, host, **more):
+        return RankManifest(rank, world_size=3, host=host, **more)
+
+    found = rank_steps(
+        [
+            (manifest(0, "a"), []),
+            (manifest(1, "a", clock_offset_ns=17, clock_error_ns=90), []),
+            (manifest(2, "b", clock_offset_ns=500, clock_error_ns=40), []),
+            (manifest(3, "b"), []),
+            (manifest(4, "c", coordinates={"PP": 2}), []),
+        ]
+    )
+    clocks = [(rank.clock_offset_ns, rank.clock_error_ns, rank.stage) for rank in found]
+    assert clocks == [(0, 0, None), (0, 0, None), (500, 40, None), (500, 40, None), (None, 0, 2)]
+
+
+# -- in a run --------------------------------------------------------------------------------------
+
+
+def write(tmp_path, ranks):
+    root = write_run(tmp_path, {rank.rank: list(rank.records) for rank in ranks})
+    for rank in ranks:
+        path = RunLayout(root).rank(rank.rank).manifest
+        write_record(path, dataclasses.replace(read_rank(path), host="here"))
+    return root
+
+
+def test_the_report_has_it_without_any_trace(tmp_path):
+    root = write(tmp_path, job([10.0, 10.0, 20.0], steps=60))
+    diagnosis = diagnose(open_run(root))
+    (finding,) = [finding for finding in diagnosis.findings if finding.id == "late-rank"]
+    assert (finding.rank, finding.saving_ns) == (2, 10 * MS)
+    assert finding.predicted_step_ns == 13 * MS
+    assert diagnosis.verdict == (
+        "late-rank: rank 2 comes last in 100% of the steps, and the others wait; "
+        "mending it saves 43% of the step"
+    )
+
+
+def test_a_run_that_goes_on_is_judged_by_its_last_steps(tmp_path):
+    root = write(tmp_path, job([10.0, 16.0], steps=400))
+    skew = skew_of_run(RunLayout(root))
+    assert (skew.late, skew.steps) == ((1,), 200)
+    # What cannot be read, and a rank that is far behind, are no reason to fail.
+    (root / "rank00007").mkdir()
+    assert skew_of_run(RunLayout(root)).late == (1,)
+
+
+def test_last_steps_are_read_from_the_end(tmp_path):
+    root = write(tmp_path, job([10.0, 16.0], steps=3000))
+    path = RunLayout(root).rank(1).steps
+    assert [record.step for record in read_last_steps(path, 50)] == list(range(2950, 3000))
+    with path.open("ab") as file:
+        file.write(b'{"step": 3000, "sta')
+    assert [record.step for record in read_last_steps(path, 50)] == list(range(2950, 3000))
+    assert read_last_steps(tmp_path / "none", 50) == []
+    path.write_bytes(b"")
+    assert read_last_steps(path, 50) == []
