@@ -28,7 +28,6 @@ import polars as pl
 
 from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.scope import AnsweredScope, Scope
-from stepscope.analysis.selection import leaving_out
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -138,10 +137,11 @@ def find_abnormal_collectives(
         pl.col("dur_ns") - pl.col("expected_ns") >= least_excess_ns,
     )
     table = _with_memory(trace, abnormal)
-    left_out = leaving_out(
-        report.scope,
-        collectives_of_unknown_size=len(report.collectives) - len(sized),
-        collectives_without_any_to_compare_with=len(sized) - len(judged),
+    left_out = report.scope.leaving_out(
+        {
+            "collectives of unknown size": len(report.collectives) - len(sized),
+            "collectives without any to compare with": len(sized) - len(judged),
+        }
     )
     notes = [_ONE_RANK] if len(table) else []
     if baseline is None and len(sized):
