@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import polars as pl
 
+from stepscope.advice.finding import Evidence
+from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
+
+_FIRST_WITH_TENSOR_CORES = 7
 
 _GROUPS = ("gemm", "convolution", "attention")
 _TENSOR_CORES = (
@@ -52,4 +56,31 @@ def matmuls(window: WindowView) -> pl.DataFrame:
         uses_tensor_cores=name.str.contains(_TENSOR_CORES),
         is_full_precision=name.str.contains(_ALWAYS_FULL)
         & ~name.str.contains(r"(?i)tf32|tensorop|1688|16816"),
+    )
+
+
+def window_with_tensor_cores(subject: Subject) -> tuple[WindowView, int] | None:
+    """The window of a subject and its GPU's major compute capability.
+
+    None: there is no GPU work in it, or the GPU has no tensor cores, or is not known to have them.
+    """
+    window = subject.window
+    if window is None or not window.has_gpu:
+        return None
+    major = window.compute_capability
+    if major is None or major < _FIRST_WITH_TENSOR_CORES:
+        return None
+    return window, major
+
+
+def evidence_of_time(
+    window: WindowView, some: pl.DataFrame, products: pl.DataFrame
+) -> tuple[Evidence, ...]:
+    """How long some kernels take, of the step and of all matrix products."""
+    total_ns = int(some["dur_ns"].sum())
+    products_ns = int(products["dur_ns"].sum())
+    return (
+        Evidence("time in them per step", window.per_step(total_ns), "ns"),
+        Evidence("share of the step", window.share(total_ns), "share"),
+        Evidence("of all matrix products", total_ns / max(1, products_ns), "share"),
     )

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.advice.finding import Evidence, Finding
-from stepscope.advice.matmuls import matmuls
+from stepscope.advice.finding import Finding
+from stepscope.advice.matmuls import evidence_of_time, matmuls, window_with_tensor_cores
 from stepscope.advice.replayed import replayed_finding
-from stepscope.advice.rules.tensor_cores_unused import FIRST_WITH_TENSOR_CORES
 from stepscope.advice.subject import Subject
 from stepscope.analysis.what_if import unchanged
 
@@ -24,12 +23,10 @@ FACTOR = 0.5
 
 def find(subject: Subject) -> list[Finding]:
     """The finding, if such kernels take a notable part of the step."""
-    window = subject.window
-    if window is None or not window.has_gpu:
+    judged = window_with_tensor_cores(subject)
+    if judged is None:
         return []
-    major = window.compute_capability
-    if major is None or major < FIRST_WITH_TENSOR_CORES:
-        return []
+    window, major = judged
     rows = matmuls(window)
     is_float = pl.col("type") == "float"
     unknown = pl.col("type").is_null()
@@ -52,12 +49,6 @@ def find(subject: Subject) -> list[Finding]:
         rule=ID,
         title="matrix products run in full FP32" + (", with TF32 off" if has_tf32 else ""),
         assumption=f"in {'TF32' if has_tf32 else 'FP16'} these kernels take half the time",
-        evidence=(
-            Evidence("time in them per step", window.per_step(total_ns), "ns"),
-            Evidence("share of the step", window.share(total_ns), "share"),
-            Evidence(
-                "of all matrix products", total_ns / max(1, int(rows["dur_ns"].sum())), "share"
-            ),
-        ),
+        evidence=evidence_of_time(window, full, rows),
         advice=allow if has_tf32 else mixed,
     )

@@ -10,24 +10,21 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.advice.finding import Evidence, Finding, short
-from stepscope.advice.matmuls import matmuls
+from stepscope.advice.matmuls import evidence_of_time, matmuls, window_with_tensor_cores
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.analysis.what_if import unchanged
 
 ID = "tensor-cores-unused"
-FIRST_WITH_TENSOR_CORES = 7
 FACTOR = 0.5
 
 
 def find(subject: Subject) -> list[Finding]:
     """The finding, if such kernels take a notable part of the step."""
-    window = subject.window
-    if window is None or not window.has_gpu:
+    judged = window_with_tensor_cores(subject)
+    if judged is None:
         return []
-    major = window.compute_capability
-    if major is None or major < FIRST_WITH_TENSOR_CORES:
-        return []
+    window, _ = judged
     rows = matmuls(window)
     idle = rows.filter(pl.col("type") == "half", ~pl.col("uses_tensor_cores"))
     total_ns = int(idle["dur_ns"].sum())
@@ -42,11 +39,7 @@ def find(subject: Subject) -> list[Finding]:
         title="half-precision matrix products do not use the tensor cores",
         assumption="on the tensor cores these kernels take half the time",
         evidence=(
-            Evidence("time in them per step", window.per_step(total_ns), "ns"),
-            Evidence("share of the step", window.share(total_ns), "share"),
-            Evidence(
-                "of all matrix products", total_ns / max(1, int(rows["dur_ns"].sum())), "share"
-            ),
+            *evidence_of_time(window, idle, rows),
             Evidence("most of it in", short(top["name"][0]), "text"),
         ),
         advice=(
