@@ -18,7 +18,7 @@ from tests.support.gpu_trace import BACKWARD_THREAD, GpuTrace, us
 
 from stepscope.analysis.scope import AnsweredScope, Scope
 from stepscope.commands.show import command
-from stepscope.errors import UsageError
+from stepscope.errors import StepscopeError, UsageError
 from stepscope.report.questions import QUESTIONS, question
 from stepscope.report.tables import print_result, result_to_markdown, shown
 
@@ -216,3 +216,27 @@ def test_cells_are_written_in_the_unit_of_their_column() -> None:
     assert shown("event", 1234567) == "1234567"
     assert shown("x", None) == "–"
     assert shown("x", float("nan")) == "–"
+
+
+def test_a_baseline_is_for_abnormal_collectives(path: Path, tmp_path: Path) -> None:
+    slow = GpuTrace(world_size=2)
+    for _ in range(3):
+        with slow.step():
+            slow.collective("all_reduce", 1 << 20, us(9_000))
+    file = tmp_path / "slow.json"
+    file.write_bytes(slow.json())
+    words = ("abnormal-collectives", file, "--format", "json")
+    alone = json.loads(_show(*words))
+    assert alone["table"] == []
+    assert any("baseline" in note for note in alone["notes"])
+    against = json.loads(_show(*words, "--baseline", path))
+    assert [row["expected_ns"] for row in against["table"]] == [us(100)] * 3
+    assert {row["expected_from"] for row in against["table"]} == {"the baseline"}
+    assert not any("only a baseline" in note for note in against["notes"])
+    wrong = CliRunner().invoke(command, ["timeline", str(path), "--baseline", str(file)])
+    assert isinstance(wrong.exception, UsageError)
+    assert "abnormal-collectives does" in str(wrong.exception)
+    missing = CliRunner().invoke(
+        command, ["abnormal-collectives", str(file), "--baseline", str(tmp_path / "none.json")]
+    )
+    assert isinstance(missing.exception, StepscopeError)

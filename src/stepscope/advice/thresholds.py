@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+from stepscope.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -87,3 +92,21 @@ class Thresholds:
     profiler_factor: float = 1.5
     profiler_overhead: float = 0.1
     unlinked_work: float = 0.1
+
+    def changed(self, values: Mapping[str, float]) -> Thresholds:
+        """The same with other values.
+
+        Raises:
+            UsageError: There is no threshold of a name, or a value is no number from 0 on.
+        """
+        known = {field.name: type(getattr(self, field.name)) for field in fields(self)}
+        for name, value in values.items():
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}"
+                raise UsageError(f"no threshold '{name}': {hint}")
+            if not math.isfinite(value) or value < 0:
+                raise UsageError(f"threshold '{name}': give a number from 0 on, as {name}=0.05")
+            if known[name] is int and value != int(value):
+                raise UsageError(f"threshold '{name}': give a whole number")
+        return replace(self, **{name: known[name](value) for name, value in values.items()})

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from stepscope.commands.options import format_option, one_trace, scope_of, scope_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,33 +14,19 @@ if TYPE_CHECKING:
     from stepscope.analysis.scope import Scope
     from stepscope.report.questions import Question
 
-_RANGE = re.compile(r"^(\d{1,9})(?:-(\d{1,9}))?$")
-_MOST_NUMBERS = 100_000
-
 
 @click.command("show")
 @click.argument("question", required=False)
 @click.argument("paths", nargs=-1, type=click.Path(path_type=str))
 @click.option("--list", "list_questions", is_flag=True, help="List the questions.")
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["table", "json", "csv", "md"]),
-    default="table",
-    show_default=True,
-    help="How to print it; json carries integer nanoseconds and the scope of every number.",
-)
-@click.option("--steps", metavar="3,4-6", help="Only these steps; by default the whole file.")
-@click.option("--device", metavar="0,1", help="Only these GPUs.")
-@click.option(
-    "--scope",
-    "events",
-    type=click.Choice(["linked", "all"]),
-    default="all",
-    show_default=True,
-    help="Which GPU events count: those whose launch was recorded, or all.",
-)
+@format_option
+@scope_options("Only these steps; by default the whole file.")
 @click.option("--table", metavar="NAME", help="Only this table; csv prints the first by default.")
+@click.option(
+    "--baseline",
+    metavar="PATH",
+    help="For abnormal-collectives: a trace of a run that was as it should be.",
+)
 @click.option("--rows", default="30", show_default=True, metavar="N|all", help="Rows to print.")
 def command(
     question: str | None,
@@ -50,6 +37,7 @@ def command(
     device: str | None,
     events: str,
     table: str | None,
+    baseline: str | None,
     rows: str,
 ) -> None:
     """Answer one question about traces, as tables.
@@ -73,9 +61,10 @@ def command(
     _answer(
         chosen,
         paths,
-        _scope(steps, device, events),
+        scope_of(steps, device, events),
         output_format,
         table,
+        baseline,
         None if rows == "all" else _one_number("--rows", rows),
     )
 
@@ -86,6 +75,7 @@ def _answer(
     scope: Scope,
     output_format: str,
     table: str | None,
+    baseline: str | None,
     rows: int | None,
 ) -> None:
     """Ask the question of every trace, one after the other, and print the answers."""
@@ -98,7 +88,7 @@ def _answer(
 
     traces = _traces(paths)
     documents: list[dict[str, Any]] = []
-    for number, (path, origin_ns, result) in enumerate(_results(question, traces, scope)):
+    for number, (path, origin_ns, result) in enumerate(_results(question, traces, scope, baseline)):
         if output_format == "json":
             documents.append({"question": question.name, "path": path, **result_to_dict(result)})
             continue
@@ -128,15 +118,20 @@ def _answer(
         click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
 
 
-def _results(question: Question, traces: list[Any], scope: Scope) -> Iterator[tuple[str, int, Any]]:
+def _results(
+    question: Question, traces: list[Any], scope: Scope, baseline: str | None
+) -> Iterator[tuple[str, int, Any]]:
     """Path, first moment and answer: of each trace, or of all ranks' traces together."""
     from stepscope.trace.load import load
 
+    known = None if baseline is None else one_trace(baseline)
     if not question.over_ranks:
         for path in traces:
             trace = load(path)
-            yield str(path), _first_moment(trace), question.ask(trace, scope)
+            yield str(path), _first_moment(trace), question.ask(trace, scope, known)
         return
+    if known is not None:
+        raise click.UsageError(f"'{question.name}' takes no baseline")
     loaded = [load(path) for path in traces]
     recorded = [_rank_of(trace) for trace in loaded]
     told = [rank for rank in recorded if rank is not None]
@@ -181,32 +176,6 @@ def _first_moment(trace: Any) -> int:
 
     first = trace.events.select(pl.col("start_ns").min()).collect().item()
     return int(first or 0)
-
-
-def _scope(steps: str | None, device: str | None, events: str) -> Scope:
-    from stepscope.analysis.scope import EventChoice, Scope
-
-    return Scope(
-        steps=None if steps is None else _numbers("--steps", steps),
-        devices=None if device is None else _numbers("--device", device),
-        events=EventChoice(events),
-    )
-
-
-def _numbers(option: str, text: str) -> tuple[int, ...]:
-    """Numbers from "3,4-6", without repetition, in order."""
-    found: set[int] = set()
-    for part in text.split(","):
-        match = _RANGE.match(part.strip())
-        if match is None:
-            raise click.UsageError(
-                f"{option} {text}: '{part}' is no number and no range such as 4-6"
-            )
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last < first or last - first > _MOST_NUMBERS:
-            raise click.UsageError(f"{option} {text}: '{part}' is no range that makes sense")
-        found.update(range(first, last + 1))
-    return tuple(sorted(found))
 
 
 def _one_number(option: str, text: str) -> int:

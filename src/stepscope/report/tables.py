@@ -124,7 +124,11 @@ def result_to_csv(result: Any, question: Question, table: str | None = None) -> 
     if table is None or table not in tables:
         have = ", ".join(tables) or "none"
         raise UsageError(f"'{question.name}' has no table '{table}': it has {have}")
-    frame = tables[table]
+    return frame_to_csv(tables[table])
+
+
+def frame_to_csv(frame: pl.DataFrame) -> str:
+    """A table as CSV, with a row of column names; lists as JSON, numbers to the last digit."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(frame.columns)
@@ -197,20 +201,20 @@ def result_to_markdown(
     if table is None:
         numbers = {k: v for k, v in numbers_of(result).items() if v is not None}
         lines += [
-            f"- {_markdown(label(name))}: {_markdown(shown(name, value, origin_ns))}"
+            f"- {markdown_text(label(name))}: {markdown_text(shown(name, value, origin_ns))}"
             for name, value in numbers.items()
         ]
     for name, frame in _chosen(result, question, table).items():
         lines += ["", f"### {question.titles.get(name, label(name))}", ""]
         columns = frame.columns
-        lines.append("| " + " | ".join(_markdown(label(column)) for column in columns) + " |")
+        lines.append("| " + " | ".join(markdown_text(label(column)) for column in columns) + " |")
         lines.append(
             "|" + "|".join("---:" if _is_number(frame[c]) else "---" for c in columns) + "|"
         )
         lines += [
             "| "
             + " | ".join(
-                _markdown(shown(column, item, origin_ns))
+                markdown_text(shown(column, item, origin_ns))
                 for column, item in zip(columns, row, strict=True)
             )
             + " |"
@@ -218,8 +222,8 @@ def result_to_markdown(
         ]
         if rows and len(frame) > rows:
             lines += ["", f"and {len(frame) - rows:,} more rows"]
-    lines += ["", _markdown(describe_scope(result.scope))]
-    lines += [f"\n> {_markdown(note)}" for note in result.notes]
+    lines += ["", markdown_text(describe_scope(result.scope))]
+    lines += [f"\n> {markdown_text(note)}" for note in result.notes]
     return "\n".join(lines) + "\n"
 
 
@@ -352,7 +356,7 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else "�" for c in text)
 
 
-def _markdown(text: str) -> str:
+def markdown_text(text: str) -> str:
     """Text that Markdown takes for text."""
     clean = _printable(text)
     for character in "\\`*_{}[]<>|#":

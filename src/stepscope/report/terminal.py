@@ -10,10 +10,21 @@ from rich.text import Text
 
 from stepscope.advice.diagnosis import Diagnosis, RankDiagnosis
 from stepscope.advice.finding import Finding, Severity
-from stepscope.advice.rules import slow_phase
 from stepscope.analysis.partition import Partition
-from stepscope.analysis.step_record import StepSummary
 from stepscope.report import units
+from stepscope.report.diagnosis_words import (
+    MOST_RANKS,
+    between_ranks,
+    findings_alike,
+    header,
+    notes,
+    rank_columns,
+    rank_rows,
+    ranks_with,
+    saving,
+    step_basis,
+)
+from stepscope.report.tables import describe_scope
 
 _STYLES = {
     Severity.HIGH: "bold red",
@@ -22,35 +33,33 @@ _STYLES = {
     Severity.INFO: "bold",
 }
 _BAR_WIDTH = 24
-_MOST_RANKS = 8
 _MOST_NOTES = 5
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     """Print the whole report."""
     console.print(Text(str(diagnosis.run.path), "dim"), soft_wrap=True)
-    console.print(_header(diagnosis))
+    console.print(Text(header(diagnosis), "dim"))
     console.print()
     console.print(_beside("Verdict", Text(diagnosis.verdict, "bold")))
     console.print()
-    first = next(rank for rank in diagnosis.ranks if rank.partition is not None)
-    console.print(_step(first))
-    if first.partition is not None:
+    console.print(_step(diagnosis, diagnosis.shown))
+    if diagnosis.shown.partition is not None:
         console.print()
-        console.print(_partition(first))
+        console.print(_partition(diagnosis.shown))
     if len(diagnosis.ranks) > 1:
         console.print()
-        console.print(_ranks(diagnosis.ranks))
+        console.print(_ranks(diagnosis))
     console.print()
     console.print(_findings(diagnosis))
-    notes = _notes(diagnosis)
-    if notes:
+    told = notes(diagnosis)
+    if told:
         console.print()
         console.print(Text("Notes", "bold"))
-        for note in notes[:_MOST_NOTES]:
+        for note in told[:_MOST_NOTES]:
             console.print(Padding(Text(note, "dim"), (0, 0, 0, 2)))
-        if len(notes) > _MOST_NOTES:
-            rest = len(notes) - _MOST_NOTES
+        if len(told) > _MOST_NOTES:
+            rest = len(told) - _MOST_NOTES
             console.print(Padding(Text(f"and {rest} more: see --format json", "dim"), (0, 0, 0, 2)))
 
 
@@ -63,32 +72,12 @@ def _beside(label: str, content: RenderableType) -> Table:
     return table
 
 
-def _header(diagnosis: Diagnosis) -> Text:
-    count = len(diagnosis.ranks)
-    job = diagnosis.run.job
-    world = job.world_size if job else count
-    parts = [f"{count} rank" + ("s" if count != 1 else "")]
-    if world > count:
-        parts[-1] += f" of {world}"
-    if job is not None:
-        if "torch" in job.versions:
-            parts.append(f"torch {job.versions['torch']}")
-        parts.append(job.devices[0] if job.devices else f"{job.cpu_count} CPUs, no GPU in use")
-    return Text("  ·  ".join(parts), "dim")
-
-
-def _step(rank: RankDiagnosis) -> RenderableType:
+def _step(diagnosis: Diagnosis, rank: RankDiagnosis) -> RenderableType:
     line = Text(units.duration(rank.step_ns or 0), "bold")
+    line.append(f"  {step_basis(diagnosis, rank)}", "dim")
     summary = rank.steps
     if summary is None:
-        which = "median" if rank.device is None else "mean"
-        line.append(f"  {which} of the steps in the trace; recording slows them down", "dim")
         return _beside("Step", line)
-    count = len(summary.steps)
-    line.append(f"  median of {count} steady step{'s' if count != 1 else ''}", "dim")
-    left_out = _left_out(summary)
-    if left_out:
-        line.append(f" ({left_out} left out)", "dim")
     speed = [f"{1e9 / summary.mean_ns:.3g} steps/s"] if summary.mean_ns else []
     if summary.tokens_per_second is not None:
         speed.append(f"{units.count(round(summary.tokens_per_second))} tokens/s")
@@ -98,28 +87,18 @@ def _step(rank: RankDiagnosis) -> RenderableType:
     return _beside("Step", Group(line, Text("  ·  ".join(speed), "dim")))
 
 
-def _left_out(summary: StepSummary) -> str:
-    excluded = summary.excluded
-    words = [
-        (excluded.first, "slow at the start"),
-        (excluded.recorded, "recorded in detail"),
-        (excluded.other_kind, "of another kind"),
-        (excluded.partial, "partial"),
-    ]
-    return ", ".join(f"{count} {word}" for count, word in words if count)
-
-
 def _partition(rank: RankDiagnosis) -> RenderableType:
     partition = rank.partition
     if partition is None:
         return Text()
-    steps = f"{partition.steps} step{'s' if partition.steps != 1 else ''}"
-    basis = f"{partition.basis}, {steps}"
+    basis = f"{partition.basis}, {units.plural(partition.steps, 'step')}"
     if rank.host is not None and rank.steps is not None and (rank.steps.recording_factor or 0) > 1:
         basis += f"; recording made them {rank.steps.recording_factor:.2f}× as long"
+    inside: list[RenderableType] = [Text(basis, "dim"), _bars(partition)]
+    if rank.scope is not None:
+        inside.append(Text(describe_scope(rank.scope), "dim"))
     return Group(
-        Text("Where the step goes", "bold"),
-        Padding(Group(Text(basis, "dim"), _bars(partition)), (0, 0, 0, 2)),
+        Text("Where the step goes", "bold"), Padding(Group(*inside), (0, 0, 0, 2), expand=False)
     )
 
 
@@ -143,24 +122,20 @@ def _bars(partition: Partition) -> Table:
     return table
 
 
-def _ranks(ranks: tuple[RankDiagnosis, ...]) -> RenderableType:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("rank", "steps", "step", "input wait", "longest"):
+def _ranks(diagnosis: Diagnosis) -> RenderableType:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in rank_columns(diagnosis):
         table.add_column(name, justify="right")
-    slowest = sorted(ranks, key=lambda rank: -(rank.step_ns or 0))
-    for rank in slowest[:_MOST_RANKS]:
-        summary = rank.steps
-        table.add_row(
-            str(rank.rank),
-            str(len(summary.steps)) if summary else "–",
-            units.duration(rank.step_ns) if rank.step_ns is not None else "–",
-            units.duration(summary.median_wait_ns) if summary else "–",
-            units.duration(summary.worst_ns) if summary else "–",
-        )
+    for row in rank_rows(diagnosis):
+        table.add_row(*row)
     title = Text("Ranks", "bold")
-    if len(ranks) > _MOST_RANKS:
-        title.append(f"   the slowest {_MOST_RANKS} of {len(ranks)}", "dim")
-    return Group(title, table)
+    if len(diagnosis.ranks) > MOST_RANKS:
+        title.append(f"   the slowest {MOST_RANKS} of {len(diagnosis.ranks)}", "dim")
+    inside: list[RenderableType] = [table]
+    told = between_ranks(diagnosis)
+    if told:
+        inside = [Text(told), Text(), table]
+    return Group(title, Padding(Group(*inside), (0, 0, 0, 2), expand=False))
 
 
 def _findings(diagnosis: Diagnosis) -> RenderableType:
@@ -168,29 +143,9 @@ def _findings(diagnosis: Diagnosis) -> RenderableType:
         return Text.assemble(("Findings ", "bold"), ("none above the thresholds", "dim"))
     several = len(diagnosis.ranks) > 1
     items: list[RenderableType] = [Text("Findings", "bold")]
-    for number, group in enumerate(_alike(diagnosis.findings), start=1):
-        items.append(_finding(number, group[0], _where(group) if several else ""))
+    for number, group in enumerate(findings_alike(diagnosis.findings), start=1):
+        items.append(_finding(number, group[0], ranks_with(group) if several else ""))
     return Group(*items)
-
-
-def _alike(findings: tuple[Finding, ...]) -> list[list[Finding]]:
-    """What one rule found on several ranks, the greatest saving first."""
-    groups: dict[tuple[str, str], list[Finding]] = {}
-    for finding in findings:
-        # One rank may have several slow phases, each named in the title.
-        which = finding.title if finding.id == slow_phase.ID else ""
-        groups.setdefault((finding.id, which), []).append(finding)
-    return list(groups.values())
-
-
-def _where(group: list[Finding]) -> str:
-    others = sorted({finding.rank for finding in group[1:]} - {group[0].rank})
-    words = f"rank {group[0].rank}"
-    if others:
-        shown = ", ".join(map(str, others[:_MOST_RANKS]))
-        more = ", …" if len(others) > _MOST_RANKS else ""
-        words += f"; less on {len(others)} other{'s' if len(others) > 1 else ''}: {shown}{more}"
-    return words
 
 
 def _finding(number: int, finding: Finding, where: str) -> RenderableType:
@@ -206,18 +161,11 @@ def _finding(number: int, finding: Finding, where: str) -> RenderableType:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, style="dim")
     table.add_column()
-    if finding.saving_ns is not None and finding.predicted_step_ns is not None:
-        now_ns = finding.saving_ns + finding.predicted_step_ns
-        table.add_row(
-            "saves",
-            Text.assemble(
-                (f"{units.duration(finding.saving_ns)} per step", "bold green"),
-                f": {units.duration(now_ns)} → {units.duration(finding.predicted_step_ns)}",
-            ),
-        )
+    promised, sign, change = saving(finding).partition(": ")
+    style = "" if finding.saving_ns is None else "bold green"
+    table.add_row("saves", Text.assemble((promised, style), sign, change))
+    if finding.assumption:
         table.add_row("if", Text(finding.assumption))
-    else:
-        table.add_row("saves", Text(f"nothing per step can be promised: {finding.saving_reason}"))
     table.add_row("seen", _evidence(finding))
     if finding.steps:
         shown = ", ".join(map(str, finding.steps[:8])) + (" …" if len(finding.steps) > 8 else "")
@@ -234,29 +182,3 @@ def _evidence(finding: Finding) -> Table:
     for item in finding.evidence:
         table.add_row(item.label, units.value(item.value, item.unit))
     return table
-
-
-def _notes(diagnosis: Diagnosis) -> list[str]:
-    notes = list(diagnosis.run.problems)
-    for rank_run, rank in zip(diagnosis.run.ranks, diagnosis.ranks, strict=True):
-        prefix = f"rank {rank.rank}: " if len(diagnosis.ranks) > 1 else ""
-        manifest = rank_run.manifest
-        if manifest is not None:
-            if manifest.state != "finished" or "no window" in manifest.ended:
-                notes.append(f"{prefix}{manifest.state}: {manifest.ended}")
-            for window in manifest.windows:
-                if window.state != "complete":
-                    notes.append(
-                        f"{prefix}window {window.index} is {window.state}: {window.reason}"
-                    )
-                notes += [
-                    f"{prefix}window {window.index}: {artifact.problem}"
-                    for artifact in window.artifacts
-                    if artifact.problem
-                ]
-            notes += [
-                f"{prefix}capture: {problem.where}: {problem.message}"
-                for problem in manifest.problems
-            ]
-        notes += [prefix + note for note in rank.notes]
-    return notes

@@ -36,6 +36,11 @@ def count(number: float) -> str:
     return f"{number:,.0f}" if float(number).is_integer() or number >= 100 else f"{number:.1f}"
 
 
+def plural(number: int, word: str) -> str:
+    """A number of things: "1 step", "2 steps"."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
 def value(number: float | str, unit: str) -> str:
     """An observation in the unit that `Evidence` names."""
     if isinstance(number, str):
