@@ -96,12 +96,13 @@ def test_the_unchanged_graph_replays_every_measured_time(programme):
 
 
 @settings(max_examples=25, deadline=None)
-@given(programmes, factors, factors, factors)
+@given(programmes, factors, factors, factors, st.booleans())
 def test_shrunk_work_and_input_take_what_the_simulated_device_takes(
-    programme, compute, communication, waiting
+    programme, compute, communication, waiting, sync_records
 ):
-    before = run(CLEAR + programme)
-    after = run(CLEAR + programme, Scale(compute, communication, input=waiting))
+    scale = Scale(compute, communication, input=waiting)
+    before = run(CLEAR + programme, sync_records=sync_records)
+    after = run(CLEAR + programme, scale, sync_records=sync_records)
     trace = before.load()
     graph = build_step_graph(trace)
     optimizer = _optimizer_nodes(trace, graph)

@@ -11,12 +11,15 @@ Edges, each with a delay, from the end of one node to the start of another
         where the work begins if that is earlier (calls may outlast the start of their work).
     stream: the order of a stream's work. Its delay is negative where work overlaps on a stream.
     sync: from GPU work to the host that waited for it: synchronising calls, copies that return
-        after the copy is done, and freeing of memory. What a call waited for is the work launched
-        before it that ended last within it.
-    wait: from GPU work of one stream to work of another. Where a thread made a stream wait
+        after the copy is done, and freeing of memory. What a call waited for is what the recorder
+        says, else the work launched before it that ended last within it.
+    wait: from GPU work of one stream to work of another. Where the recorder says which stream
+        waited for which event (`sync_records.py`), from the last work before that event to the
+        first after the wait. Without such records: where a thread made a stream wait
         (`cudaStreamWaitEvent`) between two launches, the next work waits for what the other
-        streams had been given last before, if that had ended in time. Where nothing else explains
-        why work began late, it waits for the work on another stream that ended just before.
+        streams had been given last before, if that had ended in time; and where nothing else
+        explains why work began late, it waits for the work on another stream that ended just
+        before.
     handover: between the main thread and the thread that it hands work to, and back.
     origin: the beginning of the first step, for what depends on nothing else; and for the first
         work of a stream that was still busy with work of earlier steps, the end of that.
@@ -50,6 +53,7 @@ from stepscope.analysis.graph_host import (
 )
 from stepscope.analysis.graph_work import GpuWork, read_calls, read_work
 from stepscope.analysis.host_causes import HostEvents, host_events
+from stepscope.analysis.sync_records import read_sync_records, recorded_waits
 from stepscope.errors import UsageError
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
@@ -174,7 +178,8 @@ def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> Step
     if not len(chosen):
         window = _whole_window(activity, work, window)
     handovers = find_handovers(activity, main_lane, window)
-    resolved = calls.resolve(work)
+    records = read_sync_records(trace, work)
+    resolved = calls.resolve(work, records)
     active = active_time(
         window,
         main_lane,
@@ -203,7 +208,15 @@ def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> Step
     )
     pieces = cut_into_pieces(active, cut_lanes, cut_times)
     pieces = add_moments(pieces, main_lane, handovers.start_ns)
-    edges = find_edges(pieces, work, resolved, handovers, main_lane=main_lane, origin_ns=window[0])
+    edges = find_edges(
+        pieces,
+        work,
+        resolved,
+        handovers,
+        recorded_waits(records, work),
+        main_lane=main_lane,
+        origin_ns=window[0],
+    )
     graph = _assemble(trace, chosen, window, main_lane, lanes, pieces, work, edges)
     if not len(graph):
         raise UsageError(f"{trace.path}: holds nothing that took time in the steps asked for")
