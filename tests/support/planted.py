@@ -195,6 +195,11 @@ def _tf32() -> GpuTrace:
     return job(lambda t, s: products(t, name=name, **MM_FLOAT))
 
 
+def _on_amd(kernel: str, **operands) -> GpuTrace:
+    options = {"vendor": "amd", "device_name": "AMD Instinct MI300X"}
+    return job(lambda t, s: products(t, name=kernel, **operands), **options)
+
+
 def _small_kernels() -> GpuTrace:
     def body(t: GpuTrace, _step: int) -> None:
         products(t, 2)
@@ -304,6 +309,30 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
             "full FP32 on an unknown device",
             lambda: job(lambda t, s: products(t, name=PLAIN, **MM_FLOAT), device_name=None),
             (),
+        ),
+        (
+            "half precision on AMD, plain cores",
+            lambda: _on_amd("naive_conv_nonpacked_wrw_nchw_half_double_half"),
+            ("tensor-cores-unused",),
+        ),
+        (
+            "half precision on AMD",
+            lambda: _on_amd("Cijk_Ailk_Bljk_HHS_BH_MT128x128x64_MI32x32x8x1_SN_1LDSB0"),
+            (),
+        ),
+        (
+            "full FP32 on AMD",
+            lambda: _on_amd("Cijk_Ailk_Bljk_SB_MT128x64x16_MI32x32x2x1_SN", **MM_FLOAT),
+            ("full-precision-matmuls",),
+        ),
+        (
+            "FP32 without tensor cores, of a family that has them",
+            lambda: job(
+                lambda t, s: products(
+                    t, name="sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8", **MM_FLOAT
+                )
+            ),
+            ("full-precision-matmuls",),
         ),
         ("small kernels", _small_kernels, ("many-small-kernels",)),
         ("unfused optimizer", _unfused, ("unfused-optimizer",)),
