@@ -30,7 +30,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -483,8 +483,9 @@ class GpuTrace:
             size: Bytes.
             dur_ns: How long it runs on the device.
             pinned: Whether host memory is pinned; pageable copies hold the host up.
-            blocking: Whether the host waits for the end (by a stream synchronisation after it);
-                by default it does where the host's memory is pageable.
+            blocking: Whether the host waits for the end: by a stream synchronisation after it, on
+                AMD within the call (`hipMemcpyWithStream`). By default it does where the host's
+                memory is pageable.
             stream: Where; by default the compute stream.
             linked: False leaves the call out of the file.
         """
@@ -494,8 +495,9 @@ class GpuTrace:
         ends = [host if end == "H" else "Device" for end in (direction[0], direction[3])]
         name = f"Memcpy {direction} ({ends[0]} -> {ends[1]})"
         waits = ("H" in direction and not pinned) if blocking is None else blocking
+        within = waits and linked and self.vendor == "amd"
         self._launch(
-            "cudaMemcpyAsync",
+            "hipMemcpyWithStream" if within else "cudaMemcpyAsync",
             "gpu_memcpy",
             name,
             dur_ns,
@@ -506,7 +508,9 @@ class GpuTrace:
             {"bytes": size, "memory bandwidth (GB/s)": round(size / max(1, dur_ns), 3)},
             linked=linked,
         )
-        if waits:
+        if within:
+            self._return_at(self.work[-1].end_ns + self.wake_ns)
+        elif waits:
             self.sync(stream=self.compute_stream if stream is None else stream)
         return self
 
@@ -726,6 +730,14 @@ class GpuTrace:
         """How long a call takes that waits for a moment."""
         left = until_ns - self.now
         return max(self.call_ns, left + self.wake_ns if left > 0 else 0)
+
+    def _return_at(self, time_ns: int) -> None:
+        """Let the last call, which has started GPU work, return no earlier than this."""
+        last = self.calls[-1]
+        self.calls[-1] = replace(last, end_ns=max(time_ns, last.end_ns))
+        event = next(e for e in reversed(self.events) if e["name"] == last.name)
+        event["dur"] = self.calls[-1].end_ns - last.start_ns
+        self.now = self.calls[-1].end_ns
 
     def _number(self) -> int:
         self._counter += 1

@@ -42,6 +42,8 @@ def step_basis(diagnosis: Diagnosis, rank: RankDiagnosis) -> str:
     """What the printed step is."""
     whose = f"rank {rank.rank}: " if len(diagnosis.ranks) > 1 else ""
     summary = rank.steps
+    if summary is None and rank.view is not None and not rank.view.graph.steps:
+        return f"{whose}the whole file: no step is annotated; recording slows it down"
     if summary is None:
         which = "median" if rank.device is None else "mean"
         return f"{whose}{which} of the steps in the trace; recording slows them down"
@@ -50,6 +52,19 @@ def step_basis(diagnosis: Diagnosis, rank: RankDiagnosis) -> str:
         f"{whose}median of {units.plural(len(summary.steps), 'steady step')}"
         f"{f' ({left_out} left out)' if left_out else ''}"
     )
+
+
+def partition_basis(rank: RankDiagnosis) -> str:
+    """What was divided into parts."""
+    partition = rank.partition
+    if partition is None:
+        return ""
+    words = partition.basis
+    if not words.endswith("one step"):
+        words += f", {units.plural(partition.steps, 'step')}"
+    if rank.host is not None and rank.steps is not None and (rank.steps.recording_factor or 0) > 1:
+        words += f"; recording made them {rank.steps.recording_factor:.2f}× as long"
+    return words
 
 
 def _left_out(summary: StepSummary) -> str:

@@ -13,7 +13,7 @@ import dataclasses
 import io
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -207,7 +207,8 @@ def result_to_markdown(
     for name, frame in _chosen(result, question, table).items():
         lines += ["", f"### {question.titles.get(name, label(name))}", ""]
         columns = frame.columns
-        lines.append("| " + " | ".join(markdown_text(label(column)) for column in columns) + " |")
+        labels = headings(columns)
+        lines.append("| " + " | ".join(markdown_text(labels[c]) for c in columns) + " |")
         lines.append(
             "|" + "|".join("---:" if _is_number(frame[c]) else "---" for c in columns) + "|"
         )
@@ -270,6 +271,16 @@ def label(name: str) -> str:
     return name.replace("_", " ").strip()
 
 
+def headings(columns: Sequence[str]) -> dict[str, str]:
+    """The label of each column; times that would be called as another column say what they are."""
+    labels = {name: label(name) for name in columns}
+    taken = list(labels.values())
+    return {
+        name: f"{text} time" if name.endswith("_ns") and taken.count(text) > 1 else text
+        for name, text in labels.items()
+    }
+
+
 def shown(name: str, value: Any, origin_ns: int = 0) -> str:
     """A cell as a person reads it; the column's name tells the unit."""
     if value is None:
@@ -308,12 +319,13 @@ def _is_number(column: pl.Series) -> bool:
 
 def _rich_tables(frame: pl.DataFrame, origin_ns: int, width: int) -> list[Any]:
     """The rows as one table, or as several below each other where the columns do not fit."""
+    labels = headings(frame.columns)
     cells = {
         name: [_cell(name, item, origin_ns) for item in frame[name].to_list()]
         for name in frame.columns
     }
     widths = {
-        name: max(len(label(name)), *(len(text) for text in column)) + _COLUMN_GAP
+        name: max(len(labels[name]), *(len(text) for text in column)) + _COLUMN_GAP
         for name, column in cells.items()
     }
     keys = [name for name in frame.columns[:2] if name in _IDENTITIES] or frame.columns[:1]
@@ -324,21 +336,21 @@ def _rich_tables(frame: pl.DataFrame, origin_ns: int, width: int) -> list[Any]:
         if sum(widths[one] for one in (*blocks[-1], name)) > width and len(blocks[-1]) > len(keys):
             blocks.append(list(keys))
         blocks[-1].append(name)
-    return [_rich_table(frame, block, cells) for block in blocks]
+    return [_rich_table(frame, {name: labels[name] for name in b}, cells) for b in blocks]
 
 
-def _rich_table(frame: pl.DataFrame, columns: list[str], cells: dict[str, list[str]]) -> Any:
+def _rich_table(frame: pl.DataFrame, columns: dict[str, str], cells: dict[str, list[str]]) -> Any:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in columns:
+    for name, text in columns.items():
         side = "right" if _is_number(frame[name]) else "left"
-        table.add_column(Text(label(name)), justify=side, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
+        table.add_column(Text(text), justify=side, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
     for row in zip(*(cells[name] for name in columns), strict=True):
         # Text, not markup: names come from strangers' files.
-        table.add_row(*(Text(text) for text in row))
+        table.add_row(*(Text(cell) for cell in row))
     return table
 
 

@@ -18,6 +18,7 @@ from stepscope.report.diagnosis_words import (
     findings_alike,
     header,
     notes,
+    partition_basis,
     rank_columns,
     rank_rows,
     ranks_with,
@@ -91,10 +92,7 @@ def _partition(rank: RankDiagnosis) -> RenderableType:
     partition = rank.partition
     if partition is None:
         return Text()
-    basis = f"{partition.basis}, {units.plural(partition.steps, 'step')}"
-    if rank.host is not None and rank.steps is not None and (rank.steps.recording_factor or 0) > 1:
-        basis += f"; recording made them {rank.steps.recording_factor:.2f}× as long"
-    inside: list[RenderableType] = [Text(basis, "dim"), _bars(partition)]
+    inside: list[RenderableType] = [Text(partition_basis(rank), "dim"), _bars(partition)]
     if rank.scope is not None:
         inside.append(Text(describe_scope(rank.scope), "dim"))
     return Group(
