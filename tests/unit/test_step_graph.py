@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.gpu_trace import GpuTrace, us
 
-from stepscope.analysis.critical_path import path_of
+from stepscope.analysis.critical_path import critical_path, path_of
 from stepscope.analysis.graph_edges import EdgeKind
 from stepscope.analysis.host_causes import HostCause
 from stepscope.analysis.step_graph import NodeKind, build_step_graph
 from stepscope.analysis.what_if import replay, sweep, unchanged
+from stepscope.analysis.what_if_table import what_if_table
 from stepscope.errors import UsageError
 from stepscope.trace import intervals
 
@@ -243,3 +244,19 @@ def test_the_compiled_sweep_and_the_plain_one_agree():
     sweep(*(column.tolist() for column in columns), graph.origin_ns, plain, plain_end)
     assert start.tolist() == plain
     assert end.tolist() == plain_end
+
+
+def test_without_a_gpu_operators_are_work_and_no_dispatch():
+    t = GpuTrace()
+    for _ in range(2):
+        with t.step():
+            t.op("aten::mm").python(us(300))
+            t.python(us(50))
+    trace = t.load()
+    path = critical_path(trace)
+    assert set(path.causes["cause"]) == {"operators", "python"}
+    assert set(path.steps["cause"]) == set(path.segments["cause"]) | {"python"}
+    table = what_if_table(trace)
+    assert set(table.causes["without"]) == {"operators", "python"}
+    launched = run([("kernel", 100)]).load()
+    assert "dispatch" in set(critical_path(launched).causes["cause"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -71,8 +71,9 @@ class RankDiagnosis:
         if self.view is None or self.host is None:
             return None
         steps = tuple(self.host.steps["step"].to_list())
-        return AnsweredScope(self.view.asked, steps, (), 0).leaving_out(
-            {"empty steps": len(self.host.excluded_steps)}
+        empty = len(self.host.excluded_steps)
+        return AnsweredScope(replace(self.view.asked, steps=steps), steps, (), 0).leaving_out(
+            {"empty step" if empty == 1 else "empty steps": empty}
         )
 
     @property

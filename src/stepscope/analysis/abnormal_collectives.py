@@ -75,6 +75,7 @@ NO_MEMORY_RECORDS = (
     "not known: no memory records (profile_memory=True); another rank may be late, or the network"
 )
 
+_NO_COLLECTIVES = "no collective ran on a GPU in this scope"
 _ONE_RANK = "one rank's trace cannot tell a slow transfer from waiting for another rank"
 _NO_BASELINE = "where all collectives of a size are slow alike, only a baseline trace shows it"
 
@@ -144,6 +145,8 @@ def find_abnormal_collectives(
         }
     )
     notes = [_ONE_RANK] if len(table) else []
+    if report.collectives.is_empty():
+        notes.append(_NO_COLLECTIVES)
     if baseline is None and len(sized):
         notes.append(_NO_BASELINE)
     return AbnormalReport(

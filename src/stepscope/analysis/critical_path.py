@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.graph_edges import EdgeKind
-from stepscope.analysis.host_causes import CAUSES
+from stepscope.analysis.host_causes import CAUSES, cause_names
 from stepscope.analysis.partition import Part, Partition
 from stepscope.analysis.scope import AnsweredScope, Scope
 from stepscope.analysis.step_graph import ORIGIN, NodeKind, StepGraph, build_step_graph
@@ -52,7 +52,8 @@ class CriticalPath:
         scope: What it covers.
         total_ns: From the beginning of the first step to the end of the last.
         causes: Time on the path per cause: cause, total_ns, total_share, the largest first.
-        partition: The same, in the order of `PATH_CAUSES`.
+        partition: The same, in the order of `PATH_CAUSES`; without GPU work dispatch is called
+            operators, for they do the work themselves.
         steps: One row per step and cause: step, cause, total_ns. The causes of a step add up to it.
         segments: The path in order of time: start_ns, end_ns, cause, event (the GPU event; null:
             host or a delay), lane_id (null: a delay). A host segment may hold several causes; it
@@ -96,15 +97,16 @@ def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> Criti
     whole = np.zeros((len(graph.step_ends_ns), len(PATH_CAUSES)), np.int64)
     np.add.at(whole, step, totals)
     numbers = graph.steps or (None,)
+    names = _names(graph)
     table = pl.DataFrame(
         {
-            "step": pl.Series([n for n in numbers for _ in PATH_CAUSES], dtype=pl.Int32),
-            "cause": list(PATH_CAUSES) * len(numbers),
+            "step": pl.Series([n for n in numbers for _ in names], dtype=pl.Int32),
+            "cause": list(names) * len(numbers),
             "total_ns": whole.reshape(-1),
         }
     ).filter(pl.col("total_ns") > 0)
     sums = whole.sum(axis=0).tolist()
-    parts = tuple(Part(n, t) for n, t in zip(PATH_CAUSES, sums, strict=True) if t)
+    parts = tuple(Part(n, t) for n, t in zip(names, sums, strict=True) if t)
     of_segment = np.zeros((len(starts), len(PATH_CAUSES)), np.int64)
     np.add.at(of_segment, row, totals)
     segments = _segment_table(graph, starts, ends, owner, of_segment.argmax(axis=1))
@@ -126,6 +128,13 @@ def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> Criti
         kernels=_kernels(trace, segments),
         notes=graph.notes,
     )
+
+
+def _names(graph: StepGraph) -> tuple[str, ...]:
+    """What each of `PATH_CAUSES` is called in this graph."""
+    first = len(GPU_CAUSES)
+    host = cause_names(has_gpu=bool(graph.is_gpu.any()))
+    return (*PATH_CAUSES[:first], *host, *PATH_CAUSES[first + len(host) :])
 
 
 def _walk(graph: StepGraph) -> tuple[Int64Array, Int64Array]:
@@ -222,7 +231,7 @@ def _segment_table(
         {
             "start_ns": starts,
             "end_ns": ends,
-            "cause": pl.Series(np.array(PATH_CAUSES)[cause]),
+            "cause": pl.Series(np.array(_names(graph))[cause]),
             "event": event,
             "lane_id": np.where(is_node, graph.lane[owner], -1),
         }

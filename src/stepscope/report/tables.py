@@ -249,7 +249,8 @@ def describe_scope(scope: AnsweredScope) -> str:
     if scope.devices:
         word = "device" if len(scope.devices) == 1 else "devices"
         parts.append(f"{word} {', '.join(map(str, scope.devices))}")
-    parts.append(f"{asked.events.value} events ({scope.events:,} counted)")
+    if scope.devices or scope.events:
+        parts.append(f"{asked.events.value} events ({scope.events:,} counted)")
     parts += [f"left out: {count:,} {reason}" for reason, count in scope.excluded.items()]
     return "; ".join(parts)
 

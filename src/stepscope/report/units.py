@@ -33,7 +33,10 @@ def share(fraction: float) -> str:
 
 def count(number: float) -> str:
     """A count with its thousands set apart."""
-    return f"{number:,.0f}" if float(number).is_integer() or number >= 100 else f"{number:.1f}"
+    if float(number).is_integer() or abs(number) >= 100:
+        return f"{number:,.0f}"
+    # Small numbers keep a digit that is not 0.
+    return f"{number:.1f}" if abs(number) >= 0.95 else f"{number:.2g}"
 
 
 def plural(number: int, word: str) -> str:
