@@ -246,3 +246,27 @@ def test_tables_of_a_run_without_a_trace(tmp_path):
     tables = diagnosis_tables(diagnose(open_run(run)))
     assert tables["ranks"]["steady_steps"].to_list() == [20]
     assert tables["parts"]["total_ns"].sum() == 20 * ms(50)
+
+
+def test_what_sets_a_rank_apart_is_told(tmp_path):
+    from tests.support.step_records import step_records, write_run
+
+    ranks = {
+        rank: step_records([60] * 20, phases_ms={"forward": 30 if rank != 2 else 50})
+        for rank in range(4)
+    }
+    run = write_run(tmp_path, ranks)
+    (row,) = diagnose(open_run(run)).odd_parts.to_dicts()
+    assert row == {"rank": 2, "part": "forward", "per_step_ns": ms(50), "others_ns": ms(30)}
+    said = "rank 2: 'forward' takes 50.0 ms per step, 30.0 ms on the other ranks"
+    assert said in report(run)
+    assert f"- {said}" in report(run, "--format", "md")
+    assert json.loads(report(run, "--format", "json"))["odd_parts"] == [row]
+    assert said not in report(run, "--threshold", "odd_rank_factor=2")
+
+
+def test_a_late_rank_is_set_apart_and_its_victims_are_not(late_rank):
+    odd = diagnose(open_run(late_rank)).odd_parts
+    assert odd["rank"].unique().to_list() == [1]
+    assert odd["part"].to_list() == ["idle: Python"]
+    assert odd["per_step_ns"][0] - odd["others_ns"][0] == pytest.approx(ms(20), rel=0.01)

@@ -240,3 +240,33 @@ def test_a_baseline_is_for_abnormal_collectives(path: Path, tmp_path: Path) -> N
         command, ["abnormal-collectives", str(file), "--baseline", str(tmp_path / "none.json")]
     )
     assert isinstance(missing.exception, StepscopeError)
+
+
+@pytest.mark.parametrize("name", ["critical-path", "what-if"])
+def test_steps_depend_on_all_devices_and_events(name: str, path: Path) -> None:
+    document = json.loads(
+        _show(name, path, "--format", "json", "--device", "0", "--scope", "linked")
+    )
+    assert document["scope"]["events"] == "all"
+    assert any("depends on all devices" in note for note in document["notes"])
+    plain = json.loads(_show(name, path, "--format", "json"))
+    assert not any("depends on all devices" in note for note in plain["notes"])
+    assert {k: v for k, v in document.items() if k != "notes"} == {
+        k: v for k, v in plain.items() if k != "notes"
+    }
+
+
+@pytest.mark.parametrize("words", [["show", "steps"], ["report"], ["compare"]])
+def test_what_goes_to_a_pipe_has_no_blanks_at_the_ends_of_lines(
+    words: list[str], path: Path
+) -> None:
+    files = [str(path)] * (2 if words == ["compare"] else 1)
+    done = subprocess.run(
+        [sys.executable, "-m", "stepscope", *words, *files],
+        capture_output=True,
+        text=True,
+        check=True,
+        encoding="utf-8",
+    )
+    assert done.stdout
+    assert [line for line in done.stdout.splitlines() if line != line.rstrip()] == []

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from stepscope.advice.finding import Finding, Severity
-from stepscope.advice.ranks import RankComparison, compare_ranks
+from stepscope.advice.ranks import RankComparison, compare_ranks, odd_parts
 from stepscope.advice.rules import RULES
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
@@ -99,6 +99,7 @@ class Diagnosis:
         findings: All findings, the greatest saving first; those without one follow by severity.
         between: What several ranks' traces tell together; None for one rank, and where they have
             no collectives in common.
+        odd_parts: What takes far longer on one rank than on the others, columns `ranks.ODD_PARTS`.
         shown: The rank whose step stands for the run: that of the verdict, else the slowest.
     """
 
@@ -107,6 +108,7 @@ class Diagnosis:
     ranks: tuple[RankDiagnosis, ...]
     findings: tuple[Finding, ...]
     between: RankComparison | None
+    odd_parts: pl.DataFrame
     shown: RankDiagnosis
 
 
@@ -146,7 +148,9 @@ def diagnose(
             findings.extend(find(subject))
     findings.sort(key=lambda f: (f.saving_ns is None, -(f.saving_ns or 0), _ORDER[f.severity]))
     verdict, shown = _verdict(ranks, findings)
-    return Diagnosis(run, verdict, ranks, tuple(findings), between, shown)
+    partitions = [(rank.rank, rank.partition) for rank in ranks if rank.partition is not None]
+    odd = odd_parts(partitions, limits)
+    return Diagnosis(run, verdict, ranks, tuple(findings), between, odd, shown)
 
 
 def _diagnose_rank(rank: RankRun, asked: Scope, baseline: Trace | None) -> RankDiagnosis:

@@ -7,12 +7,15 @@ time is its step less these waits, so that the rank with the most of it sets the
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
+from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
+from stepscope.analysis.partition import Partition
 from stepscope.analysis.scope import Scope
 from stepscope.analysis.stragglers import StragglerReport, find_stragglers
 from stepscope.errors import UsageError
@@ -31,6 +34,17 @@ RANK_TIMES: dict[str, pl.DataType | type[pl.DataType]] = {
     "collectives": pl.Int64,  # that could be matched
 }
 """One row per rank with matched collectives, by rank."""
+
+ODD_PARTS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "rank": pl.Int64,
+    "part": pl.String,  # of the step
+    "per_step_ns": pl.Int64,
+    "others_ns": pl.Int64,  # median of the other ranks' means per step
+}
+"""One row per part of a rank's step that sets it apart, the greatest difference first."""
+
+_OF_ALL_RANKS = ("communication", "exposed communication")
+"""Parts in which a rank suffers from others: waiting shows in them, not its reason."""
 
 
 @dataclass(frozen=True)
@@ -104,3 +118,33 @@ def compare_ranks(views: Sequence[tuple[int, WindowView]], scope: Scope) -> Rank
         .select(pl.col(name).cast(dtype) for name, dtype in RANK_TIMES.items())
     )
     return RankComparison(report, count, table)
+
+
+def odd_parts(partitions: Sequence[tuple[int, Partition]], limits: Thresholds) -> pl.DataFrame:
+    """What takes far longer on one rank than on the others.
+
+    Args:
+        partitions: Rank and partition of its step; those of different kinds are kept apart.
+        limits: From where on a difference is worth telling.
+
+    Returns:
+        Columns `ODD_PARTS`.
+    """
+    rows = []
+    for rank, mine in partitions:
+        others = [
+            other for number, other in partitions if number != rank and other.basis == mine.basis
+        ]
+        step_ns = mine.total_ns / max(1, mine.steps)
+        for part in mine.parts if others else ():
+            if part.name in _OF_ALL_RANKS:
+                continue
+            taken = mine.per_step_ns(part)
+            usual = round(
+                statistics.median(other.of(part.name) / max(1, other.steps) for other in others)
+            )
+            is_long = taken >= limits.odd_rank_factor * usual
+            if is_long and taken - usual >= max(1, limits.odd_rank_share * step_ns):
+                rows.append((rank, part.name, taken, usual))
+    table = pl.DataFrame(rows, schema=ODD_PARTS, orient="row")
+    return table.sort(pl.col("per_step_ns") - pl.col("others_ns"), "rank", descending=[True, False])

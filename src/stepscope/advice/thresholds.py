@@ -38,6 +38,9 @@ class Thresholds:
             of its peers.
         abnormal_collective_peers: Where sizes are not recorded: at the same place in so many steps.
         rank_waiting: Share of the step in which collectives wait for other ranks, at least.
+        odd_rank_share: Share of a rank's step by which one part of it exceeds that of the other
+            ranks, to be shown beside the ranks.
+        odd_rank_factor: And so many times as long as on the other ranks, at least.
         allocator_calls: Calls per step that get memory from the driver or give it back.
         memory_near_limit: Reserved share of the device's memory from which on it is near the limit.
         memory_far_below: Reserved share up to which much of it is unused.
@@ -77,6 +80,8 @@ class Thresholds:
     abnormal_collective_factor: float = 5.0
     abnormal_collective_peers: int = 4
     rank_waiting: float = 0.05
+    odd_rank_share: float = 0.05
+    odd_rank_factor: float = 1.5
     allocator_calls: float = 1.0
     memory_near_limit: float = 0.9
     memory_far_below: float = 0.4

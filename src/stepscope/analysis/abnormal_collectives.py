@@ -68,12 +68,11 @@ SAME_SIZE = "the same size in this trace"
 LARGER_SIZE = "a larger size in this trace"
 BASELINE = "the baseline"
 
-MEMORY_FULL = "device memory is close to full"
-ALLOCATION = "device memory is being allocated or freed meanwhile"
-NOT_KNOWN = "not memory, as far as recorded: another rank is late, or the network is slow"
-NO_MEMORY_RECORDS = (
-    "not known: no memory records (profile_memory=True); another rank may be late, or the network"
-)
+MEMORY_FULL = "memory close to full"
+ALLOCATION = "memory allocated or freed meanwhile"
+MEMORY_FULL_AND_ALLOCATION = "memory close to full, allocated or freed meanwhile"
+NOT_KNOWN = "not memory: another rank is late, or the network"
+NO_MEMORY_RECORDS = "not known: no memory records (profile_memory=True)"
 
 _NO_COLLECTIVES = "no collective ran on a GPU in this scope"
 _ONE_RANK = "one rank's trace cannot tell a slow transfer from waiting for another rank"
@@ -242,7 +241,7 @@ def _with_memory(trace: Trace, abnormal: pl.DataFrame) -> pl.DataFrame:
     is_allocating = pl.col("allocation_calls") > 0
     cause = (
         pl.when(is_full & is_allocating)
-        .then(pl.lit(f"{MEMORY_FULL}, and {ALLOCATION}"))
+        .then(pl.lit(MEMORY_FULL_AND_ALLOCATION))
         .when(is_full)
         .then(pl.lit(MEMORY_FULL))
         .when(is_allocating)

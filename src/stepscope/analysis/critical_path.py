@@ -13,7 +13,7 @@ Causes
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
@@ -21,7 +21,7 @@ import polars as pl
 from stepscope.analysis.graph_edges import EdgeKind
 from stepscope.analysis.host_causes import CAUSES, cause_names
 from stepscope.analysis.partition import Part, Partition
-from stepscope.analysis.scope import AnsweredScope, Scope
+from stepscope.analysis.scope import AnsweredScope, EventChoice, Scope
 from stepscope.analysis.step_graph import ORIGIN, NodeKind, StepGraph, build_step_graph
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
@@ -84,7 +84,15 @@ def critical_path(trace: Trace, scope: Scope | None = None) -> CriticalPath:
         UsageError: The steps are not in the trace or do not follow one another.
     """
     asked = scope or Scope()
-    return path_of(build_step_graph(trace, asked.steps), trace, asked)
+    found = path_of(build_step_graph(trace, asked.steps), trace, asked)
+    return replace(found, notes=(*found.notes, *what_steps_depend_on(asked)))
+
+
+def what_steps_depend_on(asked: Scope) -> tuple[str, ...]:
+    """The note that devices and the choice of events were passed over, if they were asked for."""
+    if asked.devices is None and asked.events is EventChoice.ALL:
+        return ()
+    return ("a step depends on all devices and all GPU events: the answer is about all of them",)
 
 
 def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> CriticalPath:
@@ -118,7 +126,10 @@ def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> Criti
     ).with_columns(total_share=pl.col("total_ns") / max(1, graph.total_ns))
     return CriticalPath(
         scope=AnsweredScope(
-            asked or Scope(), graph.steps, (), events=int((segments["event"].is_not_null()).sum())
+            Scope(steps=None if asked is None else asked.steps),
+            graph.steps,
+            (),
+            events=int((segments["event"].is_not_null()).sum()),
         ),
         total_ns=graph.total_ns,
         causes=causes.sort("total_ns", descending=True),

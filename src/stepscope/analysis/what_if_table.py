@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.critical_path import what_steps_depend_on
 from stepscope.analysis.graph_edges import EdgeKind
 from stepscope.analysis.host_causes import cause_names
 from stepscope.analysis.scope import AnsweredScope, Scope
@@ -66,8 +67,8 @@ def what_if_table(trace: Trace, scope: Scope | None = None) -> WhatIfTable:
     return WhatIfTable(
         graph.mean_step_ns,
         table.sort("saving_ns", "without", descending=[True, False]),
-        AnsweredScope(asked, graph.steps, (), events=int(graph.is_gpu.sum())),
-        graph.notes,
+        AnsweredScope(Scope(steps=asked.steps), graph.steps, (), events=int(graph.is_gpu.sum())),
+        (*graph.notes, *what_steps_depend_on(asked)),
     )
 
 

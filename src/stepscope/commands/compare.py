@@ -61,9 +61,9 @@ def command(
     elif output_format == "md":
         click.echo(compare_report.comparison_to_markdown(comparison, rows), nl=False)
     else:
-        from rich.console import Console
+        from stepscope.report.console import console
 
-        compare_report.print_comparison(comparison, Console(highlight=False), rows)
+        compare_report.print_comparison(comparison, console(), rows)
     if failed:
         click.echo(f"failed: {failed}", err=True)
     return 1 if failed else 0

@@ -69,11 +69,10 @@ def command(
 
         click.echo(diagnosis_to_markdown(diagnosis), nl=False)
     else:
-        from rich.console import Console
-
+        from stepscope.report.console import console
         from stepscope.report.terminal import print_diagnosis
 
-        print_diagnosis(diagnosis, Console(highlight=False, soft_wrap=False))
+        print_diagnosis(diagnosis, console())
 
 
 def _limits(settings: tuple[str, ...]) -> Thresholds:

@@ -103,14 +103,15 @@ def _answer(
             text = result_to_markdown(result, question, origin_ns=origin_ns, rows=rows, table=table)
             click.echo(text)
             continue
-        from rich.console import Console
         from rich.text import Text
 
-        console = Console(highlight=False, soft_wrap=False)
+        from stepscope.report.console import console
+
+        screen = console()
         if number:
-            console.print()
-        console.print(Text(path, "dim"))
-        print_result(result, question, console, origin_ns=origin_ns, rows=rows, table=table)
+            screen.print()
+        screen.print(Text(path, "dim"))
+        print_result(result, question, screen, origin_ns=origin_ns, rows=rows, table=table)
     if output_format == "json":
         import orjson
 

@@ -10,6 +10,7 @@ from stepscope.report.diagnosis_words import (
     findings_alike,
     header,
     notes,
+    odd_ranks,
     partition_basis,
     rank_columns,
     rank_rows,
@@ -81,7 +82,8 @@ def _ranks(diagnosis: Diagnosis) -> list[str]:
     lines.append("| " + " | ".join(columns) + " |")
     lines.append("|" + "--:|" * len(columns))
     lines += ["| " + " | ".join(row) + " |" for row in rank_rows(diagnosis)]
-    return lines
+    odd = odd_ranks(diagnosis)
+    return [*lines, *([""] if odd else []), *(f"- {markdown_text(line)}" for line in odd)]
 
 
 def _finding(number: int, finding: Finding, where: str) -> list[str]:

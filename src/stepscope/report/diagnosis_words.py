@@ -11,6 +11,7 @@ from stepscope.report import units
 from stepscope.report.diagnosis_tables import ranks_table
 
 MOST_RANKS = 16
+_MOST_ODD = 6
 _RANK_COLUMNS = {
     "rank": "rank",
     "steady_steps": "steps",
@@ -91,6 +92,16 @@ def between_ranks(diagnosis: Diagnosis) -> str:
     if between.report.clock is Clock.ALIGNED:
         words += f" (clocks aligned: {between.report.clock_reason})"
     return words
+
+
+def odd_ranks(diagnosis: Diagnosis) -> list[str]:
+    """What sets single ranks apart, the greatest difference first."""
+    rows = diagnosis.odd_parts.head(_MOST_ODD).iter_rows(named=True)
+    return [
+        f"rank {row['rank']}: '{row['part']}' takes {units.duration(row['per_step_ns'])} per step, "
+        f"{units.duration(row['others_ns'])} on the other ranks"
+        for row in rows
+    ]
 
 
 def rank_columns(diagnosis: Diagnosis) -> list[str]:

@@ -26,6 +26,7 @@ def diagnosis_to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "rank_shown": diagnosis.shown.rank,
         "ranks": [_rank(rank, diagnosis) for rank in diagnosis.ranks],
         "between_ranks": _between(diagnosis.between),
+        "odd_parts": plain(diagnosis.odd_parts),
         "findings": [_finding(finding) for finding in diagnosis.findings],
         "problems": list(diagnosis.run.problems),
     }

@@ -18,6 +18,7 @@ from stepscope.report.diagnosis_words import (
     findings_alike,
     header,
     notes,
+    odd_ranks,
     partition_basis,
     rank_columns,
     rank_rows,
@@ -133,6 +134,9 @@ def _ranks(diagnosis: Diagnosis) -> RenderableType:
     told = between_ranks(diagnosis)
     if told:
         inside = [Text(told), Text(), table]
+    odd = odd_ranks(diagnosis)
+    if odd:
+        inside += [Text(), *(Text(line) for line in odd)]
     return Group(title, Padding(Group(*inside), (0, 0, 0, 2), expand=False))
 
 
