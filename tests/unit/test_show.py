@@ -270,3 +270,22 @@ def test_what_goes_to_a_pipe_has_no_blanks_at_the_ends_of_lines(
     )
     assert done.stdout
     assert [line for line in done.stdout.splitlines() if line != line.rstrip()] == []
+
+
+def _as_csv(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, (list, dict)):
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return str(value)
+
+
+@pytest.mark.parametrize("name", [one.name for one in QUESTIONS if not one.over_ranks])
+def test_csv_and_json_are_the_same_whole_tables(name: str, path: Path) -> None:
+    document = json.loads(_show(name, path, "--format", "json"))
+    for table in question(name).titles:
+        rows = list(
+            csv.DictReader(io.StringIO(_show(name, path, "--format", "csv", "--table", table)))
+        )
+        expected = [{key: _as_csv(item) for key, item in row.items()} for row in document[table]]
+        assert rows == expected, table
