@@ -32,6 +32,7 @@ MOST_ROWS = 30
 _WIDEST_NAME = 56
 _COLUMN_GAP = 3
 _NOISE = re.compile(r"^void |\(anonymous namespace\)::|at::native::|at::cuda::")
+_FLOPS = re.compile(r"(^|_)flops(_per_s)?$")
 _SUFFIXES: tuple[tuple[str, Callable[[Any], str]], ...] = (
     ("_ns", units.duration),
     ("_bytes", units.size),
@@ -265,6 +266,8 @@ def _steps(steps: tuple[int, ...]) -> str:
 
 def label(name: str) -> str:
     """A column's name without its unit: "exposed_comm_ns" reads "exposed comm"."""
+    if _FLOPS.search(name):
+        name = name.removesuffix("_per_s")
     for suffix, _ in _SUFFIXES:
         if name.endswith(suffix) and name != suffix[1:]:
             name = name.removesuffix(suffix) + ("" if suffix != "_share" else " %")
@@ -303,6 +306,8 @@ def shown(name: str, value: Any, origin_ns: int = 0) -> str:
     for suffix, write in _SUFFIXES:
         if name.endswith(suffix) or name == suffix[1:]:
             return write(value)
+    if _FLOPS.search(name):
+        return units.flops(value) + ("/s" if name.endswith("_per_s") else "")
     if name in _IDENTITIES or name.endswith("_id"):
         return str(value)
     return units.count(value)

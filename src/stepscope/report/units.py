@@ -23,6 +23,14 @@ def size(count_bytes: float) -> str:
     return f"{count_bytes:.0f} B"
 
 
+def flops(number: float) -> str:
+    """Floating-point operations: 344 GFLOP."""
+    for step, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if abs(number) >= step * 0.9995:
+            return f"{_three_digits(number / step)} {prefix}FLOP"
+    return f"{number:,.0f} FLOP"
+
+
 def share(fraction: float) -> str:
     """A share as a percentage; small ones with a digit, so that nothing real reads as 0 %."""
     percent = fraction * 100
