@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.commands.options import format_option, scope_of, scope_options
+from stepscope.commands.options import format_option, last_with, scope_of, scope_options
 
 if TYPE_CHECKING:
     from stepscope.analysis.compare_sides import Side
@@ -85,7 +85,7 @@ def _side(path: str, rank: int | None, scope: Scope) -> Side:
     if wanted not in ranks:
         raise UsageError(f"{path}: no rank {wanted}; it has {', '.join(map(str, sorted(ranks)))}")
     chosen = ranks[wanted]
-    windows = [window for window in chosen.windows if window.trace_path is not None]
-    trace = load(windows[-1].trace_path) if windows and windows[-1].trace_path else None
+    traces = [window.trace_path for window in chosen.windows if window.trace_path is not None]
+    trace = load(last_with(traces, scope.steps)) if traces else None
     records = chosen.steps if scope.steps is None else ()
     return make_side(path, trace, records, summarise_steps(records), scope)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -91,14 +92,34 @@ def numbers(option: str, text: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
+def last_with(traces: Sequence[Path], steps: tuple[int, ...] | None) -> Path:
+    """Of one rank's windows the last that has all the steps asked for, else the last.
+
+    Args:
+        traces: The windows' traces in order, at least one.
+        steps: The steps; None: any.
+    """
+    if steps is None or len(traces) == 1:
+        return traces[-1]
+    from stepscope.errors import UnreadableInputError
+    from stepscope.trace.load import load
+
+    for path in reversed(traces):
+        try:
+            have = set(load(path).steps["step"].to_list())
+        except UnreadableInputError:
+            continue
+        if have.issuperset(steps):
+            return path
+    return traces[-1]
+
+
 def one_trace(path: str) -> Trace:
     """The trace that a path stands for: a file, or the last window of a run's first rank.
 
     Raises:
         UnreadableInputError: There is none that can be read.
     """
-    from pathlib import Path
-
     from stepscope.errors import UnreadableInputError
     from stepscope.run.reader import open_run
     from stepscope.trace.load import load

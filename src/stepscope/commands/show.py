@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stepscope.commands.options import format_option, one_trace, scope_of, scope_options
+from stepscope.commands.options import format_option, last_with, one_trace, scope_of, scope_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,7 +86,7 @@ def _answer(
         result_to_markdown,
     )
 
-    traces = _traces(paths)
+    traces = _traces(paths, scope.steps)
     documents: list[dict[str, Any]] = []
     for number, (path, origin_ns, result) in enumerate(_results(question, traces, scope, baseline)):
         if output_format == "json":
@@ -148,8 +148,11 @@ def _rank_of(trace: Any) -> int | None:
     return rank if isinstance(rank, int) else None
 
 
-def _traces(paths: tuple[str, ...]) -> list[Any]:
-    """The trace files that the paths stand for, in order; of a rank's windows the last."""
+def _traces(paths: tuple[str, ...], steps: tuple[int, ...] | None) -> list[Any]:
+    """The trace files that the paths stand for, in order; of a rank's windows one.
+
+    It is the last that has the steps asked for.
+    """
     from pathlib import Path
 
     from stepscope.errors import UnreadableInputError
@@ -165,7 +168,9 @@ def _traces(paths: tuple[str, ...]) -> list[Any]:
         for rank in run.ranks:
             traces = [window.trace_path for window in rank.windows if window.trace_path]
             # Loose traces of one rank are no windows of one run: each is asked.
-            mine += traces[-1:] if rank.manifest is not None else traces
+            if rank.manifest is not None and traces:
+                traces = [last_with(traces, steps)]
+            mine += traces
         if not mine:
             raise UnreadableInputError(f"{path}: the run has no trace that could be read")
         found += mine
