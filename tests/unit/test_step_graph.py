@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.gpu_trace import GpuTrace, us
+from tests.support.gpu_trace import GpuTrace, ms, us
 
 from stepscope.analysis.critical_path import critical_path, path_of
 from stepscope.analysis.graph_edges import EdgeKind
@@ -260,3 +260,20 @@ def test_without_a_gpu_operators_are_work_and_no_dispatch():
     assert set(table.causes["without"]) == {"operators", "python"}
     launched = run([("kernel", 100)]).load()
     assert "dispatch" in set(critical_path(launched).causes["cause"])
+
+
+@pytest.mark.parametrize(("tail", "left_out"), [(us(50), 0), (ms(80), ms(80) - us(50))])
+def test_what_comes_after_the_loop_is_no_part_of_the_last_step(tail, left_out):
+    t = GpuTrace(wake_ns=0)
+    for number in range(4):
+        with t.step():
+            t.op("aten::mm").launch("kernel", us(200))
+            t.sync()
+            t.python(tail if number == 3 else us(50))
+    trace = t.load()
+    graph = build_step_graph(trace)
+    assert graph.origin_ns + graph.total_ns == t.now - left_out
+    assert any("end of the loop" in note for note in graph.notes) == bool(left_out)
+    assert replay(unchanged(graph)).total_ns == graph.total_ns
+    # Steps within the file end where the next begins, whatever they do.
+    assert build_step_graph(trace, (1, 2)).notes == ()

@@ -30,13 +30,17 @@ Delays
     device, and what is not understood. The others carry what is typical in the trace for their
     kind, as far as it fits. So a replay of the unchanged graph gives every measured time exactly.
 
+The end of the loop
+    Where the last step of a file goes on, after its last operator and call, for longer than any
+    other step does, the difference is taken for what comes after the loop, and left out.
+
 What is not modelled: kernels slow each other down when they overlap, and clocks vary; removing one
 may make another faster. A collective's duration includes its waiting for other ranks.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
@@ -60,6 +64,8 @@ from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
 ORIGIN = -1
+_LEAST_STEPS = 3
+_NOTABLE_TAIL_NS = 1_000_000
 NO_THREAD = -1
 """The main lane of a file that holds nothing of the host."""
 
@@ -175,8 +181,12 @@ def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> Step
     lanes = tuple(sorted(lane for lane in {main_lane, *launching} if lane != NO_THREAD))
     calls = read_calls(trace, lanes, window)
     activity = _activity(trace, lanes)
+    tail_ns = 0
     if not len(chosen):
         window = _whole_window(activity, work, window)
+    else:
+        tail_ns = _tail(trace, chosen, activity.filter(pl.col("lane_id") == main_lane))
+        window = (window[0], window[1] - tail_ns)
     handovers = find_handovers(activity, main_lane, window)
     records = read_sync_records(trace, work)
     resolved = calls.resolve(work, records)
@@ -218,6 +228,10 @@ def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> Step
         origin_ns=window[0],
     )
     graph = _assemble(trace, chosen, window, main_lane, lanes, pieces, work, edges)
+    if tail_ns:
+        notes = f"the last step goes on for {tail_ns / 1e6:.1f} ms longer than any other after its"
+        notes += " last operator and call: taken for the end of the loop, and left out"
+        graph = replace(graph, notes=(*graph.notes, notes))
     if not len(graph):
         raise UsageError(f"{trace.path}: holds nothing that took time in the steps asked for")
     return graph
@@ -249,6 +263,25 @@ def _choose_steps(
     if extent["first"][0] is None:
         raise UsageError(f"{trace.path}: holds no events")
     return chosen, (int(extent["first"][0]), int(extent["last"][0]))
+
+
+def _tail(trace: Trace, chosen: pl.DataFrame, activity: pl.DataFrame) -> int:
+    """What the last step of the file takes at its end beyond what any other does.
+
+    Where the loop ends within the window, the last annotation also covers what comes after the
+    loop: workers that are shut down, the profiler that is stopped.
+    """
+    if len(chosen) < _LEAST_STEPS or chosen["step"][-1] != trace.steps["step"][-1]:
+        return 0
+    starts, ends = chosen["start_ns"].to_numpy(), chosen["end_ns"].to_numpy()
+    begun = activity["start_ns"].to_numpy()
+    index = np.searchsorted(starts, begun, side="right") - 1
+    mine = (index >= 0) & (begun < ends[np.maximum(index, 0)])
+    last = starts.copy()
+    np.maximum.at(last, index[mine], activity["end_ns"].to_numpy()[mine])
+    quiet = np.maximum(ends - last, 0)
+    beyond = int(quiet[-1] - quiet[:-1].max())
+    return beyond if beyond > _NOTABLE_TAIL_NS else 0
 
 
 def _main_lane(trace: Trace, chosen: pl.DataFrame, work: GpuWork) -> int:
