@@ -30,7 +30,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -92,6 +92,8 @@ class Moment:
     """A recorded event: the work that a stream has been given so far is done at `time_ns`."""
 
     time_ns: int
+    stream: int = -1
+    correlation: int = -1
 
 
 _COLLECTIVES = {
@@ -170,6 +172,8 @@ class GpuTrace:
         annotate_steps: Whether the profiler writes `ProfilerStep#N`.
         call_ns: How long a launching or other plain call takes on the host.
         latency_ns: From the end of a launching call to the earliest start on the device.
+        sync_records: Whether the recorder writes `cuda_sync` records, as torch does with
+            `enable_cuda_sync_events`.
         wake_ns: From the end of what the host waits for to the return of the waiting call.
         start_ns: Time of the first event.
         header: More top-level keys of the file.
@@ -186,6 +190,7 @@ class GpuTrace:
     call_ns: int = 4_000
     latency_ns: int = 5_000
     wake_ns: int = 2_000
+    sync_records: bool = False
     start_ns: int = 1_000_000_000
     header: dict[str, Any] = field(default_factory=dict)
 
@@ -478,8 +483,9 @@ class GpuTrace:
             size: Bytes.
             dur_ns: How long it runs on the device.
             pinned: Whether host memory is pinned; pageable copies hold the host up.
-            blocking: Whether the host waits for the end (by a stream synchronisation after it);
-                by default it does where the host's memory is pageable.
+            blocking: Whether the host waits for the end: by a stream synchronisation after it, on
+                AMD within the call (`hipMemcpyWithStream`). By default it does where the host's
+                memory is pageable.
             stream: Where; by default the compute stream.
             linked: False leaves the call out of the file.
         """
@@ -489,8 +495,9 @@ class GpuTrace:
         ends = [host if end == "H" else "Device" for end in (direction[0], direction[3])]
         name = f"Memcpy {direction} ({ends[0]} -> {ends[1]})"
         waits = ("H" in direction and not pinned) if blocking is None else blocking
+        within = waits and linked and self.vendor == "amd"
         self._launch(
-            "cudaMemcpyAsync",
+            "hipMemcpyWithStream" if within else "cudaMemcpyAsync",
             "gpu_memcpy",
             name,
             dur_ns,
@@ -501,7 +508,9 @@ class GpuTrace:
             {"bytes": size, "memory bandwidth (GB/s)": round(size / max(1, dur_ns), 3)},
             linked=linked,
         )
-        if waits:
+        if within:
+            self._return_at(self.work[-1].end_ns + self.wake_ns)
+        elif waits:
             self.sync(stream=self.compute_stream if stream is None else stream)
         return self
 
@@ -528,28 +537,47 @@ class GpuTrace:
     def sync(self, *, stream: int | None = None) -> GpuTrace:
         """Wait for a stream (`cudaStreamSynchronize`), or for the GPU where none is named."""
         if stream is None:
-            name, until = "cudaDeviceSynchronize", self.device_free_ns()
+            kind, name, until = "Context", "cudaDeviceSynchronize", self.device_free_ns()
         else:
-            name, until = "cudaStreamSynchronize", self.stream_free_ns(stream)
-        self._call(name, self._waiting(until))
+            kind, name, until = "Stream", "cudaStreamSynchronize", self.stream_free_ns(stream)
+        call, correlation = self._call(name, self._waiting(until))
+        self._record_sync(f"{kind} Sync", call, correlation, -1 if stream is None else stream)
         return self
 
     def record_event(self, stream: int | None = None) -> Moment:
         """Mark what a stream has been given so far (`cudaEventRecord`)."""
-        self._call("cudaEventRecord", self.call_ns // 2)
-        return Moment(self.stream_free_ns(stream))
+        _, correlation = self._call("cudaEventRecord", self.call_ns // 2)
+        return Moment(self.stream_free_ns(stream), self._place(stream, None)[1], correlation)
 
     def wait_event(self, moment: Moment, stream: int | None = None) -> GpuTrace:
         """Make a stream wait for a mark (`cudaStreamWaitEvent`); the host does not wait."""
-        self._call("cudaStreamWaitEvent", self.call_ns // 2)
+        call, correlation = self._call("cudaStreamWaitEvent", self.call_ns // 2)
         place = self._place(stream, None)
         self._free[place] = max(self._free.get(place, 0), moment.time_ns)
+        self._record_sync("Stream Wait Event", call, correlation, place[1], moment)
         return self
 
     def sync_event(self, moment: Moment) -> GpuTrace:
         """The host waits for a mark (`cudaEventSynchronize`)."""
-        self._call("cudaEventSynchronize", self._waiting(moment.time_ns))
+        call, correlation = self._call("cudaEventSynchronize", self._waiting(moment.time_ns))
+        self._record_sync("Event Sync", call, correlation, -1, moment)
         return self
+
+    def _record_sync(
+        self, kind: str, call: Call, correlation: int, stream: int, moment: Moment | None = None
+    ) -> None:
+        if not self.sync_records:
+            return
+        args: dict[str, Any] = {"cuda_sync_kind": kind}
+        if moment is not None:
+            args["wait_on_stream"] = moment.stream
+            args["wait_on_cuda_event_record_corr_id"] = moment.correlation
+            args["wait_on_cuda_event_id"] = 1
+        args |= {"stream": stream, "correlation": correlation, "device": self.device, "context": 1}
+        # The recorder moves host synchronisation out of the way of the stream's own work.
+        lane = stream + 1_000_000 if kind == "Stream Sync" else stream
+        event = {"ph": "X", "cat": "cuda_sync", "name": kind, "pid": self.device, "tid": lane}
+        self._add({**event, "args": args}, call.start_ns, call.end_ns)
 
     def malloc(self, size: int, dur_ns: int = 150_000) -> GpuTrace:
         """Get memory from the driver (`cudaMalloc`)."""
@@ -637,7 +665,9 @@ class GpuTrace:
                 {"grid": [24, 1, 1], "block": [544, 1, 1], **(about if metadata else {})},
                 linked=linked,
             )
-        return Moment(self.stream_free_ns(stream))
+        if self.sync_records:
+            return self.record_event(stream)
+        return Moment(self.stream_free_ns(stream), stream)
 
     def wait_collective(self, moment: Moment) -> GpuTrace:
         """`work.wait()`: the compute stream waits for a collective; the host does not."""
@@ -700,6 +730,14 @@ class GpuTrace:
         """How long a call takes that waits for a moment."""
         left = until_ns - self.now
         return max(self.call_ns, left + self.wake_ns if left > 0 else 0)
+
+    def _return_at(self, time_ns: int) -> None:
+        """Let the last call, which has started GPU work, return no earlier than this."""
+        last = self.calls[-1]
+        self.calls[-1] = replace(last, end_ns=max(time_ns, last.end_ns))
+        event = next(e for e in reversed(self.events) if e["name"] == last.name)
+        event["dur"] = self.calls[-1].end_ns - last.start_ns
+        self.now = self.calls[-1].end_ns
 
     def _number(self) -> int:
         self._counter += 1

@@ -195,6 +195,11 @@ def _tf32() -> GpuTrace:
     return job(lambda t, s: products(t, name=name, **MM_FLOAT))
 
 
+def _on_amd(kernel: str, **operands) -> GpuTrace:
+    options = {"vendor": "amd", "device_name": "AMD Instinct MI300X"}
+    return job(lambda t, s: products(t, name=kernel, **operands), **options)
+
+
 def _small_kernels() -> GpuTrace:
     def body(t: GpuTrace, _step: int) -> None:
         products(t, 2)
@@ -286,7 +291,8 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
         (
             "one abnormal collective",
             lambda: _collectives(lambda s, n: ms(40) if (s, n) == (2, 2) else us(500)),
-            ("abnormal-collective", "exposed-communication"),
+            # Without the outlier next to nothing is exposed: see "even collectives".
+            ("abnormal-collective",),
         ),
         ("even collectives", lambda: _collectives(lambda s, n: us(500)), ()),
         (
@@ -304,6 +310,30 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
             "full FP32 on an unknown device",
             lambda: job(lambda t, s: products(t, name=PLAIN, **MM_FLOAT), device_name=None),
             (),
+        ),
+        (
+            "half precision on AMD, plain cores",
+            lambda: _on_amd("naive_conv_nonpacked_wrw_nchw_half_double_half"),
+            ("tensor-cores-unused",),
+        ),
+        (
+            "half precision on AMD",
+            lambda: _on_amd("Cijk_Ailk_Bljk_HHS_BH_MT128x128x64_MI32x32x8x1_SN_1LDSB0"),
+            (),
+        ),
+        (
+            "full FP32 on AMD",
+            lambda: _on_amd("Cijk_Ailk_Bljk_SB_MT128x64x16_MI32x32x2x1_SN", **MM_FLOAT),
+            ("full-precision-matmuls",),
+        ),
+        (
+            "FP32 without tensor cores, of a family that has them",
+            lambda: job(
+                lambda t, s: products(
+                    t, name="sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8", **MM_FLOAT
+                )
+            ),
+            ("full-precision-matmuls",),
         ),
         ("small kernels", _small_kernels, ("many-small-kernels",)),
         ("unfused optimizer", _unfused, ("unfused-optimizer",)),

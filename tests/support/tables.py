@@ -5,18 +5,7 @@ import json
 import polars as pl
 
 from stepscope.trace.classify import classify_names
-from stepscope.trace.schema import (
-    ARGS,
-    COUNTERS,
-    EVENTS,
-    FLOWS,
-    INSTANTS,
-    LANES,
-    METADATA,
-    NAMES,
-    PROBLEMS,
-    Category,
-)
+from stepscope.trace.schema import TABLES, Category
 from stepscope.trace.tables import Tables
 
 
@@ -194,23 +183,20 @@ class TableBuilder:
         self._problems.append((word, 1, None, word))
 
     def build(self):
-        names = pl.DataFrame(
-            [(i, n, raw, cat, None, None) for (n, raw, cat), i in self._names.items()],
-            schema=NAMES,
-            orient="row",
-        )
-        lanes = [
-            (i, pid, tid, device is not None, device, stream, None, None)
-            for (pid, tid, device, stream), i in self._lanes.items()
-        ]
-        return Tables(
-            events=pl.DataFrame(self._events, schema=EVENTS, orient="row"),
-            args=pl.DataFrame(self._args, schema=ARGS, orient="row"),
-            names=classify_names(names),
-            lanes=pl.DataFrame(lanes, schema=LANES, orient="row"),
-            instants=pl.DataFrame(self._instants, schema=INSTANTS, orient="row"),
-            counters=pl.DataFrame(schema=COUNTERS),
-            flows=pl.DataFrame(self._flows, schema=FLOWS, orient="row"),
-            metadata=pl.DataFrame(self._metadata, schema=METADATA, orient="row"),
-            problems=pl.DataFrame(self._problems, schema=PROBLEMS, orient="row"),
-        )
+        rows = {
+            "events": self._events,
+            "args": self._args,
+            "names": [(i, n, raw, cat, None, None) for (n, raw, cat), i in self._names.items()],
+            "lanes": [
+                (i, pid, tid, device is not None, device, stream, None, None)
+                for (pid, tid, device, stream), i in self._lanes.items()
+            ],
+            "instants": self._instants,
+            "flows": self._flows,
+            "metadata": self._metadata,
+            "problems": self._problems,
+        }
+        frames = {
+            table: pl.DataFrame(rows[table], schema=TABLES[table], orient="row") for table in rows
+        }
+        return Tables.shaped({**frames, "names": classify_names(frames["names"])})

@@ -10,6 +10,7 @@ from stepscope.analysis.abnormal_collectives import (
     BASELINE,
     LARGER_SIZE,
     MEMORY_FULL,
+    MEMORY_FULL_AND_ALLOCATION,
     NO_MEMORY_RECORDS,
     NOT_KNOWN,
     SAME_SIZE,
@@ -45,7 +46,7 @@ def test_nothing_is_found_where_all_is_normal():
     ("fill", "malloc", "cause"),
     [
         (0.97, False, MEMORY_FULL),
-        (0.97, True, f"{MEMORY_FULL}, and {ALLOCATION}"),
+        (0.97, True, MEMORY_FULL_AND_ALLOCATION),
         (0.3, True, ALLOCATION),
         (0.3, False, NOT_KNOWN),
         (0.0, False, NO_MEMORY_RECORDS),

@@ -170,6 +170,9 @@ SGEMM = "ampere_sgemm_128x64_nn"
         ),
         (SGEMM, "aten::mm", ["double"] * 2, [[64, 64], [64, 64]], "no", "unknown"),
         ("some_new_gemm", "aten::mm", None, None, "unknown", "unknown"),
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_ffma", "aten::mm", None, None, "no", "unknown"),
+        ("Cijk_Ailk_Bljk_HHS_BH_MT64x64x64_MI16x16x16x1", "aten::mm", None, None, "yes", "unknown"),
+        ("miopenSp3AsmConv_v30_gfx9_fp16_dot2_gemm", "aten::mm", None, None, "no", "unknown"),
     ],
 )
 def test_tensor_cores(kernel, operator, types, shapes, uses, eligible) -> None:
@@ -184,7 +187,11 @@ def test_tensor_cores(kernel, operator, types, shapes, uses, eligible) -> None:
 
 
 def test_floats_need_a_device_that_is_known_to_take_them() -> None:
-    for name, eligible in ((None, "unknown"), ("NVIDIA H100", "yes")):
+    for name, eligible in (
+        (None, "unknown"),
+        ("NVIDIA H100", "yes"),
+        ("AMD Instinct MI300X", "yes"),
+    ):
         t = GpuTrace(device_name=name)
         with t.step():
             t.op("aten::mm", shapes=[[64, 64], [64, 64]]).launch(SGEMM, ms(1))

@@ -150,3 +150,12 @@ def test_scope_and_absence() -> None:
     answer = memory_timeline(t.load())
     assert answer.peak_allocated_bytes is None
     assert any("profile_memory=True" in note for note in answer.notes)
+
+
+def test_a_device_without_memory_records_has_nothing_to_tell() -> None:
+    t = GpuTrace()
+    with t.step():
+        t.launch("kernel", us(10))
+    answer = memory_timeline(t.load(), Scope(devices=(0,)))
+    assert answer.devices.is_empty()
+    assert any("profile_memory=True" in note for note in answer.notes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import click
 import numpy as np
 import polars as pl
 import pytest
@@ -199,7 +200,7 @@ def test_steps_can_be_chosen_and_must_exist(files):
     document = json.loads(run([*files, "--steps", "1-3", "--format", "json"]).stdout)
     assert document["b"]["scope"]["steps"] == [1, 2, 3]
     wrong = run([*files, "--steps", "one"])
-    assert isinstance(wrong.exception, UsageError)
+    assert isinstance(wrong.exception, click.UsageError)
 
 
 def test_what_stands_beside_the_steps_is_not_compared(tmp_path):
@@ -222,3 +223,39 @@ def test_runs_compare_by_their_step_records(tmp_path):
     assert changed["forward"] == 30_000_000
     with_rank = run([str(first), str(second), "--rank", "5"])
     assert isinstance(with_rank.exception, UsageError)
+
+
+def test_devices_and_linked_events_can_be_chosen(tmp_path):
+    for name, linked_ns, other_ns in (("a", us(300), us(200)), ("b", us(300), us(500))):
+        t = GpuTrace()
+        for _ in range(4):
+            with t.step():
+                t.launch("sgemm_lost", us(90), linked=False)
+                t.op("aten::mm").launch("sgemm", linked_ns)
+                t.op("aten::mm").launch("sgemm_other", other_ns, device=1)
+                t.sync()
+        (tmp_path / f"{name}.json").write_bytes(t.json())
+    files = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
+
+    def kernels(*words):
+        document = json.loads(run([*files, "--format", "json", *words]).stdout)
+        changes = {r["name"]: r["delta_ns"] for r in document["changes"] if r["table"] == "kernel"}
+        return document["a"]["scope"], changes
+
+    scope, changes = kernels()
+    assert (scope["devices"], scope["events"]) == ([0, 1], "all")
+    assert changes == {"sgemm": 0, "sgemm_other": us(300), "sgemm_lost": 0}
+    scope, changes = kernels("--device", "0")
+    assert scope["devices"] == [0]
+    assert scope["excluded"]["GPU events of other devices"] == 4
+    assert changes == {"sgemm": 0, "sgemm_lost": 0}
+    scope, changes = kernels("--device", "0", "--scope", "linked")
+    assert scope["excluded"]["GPU events without a known launch"] == 4
+    assert changes == {"sgemm": 0}
+    for form in ("table", "md"):
+        assert (
+            "device 0; linked events"
+            in run([*files, "--device", "0", "--scope", "linked", "--format", form]).stdout
+        )
+    wrong = run([*files, "--device", "3"])
+    assert isinstance(wrong.exception, UsageError)

@@ -313,3 +313,16 @@ def test_device_steps_follow_the_definition(lengths, work):
             else:
                 holding = [n for n, (first, last) in enumerate(spans) if first <= start < last]
                 assert step[kernel] == (holding[0] if holding else None)
+
+
+def test_the_profilers_own_python_fills_no_last_step():
+    for has_operators in (True, False):
+        build = TableBuilder()
+        for number, start in ((4, 1_000), (5, 2_000)):
+            build.step(number, start, 990)
+            if has_operators and number == 4:
+                build.host("aten::mm", start + 10, 500)
+            build.host("loop.py(3): next", start + 600, 200, category="python_function")
+        found = derive_all(build.build())
+        # Where nothing but Python was recorded, Python is what steps are made of.
+        assert found.host_steps["is_empty"].to_list() == [False, has_operators]

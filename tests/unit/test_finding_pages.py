@@ -30,3 +30,11 @@ def test_every_threshold_is_explained_where_it_is_set():
     names = {field.name for field in dataclasses.fields(Thresholds)}
     explained = set(re.findall(r"^ {4,8}(\w+): ", Thresholds.__doc__ or "", re.MULTILINE))
     assert names == explained
+
+
+def test_every_threshold_stands_in_the_documented_table_with_its_value():
+    page = (ROOT / "docs" / "thresholds.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| (\S+) \| \S.* \|$", page, re.MULTILINE))
+    assert {name: float(value) for name, value in rows.items()} == {
+        name: float(value) for name, value in dataclasses.asdict(Thresholds()).items()
+    }

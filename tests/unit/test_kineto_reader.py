@@ -19,17 +19,7 @@ from tests.support.chrome_traces import (
     write,
 )
 
-from stepscope.trace.schema import (
-    ARGS,
-    COUNTERS,
-    EVENTS,
-    FLOWS,
-    INSTANTS,
-    LANES,
-    METADATA,
-    NAMES,
-    PROBLEMS,
-)
+from stepscope.trace.schema import TABLES
 from stepscope.trace.tables import Tables
 
 
@@ -46,12 +36,8 @@ def problems(tables: Tables) -> dict[str, int]:
 
 def test_tables_have_the_schema() -> None:
     tables = read([operator(), kernel(), {"ph": "C", "name": "m", "ts": 1, "args": {"a": 1}}])
-    for frame, schema in (
-        (tables.events, EVENTS), (tables.args, ARGS), (tables.names, NAMES),
-        (tables.lanes, LANES), (tables.instants, INSTANTS), (tables.counters, COUNTERS),
-        (tables.flows, FLOWS), (tables.metadata, METADATA), (tables.problems, PROBLEMS),
-    ):  # fmt: skip
-        assert frame.schema == pl.Schema(schema)
+    for name, schema in TABLES.items():
+        assert getattr(tables, name).schema == pl.Schema(schema)
 
 
 @pytest.mark.parametrize("frame", FRAMES)

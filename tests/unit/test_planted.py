@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
+from tests.support import planted as planted_module
+from tests.support.gpu_trace import GpuTrace
 from tests.support.planted import SCENARIOS, dump
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
@@ -43,6 +47,21 @@ def test_precision_and_recall_are_one(judged, capsys):
         )
     assert not complaints, "\n".join(complaints)
     assert (precision, recall) == (1.0, 1.0)
+
+
+def test_the_same_is_found_on_amd(tmp_path, monkeypatch):
+    """HIP's names, one stream for computation, copies that say nothing of pinned memory."""
+    on_amd = partial(GpuTrace, vendor="amd", device_name="AMD Instinct MI300X")
+    monkeypatch.setattr(planted_module, "GpuTrace", on_amd)
+    path = tmp_path / "trace.pt.trace.json"
+    differing = {}
+    for scenario in SCENARIOS:
+        path.write_bytes(dump(scenario.build()))
+        found = {finding.id for finding in diagnose(open_run(str(path))).findings}
+        if found != scenario.expected:
+            differing[scenario.name] = found
+    # There is no TF32 to be on: products of floats take matrix cores at full precision.
+    assert differing == {"TF32": {"full-precision-matmuls"}}
 
 
 def test_every_rule_has_a_positive_and_a_negative_case():

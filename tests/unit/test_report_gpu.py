@@ -145,3 +145,28 @@ def test_utilisation_is_of_all_devices_together():
         Subject(0, window=two(1), thresholds=Thresholds(gpu_utilisation=0.999))
     )
     assert finding.saving_ns is None
+
+
+def test_what_an_outlier_costs_is_no_part_of_exposed_communication(tmp_path):
+    def job_with(slow_ms):
+        t = GpuTrace(world_size=2)
+        for step in range(8):
+            with t.step():
+                for number in range(4):
+                    products(t, 1, ms(1))
+                    length = ms(slow_ms) if (step, number) == (3, 2) else us(500)
+                    t.wait_collective(t.collective("all_reduce", 1 << 20, length))
+                t.sync()
+        return t
+
+    def exposed(slow_ms):
+        path = write(tmp_path, job_with(slow_ms).document(), f"slow{slow_ms}.json")
+        findings = {f.id: f for f in diagnose(open_run(path)).findings}
+        return findings["exposed-communication"], findings
+
+    plain, _ = exposed(0.5)
+    disturbed, findings = exposed(80)
+    assert disturbed.saving_ns == pytest.approx(plain.saving_ns, rel=0.01)
+    assert "mended first" in disturbed.assumption
+    assert "mended first" not in plain.assumption
+    assert findings["abnormal-collective"].saving_ns > 4 * disturbed.saving_ns

@@ -18,7 +18,7 @@ from tests.support.gpu_trace import BACKWARD_THREAD, GpuTrace, us
 
 from stepscope.analysis.scope import AnsweredScope, Scope
 from stepscope.commands.show import command
-from stepscope.errors import UsageError
+from stepscope.errors import StepscopeError, UsageError
 from stepscope.report.questions import QUESTIONS, question
 from stepscope.report.tables import print_result, result_to_markdown, shown
 
@@ -212,7 +212,84 @@ def test_cells_are_written_in_the_unit_of_their_column() -> None:
     assert shown("bytes", 2048) == "2.00 KiB"
     assert shown("size_bytes", 2048) == "2.00 KiB"
     assert shown("idle_share", 0.25) == "25 %"
+    assert shown("recomputed_flops", 344_701_016_064) == "345 GFLOP"
+    assert shown("peak_flops_per_s", 156e12) == "156 TFLOP/s"
+    assert shown("teraflops_per_s", 8.125) == "8.1"
+    assert shown("flops_per_byte", 0.0416) == "0.042"
     assert shown("start_ns", 1_500, origin_ns=500) == "+1.00 µs"
     assert shown("event", 1234567) == "1234567"
     assert shown("x", None) == "–"
     assert shown("x", float("nan")) == "–"
+
+
+def test_a_baseline_is_for_abnormal_collectives(path: Path, tmp_path: Path) -> None:
+    slow = GpuTrace(world_size=2)
+    for _ in range(3):
+        with slow.step():
+            slow.collective("all_reduce", 1 << 20, us(9_000))
+    file = tmp_path / "slow.json"
+    file.write_bytes(slow.json())
+    words = ("abnormal-collectives", file, "--format", "json")
+    alone = json.loads(_show(*words))
+    assert alone["table"] == []
+    assert any("baseline" in note for note in alone["notes"])
+    against = json.loads(_show(*words, "--baseline", path))
+    assert [row["expected_ns"] for row in against["table"]] == [us(100)] * 3
+    assert {row["expected_from"] for row in against["table"]} == {"the baseline"}
+    assert not any("only a baseline" in note for note in against["notes"])
+    wrong = CliRunner().invoke(command, ["timeline", str(path), "--baseline", str(file)])
+    assert isinstance(wrong.exception, UsageError)
+    assert "abnormal-collectives does" in str(wrong.exception)
+    missing = CliRunner().invoke(
+        command, ["abnormal-collectives", str(file), "--baseline", str(tmp_path / "none.json")]
+    )
+    assert isinstance(missing.exception, StepscopeError)
+
+
+@pytest.mark.parametrize("name", ["critical-path", "what-if"])
+def test_steps_depend_on_all_devices_and_events(name: str, path: Path) -> None:
+    document = json.loads(
+        _show(name, path, "--format", "json", "--device", "0", "--scope", "linked")
+    )
+    assert document["scope"]["events"] == "all"
+    assert any("depends on all devices" in note for note in document["notes"])
+    plain = json.loads(_show(name, path, "--format", "json"))
+    assert not any("depends on all devices" in note for note in plain["notes"])
+    assert {k: v for k, v in document.items() if k != "notes"} == {
+        k: v for k, v in plain.items() if k != "notes"
+    }
+
+
+@pytest.mark.parametrize("words", [["show", "steps"], ["report"], ["compare"]])
+def test_what_goes_to_a_pipe_has_no_blanks_at_the_ends_of_lines(
+    words: list[str], path: Path
+) -> None:
+    files = [str(path)] * (2 if words == ["compare"] else 1)
+    done = subprocess.run(
+        [sys.executable, "-m", "stepscope", *words, *files],
+        capture_output=True,
+        text=True,
+        check=True,
+        encoding="utf-8",
+    )
+    assert done.stdout
+    assert [line for line in done.stdout.splitlines() if line != line.rstrip()] == []
+
+
+def _as_csv(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, (list, dict)):
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return str(value)
+
+
+@pytest.mark.parametrize("name", [one.name for one in QUESTIONS if not one.over_ranks])
+def test_csv_and_json_are_the_same_whole_tables(name: str, path: Path) -> None:
+    document = json.loads(_show(name, path, "--format", "json"))
+    for table in question(name).titles:
+        rows = list(
+            csv.DictReader(io.StringIO(_show(name, path, "--format", "csv", "--table", table)))
+        )
+        expected = [{key: _as_csv(item) for key, item in row.items()} for row in document[table]]
+        assert rows == expected, table

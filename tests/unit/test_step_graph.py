@@ -9,13 +9,14 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.gpu_trace import GpuTrace, us
+from tests.support.gpu_trace import GpuTrace, ms, us
 
-from stepscope.analysis.critical_path import path_of
+from stepscope.analysis.critical_path import critical_path, path_of
 from stepscope.analysis.graph_edges import EdgeKind
 from stepscope.analysis.host_causes import HostCause
 from stepscope.analysis.step_graph import NodeKind, build_step_graph
 from stepscope.analysis.what_if import replay, sweep, unchanged
+from stepscope.analysis.what_if_table import what_if_table
 from stepscope.errors import UsageError
 from stepscope.trace import intervals
 
@@ -96,12 +97,13 @@ def test_the_unchanged_graph_replays_every_measured_time(programme):
 
 
 @settings(max_examples=25, deadline=None)
-@given(programmes, factors, factors, factors)
+@given(programmes, factors, factors, factors, st.booleans())
 def test_shrunk_work_and_input_take_what_the_simulated_device_takes(
-    programme, compute, communication, waiting
+    programme, compute, communication, waiting, sync_records
 ):
-    before = run(CLEAR + programme)
-    after = run(CLEAR + programme, Scale(compute, communication, input=waiting))
+    scale = Scale(compute, communication, input=waiting)
+    before = run(CLEAR + programme, sync_records=sync_records)
+    after = run(CLEAR + programme, scale, sync_records=sync_records)
     trace = before.load()
     graph = build_step_graph(trace)
     optimizer = _optimizer_nodes(trace, graph)
@@ -256,3 +258,36 @@ def test_the_compiled_sweep_and_the_plain_one_agree():
     sweep(*(column.tolist() for column in columns), graph.origin_ns, plain, plain_end)
     assert start.tolist() == plain
     assert end.tolist() == plain_end
+
+
+def test_without_a_gpu_operators_are_work_and_no_dispatch():
+    t = GpuTrace()
+    for _ in range(2):
+        with t.step():
+            t.op("aten::mm").python(us(300))
+            t.python(us(50))
+    trace = t.load()
+    path = critical_path(trace)
+    assert set(path.causes["cause"]) == {"operators", "python"}
+    assert set(path.steps["cause"]) == set(path.segments["cause"]) | {"python"}
+    table = what_if_table(trace)
+    assert set(table.causes["without"]) == {"operators", "python"}
+    launched = run([("kernel", 100)]).load()
+    assert "dispatch" in set(critical_path(launched).causes["cause"])
+
+
+@pytest.mark.parametrize(("tail", "left_out"), [(us(50), 0), (ms(80), ms(80) - us(50))])
+def test_what_comes_after_the_loop_is_no_part_of_the_last_step(tail, left_out):
+    t = GpuTrace(wake_ns=0)
+    for number in range(4):
+        with t.step():
+            t.op("aten::mm").launch("kernel", us(200))
+            t.sync()
+            t.python(tail if number == 3 else us(50))
+    trace = t.load()
+    graph = build_step_graph(trace)
+    assert graph.origin_ns + graph.total_ns == t.now - left_out
+    assert any("end of the loop" in note for note in graph.notes) == bool(left_out)
+    assert replay(unchanged(graph)).total_ns == graph.total_ns
+    # Steps within the file end where the next begins, whatever they do.
+    assert build_step_graph(trace, (1, 2)).notes == ()

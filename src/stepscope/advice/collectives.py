@@ -5,8 +5,13 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
+from stepscope.analysis.abnormal_collectives import find_abnormal_collectives
+from stepscope.analysis.what_if import Changes, unchanged
 from stepscope.trace.intervals import Int64Array
+
+_OUTLIER = ("node", "event", "step", "kind", "dur_ns", "expected_ns", "times", "cause")
 
 
 def collectives(window: WindowView) -> pl.DataFrame:
@@ -57,6 +62,60 @@ def collectives(window: WindowView) -> pl.DataFrame:
             least_ns=pl.col("dur_ns").min().over(peers),
         )
         .drop("args")
+    )
+
+
+def outliers(window: WindowView, limits: Thresholds) -> pl.DataFrame:
+    """Collectives that take far longer than others of their kind and size.
+
+    Columns: node, event, step (index), kind, dur_ns, expected_ns, times, cause (null: not known).
+    """
+    return pl.concat([_by_size(window, limits), _by_place(window, limits)])
+
+
+def undisturbed(
+    window: WindowView, limits: Thresholds, waits: pl.DataFrame | None
+) -> tuple[Changes, bool]:
+    """The steps with each outlier as long as expected, and without known waiting for other ranks.
+
+    Returns:
+        The changed graph, and whether anything changed.
+    """
+    odd = outliers(window, limits)
+    dur = shortened(window, odd, odd["expected_ns"])
+    if waits is not None:
+        rows = window.work.join(waits, on="event", maintain_order="left")
+        alone = (rows["dur_ns"] - rows["wait_ns"]).clip(lower_bound=0)
+        dur = np.minimum(dur, shortened(window, rows, alone))
+    return unchanged(window.graph).shorten_work(dur), bool((dur < window.graph.dur_ns).any())
+
+
+def _by_size(window: WindowView, limits: Thresholds) -> pl.DataFrame:
+    report = find_abnormal_collectives(
+        window.trace,
+        window.scope,
+        baseline=window.baseline,
+        factor=limits.abnormal_collective_factor,
+    )
+    found = report.table.select("event", "kind", "dur_ns", "expected_ns", "times", "cause")
+    return window.work.select("event", "node", "step").join(found, on="event").select(_OUTLIER)
+
+
+def _by_place(window: WindowView, limits: Thresholds) -> pl.DataFrame:
+    """Outliers among the collectives of unknown size."""
+    rows = collectives(window).filter(
+        pl.col("size").is_null(), pl.col("peers") >= limits.abnormal_collective_peers
+    )
+    expected = pl.col("median_ns").round().cast(pl.Int64)
+    return (
+        rows.with_columns(
+            kind=pl.col("group"),
+            expected_ns=expected,
+            times=pl.col("dur_ns") / pl.max_horizontal(expected, pl.lit(1_000)),
+            cause=pl.lit(None, pl.String),
+        )
+        .filter(pl.col("times") >= limits.abnormal_collective_factor)
+        .select(_OUTLIER)
     )
 
 

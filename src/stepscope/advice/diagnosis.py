@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
 from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.ranks import RankComparison, compare_ranks, odd_parts
 from stepscope.advice.rules import RULES
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.device_partition import partition_device
+from stepscope.analysis.gpu_work import gpu_work
 from stepscope.analysis.host_partition import HostPartition, partition_host
 from stepscope.analysis.metrics import MetricsSummary, summarise_metrics
 from stepscope.analysis.partition import Partition
+from stepscope.analysis.scope import AnsweredScope, Scope
 from stepscope.analysis.step_record import StepSummary, summarise_steps
-from stepscope.errors import StepscopeError, UnreadableInputError
+from stepscope.errors import StepscopeError, UnreadableInputError, UsageError
 from stepscope.run.rank_skew import RankSkew, rank_skew, rank_steps
 from stepscope.run.reader import RankRun, Run, Window
 from stepscope.trace.load import load
+from stepscope.trace.model import Trace
 
 _NOTABLE = 0.1  # of the step: what a saving must reach to become the verdict
 _ORDER = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2, Severity.INFO: 3}
@@ -65,6 +68,19 @@ class RankDiagnosis:
         return self.steps.partition if self.steps is not None else None
 
     @property
+    def scope(self) -> AnsweredScope | None:
+        """What the window's part is about; None where no window could be read."""
+        if self.view is not None and self.device is not None:
+            return self.view.timeline.scope
+        if self.view is None or self.host is None:
+            return None
+        steps = tuple(self.host.steps["step"].to_list())
+        empty = len(self.host.excluded_steps)
+        return AnsweredScope(replace(self.view.asked, steps=steps), steps, (), 0).leaving_out(
+            {"empty step" if empty == 1 else "empty steps": empty}
+        )
+
+    @property
     def step_ns(self) -> int | None:
         """The steady step: from the record where there is one, since recording slows steps."""
         if self.steps is not None:
@@ -85,6 +101,10 @@ class Diagnosis:
         verdict: What limits the step, in one sentence.
         ranks: Each rank that left something, in order.
         findings: All findings, the greatest saving first; those without one follow by severity.
+        between: What several ranks' traces tell together; None for one rank, and where they have
+            no collectives in common.
+        odd_parts: What takes far longer on one rank than on the others, columns `ranks.ODD_PARTS`.
+        shown: The rank whose step stands for the run: that of the verdict, else the slowest.
         skew: Which rank comes late, from the step records of all; None where they do not tell.
     """
 
@@ -92,44 +112,86 @@ class Diagnosis:
     verdict: str
     ranks: tuple[RankDiagnosis, ...]
     findings: tuple[Finding, ...]
+    between: RankComparison | None
+    odd_parts: pl.DataFrame
+    shown: RankDiagnosis
     skew: RankSkew | None = None
 
 
-def diagnose(run: Run, thresholds: Thresholds | None = None) -> Diagnosis:
+def diagnose(
+    run: Run,
+    thresholds: Thresholds | None = None,
+    scope: Scope | None = None,
+    baseline: Trace | None = None,
+) -> Diagnosis:
     """Judge a run.
+
+    Args:
+        run: The run.
+        thresholds: From where on something is worth a finding.
+        scope: Steps of the recorded windows, devices and GPU events that count. With steps, the
+            step record is left aside: it is about other steps.
+        baseline: The trace of a run that was as it should be, to hold collectives against.
 
     Raises:
         UnreadableInputError: Nothing in the run can be read.
+        UsageError: The scope names what no trace of the run has.
     """
     limits = thresholds or Thresholds()
-    ranks = tuple(_with_metrics(_diagnose_rank(rank), rank) for rank in run.ranks)
+    asked = scope or Scope()
+    ranks = tuple(_with_metrics(_diagnose_rank(rank, asked, baseline), rank) for rank in run.ranks)
     if not any(rank.steps or rank.host or rank.device for rank in ranks):
         raise UnreadableInputError(f"{run.path}: nothing to judge: {_why_nothing(run, ranks)}")
-    skew = rank_skew(rank_steps([(r.manifest, r.steps) for r in run.ranks if r.manifest]))
+    between = None
+    if len(ranks) > 1:
+        views = [(rank.rank, rank.view) for rank in ranks if rank.view is not None]
+        between = compare_ranks(views, asked)
+    skew = None
+    if asked.steps is None:
+        skew = rank_skew(rank_steps([(r.manifest, r.steps) for r in run.ranks if r.manifest]))
     findings: list[Finding] = []
     for rank in ranks:
-        subject = Subject(rank.rank, rank.steps, rank.host, rank.view, rank.problems, limits, skew)
+        waits = None if between is None else between.waits_of(rank.rank)
+        subject = Subject(
+            rank.rank, rank.steps, rank.host, rank.view, waits, rank.problems, limits, skew
+        )
         for find in RULES.values():
             findings.extend(find(subject))
     findings.sort(key=lambda f: (f.saving_ns is None, -(f.saving_ns or 0), _ORDER[f.severity]))
-    return Diagnosis(run, _verdict(ranks, findings), ranks, tuple(findings), skew)
+    verdict, shown = _verdict(ranks, findings)
+    partitions = [(rank.rank, rank.partition) for rank in ranks if rank.partition is not None]
+    odd = odd_parts(partitions, limits)
+    return Diagnosis(run, verdict, ranks, tuple(findings), between, odd, shown, skew)
 
 
-def _diagnose_rank(rank: RankRun) -> RankDiagnosis:
+def _diagnose_rank(rank: RankRun, asked: Scope, baseline: Trace | None) -> RankDiagnosis:
     notes = list(rank.step_problems)
-    summary = summarise_steps(rank.steps)
+    summary = None if asked.steps is not None else summarise_steps(rank.steps)
+    not_there: UsageError | None = None
     # The last window is the one farthest from the start, where nothing is warming up any more.
     for window in reversed(rank.windows):
         if window.trace_path is None:
             continue
         try:
             trace = load(window.trace_path)
-            host = partition_host(trace)
-            view = WindowView(trace)
+        except StepscopeError as error:
+            notes.append(str(error))
+            continue
+        try:
+            gpu_work(trace, asked)
+        except UsageError as error:
+            # Another window may have these steps.
+            not_there = not_there or error
+            continue
+        try:
+            host = partition_host(trace, asked.steps)
+            view = WindowView(trace, asked, baseline)
             device = None
             if view.has_gpu:
                 device = partition_device(view.timeline, view.idle, len(view.graph.steps))
         except StepscopeError as error:
+            if asked.steps is not None and isinstance(error, UsageError):
+                raise
             notes.append(str(error))
             continue
         wrong = pl.concat([trace.problems, trace.doubts])
@@ -140,6 +202,8 @@ def _diagnose_rank(rank: RankRun) -> RankDiagnosis:
             continue
         problems = tuple(wrong.select("problem", "count", "message").iter_rows())
         return RankDiagnosis(rank.rank, summary, host, device, view, window, problems, tuple(notes))
+    if not_there is not None:
+        raise not_there
     return RankDiagnosis(rank.rank, summary, None, None, None, None, (), tuple(notes))
 
 
@@ -147,9 +211,9 @@ def _with_metrics(diagnosis: RankDiagnosis, rank: RankRun) -> RankDiagnosis:
     if rank.metrics_path is None:
         return diagnosis
     try:
-        return dataclasses.replace(diagnosis, metrics=summarise_metrics(rank.metrics_path))
+        return replace(diagnosis, metrics=summarise_metrics(rank.metrics_path))
     except StepscopeError as error:
-        return dataclasses.replace(diagnosis, notes=(*diagnosis.notes, str(error)))
+        return replace(diagnosis, notes=(*diagnosis.notes, str(error)))
 
 
 def _why_nothing(run: Run, ranks: tuple[RankDiagnosis, ...]) -> str:
@@ -160,15 +224,22 @@ def _why_nothing(run: Run, ranks: tuple[RankDiagnosis, ...]) -> str:
     return "; ".join(reasons) or "no step record and no trace"
 
 
-def _verdict(ranks: tuple[RankDiagnosis, ...], findings: list[Finding]) -> str:
+def _verdict(
+    ranks: tuple[RankDiagnosis, ...], findings: list[Finding]
+) -> tuple[str, RankDiagnosis]:
+    """What limits the step, and the rank that it is said of."""
     best = findings[0] if findings else None
     if best is not None and best.saving_ns and best.predicted_step_ns is not None:
         share = best.saving_ns / (best.saving_ns + best.predicted_step_ns)
         if share >= _NOTABLE:
-            return f"{best.id}: {best.title}; mending it saves {share:.0%} of the step"
-    first = next(rank for rank in ranks if rank.partition is not None)
-    partition = first.partition
+            whose = next(rank for rank in ranks if rank.rank == best.rank)
+            step = "the step" if len(ranks) == 1 else f"rank {best.rank}'s step"
+            return f"{best.id}: {best.title}; mending it saves {share:.0%} of {step}", whose
+    judged = [rank for rank in ranks if rank.partition is not None]
+    slowest = max(judged, key=lambda rank: rank.step_ns or 0)
+    partition = slowest.partition
     if partition is None or not partition.parts:
-        return "no finding with a saving of a tenth of the step or more"
+        return "no finding with a saving of a tenth of the step or more", slowest
     largest = max(partition.parts, key=lambda part: part.total_ns)
-    return f"nothing stands out: {partition.share(largest):.0%} of the step is {largest.name}"
+    words = f"nothing stands out: {partition.share(largest):.0%} of the step is {largest.name}"
+    return words, slowest

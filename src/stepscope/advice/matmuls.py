@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import polars as pl
 
+from stepscope.advice.finding import Evidence
+from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
+from stepscope.analysis.tensor_cores import evidence, is_matrix_kernel
 
-_GROUPS = ("gemm", "convolution", "attention")
-_TENSOR_CORES = (
-    r"(?i)tensor_?op|wgmma|mma|hmma|imma|884|1688|16816|h?xmma|nvjet|sm90_xmma|_tc_|wmma"
-    r"|flash|fmha|bf16gemm|gmma|tf32|utcmma|tcgen"
-)
-_ALWAYS_FULL = r"(?i)sgemm|_ffma|simt|s_?gemm|scudnn|fp32|f32f32_f32f32|implicit_con.*float"
-_AUXILIARY = r"(?i)splitK(reduce)?|nchwToNhwc|nhwcToNchw|convert|im2col|col2im|offsets|transpose"
+_FIRST_WITH_TENSOR_CORES = 7
+_FIRST_WITH_TF32 = 8
 
 
 def matmuls(window: WindowView) -> pl.DataFrame:
     """Kernels of matrix products and convolutions, rows of `window.work`.
 
     Further columns: `type` ("half", "float", "double", "other"; null: not recorded), from the
-    operands of the operator that launched it; `uses_tensor_cores`, by the kernel's name;
-    `is_full_precision`, by the kernel's name. Kernels that only prepare operands are left out.
+    operands of the operator that launched it; `uses` ("yes", "no", "unknown"): whether it uses
+    tensor cores, by its name. Kernels that only prepare operands are left out.
     """
-    rows = window.work.filter(
-        pl.col("kind") == "compute",
-        pl.col("group").is_in(_GROUPS),
-        ~pl.col("name").str.contains(_AUXILIARY),
-    )
+    rows = window.work.filter(pl.col("kind") == "compute", is_matrix_kernel())
     types = (
         window.trace.args.filter(pl.col("event").is_in(rows["op"].drop_nulls().unique().implode()))
         .select(
@@ -45,11 +41,58 @@ def matmuls(window: WindowView) -> pl.DataFrame:
         .when(pl.col("types").is_not_null())
         .then(pl.lit("other"))
     )
-    name = pl.col("name")
     return rows.join(types, on="op", how="left", maintain_order="left").select(
-        *rows.columns,
-        type=kind,
-        uses_tensor_cores=name.str.contains(_TENSOR_CORES),
-        is_full_precision=name.str.contains(_ALWAYS_FULL)
-        & ~name.str.contains(r"(?i)tf32|tensorop|1688|16816"),
+        *rows.columns, type=kind, uses=evidence()
+    )
+
+
+@dataclass(frozen=True)
+class MatrixUnits:
+    """A window on a device with units made for matrix products.
+
+    Attributes:
+        window: The window.
+        is_amd: Whether they are AMD's matrix cores; else NVIDIA's tensor cores.
+        has_tf32: Whether they take 32-bit floats as TF32.
+    """
+
+    window: WindowView
+    is_amd: bool
+    has_tf32: bool
+
+
+def matrix_units(subject: Subject) -> MatrixUnits | None:
+    """The window of a subject whose device is known to have such units.
+
+    NVIDIA's compute capability tells, or AMD's product name; where the file describes no device,
+    a kernel that uses them.
+    """
+    window = subject.window
+    if window is None or not window.has_gpu:
+        return None
+    major = window.compute_capability
+    if major is not None:
+        if major < _FIRST_WITH_TENSOR_CORES:
+            return None
+        return MatrixUnits(window, is_amd=False, has_tf32=major >= _FIRST_WITH_TF32)
+    if not window.is_amd:
+        return None
+    names = window.trace.devices.filter("is_used")["name"].drop_nulls()
+    if len(names):
+        has_units = bool(names.str.contains(r"MI[123]\d\d").any())
+    else:
+        has_units = bool((matmuls(window)["uses"] == "yes").any())
+    return MatrixUnits(window, is_amd=True, has_tf32=False) if has_units else None
+
+
+def evidence_of_time(
+    window: WindowView, some: pl.DataFrame, products: pl.DataFrame
+) -> tuple[Evidence, ...]:
+    """How long some kernels take, of the step and of all matrix products."""
+    total_ns = int(some["dur_ns"].sum())
+    products_ns = int(products["dur_ns"].sum())
+    return (
+        Evidence("time in them per step", window.per_step(total_ns), "ns"),
+        Evidence("share of the step", window.share(total_ns), "share"),
+        Evidence("of all matrix products", total_ns / max(1, products_ns), "share"),
     )

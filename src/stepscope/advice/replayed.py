@@ -28,6 +28,7 @@ def replayed_finding(
     advice: str,
     steps: tuple[int, ...] = (),
     least: float | None = None,
+    before: Changes | None = None,
 ) -> list[Finding]:
     """The finding, if the replay with the changes is shorter by a notable share.
 
@@ -42,10 +43,15 @@ def replayed_finding(
         advice: What to do.
         steps: Steps in which it shows best.
         least: Share of the step that the saving must reach; default: `saving_low`.
+        before: What is taken to be mended already; default: nothing. The saving is what is gained
+            beyond it.
     """
     again = replay(changes)
     limits = subject.thresholds
-    share = again.saving_ns / max(1, window.step_ns)
+    saving_ns = again.saving_ns
+    if before is not None:
+        saving_ns -= replay(before).saving_ns
+    share = saving_ns / max(1, window.step_ns)
     if share < (limits.saving_low if least is None else least):
         return []
     return [
@@ -54,7 +60,7 @@ def replayed_finding(
             title=title,
             severity=severity_of(share, limits),
             rank=subject.rank,
-            saving_ns=again.saving_ns,
+            saving_ns=saving_ns,
             saving_reason="",
             assumption=assumption,
             predicted_step_ns=again.mean_step_ns,

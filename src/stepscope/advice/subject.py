@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import polars as pl
+
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.host_partition import HostPartition
@@ -20,6 +22,8 @@ class Subject:
         steps: What its step record tells; None where there is none.
         host: The partition of its main thread in a recorded window; None without a trace.
         window: The recorded window with its graph; None without a trace.
+        waits: Its collectives with what it waited in each for other ranks, columns `ranks.WAITS`;
+            None where other ranks' traces do not tell.
         problems: What the reader of the trace and its links found wrong: problem, count, message.
         thresholds: From where on something is worth a finding.
         skew: How the ranks of the run meet; None where nothing of it is known.
@@ -29,6 +33,7 @@ class Subject:
     steps: StepSummary | None = None
     host: HostPartition | None = None
     window: WindowView | None = None
+    waits: pl.DataFrame | None = None
     problems: tuple[tuple[str, int, str], ...] = ()
     thresholds: Thresholds = field(default_factory=Thresholds)
     skew: RankSkew | None = None

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+from stepscope.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,9 @@ class Thresholds:
         rank_waiting: Share of the step in which collectives wait for other ranks, at least.
         late_rank: Share of the step that the others wait for the last rank, at least.
         late_rank_high: From this share on it is of high severity.
+        odd_rank_share: Share of a rank's step by which one part of it exceeds that of the other
+            ranks, to be shown beside the ranks.
+        odd_rank_factor: And so many times as long as on the other ranks, at least.
         allocator_calls: Calls per step that get memory from the driver or give it back.
         memory_near_limit: Reserved share of the device's memory from which on it is near the limit.
         memory_far_below: Reserved share up to which much of it is unused.
@@ -76,6 +84,8 @@ class Thresholds:
     rank_waiting: float = 0.05
     late_rank: float = 0.05
     late_rank_high: float = 0.2
+    odd_rank_share: float = 0.05
+    odd_rank_factor: float = 1.5
     allocator_calls: float = 1.0
     memory_near_limit: float = 0.9
     memory_far_below: float = 0.4
@@ -91,3 +101,21 @@ class Thresholds:
     profiler_factor: float = 1.5
     profiler_overhead: float = 0.1
     unlinked_work: float = 0.1
+
+    def changed(self, values: Mapping[str, float]) -> Thresholds:
+        """The same with other values.
+
+        Raises:
+            UsageError: There is no threshold of a name, or a value is no number from 0 on.
+        """
+        known = {field.name: type(getattr(self, field.name)) for field in fields(self)}
+        for name, value in values.items():
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}"
+                raise UsageError(f"no threshold '{name}': {hint}")
+            if not math.isfinite(value) or value < 0:
+                raise UsageError(f"threshold '{name}': give a number from 0 on, as {name}=0.05")
+            if known[name] is int and value != int(value):
+                raise UsageError(f"threshold '{name}': give a whole number")
+        return replace(self, **{name: known[name](value) for name, value in values.items()})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -13,7 +13,7 @@ from stepscope.analysis.critical_path import CriticalPath, path_of
 from stepscope.analysis.idle import IdleCauses, idle_causes
 from stepscope.analysis.operator_forest import operator_forest
 from stepscope.analysis.recomputation import find_recomputed
-from stepscope.analysis.scope import Scope
+from stepscope.analysis.scope import EventChoice, Scope
 from stepscope.analysis.step_graph import StepGraph, build_step_graph
 from stepscope.analysis.timeline import Timeline, timeline
 from stepscope.trace import intervals
@@ -30,14 +30,27 @@ class WindowView:
 
     Attributes:
         trace: The trace.
+        asked: Which steps (they follow one another), devices and GPU events. The graph, the
+            critical path and replays hold all devices and events: a step depends on all of them.
+        baseline: The trace of a run that was as it should be, to hold collectives against.
     """
 
     trace: Trace
+    asked: Scope = field(default_factory=Scope)
+    baseline: Trace | None = None
 
     @cached_property
     def graph(self) -> StepGraph:
-        """The graph of all steps that are not empty; without steps of the whole trace."""
-        return build_step_graph(self.trace)
+        """The graph of the steps asked for, else of all that are not empty.
+
+        Without steps it is that of the whole trace.
+        """
+        return build_step_graph(self.trace, self.asked.steps)
+
+    @cached_property
+    def scope(self) -> Scope:
+        """What timeline, idle time and tables are about."""
+        return replace(self.asked, steps=self.graph.steps or None)
 
     @cached_property
     def has_gpu(self) -> bool:
@@ -52,12 +65,12 @@ class WindowView:
     @cached_property
     def timeline(self) -> Timeline:
         """The devices' time, over the same steps."""
-        return timeline(self.trace, Scope(steps=self.graph.steps or None))
+        return timeline(self.trace, self.scope)
 
     @cached_property
     def idle(self) -> IdleCauses:
         """Why the devices were idle, over the same steps."""
-        return idle_causes(self.trace, Scope(steps=self.graph.steps or None))
+        return idle_causes(self.trace, self.scope)
 
     @property
     def steps(self) -> int:
@@ -84,7 +97,7 @@ class WindowView:
 
     @cached_property
     def work(self) -> pl.DataFrame:
-        """GPU work, one row per node of the graph that is some, in the graph's order.
+        """GPU work of the scope, one row per node of the graph, in the graph's order.
 
         Columns: node, event, name, kind, group, device, start_ns, end_ns, dur_ns, step (index),
         bytes, launch, op, lane_id.
@@ -107,7 +120,7 @@ class WindowView:
         )
         derived = self.trace.derived.select("event", "kind", "group", "launch", "op")
         names = self.trace.names.select("name_id", "name")
-        return (
+        work = (
             table.join(events.collect(), on="event", how="left", maintain_order="left")
             .join(
                 derived.filter(pl.col("event").is_in(table["event"].implode())).collect(),
@@ -118,6 +131,11 @@ class WindowView:
             .join(names.collect(), on="name_id", how="left", maintain_order="left")
             .drop("name_id")
         )
+        if self.asked.devices is not None:
+            work = work.filter(pl.col("device").is_in(list(self.asked.devices)))
+        if self.asked.events is EventChoice.LINKED:
+            work = work.drop_nulls("launch")
+        return work
 
     def nodes(self, rows: pl.DataFrame) -> BoolArray:
         """Which nodes of the graph some rows of `work` are."""

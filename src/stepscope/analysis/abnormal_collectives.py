@@ -28,7 +28,6 @@ import polars as pl
 
 from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.scope import AnsweredScope, Scope
-from stepscope.analysis.selection import leaving_out
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -69,13 +68,13 @@ SAME_SIZE = "the same size in this trace"
 LARGER_SIZE = "a larger size in this trace"
 BASELINE = "the baseline"
 
-MEMORY_FULL = "device memory is close to full"
-ALLOCATION = "device memory is being allocated or freed meanwhile"
-NOT_KNOWN = "not memory, as far as recorded: another rank is late, or the network is slow"
-NO_MEMORY_RECORDS = (
-    "not known: no memory records (profile_memory=True); another rank may be late, or the network"
-)
+MEMORY_FULL = "memory close to full"
+ALLOCATION = "memory allocated or freed meanwhile"
+MEMORY_FULL_AND_ALLOCATION = "memory close to full, allocated or freed meanwhile"
+NOT_KNOWN = "not memory: another rank is late, or the network"
+NO_MEMORY_RECORDS = "not known: no memory records (profile_memory=True)"
 
+_NO_COLLECTIVES = "no collective ran on a GPU in this scope"
 _ONE_RANK = "one rank's trace cannot tell a slow transfer from waiting for another rank"
 _NO_BASELINE = "where all collectives of a size are slow alike, only a baseline trace shows it"
 
@@ -138,12 +137,15 @@ def find_abnormal_collectives(
         pl.col("dur_ns") - pl.col("expected_ns") >= least_excess_ns,
     )
     table = _with_memory(trace, abnormal)
-    left_out = leaving_out(
-        report.scope,
-        collectives_of_unknown_size=len(report.collectives) - len(sized),
-        collectives_without_any_to_compare_with=len(sized) - len(judged),
+    left_out = report.scope.leaving_out(
+        {
+            "collectives of unknown size": len(report.collectives) - len(sized),
+            "collectives without any to compare with": len(sized) - len(judged),
+        }
     )
     notes = [_ONE_RANK] if len(table) else []
+    if report.collectives.is_empty():
+        notes.append(_NO_COLLECTIVES)
     if baseline is None and len(sized):
         notes.append(_NO_BASELINE)
     return AbnormalReport(
@@ -239,7 +241,7 @@ def _with_memory(trace: Trace, abnormal: pl.DataFrame) -> pl.DataFrame:
     is_allocating = pl.col("allocation_calls") > 0
     cause = (
         pl.when(is_full & is_allocating)
-        .then(pl.lit(f"{MEMORY_FULL}, and {ALLOCATION}"))
+        .then(pl.lit(MEMORY_FULL_AND_ALLOCATION))
         .when(is_full)
         .then(pl.lit(MEMORY_FULL))
         .when(is_allocating)

@@ -19,9 +19,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.ancestors import depths, nearest
-from stepscope.analysis.gpu_work import gpu_work
+from stepscope.analysis.gpu_work import gpu_work, in_steps, side_by_side
 from stepscope.analysis.scope import AnsweredScope, Scope
-from stepscope.analysis.selection import in_steps, leaving_out, side_by_side
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -144,7 +143,7 @@ def build_call_tree(
     nodes = _merge(trace, frame, row_parent, merge_threads=merge_threads)
     return CallTree(
         nodes,
-        leaving_out(work.answered, **{_NOWHERE: int((~known).sum())}),
+        work.answered.leaving_out({_NOWHERE: int((~known).sum())}),
         int(duration.sum()),
         int(duration[~known].sum()),
         work.notes,

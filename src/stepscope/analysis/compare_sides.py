@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -13,7 +13,7 @@ from stepscope.analysis.gpu_work import gpu_work
 from stepscope.analysis.host_partition import OTHER, PARTS, partition_host
 from stepscope.analysis.idle import idle_causes
 from stepscope.analysis.operator_forest import OperatorForest, operator_forest
-from stepscope.analysis.scope import Scope
+from stepscope.analysis.scope import AnsweredScope, Scope
 from stepscope.analysis.step_record import StepSummary
 from stepscope.analysis.timeline import timeline
 from stepscope.errors import UsageError
@@ -48,6 +48,7 @@ class Side:
         operators: Operators by call path, the GPU work that they launched themselves, or without a
             GPU their own time on the host; `MEASURES`.
         operators_basis: Which of the two.
+        scope: What parts, kernels and operators are about; None without a trace.
         notes: What a reader must know.
     """
 
@@ -60,6 +61,7 @@ class Side:
     kernels: pl.DataFrame
     operators: pl.DataFrame
     operators_basis: str
+    scope: AnsweredScope | None
     notes: tuple[str, ...]
 
 
@@ -68,7 +70,7 @@ def make_side(
     trace: Trace | None,
     records: Sequence[StepRecord] = (),
     summary: StepSummary | None = None,
-    steps: tuple[int, ...] | None = None,
+    asked: Scope | None = None,
 ) -> Side:
     """Put one side together.
 
@@ -80,11 +82,14 @@ def make_side(
         trace: A recorded window.
         records: The step record.
         summary: What it tells.
-        steps: Numbers of the window's steps that count; default: all but empty ones.
+        asked: Steps of the window, devices and GPU events that count; without steps all but empty
+            ones.
 
     Raises:
-        UsageError: There is neither a step record nor a trace with steps or GPU work.
+        UsageError: There is neither a step record nor a trace with steps or GPU work, or the trace
+            lacks what the scope names.
     """
+    asked = asked or Scope()
     empty = pl.DataFrame(schema=MEASURES)
     durations: Int64Array | None = None
     numbers: tuple[int, ...] = ()
@@ -99,18 +104,19 @@ def make_side(
         if durations is None:
             raise UsageError(f"{path}: there is neither a step record nor a trace to compare")
         parts = _record_parts(kept)
-        return Side(path, basis, numbers, durations, parts, basis, empty, empty, "", ())
-    measured = trace_steps(trace, steps)
+        return Side(path, basis, numbers, durations, parts, basis, empty, empty, "", None, ())
+    measured = trace_steps(trace, asked)
     if measured is None:
         if durations is None:
             raise UsageError(f"{path}: the trace has neither steps nor GPU work to compare")
-        return Side(path, basis, numbers, durations, empty, basis, empty, empty, "", ())
+        return Side(path, basis, numbers, durations, empty, basis, empty, empty, "", None, ())
     parts, parts_basis, windows, notes = measured
-    scope = Scope(steps=tuple(windows["step"].to_list()) if len(trace.steps) else None)
+    steps = tuple(windows["step"].to_list()) if len(trace.steps) else None
+    selected = gpu_work(trace, replace(asked, steps=steps))
     if durations is None:
         durations, numbers = windows["total_ns"].to_numpy(), tuple(windows["step"].to_list())
         basis = parts_basis
-    work = gpu_work(trace, scope).members
+    work = selected.members
     operators_basis = "device self time" if len(work) else "host self time"
     return Side(
         path=path,
@@ -122,21 +128,22 @@ def make_side(
         kernels=_kernels(trace, work),
         operators=_operators(trace, work, windows["step"]),
         operators_basis=operators_basis,
+        scope=selected.answered,
         notes=notes,
     )
 
 
 def trace_steps(
-    trace: Trace, steps: tuple[int, ...] | None
+    trace: Trace, asked: Scope
 ) -> tuple[pl.DataFrame, str, pl.DataFrame, tuple[str, ...]] | None:
     """Parts per step, what they divide, the steps' durations, and notes; None: nothing to divide.
 
     A trace without steps counts as one step of the number 0.
     """
-    chosen = steps
+    chosen = asked.steps
     if chosen is None and len(trace.steps):
         chosen = tuple(trace.steps.filter(~pl.col("is_empty"))["step"].to_list())
-    scope = Scope(steps=chosen)
+    scope = replace(asked, steps=chosen)
     line = timeline(trace, scope)
     if line.scope.events:
         idle = idle_causes(trace, scope)

@@ -13,15 +13,15 @@ Causes
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
 
 from stepscope.analysis.graph_edges import EdgeKind
-from stepscope.analysis.host_causes import CAUSES
+from stepscope.analysis.host_causes import CAUSES, cause_names
 from stepscope.analysis.partition import Part, Partition
-from stepscope.analysis.scope import AnsweredScope, Scope
+from stepscope.analysis.scope import AnsweredScope, EventChoice, Scope
 from stepscope.analysis.step_graph import ORIGIN, NodeKind, StepGraph, build_step_graph
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
@@ -52,7 +52,8 @@ class CriticalPath:
         scope: What it covers.
         total_ns: From the beginning of the first step to the end of the last.
         causes: Time on the path per cause: cause, total_ns, total_share, the largest first.
-        partition: The same, in the order of `PATH_CAUSES`.
+        partition: The same, in the order of `PATH_CAUSES`; without GPU work dispatch is called
+            operators, for they do the work themselves.
         steps: One row per step and cause: step, cause, total_ns. The causes of a step add up to it.
         segments: The path in order of time: start_ns, end_ns, cause, event (the GPU event; null:
             host or a delay), lane_id (null: a delay). A host segment may hold several causes; it
@@ -83,7 +84,15 @@ def critical_path(trace: Trace, scope: Scope | None = None) -> CriticalPath:
         UsageError: The steps are not in the trace or do not follow one another.
     """
     asked = scope or Scope()
-    return path_of(build_step_graph(trace, asked.steps), trace, asked)
+    found = path_of(build_step_graph(trace, asked.steps), trace, asked)
+    return replace(found, notes=(*found.notes, *what_steps_depend_on(asked)))
+
+
+def what_steps_depend_on(asked: Scope) -> tuple[str, ...]:
+    """The note that devices and the choice of events were passed over, if they were asked for."""
+    if asked.devices is None and asked.events is EventChoice.ALL:
+        return ()
+    return ("a step depends on all devices and all GPU events: the answer is about all of them",)
 
 
 def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> CriticalPath:
@@ -96,15 +105,16 @@ def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> Criti
     whole = np.zeros((len(graph.step_ends_ns), len(PATH_CAUSES)), np.int64)
     np.add.at(whole, step, totals)
     numbers = graph.steps or (None,)
+    names = _names(graph)
     table = pl.DataFrame(
         {
-            "step": pl.Series([n for n in numbers for _ in PATH_CAUSES], dtype=pl.Int32),
-            "cause": list(PATH_CAUSES) * len(numbers),
+            "step": pl.Series([n for n in numbers for _ in names], dtype=pl.Int32),
+            "cause": list(names) * len(numbers),
             "total_ns": whole.reshape(-1),
         }
     ).filter(pl.col("total_ns") > 0)
     sums = whole.sum(axis=0).tolist()
-    parts = tuple(Part(n, t) for n, t in zip(PATH_CAUSES, sums, strict=True) if t)
+    parts = tuple(Part(n, t) for n, t in zip(names, sums, strict=True) if t)
     of_segment = np.zeros((len(starts), len(PATH_CAUSES)), np.int64)
     np.add.at(of_segment, row, totals)
     segments = _segment_table(graph, starts, ends, owner, of_segment.argmax(axis=1))
@@ -116,7 +126,10 @@ def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> Criti
     ).with_columns(total_share=pl.col("total_ns") / max(1, graph.total_ns))
     return CriticalPath(
         scope=AnsweredScope(
-            asked or Scope(), graph.steps, (), events=int((segments["event"].is_not_null()).sum())
+            Scope(steps=None if asked is None else asked.steps),
+            graph.steps,
+            (),
+            events=int((segments["event"].is_not_null()).sum()),
         ),
         total_ns=graph.total_ns,
         causes=causes.sort("total_ns", descending=True),
@@ -126,6 +139,13 @@ def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> Criti
         kernels=_kernels(trace, segments),
         notes=graph.notes,
     )
+
+
+def _names(graph: StepGraph) -> tuple[str, ...]:
+    """What each of `PATH_CAUSES` is called in this graph."""
+    first = len(GPU_CAUSES)
+    host = cause_names(has_gpu=bool(graph.is_gpu.any()))
+    return (*PATH_CAUSES[:first], *host, *PATH_CAUSES[first + len(host) :])
 
 
 def _walk(graph: StepGraph) -> tuple[Int64Array, Int64Array]:
@@ -222,7 +242,7 @@ def _segment_table(
         {
             "start_ns": starts,
             "end_ns": ends,
-            "cause": pl.Series(np.array(PATH_CAUSES)[cause]),
+            "cause": pl.Series(np.array(_names(graph))[cause]),
             "event": event,
             "lane_id": np.where(is_node, graph.lane[owner], -1),
         }

@@ -39,7 +39,8 @@ def partition_device(line: Timeline, idle: IdleCauses, steps: int) -> Partition:
         *(Part(words, idle.of(cause)) for cause, words in IDLE_WORDS.items()),
     ]
     devices = len(line.scope.devices)
-    what = "trace: the GPU's time" if devices == 1 else f"trace: the time of {devices} GPUs"
+    whose = "the GPU's time" if devices == 1 else f"the time of {devices} GPUs together"
+    what = f"trace: {whose}"
     if not steps:
         what += ", the whole file as one step"
     return Partition(tuple(parts), line.total_ns, max(1, steps), what)

@@ -26,7 +26,7 @@ import polars as pl
 from stepscope.analysis.ancestors import BoolArray
 from stepscope.analysis.devices import DevicePeaks, peaks_of
 from stepscope.analysis.flop_formulas import FORMULAS, work_of
-from stepscope.analysis.gpu_work import GpuWork, gpu_work
+from stepscope.analysis.gpu_work import GpuWork, gpu_work, in_steps
 from stepscope.analysis.operands import operands, parse_call
 from stepscope.analysis.operator_forest import (
     OperatorForest,
@@ -37,7 +37,6 @@ from stepscope.analysis.operator_forest import (
 from stepscope.analysis.recomputation import find_recomputed
 from stepscope.analysis.remember import remembered
 from stepscope.analysis.scope import AnsweredScope, Scope
-from stepscope.analysis.selection import in_steps, leaving_out
 from stepscope.analysis.utilisation import COUNTED, utilisation
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
@@ -166,8 +165,8 @@ def analyse_flops(trace: Trace, scope: Scope | None = None) -> FlopsReport:
     return FlopsReport(
         operators=table,
         steps=steps,
-        scope=leaving_out(
-            work.answered, matrix_operators_whose_shapes_do_not_suffice=without_shapes
+        scope=work.answered.leaving_out(
+            {"matrix operators whose shapes do not suffice": without_shapes}
         ),
         flops=int(table["flops"].sum()),
         recomputed_flops=int(table["recomputed_flops"].sum()),

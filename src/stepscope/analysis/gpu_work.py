@@ -1,4 +1,4 @@
-"""The GPU work that a question is asked of, and the windows of time that it is asked about.
+"""What a scope selects: the GPU work, and the windows of time that a question is asked about.
 
 GPU work is a kernel, a copy or a fill on a device. Annotations, synchronisation records and
 overhead are none.
@@ -16,9 +16,11 @@ Windows
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.remember import remembered
@@ -93,23 +95,40 @@ def gpu_work(trace: Trace, scope: Scope | None = None) -> GpuWork:
     devices = _devices(trace, work, asked)
     if work.is_empty():
         notes.append(NO_GPU_WORK)
-    _leave_out(excluded, "GPU events of other devices", ~work["device"].is_in(devices))
+    excluded["GPU events of other devices"] = int((~work["device"].is_in(devices)).sum())
     work = work.filter(pl.col("device").is_in(devices))
     if asked.events is EventChoice.LINKED:
-        _leave_out(excluded, "GPU events without a known launch", work["launch"].is_null())
+        excluded["GPU events without a known launch"] = work["launch"].null_count()
         work = work.filter(pl.col("launch").is_not_null())
     steps, covered = _steps(trace, asked, devices)
     if trace.steps.is_empty():
         notes.append(NO_STEPS)
-    if asked.steps is None:
-        in_steps = pl.Series([True]).new_from_index(0, len(work))
-        windows = _whole(work)
-    else:
-        in_steps = work["step"].is_in(list(asked.steps)).fill_null(value=False)
-        windows = steps
-        _leave_out(excluded, "GPU events of other steps or of none", ~in_steps)
-    answered = AnsweredScope(asked, covered, tuple(devices), int(in_steps.sum()), excluded)
-    return GpuWork(work, in_steps, windows, steps, answered, tuple(notes))
+    mine = pl.Series(in_steps(work["step"], asked))
+    windows = _whole(work) if asked.steps is None else steps
+    excluded["GPU events of other steps or of none"] = len(work) - int(mine.sum())
+    answered = AnsweredScope(asked, covered, tuple(devices), int(mine.sum()))
+    return GpuWork(work, mine, windows, steps, answered.leaving_out(excluded), tuple(notes))
+
+
+def side_by_side(
+    trace: Trace, from_events: Sequence[str], from_derived: Sequence[str]
+) -> pl.DataFrame:
+    """Columns of `events` and of `derived`, row for row."""
+    return pl.concat(
+        [
+            trace.events.select(from_events).collect(),
+            trace.derived.select(from_derived).collect(),
+        ],
+        how="horizontal",
+    )
+
+
+def in_steps(step: pl.Series, scope: Scope) -> npt.NDArray[np.bool_]:
+    """For each event whether its step is one that the scope asks for."""
+    if scope.steps is None:
+        return np.ones(len(step), np.bool_)
+    chosen: npt.NDArray[np.bool_] = step.is_in(list(scope.steps)).fill_null(value=False).to_numpy()
+    return chosen
 
 
 def check_steps(trace: Trace, asked: Scope) -> tuple[int, ...]:
@@ -154,12 +173,6 @@ def _devices(trace: Trace, work: pl.DataFrame, asked: Scope) -> list[int]:
             f"{trace.path}: no GPU work on device {', '.join(map(str, missing))}: {have}"
         )
     return [device for device in used if device in set(asked.devices)]
-
-
-def _leave_out(excluded: dict[str, int], reason: str, which: pl.Series) -> None:
-    count = int(which.sum())
-    if count:
-        excluded[reason] = count
 
 
 def _steps(trace: Trace, asked: Scope, devices: list[int]) -> tuple[pl.DataFrame, tuple[int, ...]]:

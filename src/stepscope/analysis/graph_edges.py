@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from stepscope.analysis.graph_host import CLOCK_SKEW_NS, Handovers, Pieces
 from stepscope.analysis.graph_work import GpuWork, Resolved
+from stepscope.analysis.sync_records import RecordedWaits
 from stepscope.trace.intervals import Int64Array
 
 _LATE_NS = 10_000
@@ -81,6 +82,7 @@ def find_edges(
     work: GpuWork,
     resolved: Resolved,
     handovers: Handovers,
+    recorded: RecordedWaits,
     *,
     main_lane: int,
     origin_ns: int,
@@ -123,8 +125,10 @@ def find_edges(
         piece(pieces.starting_from(main[back], handovers.back_ns[back])),
         EdgeKind.HANDOVER,
     )
-    _add_stream_waits(found, work, resolved)
-    _add_inferred_waits(found, work, idle_before)
+    found.add(recorded.awaited, recorded.waiting, EdgeKind.WAIT)
+    _add_stream_waits(found, work, resolved, recorded)
+    if not recorded.are_complete:
+        _add_inferred_waits(found, work, idle_before)
     first, floor_ns = _backlog(work, origin_ns)
     return found.edges(first, floor_ns)
 
@@ -137,10 +141,14 @@ def _backlog(work: GpuWork, origin_ns: int) -> tuple[Int64Array, Int64Array]:
     return first[busy], busy_until[busy] - origin_ns
 
 
-def _add_stream_waits(found: _Collector, work: GpuWork, resolved: Resolved) -> None:
-    """Waits between streams that the host asked for."""
+def _add_stream_waits(
+    found: _Collector, work: GpuWork, resolved: Resolved, recorded: RecordedWaits
+) -> None:
+    """Waits between streams that the host asked for, where no record says what was waited for."""
     streams = work.streams()
-    if len(streams) < 2 or not len(resolved.stream_wait_ns):
+    unrecorded = ~np.isin(resolved.stream_wait_call, recorded.calls)
+    wait_lane, wait_ns = resolved.stream_wait_lane[unrecorded], resolved.stream_wait_ns[unrecorded]
+    if len(streams) < 2 or not len(wait_ns) + len(recorded.unexplained):
         return
     rows = np.nonzero(work.call >= 0)[0]
     order = rows[np.lexsort((work.start_ns[rows], work.call_start_ns[rows], work.call_lane[rows]))]
@@ -153,12 +161,12 @@ def _add_stream_waits(found: _Collector, work: GpuWork, resolved: Resolved) -> N
     same_lane = np.nonzero(work.call_lane[heads[1:]] == work.call_lane[heads[:-1]])[0]
     since[same_lane + 1] = work.call_start_ns[heads[same_lane]]
     asked = np.zeros(len(heads), np.bool_)
-    for lane in np.unique(resolved.stream_wait_lane):
-        times = resolved.stream_wait_ns[resolved.stream_wait_lane == lane]
+    for lane in np.unique(wait_lane):
+        times = wait_ns[wait_lane == lane]
         mine = work.call_lane[heads] == lane
         last = np.searchsorted(times, work.call_start_ns[heads]) - 1
         asked |= mine & (last >= 0) & (times[np.maximum(last, 0)] > since)
-    waiting = order[asked[group]]
+    waiting = np.union1d(order[asked[group]], recorded.unexplained)
     for first, last_row in sorted(streams, key=lambda s: s[0] - s[1])[:_MOST_STREAMS]:
         others = waiting[
             ((waiting < first) | (waiting >= last_row))

@@ -20,7 +20,8 @@ _LARGEST_SKEW_NS = 20_000
 _ISSUE_NS = 10_000  # what a copy that blocks needs to be handed over, at most
 _SYNC_CALL_NS = 4_000  # what a synchronising call takes of itself, at most
 _SURE_WAIT_NS = 20_000
-_STREAM, _EVENT, _DEVICE = "stream_sync", "event_sync", "device_sync"
+STREAM_SYNC, EVENT_SYNC, DEVICE_SYNC = "stream_sync", "event_sync", "device_sync"
+STREAM_WAIT = "stream_wait"
 _FREES = r"Free(_v\d+)?$"
 
 
@@ -205,7 +206,8 @@ class Resolved:
         wait_end_ns: Its end: when what it waited for had ended.
         wait_work: Row of the GPU work that it waited for.
         wait_call: The blocking call.
-        stream_wait_lane: Thread of each call that made a stream wait for another.
+        stream_wait_call: The calls that made a stream wait for another.
+        stream_wait_lane: Thread of each.
         stream_wait_ns: Start of it.
     """
 
@@ -216,6 +218,7 @@ class Resolved:
     wait_end_ns: Int64Array
     wait_work: Int64Array
     wait_call: Int64Array
+    stream_wait_call: Int64Array
     stream_wait_lane: Int64Array
     stream_wait_ns: Int64Array
 
@@ -226,9 +229,21 @@ class HostCalls:
 
     table: pl.DataFrame
 
-    def resolve(self, work: GpuWork) -> Resolved:
-        """Find what each blocking call waited for."""
-        waits = self.table.filter(pl.col("role").is_in([_STREAM, _EVENT, _DEVICE]))
+    def resolve(self, work: GpuWork, records: pl.DataFrame) -> Resolved:
+        """Find what each blocking call waited for.
+
+        Args:
+            work: The GPU work.
+            records: What the recorder says of it, columns `sync_records.SYNC_RECORDS`.
+        """
+        told = records.drop_nulls("call").unique("call", keep="first", maintain_order=True)
+        table = self.table.join(
+            told.select("awaited_lane", "until_ns", device="device", event="call"),
+            on="event",
+            how="left",
+            maintain_order="left",
+        )
+        waits = table.filter(pl.col("role").is_in([STREAM_SYNC, EVENT_SYNC, DEVICE_SYNC]))
         row, target = _awaited(waits, work)
         lane = waits["lane_id"].to_numpy()[row]
         call_end = waits["end_ns"].to_numpy()[row]
@@ -250,7 +265,7 @@ class HostCalls:
         by_call = linked[np.argsort(work.call[linked], kind="stable")]
         calls = work.call[by_call]
         launches = by_call[np.concatenate(([True], calls[1:] != calls[:-1]))[: len(by_call)]]
-        streams = self.table.filter(pl.col("role") == "stream_wait")
+        streams = self.table.filter(pl.col("role") == STREAM_WAIT)
         return Resolved(
             cut_lane=np.concatenate((work.call_lane[launches], wait_lane, wait_lane)),
             cut_ns=np.concatenate((work.issue_ns[launches], wait_start, wait_end)),
@@ -259,6 +274,7 @@ class HostCalls:
             wait_end_ns=wait_end,
             wait_work=np.concatenate((target, copies)),
             wait_call=np.concatenate((waits["event"].to_numpy()[row], work.call[copies])),
+            stream_wait_call=streams["event"].to_numpy(),
             stream_wait_lane=streams["lane_id"].to_numpy(),
             stream_wait_ns=streams["start_ns"].to_numpy(),
         )
@@ -269,13 +285,13 @@ def read_calls(trace: Trace, lanes: tuple[int, ...], window: tuple[int, int]) ->
     name, group = pl.col("name"), pl.col("group")
     role = (
         pl.when((group == "sync") & name.str.contains("(?i)stream"))
-        .then(pl.lit(_STREAM))
+        .then(pl.lit(STREAM_SYNC))
         .when((group == "sync") & name.str.contains("(?i)event"))
-        .then(pl.lit(_EVENT))
+        .then(pl.lit(EVENT_SYNC))
         .when((group == "sync") | ((group == "allocation") & name.str.contains(_FREES)))
-        .then(pl.lit(_DEVICE))
+        .then(pl.lit(DEVICE_SYNC))
         .when(group == "stream_wait")
-        .then(pl.lit("stream_wait"))
+        .then(pl.lit(STREAM_WAIT))
     )
     names = (
         trace.names.filter(
@@ -311,13 +327,19 @@ def _awaited(calls: pl.DataFrame, work: GpuWork) -> tuple[Int64Array, Int64Array
 
     A stream's work ends in the order of its launches. A call that synchronises a device returns
     when all that was launched before it has ended, on every stream. One that synchronises a stream
-    does so for one stream; the files rarely say which: it is the one whose work ended last within
-    the call, else, when nothing was left to wait for, the one that was given work last. A call that
-    waits for an event may leave later work running; there the work that ended shortly before it
-    returned is taken.
+    or an event waits for one stream. Where a record says for which, and until when the work was
+    given that counts, it is the last of that work. Where none does, it is the stream whose work
+    ended last within the call, else, when nothing was left to wait for, the one that was given
+    work last. A call that waits for an event may leave later work running; there the work
+    that ended shortly before it returned is taken.
     """
     start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
-    is_device = (calls["role"] == _DEVICE).to_numpy()
+    is_device = (calls["role"] == DEVICE_SYNC).to_numpy()
+    device = calls["device"].fill_null(-1).to_numpy()
+    told_lane = calls["awaited_lane"].fill_null(-1).to_numpy()
+    until = calls["until_ns"].fill_null(0).to_numpy()
+    is_told = calls["awaited_lane"].is_not_null().to_numpy()
+    told = np.full(len(calls), -1, np.int64)
     rows, targets = [], []
     best = np.full(len(calls), -1, np.int64)
     best_end = start.copy()
@@ -332,9 +354,14 @@ def _awaited(calls: pl.DataFrame, work: GpuWork) -> tuple[Int64Array, Int64Array
         over = first + np.searchsorted(ended, end + CLOCK_SKEW_NS, side="right") - 1
         has_any = before >= first
         all_over = has_any & (over >= before)
-        mine = np.nonzero(all_over & is_device)[0]
+        mine = np.nonzero(all_over & is_device & ((device < 0) | (device == work.device[first])))[0]
         rows.append(mine)
         targets.append(before[mine])
+        mine = np.nonzero(told_lane == work.lane[first])[0]
+        last_given = first + np.searchsorted(launched, until[mine]) - 1
+        # Of work without a launch nobody knows when it was given: what ended later was no part.
+        awaited = np.minimum(last_given, over[mine])
+        told[mine] = np.where(awaited >= first, awaited, -1)
         given = work.call_start_ns[np.maximum(before, 0)]
         later = has_any & (given > newest_launch)
         newest[later], newest_launch[later] = np.where(all_over, before, -1)[later], given[later]
@@ -344,9 +371,10 @@ def _awaited(calls: pl.DataFrame, work: GpuWork) -> tuple[Int64Array, Int64Array
         ends = work.end_ns[np.maximum(over, 0)]
         better = has_any & (over >= first) & (over < before) & (ends > partial_end)
         partial[better], partial_end[better] = over[better], ends[better]
-    may_be_partial = (calls["role"] == _EVENT).to_numpy() & (end - start > _SURE_WAIT_NS)
+    may_be_partial = (calls["role"] == EVENT_SYNC).to_numpy() & (end - start > _SURE_WAIT_NS)
     single = np.where(best >= 0, best, np.where(may_be_partial, partial, -1))
     single = np.where(single >= 0, single, newest)
+    single = np.where(is_told, told, single)
     mine = np.nonzero(~is_device & (single >= 0))[0]
     return (
         np.concatenate([*rows, mine]).astype(np.int64),

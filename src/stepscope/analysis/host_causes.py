@@ -9,7 +9,8 @@ Each moment belongs to the first of these that it lies in:
 5. synchronisation: blocking calls of the runtime;
 6. allocation: calls that get memory from the driver, or give it back;
 7. launch: all other calls of the runtime and driver;
-8. dispatch: operators outside their calls;
+8. dispatch: operators outside their calls; without GPU work they do the work themselves, and the
+   cause is called operators;
 9. python: everything else.
 """
 
@@ -43,6 +44,15 @@ class HostCause(str, Enum):
 
 
 CAUSES = tuple(HostCause)
+
+
+def cause_names(*, has_gpu: bool) -> tuple[str, ...]:
+    """What each of `CAUSES` is called in a trace with GPU work, or without."""
+    if has_gpu:
+        return tuple(cause.value for cause in CAUSES)
+    return tuple("operators" if c is HostCause.DISPATCH else c.value for c in CAUSES)
+
+
 _CODE = {cause: code for code, cause in enumerate(CAUSES)}
 _COMPILATION = (
     r"\(dynamo_timed\)|torch/_(dynamo|inductor)/.*(compile|codegen)|^(inductor|aot)_?compile"

@@ -66,12 +66,18 @@ class HostPartition:
         return round(float(np.median(without)))
 
 
-def partition_host(trace: Trace) -> HostPartition | None:
+def partition_host(trace: Trace, asked: tuple[int, ...] | None = None) -> HostPartition | None:
     """Divide the steps of a trace by what the main thread did; None without steps.
 
     The main thread is the one with the `ProfilerStep` ranges.
+
+    Args:
+        trace: The trace.
+        asked: Numbers of the steps in question; default: all.
     """
     steps = trace.steps
+    if asked is not None:
+        steps = steps.filter(pl.col("step").is_in(asked))
     if steps.height == 0:
         return None
     lane_id = int(steps["lane_id"][0])

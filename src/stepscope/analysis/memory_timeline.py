@@ -88,6 +88,8 @@ def memory_timeline(trace: Trace, scope: Scope | None = None) -> MemoryTimeline:
         notes.append(NO_STEPS)
     if every.is_empty():
         notes.append("no memory events: record with profile_memory=True")
+    elif mine.is_empty():
+        notes.append("no memory events in this scope")
     return MemoryTimeline(
         peak_allocated_bytes=_greatest(shown["peak_allocated_bytes"]),
         peak_reserved_bytes=_greatest(shown["peak_reserved_bytes"]),
@@ -192,7 +194,10 @@ def _instants(trace: Trace) -> tuple[pl.DataFrame, list[str]]:
 def _select(trace: Trace, rows: pl.DataFrame, asked: Scope) -> tuple[pl.DataFrame, dict[str, int]]:
     excluded: dict[str, int] = {}
     if asked.devices is not None:
-        known = rows.filter(pl.col("kind") == "gpu")["device"].unique().to_list()
+        recorded = rows.filter(pl.col("kind") == "gpu")["device"].unique().to_list()
+        # Of a device that worked the memory may not have been recorded: then there is nothing to
+        # tell, but nothing wrong with the question.
+        known = {*recorded, *trace.devices.filter("is_used")["device"].to_list()}
         for device in asked.devices:
             if device not in known:
                 raise UsageError(f"{trace.path}: no memory events on device {device}")

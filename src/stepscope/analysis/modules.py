@@ -25,7 +25,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.ancestors import BoolArray, nearest, nearest_above
-from stepscope.analysis.gpu_work import gpu_work
+from stepscope.analysis.gpu_work import gpu_work, in_steps, side_by_side
 from stepscope.analysis.module_places import (
     NOWHERE,
     Places,
@@ -34,7 +34,6 @@ from stepscope.analysis.module_places import (
 )
 from stepscope.analysis.recomputation import EVALUATION, names_matching
 from stepscope.analysis.scope import AnsweredScope, Scope
-from stepscope.analysis.selection import in_steps, leaving_out, side_by_side
 from stepscope.trace.calltree import clock_resolution_ns, nest
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
@@ -144,7 +143,7 @@ def analyse_modules(trace: Trace, scope: Scope | None = None) -> ModuleReport:
 
     return ModuleReport(
         _table(places, calls, cells.reshape(shape)),
-        leaving_out(work.answered, **{_OUTSIDE: int((~known).sum())}),
+        work.answered.leaving_out({_OUTSIDE: int((~known).sum())}),
         source,
         int(duration.sum()),
         int(duration[~known].sum()),

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.ancestors import BoolArray, is_outermost, nearest
-from stepscope.analysis.selection import side_by_side
+from stepscope.analysis.gpu_work import side_by_side
 from stepscope.trace.calltree import clock_resolution_ns, nest
 from stepscope.trace.intervals import Int64Array, merge_by_group
 from stepscope.trace.model import Trace

@@ -23,7 +23,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.ancestors import BoolArray
-from stepscope.analysis.gpu_work import gpu_work
+from stepscope.analysis.gpu_work import gpu_work, in_steps
 from stepscope.analysis.operands import operands
 from stepscope.analysis.operator_forest import (
     DeviceTime,
@@ -35,7 +35,6 @@ from stepscope.analysis.operator_forest import (
 )
 from stepscope.analysis.recomputation import Recomputed, find_recomputed
 from stepscope.analysis.scope import AnsweredScope, Scope
-from stepscope.analysis.selection import in_steps, leaving_out
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
 
@@ -131,7 +130,7 @@ def analyse_operators(
     table = _aggregate(trace, pl.concat([keys, columns], how="horizontal"), keys.columns)
     return OperatorReport(
         table=table,
-        scope=leaving_out(work.answered, **{_NO_OPERATOR: device.unattributed}),
+        scope=work.answered.leaving_out({_NO_OPERATOR: device.unattributed}),
         device_ns=int(members["dur_ns"].sum()),
         unattributed_ns=device.unattributed_ns,
         recomputed_host_ns=int(table["recomputed_host_ns"].sum()),

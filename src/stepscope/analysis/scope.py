@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 
@@ -47,3 +48,12 @@ class AnsweredScope:
     devices: tuple[int, ...]
     events: int
     excluded: dict[str, int] = field(default_factory=dict)
+
+    def leaving_out(self, reasons: Mapping[str, int]) -> AnsweredScope:
+        """The same with more left out.
+
+        Args:
+            reasons: Number of events by reason; zeros are passed over.
+        """
+        more = {reason: count for reason, count in reasons.items() if count}
+        return replace(self, excluded={**self.excluded, **more})

@@ -11,12 +11,15 @@ Edges, each with a delay, from the end of one node to the start of another
         where the work begins if that is earlier (calls may outlast the start of their work).
     stream: the order of a stream's work. Its delay is negative where work overlaps on a stream.
     sync: from GPU work to the host that waited for it: synchronising calls, copies that return
-        after the copy is done, and freeing of memory. What a call waited for is the work launched
-        before it that ended last within it.
-    wait: from GPU work of one stream to work of another. Where a thread made a stream wait
+        after the copy is done, and freeing of memory. What a call waited for is what the recorder
+        says, else the work launched before it that ended last within it.
+    wait: from GPU work of one stream to work of another. Where the recorder says which stream
+        waited for which event (`sync_records.py`), from the last work before that event to the
+        first after the wait. Without such records: where a thread made a stream wait
         (`cudaStreamWaitEvent`) between two launches, the next work waits for what the other
-        streams had been given last before, if that had ended in time. Where nothing else explains
-        why work began late, it waits for the work on another stream that ended just before.
+        streams had been given last before, if that had ended in time; and where nothing else
+        explains why work began late, it waits for the work on another stream that ended just
+        before.
     handover: between the main thread and the thread that it hands work to, and back.
     origin: the beginning of the first step, for what depends on nothing else; and for the first
         work of a stream that was still busy with work of earlier steps, the end of that.
@@ -27,13 +30,17 @@ Delays
     device, and what is not understood. The others carry what is typical in the trace for their
     kind, as far as it fits. So a replay of the unchanged graph gives every measured time exactly.
 
+The end of the loop
+    Where the last step of a file goes on, after its last operator and call, for longer than any
+    other step does, the difference is taken for what comes after the loop, and left out.
+
 What is not modelled: kernels slow each other down when they overlap, and clocks vary; removing one
 may make another faster. A collective's duration includes its waiting for other ranks.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
@@ -50,12 +57,15 @@ from stepscope.analysis.graph_host import (
 )
 from stepscope.analysis.graph_work import GpuWork, read_calls, read_work
 from stepscope.analysis.host_causes import HostEvents, host_events
+from stepscope.analysis.sync_records import read_sync_records, recorded_waits
 from stepscope.errors import UsageError
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
 ORIGIN = -1
+_LEAST_STEPS = 3
+_NOTABLE_TAIL_NS = 1_000_000
 NO_THREAD = -1
 """The main lane of a file that holds nothing of the host."""
 
@@ -172,10 +182,15 @@ def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> Step
     lanes = tuple(sorted(lane for lane in {main_lane, *launching} if lane != NO_THREAD))
     calls = read_calls(trace, lanes, window)
     activity = _activity(trace, lanes)
+    tail_ns = 0
     if not len(chosen):
         window = _whole_window(activity, work, window)
+    else:
+        tail_ns = _tail(trace, chosen, activity.filter(pl.col("lane_id") == main_lane))
+        window = (window[0], window[1] - tail_ns)
     handovers = find_handovers(activity, main_lane, window)
-    resolved = calls.resolve(work)
+    records = read_sync_records(trace, work)
+    resolved = calls.resolve(work, records)
     active = active_time(
         window,
         main_lane,
@@ -204,8 +219,20 @@ def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> Step
     )
     pieces = cut_into_pieces(active, cut_lanes, cut_times)
     pieces = add_moments(pieces, main_lane, handovers.start_ns)
-    edges = find_edges(pieces, work, resolved, handovers, main_lane=main_lane, origin_ns=window[0])
+    edges = find_edges(
+        pieces,
+        work,
+        resolved,
+        handovers,
+        recorded_waits(records, work),
+        main_lane=main_lane,
+        origin_ns=window[0],
+    )
     graph = _assemble(trace, chosen, window, main_lane, lanes, pieces, work, edges)
+    if tail_ns:
+        notes = f"the last step goes on for {tail_ns / 1e6:.1f} ms longer than any other after its"
+        notes += " last operator and call: taken for the end of the loop, and left out"
+        graph = replace(graph, notes=(*graph.notes, notes))
     if not len(graph):
         raise UsageError(f"{trace.path}: holds nothing that took time in the steps asked for")
     return graph
@@ -247,6 +274,25 @@ def _longest_run(host: pl.DataFrame) -> pl.DataFrame:
     edges = np.concatenate(([0], np.flatnonzero(is_break) + 1, [len(host)]))
     longest = int(np.argmax(np.diff(edges)))
     return host[int(edges[longest]) : int(edges[longest + 1])]
+
+
+def _tail(trace: Trace, chosen: pl.DataFrame, activity: pl.DataFrame) -> int:
+    """What the last step of the file takes at its end beyond what any other does.
+
+    Where the loop ends within the window, the last annotation also covers what comes after the
+    loop: workers that are shut down, the profiler that is stopped.
+    """
+    if len(chosen) < _LEAST_STEPS or chosen["step"][-1] != trace.steps["step"][-1]:
+        return 0
+    starts, ends = chosen["start_ns"].to_numpy(), chosen["end_ns"].to_numpy()
+    begun = activity["start_ns"].to_numpy()
+    index = np.searchsorted(starts, begun, side="right") - 1
+    mine = (index >= 0) & (begun < ends[np.maximum(index, 0)])
+    last = starts.copy()
+    np.maximum.at(last, index[mine], activity["end_ns"].to_numpy()[mine])
+    quiet = np.maximum(ends - last, 0)
+    beyond = int(quiet[-1] - quiet[:-1].max())
+    return beyond if beyond > _NOTABLE_TAIL_NS else 0
 
 
 def _main_lane(trace: Trace, chosen: pl.DataFrame, work: GpuWork) -> int:

@@ -35,7 +35,6 @@ from stepscope.analysis.collectives import read_collectives
 from stepscope.analysis.communication import bus_factor
 from stepscope.analysis.gpu_work import gpu_work
 from stepscope.analysis.scope import AnsweredScope, Scope
-from stepscope.analysis.selection import leaving_out
 from stepscope.errors import UsageError
 from stepscope.trace.model import Trace
 
@@ -280,7 +279,7 @@ def _matched(
 
 def _with_left_out(answered: AnsweredScope, left_out: pl.DataFrame) -> AnsweredScope:
     more = {str(reason): int(count) for _, reason, count in left_out.sort("reason").iter_rows()}
-    return leaving_out(answered, **more)
+    return answered.leaving_out(more)
 
 
 def _offsets(matched: pl.DataFrame, ranks: list[int]) -> pl.DataFrame:

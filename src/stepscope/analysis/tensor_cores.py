@@ -3,12 +3,14 @@
 Evidence
     The kernel's name tells: cutlass' "tensorop", "s1688gemm", "s16816", "hmma", "xmma", "nvjet",
     "wmma" and their kin on NVIDIA; "_MI16x16" in Tensile's names, "xdlops", "mfma", "gtcx" on AMD.
-    "sgemm", "simt", "gemv" and cuDNN's "scudnn" tell the opposite. Other names tell nothing.
+    "sgemm", "simt", "gemv", "ffma" and cuDNN's "scudnn" tell the opposite, and so do MIOpen's naive
+    convolutions and its assembler kernels with "dot2". Other names tell nothing.
 
 Eligibility
     By the operator's types and shapes: 16-bit types need matrix sides (or channels of a
     convolution) that are multiples of 8, 8-bit ones of 16, and 32-bit floats, which TF32 can
-    take, of 4 on devices of compute capability 8.0 and later. Newer libraries pad odd sides: then
+    take, of 4 on NVIDIA's devices of compute capability 8.0 and later. AMD's matrix cores (from
+    Instinct MI100 on) take 32-bit floats as they are. Newer libraries pad odd sides: then
     tensor cores work all the same, and the names say so. Without types and shapes
     (`record_shapes=True` records them) eligibility is not known.
 """
@@ -28,10 +30,16 @@ MATRIX_GROUPS = ("gemm", "convolution", "attention")
 MOST = 50
 
 _USES = (
-    r"(?i)tensorop|[sdhi](884|1688|16816|161616|16832|8816)|hmma|imma|gmma|xmma|nvjet|wmma|_mma_"
-    r"|flash|fmha|(^|_)MI\d+x\d+|xdl|mfma|gtcx|_(fp16|bf16)_.*tensor"
+    r"(?i)(^|[^b])tensor_?op|[sdhi](884|1688|16816|161616|16832|8816)|[hi]mma|gmma|xmma|nvjet|wmma"
+    r"|_mma_|_tc_|flash|fmha|bf16gemm|tf32|utcmma|tcgen"
+    r"|(^|_)MI\d+x\d+|xdl|mfma|gtcx|_(fp16|bf16)_.*tensor"
 )
-_USES_NOT = r"(?i)(^|_)sgemm|simt|gemv|scudnn|(^|_)dgemm|gemmSN|gemmk1|implicit_convolve_sgemm"
+_SURELY_NOT = r"(?i)_ffma|f32f32_f32f32"
+"""Products of the families that mostly do, in their FP32 kind."""
+_USES_NOT = (
+    r"(?i)(^|_)[sd]_?gemm|simt|gemv|scudnn|gemmSN|gemmk1|implicit_convolve_sgemm"
+    r"|implicit_con.*float|naive_conv|_dot2_|Sp3AsmConv"
+)
 _HELPERS = (
     r"(?i)splitK_?reduce|computeOffsets|batched_transpose|SubTensor|im2col|col2im|nchwToNhwc"
     r"|nhwcToNchw|transpose_(nchw|cnhw|nhwc)|CatArray"
@@ -86,6 +94,34 @@ _TABLE: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 
 
+def is_matrix_kernel() -> pl.Expr:
+    """Of rows with `group` and `name`: matrix products, convolutions, attention; no helpers."""
+    return pl.col("group").is_in(MATRIX_GROUPS) & ~pl.col("name").str.contains(_HELPERS)
+
+
+def evidence() -> pl.Expr:
+    """Of rows with `name`: whether the kernel uses tensor cores: "yes", "no", "unknown"."""
+    return (
+        pl.when(pl.col("name").str.contains(_SURELY_NOT))
+        .then(pl.lit("no"))
+        .when(pl.col("name").str.contains(_USES))
+        .then(pl.lit("yes"))
+        .when(pl.col("name").str.contains(_USES_NOT))
+        .then(pl.lit("no"))
+        .otherwise(pl.lit("unknown"))
+    )
+
+
+def is_amd(trace: Trace) -> bool:
+    """Whether the devices are AMD's: by their names, else by the names of the calls."""
+    names = trace.devices.filter("is_used")["name"].drop_nulls()
+    if len(names):
+        return bool(names.str.contains("AMD|Instinct|Radeon|MI[123]\\d\\d").all())
+    calls = [Category.RUNTIME.value, Category.DRIVER.value]
+    called = trace.names.filter(pl.col("category").is_in(calls)).select("name").collect()
+    return bool(called["name"].str.starts_with("hip").any())
+
+
 def tensor_core_use(trace: Trace, rows: pl.DataFrame) -> TensorCoreUse:
     """Find out which matrix kernels use tensor cores and which could.
 
@@ -94,19 +130,13 @@ def tensor_core_use(trace: Trace, rows: pl.DataFrame) -> TensorCoreUse:
         rows: GPU work with category, name_id, group, dur_ns, op, event.
     """
     names = trace.names.select("name_id", "name").collect()
-    evidence = names.with_columns(
-        uses=pl.when(pl.col("name").str.contains(_USES))
-        .then(pl.lit("yes"))
-        .when(pl.col("name").str.contains(_USES_NOT))
-        .then(pl.lit("no"))
-        .otherwise(pl.lit("unknown"))
-    )
-    is_matrix = pl.col("group").is_in(MATRIX_GROUPS) & (pl.col("category") == Category.KERNEL.value)
     mine = (
-        rows.filter(is_matrix)
-        .select("event", "name_id", "dur_ns", "op")
-        .join(evidence, on="name_id", how="left")
-        .filter(~pl.col("name").str.contains(_HELPERS))
+        rows.filter(
+            pl.col("group").is_in(MATRIX_GROUPS), pl.col("category") == Category.KERNEL.value
+        )
+        .select("event", "name_id", "dur_ns", "op", "group")
+        .join(names.with_columns(uses=evidence()), on="name_id", how="left")
+        .filter(is_matrix_kernel())
     )
     if mine.is_empty():
         return TensorCoreUse(pl.DataFrame(schema=_TABLE), 0, 0, ())
@@ -123,9 +153,10 @@ def tensor_core_use(trace: Trace, rows: pl.DataFrame) -> TensorCoreUse:
         .sort("total_ns", "operator", "shapes", descending=[True, False, False])
         .head(MOST)
     )
-    has_tf32 = _has_tf32(trace)
+    amd = is_amd(trace)
+    has_tf32 = None if amd else _has_tf32(trace)
     verdicts = [
-        _eligible(operator or "", type_, shapes, has_tf32)
+        _eligible(operator or "", type_, shapes, has_tf32, amd=amd)
         for operator, type_, shapes in grouped.select("operator", "type", "shapes").iter_rows()
     ]
     table = grouped.with_columns(
@@ -160,7 +191,7 @@ def _operators(trace: Trace, ops: pl.Series) -> pl.DataFrame:
 
 
 def _has_tf32(trace: Trace) -> bool | None:
-    """Whether the devices take 32-bit floats as TF32; None where the file does not say."""
+    """Whether NVIDIA's devices take floats as TF32; None where the file does not say."""
     for text, used in trace.devices.select("properties", "is_used").iter_rows():
         if text is None or not used:
             continue
@@ -171,7 +202,7 @@ def _has_tf32(trace: Trace) -> bool | None:
 
 
 def _eligible(
-    operator: str, type_: str | None, shapes: str | None, has_tf32: bool | None
+    operator: str, type_: str | None, shapes: str | None, has_tf32: bool | None, *, amd: bool
 ) -> tuple[str, str]:
     """Whether tensor cores could do an operator's work, and why."""
     if type_ is None or shapes is None:
@@ -179,6 +210,8 @@ def _eligible(
     multiple = _MULTIPLES.get(type_)
     if multiple is None:
         return "unknown", f"no rule for {type_}"
+    if type_ == "float" and amd:
+        return "yes", "matrix cores take 32-bit floats"
     if type_ == "float" and has_tf32 is not True:
         if has_tf32 is False:
             return "no", "32-bit floats, and the device has no TF32"

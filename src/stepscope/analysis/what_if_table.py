@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.critical_path import what_steps_depend_on
 from stepscope.analysis.graph_edges import EdgeKind
-from stepscope.analysis.host_causes import CAUSES
+from stepscope.analysis.host_causes import cause_names
 from stepscope.analysis.scope import AnsweredScope, Scope
 from stepscope.analysis.step_graph import NodeKind, StepGraph, build_step_graph
 from stepscope.analysis.what_if import Changes, replay, unchanged
@@ -66,8 +67,8 @@ def what_if_table(trace: Trace, scope: Scope | None = None) -> WhatIfTable:
     return WhatIfTable(
         graph.mean_step_ns,
         table.sort("saving_ns", "without", descending=[True, False]),
-        AnsweredScope(asked, graph.steps, (), events=int(graph.is_gpu.sum())),
-        graph.notes,
+        AnsweredScope(Scope(steps=asked.steps), graph.steps, (), events=int(graph.is_gpu.sum())),
+        (*graph.notes, *what_steps_depend_on(asked)),
     )
 
 
@@ -77,20 +78,21 @@ def _without(graph: StepGraph) -> dict[str, Changes]:
     changes: dict[str, Changes] = {}
     lanes = [int(lane) for lane in np.unique(graph.lane[~graph.is_gpu])]
     claims = {lane: graph.host.claims(lane) for lane in lanes}
-    for code, cause in enumerate(CAUSES[:-1]):
+    names = cause_names(has_gpu=bool(graph.is_gpu.any()))
+    for code, name in enumerate(names[:-1]):
         if not any(len(claims[lane][code]) for lane in lanes):
             continue
         changed = start
         for lane in lanes:
             changed = changed.scale_host(claims[lane][code], 0.0, lanes=(lane,))
-        changes[cause.value] = changed
+        changes[name] = changed
     changed = start
     for lane in lanes:
         recorded = intervals.empty()
         for own in claims[lane]:
             recorded = intervals.union(recorded, own)
         changed = changed.scale_host(intervals.difference(everything, recorded), 0.0, lanes=(lane,))
-    changes[CAUSES[-1].value] = changed
+    changes[names[-1]] = changed
     waits = graph.edge_kind == EdgeKind.SYNC
     if waits.any():
         changes["waiting for the GPU"] = start.drop_edges(waits)

@@ -6,23 +6,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stepscope.commands.options import format_option, last_with, scope_of, scope_options
+
 if TYPE_CHECKING:
     from stepscope.analysis.compare_sides import Side
+    from stepscope.analysis.scope import Scope
 
 
 @click.command("compare")
 @click.argument("before", type=click.Path(path_type=str), metavar="A")
 @click.argument("after", type=click.Path(path_type=str), metavar="B")
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["table", "json", "csv", "md"]),
-    default="table",
-    show_default=True,
-    help="How to print it; json and csv have every change, with integer nanoseconds.",
-)
+@format_option
 @click.option("--rank", type=int, metavar="N", help="Which rank; by default the first of each.")
-@click.option("--steps", metavar="3,4-6", help="Only these steps of the recorded windows.")
+@scope_options("Only these steps of the recorded windows; step records are left aside.")
 @click.option("--rows", type=click.IntRange(min=1), default=15, show_default=True, metavar="N")
 @click.option(
     "--fail-on",
@@ -37,6 +33,8 @@ def command(
     output_format: str,
     rank: int | None,
     steps: str | None,
+    device: str | None,
+    events: str,
     rows: int,
     conditions: tuple[str, ...],
 ) -> int:
@@ -47,7 +45,8 @@ def command(
     from stepscope.analysis.compare import FailOn, compare
 
     checks = [FailOn.parse(condition) for condition in conditions]
-    comparison = compare(_side(before, rank, steps), _side(after, rank, steps))
+    scope = scope_of(steps, device, events)
+    comparison = compare(_side(before, rank, scope), _side(after, rank, scope))
     reasons = [reason for check in checks if (reason := check.reason(comparison)) is not None]
     failed = "; ".join(reasons) or None
     from stepscope.report import compare_report
@@ -62,15 +61,15 @@ def command(
     elif output_format == "md":
         click.echo(compare_report.comparison_to_markdown(comparison, rows), nl=False)
     else:
-        from rich.console import Console
+        from stepscope.report.console import console
 
-        compare_report.print_comparison(comparison, Console(highlight=False), rows)
+        compare_report.print_comparison(comparison, console(), rows)
     if failed:
         click.echo(f"failed: {failed}", err=True)
     return 1 if failed else 0
 
 
-def _side(path: str, rank: int | None, steps: str | None) -> Side:
+def _side(path: str, rank: int | None, scope: Scope) -> Side:
     """Open one side: its step record, and the last window that can be read."""
     from stepscope.analysis.compare_sides import make_side
     from stepscope.analysis.step_record import summarise_steps
@@ -86,21 +85,7 @@ def _side(path: str, rank: int | None, steps: str | None) -> Side:
     if wanted not in ranks:
         raise UsageError(f"{path}: no rank {wanted}; it has {', '.join(map(str, sorted(ranks)))}")
     chosen = ranks[wanted]
-    windows = [window for window in chosen.windows if window.trace_path is not None]
-    trace = load(windows[-1].trace_path) if windows and windows[-1].trace_path else None
-    return make_side(path, trace, chosen.steps, summarise_steps(chosen.steps), _numbers(steps))
-
-
-def _numbers(text: str | None) -> tuple[int, ...] | None:
-    """Step numbers such as "3,4-6"."""
-    if text is None:
-        return None
-    from stepscope.errors import UsageError
-
-    numbers: list[int] = []
-    for piece in text.split(","):
-        first, _, last = piece.strip().partition("-")
-        if not first.isdigit() or (last and not last.isdigit()):
-            raise UsageError(f"--steps {text}: write numbers and ranges, such as 3,4-6")
-        numbers += range(int(first), int(last or first) + 1)
-    return tuple(sorted(set(numbers)))
+    traces = [window.trace_path for window in chosen.windows if window.trace_path is not None]
+    trace = load(last_with(traces, scope.steps)) if traces else None
+    records = chosen.steps if scope.steps is None else ()
+    return make_side(path, trace, records, summarise_steps(records), scope)

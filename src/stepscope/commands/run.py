@@ -257,17 +257,16 @@ def _say(message: str) -> None:
 
 def _report(run: Path) -> None:
     """Print the report on standard error: standard output is the script's own."""
-    from rich.console import Console
-
     from stepscope.advice.diagnosis import diagnose
+    from stepscope.report.console import console
     from stepscope.report.terminal import print_diagnosis
     from stepscope.run.reader import open_run
 
-    console = Console(stderr=True, highlight=False, soft_wrap=False)
+    screen = console(stderr=True)
     try:
         diagnosis = diagnose(open_run(run))
-        console.print()
-        print_diagnosis(diagnosis, console)
+        screen.print()
+        print_diagnosis(diagnosis, screen)
     except StepscopeError as error:
         _say(f"no report: {error}")
     _say(f"the run: {run}")

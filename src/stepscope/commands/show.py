@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from stepscope.commands.options import format_option, last_with, one_trace, scope_of, scope_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,33 +14,19 @@ if TYPE_CHECKING:
     from stepscope.analysis.scope import Scope
     from stepscope.report.questions import Question
 
-_RANGE = re.compile(r"^(\d{1,9})(?:-(\d{1,9}))?$")
-_MOST_NUMBERS = 100_000
-
 
 @click.command("show")
 @click.argument("question", required=False)
 @click.argument("paths", nargs=-1, type=click.Path(path_type=str))
 @click.option("--list", "list_questions", is_flag=True, help="List the questions.")
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["table", "json", "csv", "md"]),
-    default="table",
-    show_default=True,
-    help="How to print it; json carries integer nanoseconds and the scope of every number.",
-)
-@click.option("--steps", metavar="3,4-6", help="Only these steps; by default the whole file.")
-@click.option("--device", metavar="0,1", help="Only these GPUs.")
-@click.option(
-    "--scope",
-    "events",
-    type=click.Choice(["linked", "all"]),
-    default="all",
-    show_default=True,
-    help="Which GPU events count: those whose launch was recorded, or all.",
-)
+@format_option
+@scope_options("Only these steps; by default the whole file.")
 @click.option("--table", metavar="NAME", help="Only this table; csv prints the first by default.")
+@click.option(
+    "--baseline",
+    metavar="PATH",
+    help="For abnormal-collectives: a trace of a run that was as it should be.",
+)
 @click.option("--rows", default="30", show_default=True, metavar="N|all", help="Rows to print.")
 def command(
     question: str | None,
@@ -50,6 +37,7 @@ def command(
     device: str | None,
     events: str,
     table: str | None,
+    baseline: str | None,
     rows: str,
 ) -> None:
     """Answer one question about traces, as tables.
@@ -73,9 +61,10 @@ def command(
     _answer(
         chosen,
         paths,
-        _scope(steps, device, events),
+        scope_of(steps, device, events),
         output_format,
         table,
+        baseline,
         None if rows == "all" else _one_number("--rows", rows),
     )
 
@@ -86,6 +75,7 @@ def _answer(
     scope: Scope,
     output_format: str,
     table: str | None,
+    baseline: str | None,
     rows: int | None,
 ) -> None:
     """Ask the question of every trace, one after the other, and print the answers."""
@@ -96,9 +86,9 @@ def _answer(
         result_to_markdown,
     )
 
-    traces = _traces(paths)
+    traces = _traces(paths, scope.steps)
     documents: list[dict[str, Any]] = []
-    for number, (path, origin_ns, result) in enumerate(_results(question, traces, scope)):
+    for number, (path, origin_ns, result) in enumerate(_results(question, traces, scope, baseline)):
         if output_format == "json":
             documents.append({"question": question.name, "path": path, **result_to_dict(result)})
             continue
@@ -113,14 +103,15 @@ def _answer(
             text = result_to_markdown(result, question, origin_ns=origin_ns, rows=rows, table=table)
             click.echo(text)
             continue
-        from rich.console import Console
         from rich.text import Text
 
-        console = Console(highlight=False, soft_wrap=False)
+        from stepscope.report.console import console
+
+        screen = console()
         if number:
-            console.print()
-        console.print(Text(path, "dim"))
-        print_result(result, question, console, origin_ns=origin_ns, rows=rows, table=table)
+            screen.print()
+        screen.print(Text(path, "dim"))
+        print_result(result, question, screen, origin_ns=origin_ns, rows=rows, table=table)
     if output_format == "json":
         import orjson
 
@@ -128,15 +119,20 @@ def _answer(
         click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
 
 
-def _results(question: Question, traces: list[Any], scope: Scope) -> Iterator[tuple[str, int, Any]]:
+def _results(
+    question: Question, traces: list[Any], scope: Scope, baseline: str | None
+) -> Iterator[tuple[str, int, Any]]:
     """Path, first moment and answer: of each trace, or of all ranks' traces together."""
     from stepscope.trace.load import load
 
+    known = None if baseline is None else one_trace(baseline)
     if not question.over_ranks:
         for path in traces:
             trace = load(path)
-            yield str(path), _first_moment(trace), question.ask(trace, scope)
+            yield str(path), _first_moment(trace), question.ask(trace, scope, known)
         return
+    if known is not None:
+        raise click.UsageError(f"'{question.name}' takes no baseline")
     loaded = [load(path) for path in traces]
     recorded = [_rank_of(trace) for trace in loaded]
     told = [rank for rank in recorded if rank is not None]
@@ -152,8 +148,11 @@ def _rank_of(trace: Any) -> int | None:
     return rank if isinstance(rank, int) else None
 
 
-def _traces(paths: tuple[str, ...]) -> list[Any]:
-    """The trace files that the paths stand for, in order; of a rank's windows the last."""
+def _traces(paths: tuple[str, ...], steps: tuple[int, ...] | None) -> list[Any]:
+    """The trace files that the paths stand for, in order; of a rank's windows one.
+
+    It is the last that has the steps asked for.
+    """
     from pathlib import Path
 
     from stepscope.errors import UnreadableInputError
@@ -169,7 +168,9 @@ def _traces(paths: tuple[str, ...]) -> list[Any]:
         for rank in run.ranks:
             traces = [window.trace_path for window in rank.windows if window.trace_path]
             # Loose traces of one rank are no windows of one run: each is asked.
-            mine += traces[-1:] if rank.manifest is not None else traces
+            if rank.manifest is not None and traces:
+                traces = [last_with(traces, steps)]
+            mine += traces
         if not mine:
             raise UnreadableInputError(f"{path}: the run has no trace that could be read")
         found += mine
@@ -181,32 +182,6 @@ def _first_moment(trace: Any) -> int:
 
     first = trace.events.select(pl.col("start_ns").min()).collect().item()
     return int(first or 0)
-
-
-def _scope(steps: str | None, device: str | None, events: str) -> Scope:
-    from stepscope.analysis.scope import EventChoice, Scope
-
-    return Scope(
-        steps=None if steps is None else _numbers("--steps", steps),
-        devices=None if device is None else _numbers("--device", device),
-        events=EventChoice(events),
-    )
-
-
-def _numbers(option: str, text: str) -> tuple[int, ...]:
-    """Numbers from "3,4-6", without repetition, in order."""
-    found: set[int] = set()
-    for part in text.split(","):
-        match = _RANGE.match(part.strip())
-        if match is None:
-            raise click.UsageError(
-                f"{option} {text}: '{part}' is no number and no range such as 4-6"
-            )
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last < first or last - first > _MOST_NUMBERS:
-            raise click.UsageError(f"{option} {text}: '{part}' is no range that makes sense")
-        found.update(range(first, last + 1))
-    return tuple(sorted(found))
 
 
 def _one_number(option: str, text: str) -> int:

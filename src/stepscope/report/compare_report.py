@@ -15,7 +15,13 @@ from rich.text import Text
 from stepscope.analysis.compare import Comparison, StepChange
 from stepscope.analysis.compare_sides import Side
 from stepscope.report import units
-from stepscope.report.tables import plain
+from stepscope.report.tables import (
+    describe_scope,
+    frame_to_csv,
+    markdown_text,
+    plain,
+    scope_to_dict,
+)
 
 FORMAT_VERSION = 1
 _TITLES = {"part": "Parts of the step", "kernel": "Kernels", "operator": "Operators"}
@@ -41,7 +47,9 @@ def _side(side: Side) -> dict[str, Any]:
     return {
         "path": side.path,
         "basis": side.basis,
-        "scope": {"steps": list(side.steps)},
+        "steps": list(side.steps),
+        # Of parts, kernels and operators; where there is no trace, of the step record.
+        "scope": {"steps": list(side.steps)} if side.scope is None else scope_to_dict(side.scope),
         "step_ns": side.step_ns.tolist(),
         "parts_basis": side.parts_basis,
         "operators_basis": side.operators_basis,
@@ -50,7 +58,7 @@ def _side(side: Side) -> dict[str, Any]:
 
 def comparison_to_csv(comparison: Comparison) -> str:
     """Every change, one per line."""
-    return comparison.changes.write_csv()
+    return frame_to_csv(comparison.changes)
 
 
 def comparison_to_markdown(comparison: Comparison, rows: int) -> str:
@@ -71,7 +79,7 @@ def comparison_to_markdown(comparison: Comparison, rows: int) -> str:
             for row in chosen.iter_rows(named=True)
         ]
         lines.append("")
-    lines += [f"- {note}" for note in comparison.notes]
+    lines += [f"- {markdown_text(note)}" for note in (*_scopes(comparison), *comparison.notes)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -94,8 +102,21 @@ def print_comparison(comparison: Comparison, console: Console, rows: int) -> Non
             heading.append(f"   the {len(chosen)} largest changes of {len(of)}", "dim")
         console.print(heading)
         console.print(Padding(_table(chosen), (0, 0, 0, 2)))
+    for line in _scopes(comparison):
+        console.print(Text(line, "dim"))
     for note in comparison.notes:
-        console.print(Text(note, "dim"))
+        console.print(Text(f"Note: {note}", "yellow"))
+
+
+def _scopes(comparison: Comparison) -> list[str]:
+    """What parts, kernels and operators are about, once where both sides agree."""
+    told = [
+        "" if side.scope is None else describe_scope(side.scope)
+        for side in (comparison.a, comparison.b)
+    ]
+    if told[0] == told[1]:
+        return [told[0]] if told[0] else []
+    return [f"{word}: {text}" for word, text in zip(("before", "after"), told, strict=True) if text]
 
 
 def _steps(side: Side) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from stepscope.advice.diagnosis import Diagnosis, RankDiagnosis
 from stepscope.advice.finding import Finding
+from stepscope.advice.ranks import RankComparison
 from stepscope.analysis.partition import Partition
 from stepscope.report.metrics import metrics_to_dict
 from stepscope.report.tables import plain, scope_to_dict
@@ -23,8 +24,11 @@ def diagnosis_to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "path": str(diagnosis.run.path),
         "job": None if job is None else _plain(job),
         "verdict": diagnosis.verdict,
+        "rank_shown": diagnosis.shown.rank,
         "ranks": [_rank(rank, diagnosis) for rank in diagnosis.ranks],
         "rank_skew": dataclasses.asdict(diagnosis.skew) if diagnosis.skew is not None else None,
+        "between_ranks": _between(diagnosis.between),
+        "odd_parts": plain(diagnosis.odd_parts),
         "findings": [_finding(finding) for finding in diagnosis.findings],
         "problems": list(diagnosis.run.problems),
     }
@@ -64,11 +68,13 @@ def _rank(rank: RankDiagnosis, diagnosis: Diagnosis) -> dict[str, Any]:
 def _trace(rank: RankDiagnosis) -> dict[str, Any] | None:
     """The recorded window: the GPUs' steps where there is GPU work, else the main thread's."""
     path = str(rank.window.trace_path) if rank.window else None
+    if rank.scope is None:
+        return None
     if rank.device is not None and rank.view is not None:
         line = rank.view.timeline
         return {
             "path": path,
-            "scope": scope_to_dict(line.scope),
+            "scope": scope_to_dict(rank.scope),
             "partition": _partition(rank.device),
             "steps": plain(line.steps),
             "critical_path": _partition(rank.view.path.partition),
@@ -78,11 +84,27 @@ def _trace(rank: RankDiagnosis) -> dict[str, Any] | None:
     return {
         "path": path,
         "scope": {
-            "steps": rank.host.steps["step"].to_list(),
-            "excluded": {"empty": list(rank.host.excluded_steps)},
+            **scope_to_dict(rank.scope),
+            "steps": list(rank.scope.steps),
         },
         "partition": _partition(rank.host.partition),
         "steps": rank.host.steps.to_dicts(),
+    }
+
+
+def _between(between: RankComparison | None) -> dict[str, Any] | None:
+    """What the ranks tell together; `wait_ns` and `own_ns` are per step."""
+    if between is None:
+        return None
+    report = between.report
+    return {
+        "straggler": between.straggler,
+        "steps": between.steps,
+        "clock": report.clock.value,
+        "clock_reason": report.clock_reason,
+        "matched_by": report.matched_by,
+        "ranks": plain(between.table),
+        "scope": scope_to_dict(report.scope),
     }
 
 

@@ -31,6 +31,7 @@ class Question:
         titles: Field of the result -> title of its table, in the order in which they are shown.
             Tables that are not named here follow under their field's name.
         over_ranks: The function takes [(rank, trace), …] instead of one trace.
+        takes_baseline: The function takes `baseline`, the trace of a run that was as it should be.
     """
 
     name: str
@@ -38,14 +39,24 @@ class Question:
     home: str
     titles: Mapping[str, str] = field(default_factory=dict)
     over_ranks: bool = False
+    takes_baseline: bool = False
 
-    def ask(self, trace: Trace, scope: Scope | None = None) -> Any:
+    def ask(self, trace: Trace, scope: Scope | None = None, baseline: Trace | None = None) -> Any:
         """Answer it.
 
         Raises:
-            UsageError: The scope names steps or devices that the trace does not have.
+            UsageError: The scope names steps or devices that the trace does not have, or the
+                question has no use for a baseline.
         """
-        return self._function()(trace, scope)
+        if baseline is None:
+            return self._function()(trace, scope)
+        if not self.takes_baseline:
+            able = ", ".join(one.name for one in QUESTIONS if one.takes_baseline)
+            raise UsageError(
+                f"'{self.name}' takes no baseline: {able} does; `stepscope compare` holds two runs"
+                " against each other"
+            )
+        return self._function()(trace, scope, baseline=baseline)
 
     def ask_ranks(self, ranks: Sequence[tuple[int, Trace]], scope: Scope | None = None) -> Any:
         """Answer it from the traces of several ranks.
@@ -175,6 +186,7 @@ QUESTIONS: tuple[Question, ...] = (
         "collectives far slower than their like, and what memory did meanwhile",
         "stepscope.analysis.abnormal_collectives:find_abnormal_collectives",
         {"table": "Abnormal collectives"},
+        takes_baseline=True,
     ),
     Question(
         "stragglers",

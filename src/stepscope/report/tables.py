@@ -13,7 +13,7 @@ import dataclasses
 import io
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ MOST_ROWS = 30
 _WIDEST_NAME = 56
 _COLUMN_GAP = 3
 _NOISE = re.compile(r"^void |\(anonymous namespace\)::|at::native::|at::cuda::")
+_FLOPS = re.compile(r"(^|_)flops(_per_s)?$")
 _SUFFIXES: tuple[tuple[str, Callable[[Any], str]], ...] = (
     ("_ns", units.duration),
     ("_bytes", units.size),
@@ -124,7 +125,11 @@ def result_to_csv(result: Any, question: Question, table: str | None = None) -> 
     if table is None or table not in tables:
         have = ", ".join(tables) or "none"
         raise UsageError(f"'{question.name}' has no table '{table}': it has {have}")
-    frame = tables[table]
+    return frame_to_csv(tables[table])
+
+
+def frame_to_csv(frame: pl.DataFrame) -> str:
+    """A table as CSV, with a row of column names; lists as JSON, numbers to the last digit."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(frame.columns)
@@ -197,20 +202,21 @@ def result_to_markdown(
     if table is None:
         numbers = {k: v for k, v in numbers_of(result).items() if v is not None}
         lines += [
-            f"- {_markdown(label(name))}: {_markdown(shown(name, value, origin_ns))}"
+            f"- {markdown_text(label(name))}: {markdown_text(shown(name, value, origin_ns))}"
             for name, value in numbers.items()
         ]
     for name, frame in _chosen(result, question, table).items():
         lines += ["", f"### {question.titles.get(name, label(name))}", ""]
         columns = frame.columns
-        lines.append("| " + " | ".join(_markdown(label(column)) for column in columns) + " |")
+        labels = headings(columns)
+        lines.append("| " + " | ".join(markdown_text(labels[c]) for c in columns) + " |")
         lines.append(
             "|" + "|".join("---:" if _is_number(frame[c]) else "---" for c in columns) + "|"
         )
         lines += [
             "| "
             + " | ".join(
-                _markdown(shown(column, item, origin_ns))
+                markdown_text(shown(column, item, origin_ns))
                 for column, item in zip(columns, row, strict=True)
             )
             + " |"
@@ -218,8 +224,8 @@ def result_to_markdown(
         ]
         if rows and len(frame) > rows:
             lines += ["", f"and {len(frame) - rows:,} more rows"]
-    lines += ["", _markdown(describe_scope(result.scope))]
-    lines += [f"\n> {_markdown(note)}" for note in result.notes]
+    lines += ["", markdown_text(describe_scope(result.scope))]
+    lines += [f"\n> {markdown_text(note)}" for note in result.notes]
     return "\n".join(lines) + "\n"
 
 
@@ -244,7 +250,8 @@ def describe_scope(scope: AnsweredScope) -> str:
     if scope.devices:
         word = "device" if len(scope.devices) == 1 else "devices"
         parts.append(f"{word} {', '.join(map(str, scope.devices))}")
-    parts.append(f"{asked.events.value} events ({scope.events:,} counted)")
+    if scope.devices or scope.events:
+        parts.append(f"{asked.events.value} events ({scope.events:,} counted)")
     parts += [f"left out: {count:,} {reason}" for reason, count in scope.excluded.items()]
     return "; ".join(parts)
 
@@ -259,11 +266,23 @@ def _steps(steps: tuple[int, ...]) -> str:
 
 def label(name: str) -> str:
     """A column's name without its unit: "exposed_comm_ns" reads "exposed comm"."""
+    if _FLOPS.search(name):
+        name = name.removesuffix("_per_s")
     for suffix, _ in _SUFFIXES:
         if name.endswith(suffix) and name != suffix[1:]:
             name = name.removesuffix(suffix) + ("" if suffix != "_share" else " %")
             break
     return name.replace("_", " ").strip()
+
+
+def headings(columns: Sequence[str]) -> dict[str, str]:
+    """The label of each column; times that would be called as another column say what they are."""
+    labels = {name: label(name) for name in columns}
+    taken = list(labels.values())
+    return {
+        name: f"{text} time" if name.endswith("_ns") and taken.count(text) > 1 else text
+        for name, text in labels.items()
+    }
 
 
 def shown(name: str, value: Any, origin_ns: int = 0) -> str:
@@ -287,6 +306,8 @@ def shown(name: str, value: Any, origin_ns: int = 0) -> str:
     for suffix, write in _SUFFIXES:
         if name.endswith(suffix) or name == suffix[1:]:
             return write(value)
+    if _FLOPS.search(name):
+        return units.flops(value) + ("/s" if name.endswith("_per_s") else "")
     if name in _IDENTITIES or name.endswith("_id"):
         return str(value)
     return units.count(value)
@@ -304,12 +325,13 @@ def _is_number(column: pl.Series) -> bool:
 
 def _rich_tables(frame: pl.DataFrame, origin_ns: int, width: int) -> list[Any]:
     """The rows as one table, or as several below each other where the columns do not fit."""
+    labels = headings(frame.columns)
     cells = {
         name: [_cell(name, item, origin_ns) for item in frame[name].to_list()]
         for name in frame.columns
     }
     widths = {
-        name: max(len(label(name)), *(len(text) for text in column)) + _COLUMN_GAP
+        name: max(len(labels[name]), *(len(text) for text in column)) + _COLUMN_GAP
         for name, column in cells.items()
     }
     keys = [name for name in frame.columns[:2] if name in _IDENTITIES] or frame.columns[:1]
@@ -320,21 +342,21 @@ def _rich_tables(frame: pl.DataFrame, origin_ns: int, width: int) -> list[Any]:
         if sum(widths[one] for one in (*blocks[-1], name)) > width and len(blocks[-1]) > len(keys):
             blocks.append(list(keys))
         blocks[-1].append(name)
-    return [_rich_table(frame, block, cells) for block in blocks]
+    return [_rich_table(frame, {name: labels[name] for name in b}, cells) for b in blocks]
 
 
-def _rich_table(frame: pl.DataFrame, columns: list[str], cells: dict[str, list[str]]) -> Any:
+def _rich_table(frame: pl.DataFrame, columns: dict[str, str], cells: dict[str, list[str]]) -> Any:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in columns:
+    for name, text in columns.items():
         side = "right" if _is_number(frame[name]) else "left"
-        table.add_column(Text(label(name)), justify=side, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
+        table.add_column(Text(text), justify=side, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
     for row in zip(*(cells[name] for name in columns), strict=True):
         # Text, not markup: names come from strangers' files.
-        table.add_row(*(Text(text) for text in row))
+        table.add_row(*(Text(cell) for cell in row))
     return table
 
 
@@ -352,7 +374,7 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else "�" for c in text)
 
 
-def _markdown(text: str) -> str:
+def markdown_text(text: str) -> str:
     """Text that Markdown takes for text."""
     clean = _printable(text)
     for character in "\\`*_{}[]<>|#":

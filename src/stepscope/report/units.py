@@ -23,6 +23,14 @@ def size(count_bytes: float) -> str:
     return f"{count_bytes:.0f} B"
 
 
+def flops(number: float) -> str:
+    """Floating-point operations: 344 GFLOP."""
+    for step, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if abs(number) >= step * 0.9995:
+            return f"{_three_digits(number / step)} {prefix}FLOP"
+    return f"{number:,.0f} FLOP"
+
+
 def share(fraction: float) -> str:
     """A share as a percentage; small ones with a digit, so that nothing real reads as 0 %."""
     percent = fraction * 100
@@ -33,7 +41,15 @@ def share(fraction: float) -> str:
 
 def count(number: float) -> str:
     """A count with its thousands set apart."""
-    return f"{number:,.0f}" if float(number).is_integer() or number >= 100 else f"{number:.1f}"
+    if float(number).is_integer() or abs(number) >= 100:
+        return f"{number:,.0f}"
+    # Small numbers keep a digit that is not 0.
+    return f"{number:.1f}" if abs(number) >= 0.95 else f"{number:.2g}"
+
+
+def plural(number: int, word: str) -> str:
+    """A number of things: "1 step", "2 steps"."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
 def value(number: float | str, unit: str) -> str:

@@ -37,17 +37,7 @@ from stepscope.trace.nsys_records import (
     other_host_events,
     synchronisation,
 )
-from stepscope.trace.schema import (
-    ARGS,
-    COUNTERS,
-    EVENTS,
-    FLOWS,
-    INSTANTS,
-    LANES,
-    METADATA,
-    NAMES,
-    PROBLEMS,
-)
+from stepscope.trace.schema import METADATA, PROBLEMS
 from stepscope.trace.sqlite_tables import SqliteTables
 from stepscope.trace.tables import Tables
 
@@ -151,28 +141,21 @@ def _assemble(
     sampled = (
         interned(samples).sort("start_ns", maintain_order=True).rename({"start_ns": "time_ns"})
     )
-    return Tables(
-        events=_shaped(rows, EVENTS),
-        args=_shaped(rows, ARGS),
-        names=_shaped(classify_names(_shaped(names, NAMES, but=("kind", "group"))), NAMES),
-        lanes=_shaped(lanes, LANES),
-        instants=_shaped(instants, INSTANTS),
-        counters=_shaped(sampled, COUNTERS),
-        flows=pl.DataFrame(schema=FLOWS),
-        metadata=_metadata(records),
-        problems=_problems(records),
+    return Tables.shaped(
+        {
+            "events": rows,
+            "args": rows,
+            "names": classify_names(names),
+            "lanes": lanes,
+            "instants": instants,
+            "counters": sampled,
+            "metadata": _metadata(records),
+            "problems": _problems(records),
+        }
     )
 
 
 _LANE_KEY = ["process", "thread", "device", "stream", "lane_kind"]
-
-
-def _shaped(
-    frame: pl.DataFrame,
-    schema: dict[str, pl.DataType | type[pl.DataType]],
-    but: tuple[str, ...] = (),
-) -> pl.DataFrame:
-    return frame.select(pl.col(c).cast(dtype) for c, dtype in schema.items() if c not in but)
 
 
 def _with_sound_durations(records: Records, events: pl.DataFrame) -> pl.DataFrame:

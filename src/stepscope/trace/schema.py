@@ -138,6 +138,19 @@ PROBLEMS: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 """What was repaired, skipped or looks wrong."""
 
+TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
+    "events": EVENTS,
+    "args": ARGS,
+    "names": NAMES,
+    "lanes": LANES,
+    "instants": INSTANTS,
+    "counters": COUNTERS,
+    "flows": FLOWS,
+    "metadata": METADATA,
+    "problems": PROBLEMS,
+}
+"""What a reader hands over (`tables.py`), by name."""
+
 DERIVED: dict[str, pl.DataType | type[pl.DataType]] = {
     "event": pl.Int64,
     "step": pl.Int32,  # number of the step that the event belongs to; null: none

@@ -11,34 +11,13 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from stepscope.trace.schema import (
-    ARGS,
-    COUNTERS,
-    DERIVED,
-    DEVICE_STEPS,
-    EVENTS,
-    FLOWS,
-    HOST_STEPS,
-    INSTANTS,
-    LANES,
-    METADATA,
-    NAMES,
-    PROBLEMS,
-)
+from stepscope.trace import schema
 
 TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
-    "events": EVENTS,
-    "args": ARGS,
-    "names": NAMES,
-    "lanes": LANES,
-    "instants": INSTANTS,
-    "counters": COUNTERS,
-    "flows": FLOWS,
-    "metadata": METADATA,
-    "problems": PROBLEMS,
-    "derived": DERIVED,
-    "host_steps": HOST_STEPS,
-    "device_steps": DEVICE_STEPS,
+    **schema.TABLES,
+    "derived": schema.DERIVED,
+    "host_steps": schema.HOST_STEPS,
+    "device_steps": schema.DEVICE_STEPS,
 }
 """The tables that views are made of; inside the database their names begin with `table_`."""
 

@@ -14,8 +14,10 @@ Definitions
     nothing is counted twice when the host runs ahead.
 
     A step is empty if no operator began in it and no GPU work was launched from it: torch leaves
-    such a step at the end when the profiler stops right after a step began. It is complete unless
-    it is empty, or the last one in a file that ends early.
+    such a step at the end when the profiler stops right after a step began. Python functions fill
+    a step, but not the last one where others have operators: those are the profiler's own, and the
+    end of the loop. A step is complete unless it is empty, or the last one of a file that ends
+    early.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ STEP_PATTERNS = (
 """How steps are annotated, the surest first; the group is the step's number."""
 
 _ANNOTATIONS = (Category.USER_ANNOTATION, Category.CPU_OP, Category.OTHER)
-_WORK_ON_HOST = (Category.CPU_OP, Category.RUNTIME, Category.DRIVER, Category.PYTHON_FUNCTION)
+_WORK_ON_HOST = (Category.CPU_OP, Category.RUNTIME, Category.DRIVER)
 _NO_STEP = "stepscope.no_step#"
 _CUT_OFF = ("truncated", "truncated_stream", "corrupt_stream")
 
@@ -112,12 +114,23 @@ def _ends_at_breaks(tables: Tables, steps: pl.DataFrame) -> Int64Array:
 
 
 def _has_work(tables: Tables, steps: pl.DataFrame) -> npt.NDArray[np.bool_]:
-    """For each step whether an operator, a call or a Python function begins in it."""
+    """For each step whether anything that fills it begins in it."""
+    has_operators = _begins_in(tables, steps, _WORK_ON_HOST)
+    has_python = _begins_in(tables, steps, (Category.PYTHON_FUNCTION,))
+    if has_operators.any():
+        has_python[-1] = False
+    return has_operators | has_python
+
+
+def _begins_in(
+    tables: Tables, steps: pl.DataFrame, categories: tuple[Category, ...]
+) -> npt.NDArray[np.bool_]:
+    """For each step whether an event of some categories, no annotation of a step, begins in it."""
     steps_by_name = tables.names.filter(pl.col("group") == "profiler_step")["name_id"]
     starts = (
         tables.events.lazy()
         .filter(
-            pl.col("category").is_in([c.value for c in _WORK_ON_HOST]),
+            pl.col("category").is_in([c.value for c in categories]),
             ~pl.col("event").is_in(steps["event"].implode()),
             ~pl.col("name_id").is_in(steps_by_name.implode()),
         )

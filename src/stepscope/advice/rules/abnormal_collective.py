@@ -3,26 +3,22 @@
 Judged by `stepscope.analysis.abnormal_collectives`: against the same or a larger size in the trace,
 with what the device's memory did at the time. Where the recorder wrote no sizes, against the
 collectives at the same place in the other steps. Such outliers come from a rank that is late, from
-the network, or from memory that is close to full; then the finding says so. The saving supposes
-that each takes what is expected of it.
+the network, or from memory that is close to full; where the other ranks' traces or the memory's
+records tell, the finding says which. The saving supposes that each takes what is expected of it.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from stepscope.advice.collectives import collectives, shortened
+from stepscope.advice.collectives import outliers, shortened
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
-from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
-from stepscope.analysis.abnormal_collectives import find_abnormal_collectives
-from stepscope.analysis.scope import Scope
 from stepscope.analysis.what_if import unchanged
 
 ID = "abnormal-collective"
-_COLUMNS = ("node", "event", "step", "kind", "dur_ns", "expected_ns", "times", "cause")
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -30,7 +26,7 @@ def find(subject: Subject) -> list[Finding]:
     window = subject.window
     if window is None or not window.has_gpu:
         return []
-    odd = pl.concat([_by_size(window, subject.thresholds), _by_place(window, subject.thresholds)])
+    odd = _with_waits(outliers(window, subject.thresholds), subject.waits)
     if not len(odd):
         return []
     worst = odd.sort(pl.col("dur_ns") - pl.col("expected_ns"), descending=True).row(0, named=True)
@@ -60,31 +56,22 @@ def find(subject: Subject) -> list[Finding]:
     )
 
 
-def _by_size(window: WindowView, limits: Thresholds) -> pl.DataFrame:
-    report = find_abnormal_collectives(
-        window.trace,
-        Scope(steps=window.graph.steps or None),
-        factor=limits.abnormal_collective_factor,
+def _with_waits(odd: pl.DataFrame, waits: pl.DataFrame | None) -> pl.DataFrame:
+    """Say of an outlier that it waited, where the other ranks' traces tell that it did."""
+    if waits is None:
+        return odd
+    is_waiting = 2 * pl.col("wait_ns") >= pl.col("dur_ns") - pl.col("expected_ns")
+    waited = pl.format(
+        "rank {} joined it {} ms later",
+        "last_rank",
+        (pl.col("wait_ns") / 1e6).round(2),
     )
-    found = report.table.select("event", "kind", "dur_ns", "expected_ns", "times", "cause")
-    return window.work.select("event", "node", "step").join(found, on="event").select(_COLUMNS)
-
-
-def _by_place(window: WindowView, limits: Thresholds) -> pl.DataFrame:
-    """Outliers among the collectives of unknown size."""
-    rows = collectives(window).filter(
-        pl.col("size").is_null(), pl.col("peers") >= limits.abnormal_collective_peers
-    )
-    expected = pl.col("median_ns").round().cast(pl.Int64)
     return (
-        rows.with_columns(
-            kind=pl.col("group"),
-            expected_ns=expected,
-            times=pl.col("dur_ns") / pl.max_horizontal(expected, pl.lit(1_000)),
-            cause=pl.lit(None, pl.String),
+        odd.join(waits, on="event", how="left", maintain_order="left")
+        .with_columns(
+            cause=pl.when(is_waiting.fill_null(value=False)).then(waited).otherwise("cause")
         )
-        .filter(pl.col("times") >= limits.abnormal_collective_factor)
-        .select(_COLUMNS)
+        .select(odd.columns)
     )
 
 

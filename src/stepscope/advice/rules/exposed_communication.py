@@ -2,13 +2,16 @@
 
 Measured as the part of the device's time in collectives with no computation beside them. The saving
 supposes that all communication is hidden behind computation, which is the most that overlap, less
-data or a faster network can bring.
+data or a faster network can bring. What single collectives take beyond their like, and what ranks
+are known to wait for each other, has other causes and other remedies: it is taken to be mended
+already, and no part of this saving.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from stepscope.advice.collectives import undisturbed
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
@@ -29,6 +32,8 @@ def find(subject: Subject) -> list[Finding]:
         return []
     graph = window.graph
     communicates = graph.kind == NodeKind.COMMUNICATION
+    calm, is_disturbed = undisturbed(window, subject.thresholds, subject.waits)
+    first = "; late ranks and abnormal collectives are mended first" if is_disturbed else ""
     hidden = 0.0 if line.overlap_share is None else line.overlap_share
     return replayed_finding(
         subject,
@@ -36,7 +41,8 @@ def find(subject: Subject) -> list[Finding]:
         unchanged(graph).scale_work(communicates, 0.0),
         rule=ID,
         title=f"{share:.0%} of the device's time is communication that nothing hides",
-        assumption="all communication hides behind computation, which is the most that is possible",
+        before=calm,
+        assumption=f"all communication hides behind computation, the most that is possible{first}",
         evidence=(
             Evidence("exposed per step", window.per_step(line.exposed_comm_ns), "ns"),
             Evidence("share of the device's time", share, "share"),

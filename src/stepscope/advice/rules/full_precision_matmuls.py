@@ -1,8 +1,10 @@
 """Full-precision matrix products: FP32 without TF32 or mixed precision.
 
 Measured as the time of matrix products and convolutions on FP32 operands whose kernels run in full
-FP32 (the name says so, or shows none of the tensor cores' instructions), on a GPU that has them.
-The saving supposes that such a kernel takes half as long in TF32, or in half precision, which is
+FP32, on a GPU that could do better. On NVIDIA's that is where the kernel's name does not tell of
+tensor cores (which take FP32 as TF32), or where no type was recorded and the name tells of none. On
+AMD's all FP32 counts: their matrix cores take it, at an eighth of the speed of half precision. The
+saving supposes that such a kernel takes half as long in TF32, or in half precision, which is
 cautious: their peak is eight times higher and more.
 """
 
@@ -10,54 +12,49 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.advice.finding import Evidence, Finding
-from stepscope.advice.matmuls import matmuls
+from stepscope.advice.finding import Finding
+from stepscope.advice.matmuls import evidence_of_time, matmuls, matrix_units
 from stepscope.advice.replayed import replayed_finding
-from stepscope.advice.rules.tensor_cores_unused import FIRST_WITH_TENSOR_CORES
 from stepscope.advice.subject import Subject
 from stepscope.analysis.what_if import unchanged
 
 ID = "full-precision-matmuls"
-FIRST_WITH_TF32 = 8
 FACTOR = 0.5
 
 
 def find(subject: Subject) -> list[Finding]:
     """The finding, if such kernels take a notable part of the step."""
-    window = subject.window
-    if window is None or not window.has_gpu:
+    units = matrix_units(subject)
+    if units is None:
         return []
-    major = window.compute_capability
-    if major is None or major < FIRST_WITH_TENSOR_CORES:
-        return []
+    window = units.window
     rows = matmuls(window)
-    is_float = pl.col("type") == "float"
-    unknown = pl.col("type").is_null()
-    full = rows.filter(
-        (is_float & ~pl.col("uses_tensor_cores")) | (unknown & pl.col("is_full_precision"))
-    )
+    is_float, unknown = pl.col("type") == "float", pl.col("type").is_null()
+    if units.is_amd:
+        full = rows.filter(is_float)
+    else:
+        full = rows.filter(
+            (is_float & (pl.col("uses") != "yes")) | (unknown & (pl.col("uses") == "no"))
+        )
     total_ns = int(full["dur_ns"].sum())
     if window.share(total_ns) < subject.thresholds.matmul_share:
         return []
-    has_tf32 = major >= FIRST_WITH_TF32
+    has_tf32 = units.has_tf32
+    better = "TF32" if has_tf32 else "half precision"
     allow = (
         "Allow TF32 (torch.set_float32_matmul_precision('high'), "
         "torch.backends.cudnn.allow_tf32 = True), or train in BF16 (torch.autocast)."
     )
     mixed = "Train in mixed precision: torch.autocast('cuda', torch.float16) with a GradScaler."
+    if units.is_amd:
+        mixed = "Train in mixed precision: torch.autocast('cuda', torch.bfloat16)."
     return replayed_finding(
         subject,
         window,
         unchanged(window.graph).scale_work(window.nodes(full), FACTOR),
         rule=ID,
         title="matrix products run in full FP32" + (", with TF32 off" if has_tf32 else ""),
-        assumption=f"in {'TF32' if has_tf32 else 'FP16'} these kernels take half the time",
-        evidence=(
-            Evidence("time in them per step", window.per_step(total_ns), "ns"),
-            Evidence("share of the step", window.share(total_ns), "share"),
-            Evidence(
-                "of all matrix products", total_ns / max(1, int(rows["dur_ns"].sum())), "share"
-            ),
-        ),
+        assumption=f"in {better} these kernels take half the time",
+        evidence=evidence_of_time(window, full, rows),
         advice=allow if has_tf32 else mixed,
     )

@@ -1,9 +1,10 @@
 """Rank waiting: in its collectives this rank waits for others to arrive.
 
 A collective's kernel runs from the moment this rank enters it until all have arrived and the data
-is exchanged. The shortest of those of the same kind and size tells how long the exchange takes;
-what others take beyond it is taken for waiting. One trace cannot tell waiting from a slow network:
-the traces of all ranks can (`stepscope show stragglers`). The saving supposes that no rank is late.
+is exchanged. Where the traces of the other ranks are at hand, its wait is the latest arrival less
+its own. One trace alone tells it by guess: the shortest of those of the same kind and size tells
+how long the exchange takes, and what others take beyond it is taken for waiting, which may as well
+be a slow network. The saving supposes that no rank is late.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from stepscope.advice.collectives import collectives, shortened
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
+from stepscope.advice.window_view import WindowView
 from stepscope.analysis.what_if import unchanged
 
 ID = "rank-waiting"
@@ -25,6 +27,8 @@ def find(subject: Subject) -> list[Finding]:
     window = subject.window
     if window is None or not window.has_gpu:
         return []
+    if subject.waits is not None:
+        return _by_arrivals(subject, window, subject.waits)
     limits = subject.thresholds
     rows = collectives(window).filter(
         pl.col("peers") >= _LEAST_PEERS,
@@ -53,5 +57,46 @@ def find(subject: Subject) -> list[Finding]:
         advice=(
             "Find the rank that comes last (stepscope show stragglers on all ranks' traces) and "
             "what it does before: input, uneven batches, Python. If none does, look at the network."
+        ),
+    )
+
+
+def _by_arrivals(subject: Subject, window: WindowView, waits: pl.DataFrame) -> list[Finding]:
+    """The same from the arrivals of all ranks."""
+    rows = window.work.join(waits, on="event", how="inner", maintain_order="left").with_columns(
+        # Clocks of two machines never agree quite.
+        wait_ns=pl.min_horizontal("wait_ns", "dur_ns")
+    )
+    waited_ns = int(rows["wait_ns"].sum())
+    if not len(rows) or window.share(waited_ns) < subject.thresholds.rank_waiting:
+        return []
+    late = (
+        rows.filter(pl.col("last_rank") != subject.rank)
+        .group_by("last_rank")
+        .agg(pl.col("wait_ns").sum(), pl.len().alias("times"))
+        .sort("wait_ns", "last_rank", descending=[True, False])
+        .row(0, named=True)
+    )
+    straggler = late["last_rank"]
+    total_ns = int(rows["dur_ns"].sum())
+    return replayed_finding(
+        subject,
+        window,
+        unchanged(window.graph).shorten_work(
+            shortened(window, rows, rows["dur_ns"] - rows["wait_ns"])
+        ),
+        rule=ID,
+        title=f"it waits for others in its collectives, most for rank {straggler}",
+        assumption="all ranks arrive together, when this one does",
+        evidence=(
+            Evidence("waiting per step", window.per_step(waited_ns), "ns"),
+            Evidence("share of the time in these collectives", waited_ns / total_ns, "share"),
+            Evidence("collectives matched per step", len(rows) / window.steps, "count"),
+            Evidence(f"rank {straggler} came last", f"in {late['times']} of {len(rows)}", "text"),
+        ),
+        advice=(
+            f"See what rank {straggler} does before these collectives that others do not (its own "
+            "findings, `stepscope show idle` on its trace): input, uneven batches, Python, a "
+            "slower machine."
         ),
     )

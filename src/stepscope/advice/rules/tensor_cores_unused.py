@@ -1,8 +1,9 @@
 """Tensor cores unused: matrix products in half precision run on the ordinary cores.
 
 Measured as the time of matrix products and convolutions whose operands are half precision, while
-the kernel's name shows none of the tensor cores' instructions, on a GPU that has them (NVIDIA from
-Volta on). The saving supposes that such a kernel takes half as long on them, which is cautious.
+the kernel's name tells that it does without the tensor cores (AMD: the matrix cores), on a GPU that
+has them: NVIDIA from Volta on, AMD from Instinct MI100 on. The saving supposes that such a kernel
+takes half as long on them, which is cautious.
 """
 
 from __future__ import annotations
@@ -10,47 +11,46 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.advice.finding import Evidence, Finding, short
-from stepscope.advice.matmuls import matmuls
+from stepscope.advice.matmuls import evidence_of_time, matmuls, matrix_units
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.analysis.what_if import unchanged
 
 ID = "tensor-cores-unused"
-FIRST_WITH_TENSOR_CORES = 7
 FACTOR = 0.5
+_NVIDIA = (
+    "Make the sizes of matrix products multiples of 8 (pad vocabulary, heads and hidden "
+    "size), keep tensors contiguous, and use channels_last for convolutions."
+)
+_AMD = (
+    "Let MIOpen look for its fast kernels (torch.backends.cudnn.benchmark = True, and a warm "
+    "find database), use channels_last for convolutions, and sizes that are multiples of 8."
+)
 
 
 def find(subject: Subject) -> list[Finding]:
     """The finding, if such kernels take a notable part of the step."""
-    window = subject.window
-    if window is None or not window.has_gpu:
+    units = matrix_units(subject)
+    if units is None:
         return []
-    major = window.compute_capability
-    if major is None or major < FIRST_WITH_TENSOR_CORES:
-        return []
+    window = units.window
     rows = matmuls(window)
-    idle = rows.filter(pl.col("type") == "half", ~pl.col("uses_tensor_cores"))
+    idle = rows.filter(pl.col("type") == "half", pl.col("uses") == "no")
     total_ns = int(idle["dur_ns"].sum())
     if window.share(total_ns) < subject.thresholds.matmul_share:
         return []
+    cores = "matrix cores" if units.is_amd else "tensor cores"
     top = idle.group_by("name").agg(pl.col("dur_ns").sum()).sort("dur_ns", descending=True)
     return replayed_finding(
         subject,
         window,
         unchanged(window.graph).scale_work(window.nodes(idle), FACTOR),
         rule=ID,
-        title="half-precision matrix products do not use the tensor cores",
-        assumption="on the tensor cores these kernels take half the time",
+        title=f"half-precision matrix products do not use the {cores}",
+        assumption=f"on the {cores} these kernels take half the time",
         evidence=(
-            Evidence("time in them per step", window.per_step(total_ns), "ns"),
-            Evidence("share of the step", window.share(total_ns), "share"),
-            Evidence(
-                "of all matrix products", total_ns / max(1, int(rows["dur_ns"].sum())), "share"
-            ),
+            *evidence_of_time(window, idle, rows),
             Evidence("most of it in", short(top["name"][0]), "text"),
         ),
-        advice=(
-            "Make the sizes of matrix products multiples of 8 (pad vocabulary, heads and hidden "
-            "size), keep tensors contiguous, and use channels_last for convolutions."
-        ),
+        advice=_AMD if units.is_amd else _NVIDIA,
     )

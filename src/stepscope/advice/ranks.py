@@ -1,0 +1,150 @@
+"""The ranks of a run held against each other: who waits for whom, and what is each one's own time.
+
+Collectives are matched between the ranks by `stepscope.analysis.stragglers`, over the steps that
+all ranks recorded. What a rank waits in a collective is the latest arrival less its own; its own
+time is its step less these waits, so that the rank with the most of it sets the pace.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from stepscope.advice.thresholds import Thresholds
+from stepscope.advice.window_view import WindowView
+from stepscope.analysis.partition import Partition
+from stepscope.analysis.scope import Scope
+from stepscope.analysis.stragglers import StragglerReport, find_stragglers
+from stepscope.errors import UsageError
+
+WAITS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "event": pl.Int64,  # the collective, in this rank's trace
+    "wait_ns": pl.Int64,  # until the last rank came
+    "last_rank": pl.Int64,
+}
+
+RANK_TIMES: dict[str, pl.DataType | type[pl.DataType]] = {
+    "rank": pl.Int64,
+    "wait_ns": pl.Int64,  # per step, for other ranks in collectives
+    "own_ns": pl.Int64,  # mean step of the window less the wait
+    "last": pl.Int64,  # collectives that it was the last to join
+    "collectives": pl.Int64,  # that could be matched
+}
+"""One row per rank with matched collectives, by rank."""
+
+ODD_PARTS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "rank": pl.Int64,
+    "part": pl.String,  # of the step
+    "per_step_ns": pl.Int64,
+    "others_ns": pl.Int64,  # median of the other ranks' means per step
+}
+"""One row per part of a rank's step that sets it apart, the greatest difference first."""
+
+_OF_ALL_RANKS = ("communication", "exposed communication")
+"""Parts in which a rank suffers from others: waiting shows in them, not its reason."""
+
+
+@dataclass(frozen=True)
+class RankComparison:
+    """What the traces of several ranks tell together.
+
+    Attributes:
+        report: Who waits for whom.
+        steps: Number of steps that it covers; 1 where the traces have none in common.
+        table: Columns `RANK_TIMES`.
+    """
+
+    report: StragglerReport
+    steps: int
+    table: pl.DataFrame
+
+    @property
+    def straggler(self) -> int | None:
+        """The rank that the others wait for; None where nobody waits."""
+        waited = int(self.report.ranks["total_wait_ns"].sum())
+        return self.report.straggler if waited else None
+
+    @property
+    def others_wait_ns(self) -> int:
+        """What a rank other than the straggler waits per step, on average."""
+        others = self.table.filter(pl.col("rank") != self.straggler)["wait_ns"]
+        return round(int(others.sum()) / max(1, len(others)))
+
+    def waits_of(self, rank: int) -> pl.DataFrame:
+        """The matched collectives of a rank, columns `WAITS`."""
+        return (
+            self.report.arrivals.filter(pl.col("rank") == rank)
+            .join(self.report.sets.select("set", "last_rank"), on="set")
+            .select(pl.col(name).cast(dtype) for name, dtype in WAITS.items())
+        )
+
+
+def compare_ranks(views: Sequence[tuple[int, WindowView]], scope: Scope) -> RankComparison | None:
+    """Hold ranks against each other; None where fewer than two communicate together.
+
+    Args:
+        views: Rank and window of each.
+        scope: What was asked for; devices are each rank's own.
+    """
+    shared: set[int] | None = None
+    for _, view in views:
+        mine = set(view.graph.steps)
+        shared = mine if shared is None else shared & mine
+    steps = tuple(sorted(shared or ()))
+    traces = [(rank, view.trace) for rank, view in views if view.has_gpu]
+    if len(traces) < 2:
+        return None
+    try:
+        report = find_stragglers(traces, Scope(steps=steps or None, events=scope.events))
+    except UsageError:
+        return None
+    if report.sets.is_empty():
+        return None
+    count = max(1, len(steps))
+    mean_steps = pl.DataFrame(
+        [(rank, view.step_ns) for rank, view in views],
+        schema={"rank": pl.Int64, "step_ns": pl.Int64},
+        orient="row",
+    )
+    table = (
+        report.ranks.filter(pl.col("sets") > 0)
+        .join(mean_steps, on="rank")
+        .with_columns(wait_ns=(pl.col("total_wait_ns") / count).round().cast(pl.Int64))
+        .with_columns(own_ns=pl.col("step_ns") - pl.col("wait_ns"), collectives=pl.col("sets"))
+        .sort("rank")
+        .select(pl.col(name).cast(dtype) for name, dtype in RANK_TIMES.items())
+    )
+    return RankComparison(report, count, table)
+
+
+def odd_parts(partitions: Sequence[tuple[int, Partition]], limits: Thresholds) -> pl.DataFrame:
+    """What takes far longer on one rank than on the others.
+
+    Args:
+        partitions: Rank and partition of its step; those of different kinds are kept apart.
+        limits: From where on a difference is worth telling.
+
+    Returns:
+        Columns `ODD_PARTS`.
+    """
+    rows = []
+    for rank, mine in partitions:
+        others = [
+            other for number, other in partitions if number != rank and other.basis == mine.basis
+        ]
+        step_ns = mine.total_ns / max(1, mine.steps)
+        for part in mine.parts if others else ():
+            if part.name in _OF_ALL_RANKS:
+                continue
+            taken = mine.per_step_ns(part)
+            usual = round(
+                statistics.median(other.of(part.name) / max(1, other.steps) for other in others)
+            )
+            is_long = taken >= limits.odd_rank_factor * usual
+            if is_long and taken - usual >= max(1, limits.odd_rank_share * step_ns):
+                rows.append((rank, part.name, taken, usual))
+    table = pl.DataFrame(rows, schema=ODD_PARTS, orient="row")
+    return table.sort(pl.col("per_step_ns") - pl.col("others_ns"), "rank", descending=[True, False])

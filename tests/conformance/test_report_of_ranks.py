@@ -1,0 +1,45 @@
+"""The report of a directory of ranks: who is late, as the facts about these traces say."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+from tests.support.traces import trace_path
+
+from stepscope.advice.diagnosis import diagnose
+from stepscope.commands.report import command
+from stepscope.run.reader import open_run
+
+RUNS = {
+    # Folder, a file in it, the straggler, how often it is the last, of how many.
+    "amd_resnet_ddp_4rank": ("rank0.pt.trace.json.gz", 3, 21, 21),
+    "v100_dlrm_8rank": ("rank0.pt.trace.json.gz", 7, 5, 8),
+}
+
+
+@pytest.mark.parametrize("folder", RUNS)
+def test_the_straggler_is_named(folder):
+    file, straggler, last, collectives = RUNS[folder]
+    path = trace_path(f"{folder}/{file}").parent
+    diagnosis = diagnose(open_run(path))
+    between = diagnosis.between
+    assert between is not None
+    assert between.straggler == straggler
+    row = between.table.filter(rank=straggler).row(0, named=True)
+    assert (row["last"], row["collectives"]) == (last, collectives)
+    assert row["wait_ns"] == between.table["wait_ns"].min()
+    assert (between.table["own_ns"] > 0).all()
+    waiting = [finding for finding in diagnosis.findings if finding.id == "rank-waiting"]
+    assert waiting
+    assert straggler not in {finding.rank for finding in waiting}
+    assert all(f"most for rank {straggler}" in finding.title for finding in waiting)
+    text = CliRunner().invoke(command, [str(path)], catch_exceptions=False).stdout
+    assert f"rank {straggler} is the last in {last} of {collectives} collectives" in text
+
+
+def test_what_sets_the_late_rank_apart():
+    path = trace_path("amd_resnet_ddp_4rank/rank0.pt.trace.json.gz").parent
+    odd = diagnose(open_run(path)).odd_parts
+    # Its host takes twice as long to launch the same work.
+    assert odd.row(0, named=True)["rank"] == 3
+    assert odd.row(0, named=True)["part"] == "idle: launches and dispatch"
