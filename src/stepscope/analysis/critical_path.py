@@ -13,7 +13,10 @@ Causes
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -22,7 +25,8 @@ from stepscope.analysis.graph_edges import EdgeKind
 from stepscope.analysis.host_causes import CAUSES
 from stepscope.analysis.partition import Part, Partition
 from stepscope.analysis.scope import AnsweredScope, Scope
-from stepscope.analysis.step_graph import ORIGIN, NodeKind, StepGraph, build_step_graph
+from stepscope.analysis.step_graph import NodeKind, StepGraph, build_step_graph
+from stepscope.analysis.what_if import NUMBA_PAYS_FROM
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
 
@@ -42,6 +46,7 @@ PATH_CAUSES: tuple[str, ...] = (
     DEVICE_GAP,
     OTHER_WAIT,
 )
+_HOST_CAUSES = slice(len(GPU_CAUSES), len(GPU_CAUSES) + len(CAUSES))
 
 
 @dataclass(frozen=True)
@@ -92,9 +97,13 @@ def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> Criti
     starts, ends, owner, code = _segments(graph, node, edge)
     windows = graph.step_starts_ns, graph.step_ends_ns
     first, last, step, row = _clip(starts, ends, *windows)
-    totals = _time_per_cause(graph, first, last, owner[row], code[row])
+    is_host = code[row] < 0
+    host = _time_per_cause(graph, first[is_host], last[is_host], owner[row[is_host]])
+    other = row[~is_host]
     whole = np.zeros((len(graph.step_ends_ns), len(PATH_CAUSES)), np.int64)
-    np.add.at(whole, step, totals)
+    np.add.at(whole.reshape(-1), step[~is_host] * len(PATH_CAUSES) + code[other],
+              (last - first)[~is_host])  # fmt: skip
+    _add_rows(whole[:, _HOST_CAUSES], step[is_host], host)
     numbers = graph.steps or (None,)
     table = pl.DataFrame(
         {
@@ -105,9 +114,14 @@ def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> Criti
     ).filter(pl.col("total_ns") > 0)
     sums = whole.sum(axis=0).tolist()
     parts = tuple(Part(n, t) for n, t in zip(PATH_CAUSES, sums, strict=True) if t)
-    of_segment = np.zeros((len(starts), len(PATH_CAUSES)), np.int64)
-    np.add.at(of_segment, row, totals)
-    segments = _segment_table(graph, starts, ends, owner, of_segment.argmax(axis=1))
+    main_cause = np.zeros(len(starts), np.int64)
+    main_cause[other] = code[other]
+    # Steps cut segments: what counts is the time in all parts of one together.
+    of_host = row[is_host]
+    first_part = _starts_of_runs(of_host)
+    of_segment = np.add.reduceat(host, first_part) if len(host) else host
+    main_cause[of_host[first_part]] = _HOST_CAUSES.start + of_segment.argmax(axis=1)
+    segments = _segment_table(graph, starts, ends, owner, main_cause)
     causes = pl.DataFrame(
         {
             "cause": pl.Series([part.name for part in parts], dtype=pl.String),
@@ -130,23 +144,45 @@ def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> Criti
 
 def _walk(graph: StepGraph) -> tuple[Int64Array, Int64Array]:
     """Nodes of the path, the last first, and the binding edge into each."""
-    leaves = np.where(graph.source >= 0, graph.end_ns[graph.source], graph.origin_ns)
-    binds = leaves + graph.delay_ns == graph.start_ns[graph.target]
+    target = graph.target
+    leaves = np.append(graph.end_ns, graph.origin_ns)[graph.source]  # ORIGIN: the last
+    rows = np.nonzero(leaves + graph.delay_ns == graph.start_ns[target])[0]
     # Of several binding edges the first: rows of a node's edges stand together.
-    rows = np.nonzero(binds)[0]
-    nodes = graph.target[rows]
+    nodes = target[rows]
     first = np.concatenate(([True], nodes[1:] != nodes[:-1]))
     edge_into = np.full(len(graph), -1, np.int64)
     edge_into[nodes[first]] = rows[first]
-    into = edge_into.tolist()
-    source = graph.source.tolist()
-    path, edges = [], []
-    node = _last_node(graph)
-    while node != ORIGIN:
-        path.append(node)
-        edges.append(into[node])
-        node = source[into[node]]
-    return np.array(path, np.int64), np.array(edges, np.int64)
+    before = graph.source[edge_into]
+    last = _last_node(graph)
+    path = np.empty(len(graph), np.int64)
+    if len(graph) >= NUMBA_PAYS_FROM:
+        path = path[: _compiled_steps_back()(before, last, path)]
+    else:
+        # Lists of Python integers are several times faster to walk than arrays.
+        walked = path.tolist()
+        path = np.array(walked[: steps_back(before.tolist(), last, walked)], np.int64)
+    return path, edge_into[path]
+
+
+def steps_back(before: Any, node: int, path: Any) -> int:
+    """Fill in the nodes of a path, the last first, and give their number.
+
+    Arrays or lists alike; numba compiles it for many nodes.
+    """
+    count = 0
+    while node >= 0:
+        path[count] = node
+        count += 1
+        node = before[node]
+    return count
+
+
+@functools.cache
+def _compiled_steps_back() -> Callable[..., int]:
+    from stepscope.trace.compiled import compiled
+
+    walk: Callable[..., int] = compiled(steps_back)
+    return walk
 
 
 def _last_node(graph: StepGraph) -> int:
@@ -196,21 +232,27 @@ def _clip(
 
 
 def _time_per_cause(
-    graph: StepGraph, starts: Int64Array, ends: Int64Array, owner: Int64Array, code: Int64Array
+    graph: StepGraph, starts: Int64Array, ends: Int64Array, owner: Int64Array
 ) -> Int64Array:
-    """One row per segment, one column per cause."""
-    totals = np.zeros((len(starts), len(PATH_CAUSES)), np.int64)
-    known = np.nonzero(code >= 0)[0]
-    totals[known, code[known]] = (ends - starts)[known]
-    offset = len(GPU_CAUSES)
-    host = np.nonzero(code < 0)[0]
-    lanes = graph.lane[owner[host]]
+    """What threads did in pieces of theirs: one row per piece, one column per host cause."""
+    totals = np.zeros((len(starts), len(CAUSES)), np.int64)
+    lanes = graph.lane[owner]
     for lane in np.unique(lanes):
-        mine = host[lanes == lane]
-        totals[mine, offset : offset + len(CAUSES)] = graph.host.divide(
-            int(lane), starts[mine], ends[mine]
-        )
+        mine = np.nonzero(lanes == lane)[0]
+        totals[mine] = graph.host.divide(int(lane), starts[mine], ends[mine])
     return totals
+
+
+def _add_rows(sums: Int64Array, group: Int64Array, rows: Int64Array) -> None:
+    """Add rows to those of their groups, which stand in order."""
+    if len(group):
+        first = _starts_of_runs(group)
+        sums[group[first]] += np.add.reduceat(rows, first)
+
+
+def _starts_of_runs(values: Int64Array) -> Int64Array:
+    """Where a value differs from the one before."""
+    return np.nonzero(np.append(True, values[1:] != values[:-1])[: len(values)])[0]
 
 
 def _segment_table(
@@ -222,7 +264,7 @@ def _segment_table(
         {
             "start_ns": starts,
             "end_ns": ends,
-            "cause": pl.Series(np.array(PATH_CAUSES)[cause]),
+            "cause": pl.Series(PATH_CAUSES, dtype=pl.String).gather(cause),
             "event": event,
             "lane_id": np.where(is_node, graph.lane[owner], -1),
         }
@@ -233,16 +275,17 @@ def _segment_table(
 
 def _kernels(trace: Trace, segments: pl.DataFrame) -> pl.DataFrame:
     on_path = segments.drop_nulls("event")
+    name_id = trace.events.select("name_id").collect()["name_id"]
     return (
-        trace.events.filter(pl.col("event").is_in(on_path["event"].implode()))
-        .select("event", "name_id")
-        .collect()
-        .join(trace.names.select("name_id", "name").collect(), on="name_id")
-        .join(on_path, on="event")
-        .group_by("name", "cause")
-        .agg(
-            pl.len().cast(pl.Int64).alias("count"),
-            (pl.col("end_ns") - pl.col("start_ns")).sum().alias("total_ns"),
+        on_path.select(
+            "cause",
+            name_id=name_id.gather(on_path["event"]),
+            dur_ns=pl.col("end_ns") - pl.col("start_ns"),
         )
+        .group_by("name_id", "cause")
+        .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("dur_ns").sum().alias("total_ns"))
+        .join(trace.names.select("name_id", "name").collect(), on="name_id")
+        .group_by("name", "cause")
+        .agg(pl.col("count", "total_ns").sum())
         .sort("total_ns", "name", descending=[True, False])
     )

@@ -16,9 +16,11 @@ import polars as pl
 
 from stepscope.trace import intervals
 from stepscope.trace.intervals import Int64Array, Intervals
+from stepscope.trace.ordering import by_group_and_time
 
 CLOCK_SKEW_NS = 2_000
 """By how much the clocks of host and device may disagree in one file."""
+_NEVER = np.iinfo(np.int64).min
 
 
 def distinct(values: Int64Array) -> Int64Array:
@@ -69,31 +71,23 @@ def find_handovers(activity: pl.DataFrame, main_lane: int, window: tuple[int, in
         pl.col("start_ns") >= window[0],
         pl.col("start_ns") < window[1],
     )
-    quiet = np.searchsorted(stirs, others["start_ns"].to_numpy(), side="right") - 1
-    next_stir = stirs[quiet + 1]
-    done = pl.when(pl.col("end_ns") <= pl.col("stir_ns") + CLOCK_SKEW_NS).then(
-        pl.min_horizontal("end_ns", "stir_ns")
-    )
-    bursts = (
-        others.with_columns(
-            quiet=pl.Series(quiet, dtype=pl.Int64), stir_ns=pl.Series(next_stir, dtype=pl.Int64)
-        )
-        .group_by("lane_id", "quiet")
-        .agg(
-            pl.col("start_ns").min(),
-            pl.col("end_ns").max(),
-            pl.col("stir_ns").first(),
-            done.max().alias("back_ns"),
-        )
-        .with_columns(pl.col("back_ns").fill_null(pl.col("start_ns")))
-        .sort("lane_id", "start_ns")
-    )
-    start, end = bursts["start_ns"].to_numpy(), bursts["end_ns"].to_numpy()
-    back, stir = bursts["back_ns"].to_numpy(), bursts["stir_ns"].to_numpy()
+    lane, start, end = (others[name].to_numpy() for name in ("lane_id", "start_ns", "end_ns"))
+    order = by_group_and_time(lane, start)
+    lane, start, end = lane[order], start[order], end[order]
+    quiet = np.searchsorted(stirs, start, side="right") - 1
+    stir = stirs[quiet + 1]
+    done = np.where(end <= stir + CLOCK_SKEW_NS, np.minimum(end, stir), _NEVER)
+    # Within a lane the events of a burst stand together, the first to begin in front.
+    first = np.nonzero(np.append(True, (lane[1:] != lane[:-1]) | (quiet[1:] != quiet[:-1])))[0]
+    first = first[: len(lane)]
+    lane, start, stir = lane[first], start[first], stir[first]
+    if len(first):
+        end, done = np.maximum.reduceat(end, first), np.maximum.reduceat(done, first)
+    back = np.where(done == _NEVER, start, done)
     is_over = end <= stir + CLOCK_SKEW_NS
     is_waited_for = is_over | (2 * (back - start) > stir - start)
     return Handovers(
-        bursts["lane_id"].to_numpy().astype(np.int64),
+        lane,
         start,
         np.where(is_over, back, end),
         back,
@@ -177,7 +171,7 @@ def add_moments(pieces: Pieces, lane: int, times: Int64Array) -> Pieces:
     lanes = np.concatenate((pieces.lane, np.full(len(missing), lane, np.int64)))
     starts = np.concatenate((pieces.start_ns, missing))
     ends = np.concatenate((pieces.end_ns, missing))
-    order = np.lexsort((ends, starts, lanes))
+    order = by_group_and_time(lanes, starts, ends)
     return Pieces(lanes[order], starts[order], ends[order])
 
 
