@@ -86,16 +86,18 @@ def operand_columns(args: pl.Expr, *, concrete: bool = False) -> list[pl.Expr]:
 
 def argument_texts(trace: Trace, events: pl.Series) -> pl.Series:
     """The arguments of some events as JSON text, in the order given."""
-    found = (
-        trace.args.filter(pl.col("event").is_in(events.drop_nulls().unique().implode()))
-        .select("event", "args")
-        .collect()
-    )
-    return (
-        events.cast(pl.Int64)
-        .to_frame("event")
-        .join(found, on="event", how="left", maintain_order="left")["args"]
-    )
+    return texts_of(trace, events.cast(pl.Int64))["args"]
+
+
+def texts_of(trace: Trace, events: pl.Series) -> pl.DataFrame:
+    """`event` and `args` of some events, in the order given; null for null."""
+    if trace.store is None and not events.has_nulls():
+        # In memory the number of an event is its row; a store would have to read all the texts.
+        found: pl.DataFrame = trace.args.select("event", "args").collect()[events]
+        return found
+    wanted = events.drop_nulls().unique()
+    found = trace.args.filter(pl.col("event").is_in(wanted.implode())).collect()
+    return events.to_frame("event").join(found, on="event", how="left", maintain_order="left")
 
 
 def operands(trace: Trace, events: pl.Series, *, concrete: bool = False) -> pl.DataFrame:
@@ -110,14 +112,8 @@ def operands(trace: Trace, events: pl.Series, *, concrete: bool = False) -> pl.D
         One row per event, in the order given: `event`, `dims`, `types` and, where wanted,
         `concrete` and `strides`, as JSON text without blanks; null where not recorded.
     """
-    found = (
-        trace.args.filter(pl.col("event").is_in(events.unique().implode()))
-        .select("event", *operand_columns(pl.col("args"), concrete=concrete))
-        .collect()
-    )
-    if found["event"].equals(events):
-        return found
-    return events.to_frame("event").join(found, on="event", how="left", maintain_order="left")
+    columns = operand_columns(pl.col("args"), concrete=concrete)
+    return texts_of(trace, events).lazy().select("event", *columns).collect()
 
 
 @dataclass(frozen=True)
