@@ -17,7 +17,13 @@ from math import prod
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.operands import argument_texts, element_bytes, operand_columns, parse_call
+from stepscope.analysis.operands import (
+    argument_texts,
+    compact_operands,
+    element_bytes,
+    operand_columns,
+    parse_call,
+)
 from stepscope.trace.classify import collective_group
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
@@ -175,7 +181,8 @@ def _sizes_from_shapes(rows: pl.DataFrame) -> pl.DataFrame:
     lacking = pl.col("in_elements").is_null() & pl.col("operator_name").str.starts_with("nccl:")
     texts = rows.filter(lacking).select("operator_text").drop_nulls().unique()
     # Texts differ in their identifiers; shapes and types repeat, and are parsed once each.
-    shaped = texts.select("operator_text", *operand_columns(pl.col("operator_text")))
+    source = pl.col("operator_text")
+    shaped = compact_operands(texts.select(source, *operand_columns(source)))
     distinct = shaped.select("dims", "types").unique()
     operands = [_first_operand(dims, types) for dims, types in distinct.iter_rows()]
     known = distinct.with_columns(

@@ -99,11 +99,7 @@ def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> Criti
     first, last, step, row = _clip(starts, ends, *windows)
     is_host = code[row] < 0
     host = _time_per_cause(graph, first[is_host], last[is_host], owner[row[is_host]])
-    other = row[~is_host]
-    whole = np.zeros((len(graph.step_ends_ns), len(PATH_CAUSES)), np.int64)
-    np.add.at(whole.reshape(-1), step[~is_host] * len(PATH_CAUSES) + code[other],
-              (last - first)[~is_host])  # fmt: skip
-    _add_rows(whole[:, _HOST_CAUSES], step[is_host], host)
+    whole = _per_step(len(graph.step_ends_ns), step, code[row], last - first, host)
     numbers = graph.steps or (None,)
     table = pl.DataFrame(
         {
@@ -114,13 +110,13 @@ def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> Criti
     ).filter(pl.col("total_ns") > 0)
     sums = whole.sum(axis=0).tolist()
     parts = tuple(Part(n, t) for n, t in zip(PATH_CAUSES, sums, strict=True) if t)
-    main_cause = np.zeros(len(starts), np.int64)
-    main_cause[other] = code[other]
+    main_cause = np.maximum(code, 0)
     # Steps cut segments: what counts is the time in all parts of one together.
     of_host = row[is_host]
     first_part = _starts_of_runs(of_host)
-    of_segment = np.add.reduceat(host, first_part) if len(host) else host
-    main_cause[of_host[first_part]] = _HOST_CAUSES.start + of_segment.argmax(axis=1)
+    if len(of_host):
+        of_segment = np.add.reduceat(host, first_part, axis=1)
+        main_cause[of_host[first_part]] = _HOST_CAUSES.start + of_segment.argmax(axis=0)
     segments = _segment_table(graph, starts, ends, owner, main_cause)
     causes = pl.DataFrame(
         {
@@ -234,20 +230,36 @@ def _clip(
 def _time_per_cause(
     graph: StepGraph, starts: Int64Array, ends: Int64Array, owner: Int64Array
 ) -> Int64Array:
-    """What threads did in pieces of theirs: one row per piece, one column per host cause."""
-    totals = np.zeros((len(starts), len(CAUSES)), np.int64)
+    """What threads did in pieces of theirs: one row per host cause, one column per piece."""
+    totals = np.zeros((len(CAUSES), len(starts)), np.int64)
     lanes = graph.lane[owner]
     for lane in np.unique(lanes):
         mine = np.nonzero(lanes == lane)[0]
-        totals[mine] = graph.host.divide(int(lane), starts[mine], ends[mine])
+        totals[:, mine] = graph.host.divide(int(lane), starts[mine], ends[mine])
     return totals
 
 
-def _add_rows(sums: Int64Array, group: Int64Array, rows: Int64Array) -> None:
-    """Add rows to those of their groups, which stand in order."""
-    if len(group):
-        first = _starts_of_runs(group)
-        sums[group[first]] += np.add.reduceat(rows, first)
+def _per_step(
+    steps: int, step: Int64Array, code: Int64Array, length_ns: Int64Array, host: Int64Array
+) -> Int64Array:
+    """Time per cause of each step: one row per step, one column per cause.
+
+    Args:
+        steps: Number of steps.
+        step: Step of each part of a segment, in order.
+        code: Its cause; -1: the host.
+        length_ns: Its length.
+        host: What `_time_per_cause` gave for the parts of the host.
+    """
+    sums = np.zeros((steps, len(PATH_CAUSES)), np.int64)
+    known = np.nonzero(code >= 0)[0]
+    np.add.at(sums.reshape(-1), step[known] * len(PATH_CAUSES) + code[known], length_ns[known])
+    of_host = step[code < 0]
+    first = _starts_of_runs(of_host)
+    if len(first):
+        runs = np.add.reduceat(host, first, axis=1)
+        np.add.at(sums[:, _HOST_CAUSES], of_host[first], runs.T)
+    return sums
 
 
 def _starts_of_runs(values: Int64Array) -> Int64Array:

@@ -63,23 +63,22 @@ def find_handovers(activity: pl.DataFrame, main_lane: int, window: tuple[int, in
         main_lane: The main thread.
         window: Start and end of the time in question.
     """
-    mine = activity.filter(pl.col("lane_id") == main_lane)
-    stirs = np.concatenate((mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy(), window))
-    stirs = distinct(stirs[(stirs >= window[0]) & (stirs <= window[1])])
-    others = activity.filter(
-        pl.col("lane_id") != main_lane,
-        pl.col("start_ns") >= window[0],
-        pl.col("start_ns") < window[1],
+    lane, start, end = (activity[name].to_numpy() for name in ("lane_id", "start_ns", "end_ns"))
+    is_main = lane == main_lane
+    # Threads hold their events more or less in order, which these sorts make use of.
+    begins, ends = (np.sort(times[is_main], kind="stable") for times in (start, end))
+    others = np.nonzero(~is_main & (start >= window[0]) & (start < window[1]))[0]
+    others = others[by_group_and_time(lane[others], start[others])]
+    lane, start, end = lane[others], start[others], end[others]
+    begun, ended = (np.searchsorted(times, start, side="right") for times in (begins, ends))
+    stir = np.minimum(
+        np.minimum(np.append(begins, window[1])[begun], np.append(ends, window[1])[ended]),
+        window[1],
     )
-    lane, start, end = (others[name].to_numpy() for name in ("lane_id", "start_ns", "end_ns"))
-    order = by_group_and_time(lane, start)
-    lane, start, end = lane[order], start[order], end[order]
-    quiet = np.searchsorted(stirs, start, side="right") - 1
-    stir = stirs[quiet + 1]
     done = np.where(end <= stir + CLOCK_SKEW_NS, np.minimum(end, stir), _NEVER)
     # Within a lane the events of a burst stand together, the first to begin in front.
-    first = np.nonzero(np.append(True, (lane[1:] != lane[:-1]) | (quiet[1:] != quiet[:-1])))[0]
-    first = first[: len(lane)]
+    goes_on = (lane[1:] == lane[:-1]) & (begun[1:] == begun[:-1]) & (ended[1:] == ended[:-1])
+    first = np.nonzero(np.append(True, ~goes_on)[: len(lane)])[0]
     lane, start, stir = lane[first], start[first], stir[first]
     if len(first):
         end, done = np.maximum.reduceat(end, first), np.maximum.reduceat(done, first)

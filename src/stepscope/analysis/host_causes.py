@@ -97,13 +97,18 @@ class HostEvents:
         return found
 
     def divide(self, lane: int, starts: Int64Array, ends: Int64Array) -> Int64Array:
-        """Time per cause in each window of a thread: one row per window, one column per cause.
+        """Time per cause in each window of a thread: one row per cause, one column per window.
 
-        The columns add up to the windows' lengths.
+        The rows add up to the windows' lengths.
         """
-        columns = [intervals.covered(own, starts, ends) for own in self.claims(lane)]
-        rest = np.maximum(ends - starts, 0) - sum(columns, np.zeros(len(starts), np.int64))
-        return np.column_stack([*columns, rest])
+        divided = np.zeros((len(CAUSES), len(starts)), np.int64)
+        rest = np.maximum(ends - starts, 0)
+        for code, own in enumerate(self.claims(lane)):
+            if len(own):
+                divided[code] = intervals.covered(own, starts, ends)
+                rest -= divided[code]
+        divided[-1] = rest
+        return divided
 
 
 def cause_of_names(names: pl.DataFrame) -> pl.DataFrame:

@@ -19,7 +19,7 @@ import polars as pl
 
 from stepscope.analysis.gpu_work import GpuWork, gpu_work
 from stepscope.analysis.kernel_sequences import kernel_sequences
-from stepscope.analysis.operands import texts_of
+from stepscope.analysis.operands import argument_texts
 from stepscope.analysis.scope import AnsweredScope, Scope
 from stepscope.analysis.tensor_cores import TensorCoreUse, tensor_core_use
 from stepscope.trace.model import Trace
@@ -168,7 +168,7 @@ def _launch_shapes(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     kernels = rows.filter(pl.col("category") == Category.KERNEL.value).select(
         "event", "name_id", "dur_ns"
     )
-    text = texts_of(trace, kernels["event"])["args"]
+    text = argument_texts(trace, kernels["event"])
     # Arguments differ in their identifiers; what stands from the registers on (or the grid, where
     # there are none) repeats. So the text is read once per distinct ending, not once per kernel.
     place = pl.min_horizontal(

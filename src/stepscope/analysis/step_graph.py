@@ -33,8 +33,11 @@ may make another faster. A collective's duration includes its waiting for other 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -121,18 +124,18 @@ class StepGraph:
     def __len__(self) -> int:
         return len(self.start_ns)
 
-    @property
+    @cached_property
     def dur_ns(self) -> Int64Array:
         """Measured duration of each node."""
         return self.end_ns - self.start_ns
 
-    @property
+    @cached_property
     def is_gpu(self) -> npt.NDArray[np.bool_]:
         """Whether each node is GPU work."""
         is_gpu: npt.NDArray[np.bool_] = self.kind != NodeKind.HOST
         return is_gpu
 
-    @property
+    @cached_property
     def target(self) -> Int64Array:
         """Node that each edge leads to."""
         rows = np.arange(len(self), dtype=np.int64)
@@ -172,6 +175,33 @@ def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> Step
     main_lane = _main_lane(trace, chosen, work)
     launching = work.launch_lanes
     lanes = tuple(sorted(lane for lane in {main_lane, *launching} if lane != NO_THREAD))
+    with ThreadPoolExecutor(1) as beside:
+        # Both need every event of the threads, and neither the other.
+        host = beside.submit(_host_with_claims, trace, lanes)
+        graph = _graph_of(trace, chosen, window, main_lane, lanes, work, host.result)
+    if not len(graph):
+        raise UsageError(f"{trace.path}: holds nothing that took time in the steps asked for")
+    return graph
+
+
+def _host_with_claims(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
+    """What the threads were doing; who asks for a graph asks for the moments of each cause too."""
+    host = host_events(trace, lanes)
+    for lane in lanes:
+        host.claims(lane)
+    return host
+
+
+def _graph_of(
+    trace: Trace,
+    chosen: pl.DataFrame,
+    window: tuple[int, int],
+    main_lane: int,
+    lanes: tuple[int, ...],
+    work: GpuWork,
+    host: Callable[[], HostEvents],
+) -> StepGraph:
+    """Cut the threads into pieces, find the edges, and put the graph together."""
     calls = read_calls(trace, lanes, window)
     activity = _activity(trace, lanes)
     if not len(chosen):
@@ -207,10 +237,7 @@ def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> Step
     pieces = cut_into_pieces(active, cut_lanes, cut_times)
     pieces = add_moments(pieces, main_lane, handovers.start_ns)
     edges = find_edges(pieces, work, resolved, handovers, main_lane=main_lane, origin_ns=window[0])
-    graph = _assemble(trace, chosen, window, main_lane, lanes, pieces, work, edges)
-    if not len(graph):
-        raise UsageError(f"{trace.path}: holds nothing that took time in the steps asked for")
-    return graph
+    return _assemble(chosen, window, main_lane, pieces, work, edges, host)
 
 
 def _choose_steps(
@@ -292,14 +319,13 @@ def _whole_window(
 
 
 def _assemble(
-    trace: Trace,
     chosen: pl.DataFrame,
     window: tuple[int, int],
     main_lane: int,
-    lanes: tuple[int, ...],
     pieces: Pieces,
     work: GpuWork,
     edges: Edges,
+    host: Callable[[], HostEvents],
 ) -> StepGraph:
     """Put nodes into order, edges by target, and settle the delays."""
     count, number = len(work), len(work) + len(pieces)
@@ -369,7 +395,7 @@ def _assemble(
         delay_ns=delay,
         edge_kind=kind,
         call=call,
-        host=host_events(trace, lanes),
+        host=host(),
         notes=tuple(notes),
     )
 

@@ -83,7 +83,7 @@ def _without(graph: StepGraph) -> dict[str, Changes]:
     for lane in lanes:
         mine = np.nonzero(graph.lane[pieces] == lane)[0]
         rows = pieces[mine]
-        per_cause[:, mine] = graph.host.divide(lane, graph.start_ns[rows], graph.end_ns[rows]).T
+        per_cause[:, mine] = graph.host.divide(lane, graph.start_ns[rows], graph.end_ns[rows])
         is_there[:-1] |= [len(own) > 0 for own in graph.host.claims(lane)]
     for code in np.nonzero(is_there)[0].tolist():
         changes[CAUSES[code].value] = start.shorten_pieces(pieces, per_cause[code])

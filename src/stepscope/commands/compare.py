@@ -45,7 +45,9 @@ def command(
     A and B are what `stepscope report` takes: run directories, trace files, directories of traces.
     """
     from stepscope.analysis.compare import FailOn, compare
+    from stepscope.trace.memory_reuse import keep_freed_memory
 
+    keep_freed_memory()
     checks = [FailOn.parse(condition) for condition in conditions]
     comparison = compare(_side(before, rank, steps), _side(after, rank, steps))
     reasons = [reason for check in checks if (reason := check.reason(comparison)) is not None]

@@ -23,7 +23,9 @@ def command(path: str, output_format: str) -> None:
     """
     from stepscope.advice.diagnosis import diagnose
     from stepscope.run.reader import open_run
+    from stepscope.trace.memory_reuse import keep_freed_memory
 
+    keep_freed_memory()
     diagnosis = diagnose(open_run(path))
     if output_format == "json":
         import orjson

@@ -68,8 +68,13 @@ def derive(tables: Tables) -> pl.DataFrame:
     return derive_all(tables).columns
 
 
-def derive_all(tables: Tables) -> Derived:
-    """The derived columns, the steps, and what was found wrong on the way."""
+def derive_all(tables: Tables, host: pl.DataFrame | None = None) -> Derived:
+    """The derived columns, the steps, and what was found wrong on the way.
+
+    Args:
+        tables: The tables.
+        host: The host steps, where they have been found before.
+    """
     events = tables.events
     start = events["start_ns"].to_numpy()
     nesting = _nest(tables)
@@ -77,7 +82,7 @@ def derive_all(tables: Tables) -> Derived:
     around = enclosing_operator(tables, nesting.parent, _step_names(tables))
     operator = link_operators(tables, launches.launch, around)
 
-    host = host_steps(tables)
+    host = host_steps(tables) if host is None else host
     cause = np.where(launches.launch >= 0, launches.launch, operator)
     is_work = _is(events, GPU_WORK)
     host_index = step_at(host, start)

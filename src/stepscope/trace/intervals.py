@@ -184,7 +184,13 @@ def clip(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
 
 def complement(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
     """The part of the window [start_ns, end_ns) that the set does not hold."""
-    return difference(merge([start_ns], [end_ns]), intervals)
+    if end_ns <= start_ns:
+        return empty()
+    inside = clip(intervals, start_ns, end_ns)
+    starts = np.concatenate((np.array([start_ns], np.int64), inside.ends))
+    ends = np.concatenate((inside.starts, np.array([end_ns], np.int64)))
+    filled = ends > starts  # all, but for where the set reaches an end of the window
+    return Intervals(starts[filled], ends[filled])
 
 
 def gaps(intervals: Intervals) -> Intervals:
