@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from stepscope.analysis import ancestors
 from stepscope.analysis.ancestors import (
     depths,
+    depths_by_loop,
+    depths_vectorised,
     is_outermost,
     nearest,
     nearest_above,
@@ -54,7 +56,8 @@ def test_against_walking(forest):
     assert nearest_above(parent, np.arange(len(parent)), chosen).tolist() == above
     assert outermost_vectorised(parent, keys).tolist() == first
     assert outermost_by_loop(parent, keys).tolist() == first
-    assert depths(parent).tolist() == [len(way) - 1 for way in chains]
+    assert depths_vectorised(parent).tolist() == [len(way) - 1 for way in chains]
+    assert depths_by_loop(parent).tolist() == [len(way) - 1 for way in chains]
 
 
 @pytest.mark.parametrize("threshold", [0, 10**9])
@@ -64,3 +67,4 @@ def test_compiled_or_not_is_the_same(monkeypatch, threshold):
     assert nearest(parent, np.array([0, 1, 0, 0, 0, 0], bool)).tolist() == [-1, 1, 1, 1, -1, -1]
     keys = np.array([5, 6, 5, 7, 5, 5])
     assert is_outermost(parent, keys).tolist() == [True, True, False, True, False, True]
+    assert depths(parent).tolist() == [0, 1, 2, 2, 1, 0]

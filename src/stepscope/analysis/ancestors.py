@@ -8,6 +8,7 @@ the compiler costs more than it saves, and vectors do the same.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,14 @@ def is_outermost(parent: Int64Array, keys: Int64Array) -> BoolArray:
 
 def depths(parent: Int64Array) -> Int64Array:
     """For each row the number of rows above it."""
+    if len(parent) >= NUMBA_PAYS_FROM:
+        found: Int64Array = _compiled("depths")(parent)
+        return found
+    return depths_vectorised(parent)
+
+
+def depths_vectorised(parent: Int64Array) -> Int64Array:
+    """`depths` with numpy alone."""
     depth = (parent >= 0).astype(np.int64)
     ancestor = parent.copy()
     below = np.nonzero(ancestor >= 0)[0]
@@ -119,8 +128,34 @@ def outermost_by_loop(parent: Int64Array, keys: Int64Array) -> BoolArray:
     return first
 
 
+def depths_by_loop(parent: Int64Array) -> Int64Array:
+    """`depths` in linear time: each row is walked past once."""
+    number = len(parent)
+    depth = np.full(number, -1, np.int64)
+    for row in range(number):
+        at = row
+        steps = 0
+        while at >= 0 and depth[at] < 0:
+            at = parent[at]
+            steps += 1
+        below = depth[at] + steps if at >= 0 else steps - 1
+        on_the_way = row
+        while on_the_way != at:
+            depth[on_the_way] = below
+            below -= 1
+            on_the_way = parent[on_the_way]
+    return depth
+
+
+_LOOPS: dict[str, Callable[..., Any]] = {
+    "nearest": nearest_by_loop,
+    "outermost": outermost_by_loop,
+    "depths": depths_by_loop,
+}
+
+
 @functools.cache
 def _compiled(name: str) -> Any:
     from stepscope.trace.compiled import compiled
 
-    return compiled(nearest_by_loop if name == "nearest" else outermost_by_loop)
+    return compiled(_LOOPS[name])

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.ancestors import depths, nearest
@@ -118,9 +119,10 @@ def build_call_tree(
     row_parent = np.where(holder_above >= 0, row_of_event[holder_above], -1)
 
     # Self time of what is passed over counts for the event that holds it.
-    self_ns = np.zeros(len(rows), np.int64)
-    held = np.nonzero((holder >= 0) & in_steps(events["step"], asked))[0]
-    np.add.at(self_ns, row_of_event[holder[held]], events["self_ns"].to_numpy()[held])
+    own_ns = events["self_ns"].to_numpy()
+    self_ns = own_ns[rows]
+    held = np.nonzero((holder >= 0) & ~wanted & in_steps(events["step"], asked))[0]
+    np.add.at(self_ns, row_of_event[holder[held]], own_ns[held])
 
     cause = members["launch"].fill_null(-1).to_numpy().copy()
     operator = members["op"].fill_null(-1).to_numpy()
@@ -135,12 +137,15 @@ def build_call_tree(
     np.add.at(device_ns, row_of_event[place[known]], duration[known])
     np.add.at(kernels, row_of_event[place[known]], 1)
 
-    frame = events.select("name_id", "lane_id", "dur_ns")[rows].with_columns(
-        host_self_ns=pl.Series(self_ns),
-        device_self_ns=pl.Series(device_ns),
-        kernels=pl.Series(kernels),
-    )
-    nodes = _merge(trace, frame, row_parent, merge_threads=merge_threads)
+    lane_id = None if merge_threads else events["lane_id"].to_numpy()[rows]
+    paths = _number_paths(row_parent, events["name_id"].to_numpy()[rows], lane_id)
+    values = {
+        "host_total_ns": events["dur_ns"].to_numpy()[rows],
+        "host_self_ns": self_ns,
+        "kernels": kernels,
+        "device_self_ns": device_ns,
+    }
+    nodes = _nodes(trace, paths, {name: paths.sum(value) for name, value in values.items()})
     return CallTree(
         nodes,
         work.answered.leaving_out({_NOWHERE: int((~known).sum())}),
@@ -150,50 +155,87 @@ def build_call_tree(
     )
 
 
-def _merge(
-    trace: Trace, frame: pl.DataFrame, row_parent: Int64Array, *, merge_threads: bool
-) -> pl.DataFrame:
-    """One node per path."""
+@dataclass(frozen=True, eq=False)
+class _Paths:
+    """The distinct paths, numbered level by level.
+
+    Attributes:
+        of_row: Path of each row.
+        parent: Path without its last name; -1: a root.
+        name_id: Last name of each path.
+        lane_id: Its thread; None: threads are merged.
+        levels: First path of each level, and the number of paths.
+    """
+
+    of_row: Int64Array
+    parent: Int64Array
+    name_id: Int64Array
+    lane_id: Int64Array | None
+    levels: list[int]
+
+    def sum(self, values: Int64Array) -> Int64Array:
+        """Sum of a value over the rows of each path."""
+        total = np.zeros(len(self.parent), np.int64)
+        np.add.at(total, self.of_row, values)
+        return total
+
+
+def _number_paths(
+    row_parent: Int64Array,
+    name_id: npt.NDArray[np.uint32],
+    lane_id: npt.NDArray[np.uint32] | None,
+) -> _Paths:
     depth = depths(row_parent)
-    order = np.argsort(depth, kind="stable")
-    edges = np.nonzero(np.diff(depth[order]))[0] + 1
-    levels = np.split(order, edges) if len(order) else []
-    node_of_row = np.full(len(frame), -1, np.int64)
-    parts: list[pl.DataFrame] = []
-    number = 0
-    keys = ["parent", "name_id"] if merge_threads else ["parent", "lane_id", "name_id"]
-    for level, rows in enumerate(levels):
+    # numpy sorts 16-bit numbers by counting.
+    narrow = depth.astype(np.int16) if depth.max(initial=0) < 2**15 else depth
+    order = np.argsort(narrow, kind="stable")
+    names = int(name_id.max(initial=0)) + 1
+    # One number per path: that of its parent, then its thread, then its name.
+    own = name_id.astype(np.int64)
+    width = names
+    if lane_id is not None:
+        own += lane_id.astype(np.int64) * names
+        width *= int(lane_id.max(initial=0)) + 1
+    of_row = np.full(len(own), -1, np.int64)
+    parts: list[Int64Array] = []
+    levels = [0]
+    ends = np.cumsum(np.bincount(depth)) if len(depth) else np.zeros(0, np.int64)
+    for first, last in zip([0, *ends[:-1]], ends, strict=False):
+        rows = order[first:last]
         above = row_parent[rows]
-        level_rows = frame[rows].with_columns(
-            parent=pl.Series(np.where(above >= 0, node_of_row[above], -1))
-        )
-        groups = (
-            level_rows.group_by(keys, maintain_order=True)
-            .agg(
-                pl.len().alias("count"),
-                pl.col("dur_ns").sum().alias("host_total_ns"),
-                pl.col("host_self_ns", "device_self_ns", "kernels").sum(),
-            )
-            .with_row_index("node", offset=number)
-            .with_columns(pl.lit(level).alias("depth"))
-        )
-        node_of_row[rows] = level_rows.join(
-            groups.select(*keys, "node"), on=keys, how="left", maintain_order="left"
-        )["node"].to_numpy()
-        number += len(groups)
-        parts.append(groups)
-    if not parts:
+        key = (np.where(above >= 0, of_row[above], -1) + 1) * width + own[rows]
+        distinct = np.sort(pl.Series(key).unique().to_numpy())
+        of_row[rows] = levels[-1] + np.searchsorted(distinct, key)
+        parts.append(distinct)
+        levels.append(levels[-1] + len(distinct))
+    keys = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+    last_part = keys % width
+    lanes = None if lane_id is None else last_part // names
+    return _Paths(of_row, keys // width - 1, last_part % names, lanes, levels)
+
+
+def _nodes(trace: Trace, paths: _Paths, sums: dict[str, Int64Array]) -> pl.DataFrame:
+    """One node per path."""
+    number = len(paths.parent)
+    if not number:
         return pl.DataFrame(schema=CALL_TREE)
-    nodes = pl.concat(parts)
-    if merge_threads:
-        nodes = nodes.with_columns(lane_id=pl.lit(None, pl.UInt32))
-    node_parent = nodes["parent"].to_numpy()
-    total = nodes["device_self_ns"].to_numpy().copy()
-    starts = np.cumsum([0, *(len(part) for part in parts)])
-    for level in range(len(parts) - 1, 0, -1):
-        mine = slice(starts[level], starts[level + 1])
-        np.add.at(total, node_parent[mine], total[mine])
-    nodes = nodes.with_columns(device_total_ns=pl.Series(total))
+    total = sums["device_self_ns"].copy()
+    for first, last in zip(paths.levels[-2:0:-1], paths.levels[:1:-1], strict=True):
+        np.add.at(total, paths.parent[first:last], total[first:last])
+    nodes = pl.DataFrame(
+        {
+            "node": np.arange(number),
+            "parent": paths.parent,
+            "depth": np.repeat(np.arange(len(paths.levels) - 1), np.diff(paths.levels)),
+            "name_id": pl.Series(paths.name_id, dtype=pl.UInt32),
+            "lane_id": pl.Series(
+                [None] * number if paths.lane_id is None else paths.lane_id, dtype=pl.UInt32
+            ),
+            "count": np.bincount(paths.of_row, minlength=number),
+            "device_total_ns": total,
+            **sums,
+        }
+    )
     return _ordered(
         nodes.join(
             trace.names.select("name_id", "name", "category").collect(),

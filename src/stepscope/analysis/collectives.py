@@ -17,7 +17,13 @@ from math import prod
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.operands import argument_texts, element_bytes, operand_columns, parse_call
+from stepscope.analysis.operands import (
+    argument_texts,
+    compact_operands,
+    element_bytes,
+    operand_columns,
+    parse_call,
+)
 from stepscope.trace.classify import collective_group
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
@@ -172,27 +178,34 @@ def _interpreted(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
 
 def _sizes_from_shapes(rows: pl.DataFrame) -> pl.DataFrame:
     """Fill in size and type from the shapes of `nccl:…` operators, where nothing else has them."""
-    known: dict[str, tuple[int, str] | None] = {}
     lacking = pl.col("in_elements").is_null() & pl.col("operator_name").str.starts_with("nccl:")
-    for operator_text in rows.filter(lacking)["operator_text"].drop_nulls().unique().to_list():
-        known[operator_text] = _first_operand(operator_text)
-    elements = {key: value[0] for key, value in known.items() if value is not None}
-    types = {key: value[1] for key, value in known.items() if value is not None}
-    source = pl.when(lacking).then(pl.col("operator_text"))
-    return rows.with_columns(
-        in_elements=pl.coalesce(
-            "in_elements", source.replace_strict(elements, default=None, return_dtype=pl.Int64)
-        ),
-        dtype=pl.coalesce(
-            "dtype", source.replace_strict(types, default=None, return_dtype=pl.String)
-        ),
+    texts = rows.filter(lacking).select("operator_text").drop_nulls().unique()
+    # Texts differ in their identifiers; shapes and types repeat, and are parsed once each.
+    source = pl.col("operator_text")
+    shaped = compact_operands(texts.select(source, *operand_columns(source)))
+    distinct = shaped.select("dims", "types").unique()
+    operands = [_first_operand(dims, types) for dims, types in distinct.iter_rows()]
+    known = distinct.with_columns(
+        shape_elements=pl.Series([o[0] if o else None for o in operands], dtype=pl.Int64),
+        shape_type=pl.Series([o[1] if o else None for o in operands], dtype=pl.String),
+    )
+    by_text = shaped.join(known, on=["dims", "types"], nulls_equal=True).drop("dims", "types")
+    return (
+        rows.with_columns(source=pl.when(lacking).then(pl.col("operator_text")))
+        .join(
+            by_text, left_on="source", right_on="operator_text", how="left", maintain_order="left"
+        )
+        .with_columns(
+            in_elements=pl.coalesce("in_elements", "shape_elements"),
+            dtype=pl.coalesce("dtype", "shape_type"),
+        )
+        .drop("source", "shape_elements", "shape_type")
     )
 
 
-def _first_operand(operator_text: str) -> tuple[int, str] | None:
+def _first_operand(dims: str | None, types: str | None) -> tuple[int, str] | None:
     """Elements and type of the tensors that an operator was given; None: not recorded."""
-    texts = pl.select(args=pl.lit(operator_text)).select(operand_columns(pl.col("args")))
-    call = parse_call("", texts["dims"][0], texts["types"][0], None)
+    call = parse_call("", dims, types, None)
     if call is None or not call.dims:
         return None
     shapes = [call.shape(index) for index in range(len(call.dims))]

@@ -13,7 +13,10 @@ Causes
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -22,7 +25,8 @@ from stepscope.analysis.graph_edges import EdgeKind
 from stepscope.analysis.host_causes import CAUSES, cause_names
 from stepscope.analysis.partition import Part, Partition
 from stepscope.analysis.scope import AnsweredScope, EventChoice, Scope
-from stepscope.analysis.step_graph import ORIGIN, NodeKind, StepGraph, build_step_graph
+from stepscope.analysis.step_graph import NodeKind, StepGraph, build_step_graph
+from stepscope.analysis.what_if import NUMBA_PAYS_FROM
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
 
@@ -42,6 +46,7 @@ PATH_CAUSES: tuple[str, ...] = (
     DEVICE_GAP,
     OTHER_WAIT,
 )
+_HOST_CAUSES = slice(len(GPU_CAUSES), len(GPU_CAUSES) + len(CAUSES))
 
 
 @dataclass(frozen=True)
@@ -101,9 +106,9 @@ def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> Criti
     starts, ends, owner, code = _segments(graph, node, edge)
     windows = graph.step_starts_ns, graph.step_ends_ns
     first, last, step, row = _clip(starts, ends, *windows)
-    totals = _time_per_cause(graph, first, last, owner[row], code[row])
-    whole = np.zeros((len(graph.step_ends_ns), len(PATH_CAUSES)), np.int64)
-    np.add.at(whole, step, totals)
+    is_host = code[row] < 0
+    host = _time_per_cause(graph, first[is_host], last[is_host], owner[row[is_host]])
+    whole = _per_step(len(graph.step_ends_ns), step, code[row], last - first, host)
     numbers = graph.steps or (None,)
     names = _names(graph)
     table = pl.DataFrame(
@@ -115,9 +120,14 @@ def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> Criti
     ).filter(pl.col("total_ns") > 0)
     sums = whole.sum(axis=0).tolist()
     parts = tuple(Part(n, t) for n, t in zip(names, sums, strict=True) if t)
-    of_segment = np.zeros((len(starts), len(PATH_CAUSES)), np.int64)
-    np.add.at(of_segment, row, totals)
-    segments = _segment_table(graph, starts, ends, owner, of_segment.argmax(axis=1))
+    main_cause = np.maximum(code, 0)
+    # Steps cut segments: what counts is the time in all parts of one together.
+    of_host = row[is_host]
+    first_part = _starts_of_runs(of_host)
+    if len(of_host):
+        of_segment = np.add.reduceat(host, first_part, axis=1)
+        main_cause[of_host[first_part]] = _HOST_CAUSES.start + of_segment.argmax(axis=0)
+    segments = _segment_table(graph, starts, ends, owner, main_cause)
     causes = pl.DataFrame(
         {
             "cause": pl.Series([part.name for part in parts], dtype=pl.String),
@@ -150,23 +160,45 @@ def _names(graph: StepGraph) -> tuple[str, ...]:
 
 def _walk(graph: StepGraph) -> tuple[Int64Array, Int64Array]:
     """Nodes of the path, the last first, and the binding edge into each."""
-    leaves = np.where(graph.source >= 0, graph.end_ns[graph.source], graph.origin_ns)
-    binds = leaves + graph.delay_ns == graph.start_ns[graph.target]
+    target = graph.target
+    leaves = np.append(graph.end_ns, graph.origin_ns)[graph.source]  # ORIGIN: the last
+    rows = np.nonzero(leaves + graph.delay_ns == graph.start_ns[target])[0]
     # Of several binding edges the first: rows of a node's edges stand together.
-    rows = np.nonzero(binds)[0]
-    nodes = graph.target[rows]
+    nodes = target[rows]
     first = np.concatenate(([True], nodes[1:] != nodes[:-1]))
     edge_into = np.full(len(graph), -1, np.int64)
     edge_into[nodes[first]] = rows[first]
-    into = edge_into.tolist()
-    source = graph.source.tolist()
-    path, edges = [], []
-    node = _last_node(graph)
-    while node != ORIGIN:
-        path.append(node)
-        edges.append(into[node])
-        node = source[into[node]]
-    return np.array(path, np.int64), np.array(edges, np.int64)
+    before = graph.source[edge_into]
+    last = _last_node(graph)
+    path = np.empty(len(graph), np.int64)
+    if len(graph) >= NUMBA_PAYS_FROM:
+        path = path[: _compiled_steps_back()(before, last, path)]
+    else:
+        # Lists of Python integers are several times faster to walk than arrays.
+        walked = path.tolist()
+        path = np.array(walked[: steps_back(before.tolist(), last, walked)], np.int64)
+    return path, edge_into[path]
+
+
+def steps_back(before: Any, node: int, path: Any) -> int:
+    """Fill in the nodes of a path, the last first, and give their number.
+
+    Arrays or lists alike; numba compiles it for many nodes.
+    """
+    count = 0
+    while node >= 0:
+        path[count] = node
+        count += 1
+        node = before[node]
+    return count
+
+
+@functools.cache
+def _compiled_steps_back() -> Callable[..., int]:
+    from stepscope.trace.compiled import compiled
+
+    walk: Callable[..., int] = compiled(steps_back)
+    return walk
 
 
 def _last_node(graph: StepGraph) -> int:
@@ -216,21 +248,43 @@ def _clip(
 
 
 def _time_per_cause(
-    graph: StepGraph, starts: Int64Array, ends: Int64Array, owner: Int64Array, code: Int64Array
+    graph: StepGraph, starts: Int64Array, ends: Int64Array, owner: Int64Array
 ) -> Int64Array:
-    """One row per segment, one column per cause."""
-    totals = np.zeros((len(starts), len(PATH_CAUSES)), np.int64)
-    known = np.nonzero(code >= 0)[0]
-    totals[known, code[known]] = (ends - starts)[known]
-    offset = len(GPU_CAUSES)
-    host = np.nonzero(code < 0)[0]
-    lanes = graph.lane[owner[host]]
+    """What threads did in pieces of theirs: one row per host cause, one column per piece."""
+    totals = np.zeros((len(CAUSES), len(starts)), np.int64)
+    lanes = graph.lane[owner]
     for lane in np.unique(lanes):
-        mine = host[lanes == lane]
-        totals[mine, offset : offset + len(CAUSES)] = graph.host.divide(
-            int(lane), starts[mine], ends[mine]
-        )
+        mine = np.nonzero(lanes == lane)[0]
+        totals[:, mine] = graph.host.divide(int(lane), starts[mine], ends[mine])
     return totals
+
+
+def _per_step(
+    steps: int, step: Int64Array, code: Int64Array, length_ns: Int64Array, host: Int64Array
+) -> Int64Array:
+    """Time per cause of each step: one row per step, one column per cause.
+
+    Args:
+        steps: Number of steps.
+        step: Step of each part of a segment, in order.
+        code: Its cause; -1: the host.
+        length_ns: Its length.
+        host: What `_time_per_cause` gave for the parts of the host.
+    """
+    sums = np.zeros((steps, len(PATH_CAUSES)), np.int64)
+    known = np.nonzero(code >= 0)[0]
+    np.add.at(sums.reshape(-1), step[known] * len(PATH_CAUSES) + code[known], length_ns[known])
+    of_host = step[code < 0]
+    first = _starts_of_runs(of_host)
+    if len(first):
+        runs = np.add.reduceat(host, first, axis=1)
+        np.add.at(sums[:, _HOST_CAUSES], of_host[first], runs.T)
+    return sums
+
+
+def _starts_of_runs(values: Int64Array) -> Int64Array:
+    """Where a value differs from the one before."""
+    return np.nonzero(np.append(True, values[1:] != values[:-1])[: len(values)])[0]
 
 
 def _segment_table(
@@ -242,7 +296,7 @@ def _segment_table(
         {
             "start_ns": starts,
             "end_ns": ends,
-            "cause": pl.Series(np.array(_names(graph))[cause]),
+            "cause": pl.Series(_names(graph), dtype=pl.String).gather(cause),
             "event": event,
             "lane_id": np.where(is_node, graph.lane[owner], -1),
         }
@@ -253,16 +307,17 @@ def _segment_table(
 
 def _kernels(trace: Trace, segments: pl.DataFrame) -> pl.DataFrame:
     on_path = segments.drop_nulls("event")
+    name_id = trace.events.select("name_id").collect()["name_id"]
     return (
-        trace.events.filter(pl.col("event").is_in(on_path["event"].implode()))
-        .select("event", "name_id")
-        .collect()
-        .join(trace.names.select("name_id", "name").collect(), on="name_id")
-        .join(on_path, on="event")
-        .group_by("name", "cause")
-        .agg(
-            pl.len().cast(pl.Int64).alias("count"),
-            (pl.col("end_ns") - pl.col("start_ns")).sum().alias("total_ns"),
+        on_path.select(
+            "cause",
+            name_id=name_id.gather(on_path["event"]),
+            dur_ns=pl.col("end_ns") - pl.col("start_ns"),
         )
+        .group_by("name_id", "cause")
+        .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("dur_ns").sum().alias("total_ns"))
+        .join(trace.names.select("name_id", "name").collect(), on="name_id")
+        .group_by("name", "cause")
+        .agg(pl.col("count", "total_ns").sum())
         .sort("total_ns", "name", descending=[True, False])
     )

@@ -28,6 +28,7 @@ from stepscope.analysis.scope import AnsweredScope, EventChoice, Scope
 from stepscope.errors import UsageError
 from stepscope.trace.categories import GPU_WORK
 from stepscope.trace.model import Trace
+from stepscope.trace.ordering import by_group_and_time
 
 NO_STEPS = "the trace has no step annotations (ProfilerStep#N): the answer is for the whole file"
 NO_GPU_WORK = "the trace has no GPU work: no kernel, copy or fill was recorded"
@@ -149,17 +150,15 @@ def check_steps(trace: Trace, asked: Scope) -> tuple[int, ...]:
 
 def _work_table(trace: Trace) -> pl.DataFrame:
     categories = [category.value for category in GPU_WORK]
-    events = (
-        trace.events.filter(pl.col("category").is_in(categories), pl.col("device").is_not_null())
-        .select(*_COLUMNS)
-        .with_columns(end_ns=pl.col("start_ns") + pl.col("dur_ns"))
-        .collect()
-    )
+    events = trace.events.select(_COLUMNS).collect()
+    is_work = events["category"].is_in(categories) & events["device"].is_not_null()
+    # `event` is the row number, so rows are gathered, in order, instead of joined and sorted.
+    row = np.nonzero(is_work.to_numpy())[0]
+    device, start = events["device"].gather(row), events["start_ns"].to_numpy()[row]
+    row = row[by_group_and_time(device.to_numpy(), start)]
     derived = trace.derived.select("kind", "group", "step", "launch", "op").collect()
-    # `event` is the row number, so rows are gathered instead of joined.
-    return pl.concat([events, derived[events["event"]]], how="horizontal").sort(
-        "device", "start_ns", "event"
-    )
+    end_ns = (pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns")
+    return pl.concat([events[row].with_columns(end_ns), derived[row]], how="horizontal")
 
 
 def _devices(trace: Trace, work: pl.DataFrame, asked: Scope) -> list[int]:

@@ -12,6 +12,7 @@ from stepscope.analysis.graph_host import CLOCK_SKEW_NS, Handovers, Pieces
 from stepscope.analysis.graph_work import GpuWork, Resolved
 from stepscope.analysis.sync_records import RecordedWaits
 from stepscope.trace.intervals import Int64Array
+from stepscope.trace.ordering import by_group_and_time
 
 _LATE_NS = 10_000
 """A stream that idles for longer was waiting for something."""
@@ -69,10 +70,10 @@ class _Collector:
         kinds = [np.full(len(part[0]), part[2], np.int8) for part in self._parts]
         count = sum(len(part[0]) for part in self._parts)
         return Edges(
-            np.concatenate([*(part[0] for part in self._parts), none]).astype(np.int64),
-            np.concatenate([*(part[1] for part in self._parts), first]).astype(np.int64),
+            np.concatenate([*(part[0] for part in self._parts), none]),
+            np.concatenate([*(part[1] for part in self._parts), first]),
             np.concatenate([*kinds, np.full(len(first), EdgeKind.ORIGIN, np.int8)]),
-            np.concatenate([*(part[3] for part in self._parts), none]).astype(np.int64),
+            np.concatenate([*(part[3] for part in self._parts), none]),
             np.concatenate([np.zeros(count, np.int64), floor_ns]),
         )
 
@@ -151,7 +152,9 @@ def _add_stream_waits(
     if len(streams) < 2 or not len(wait_ns) + len(recorded.unexplained):
         return
     rows = np.nonzero(work.call >= 0)[0]
-    order = rows[np.lexsort((work.start_ns[rows], work.call_start_ns[rows], work.call_lane[rows]))]
+    order = rows[
+        by_group_and_time(work.call_lane[rows], work.call_start_ns[rows], work.start_ns[rows])
+    ]
     previous_call = np.concatenate(([-1], work.call[order][:-1]))
     fresh = work.call[order] != previous_call
     # What one call launched (a graph) waits as one: all of it looks at the launch before the call.

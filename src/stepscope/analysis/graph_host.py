@@ -16,9 +16,11 @@ import polars as pl
 
 from stepscope.trace import intervals
 from stepscope.trace.intervals import Int64Array, Intervals
+from stepscope.trace.ordering import by_group_and_time
 
 CLOCK_SKEW_NS = 2_000
 """By how much the clocks of host and device may disagree in one file."""
+_NEVER = np.iinfo(np.int64).min
 
 
 def distinct(values: Int64Array) -> Int64Array:
@@ -61,39 +63,30 @@ def find_handovers(activity: pl.DataFrame, main_lane: int, window: tuple[int, in
         main_lane: The main thread.
         window: Start and end of the time in question.
     """
-    mine = activity.filter(pl.col("lane_id") == main_lane)
-    stirs = np.concatenate((mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy(), window))
-    stirs = distinct(stirs[(stirs >= window[0]) & (stirs <= window[1])])
-    others = activity.filter(
-        pl.col("lane_id") != main_lane,
-        pl.col("start_ns") >= window[0],
-        pl.col("start_ns") < window[1],
+    lane, start, end = (activity[name].to_numpy() for name in ("lane_id", "start_ns", "end_ns"))
+    is_main = lane == main_lane
+    # Threads hold their events more or less in order, which these sorts make use of.
+    begins, ends = (np.sort(times[is_main], kind="stable") for times in (start, end))
+    others = np.nonzero(~is_main & (start >= window[0]) & (start < window[1]))[0]
+    others = others[by_group_and_time(lane[others], start[others])]
+    lane, start, end = lane[others], start[others], end[others]
+    begun, ended = (np.searchsorted(times, start, side="right") for times in (begins, ends))
+    stir = np.minimum(
+        np.minimum(np.append(begins, window[1])[begun], np.append(ends, window[1])[ended]),
+        window[1],
     )
-    quiet = np.searchsorted(stirs, others["start_ns"].to_numpy(), side="right") - 1
-    next_stir = stirs[quiet + 1]
-    done = pl.when(pl.col("end_ns") <= pl.col("stir_ns") + CLOCK_SKEW_NS).then(
-        pl.min_horizontal("end_ns", "stir_ns")
-    )
-    bursts = (
-        others.with_columns(
-            quiet=pl.Series(quiet, dtype=pl.Int64), stir_ns=pl.Series(next_stir, dtype=pl.Int64)
-        )
-        .group_by("lane_id", "quiet")
-        .agg(
-            pl.col("start_ns").min(),
-            pl.col("end_ns").max(),
-            pl.col("stir_ns").first(),
-            done.max().alias("back_ns"),
-        )
-        .with_columns(pl.col("back_ns").fill_null(pl.col("start_ns")))
-        .sort("lane_id", "start_ns")
-    )
-    start, end = bursts["start_ns"].to_numpy(), bursts["end_ns"].to_numpy()
-    back, stir = bursts["back_ns"].to_numpy(), bursts["stir_ns"].to_numpy()
+    done = np.where(end <= stir + CLOCK_SKEW_NS, np.minimum(end, stir), _NEVER)
+    # Within a lane the events of a burst stand together, the first to begin in front.
+    goes_on = (lane[1:] == lane[:-1]) & (begun[1:] == begun[:-1]) & (ended[1:] == ended[:-1])
+    first = np.nonzero(np.append(True, ~goes_on)[: len(lane)])[0]
+    lane, start, stir = lane[first], start[first], stir[first]
+    if len(first):
+        end, done = np.maximum.reduceat(end, first), np.maximum.reduceat(done, first)
+    back = np.where(done == _NEVER, start, done)
     is_over = end <= stir + CLOCK_SKEW_NS
     is_waited_for = is_over | (2 * (back - start) > stir - start)
     return Handovers(
-        bursts["lane_id"].to_numpy().astype(np.int64),
+        lane,
         start,
         np.where(is_over, back, end),
         back,
@@ -177,7 +170,7 @@ def add_moments(pieces: Pieces, lane: int, times: Int64Array) -> Pieces:
     lanes = np.concatenate((pieces.lane, np.full(len(missing), lane, np.int64)))
     starts = np.concatenate((pieces.start_ns, missing))
     ends = np.concatenate((pieces.end_ns, missing))
-    order = np.lexsort((ends, starts, lanes))
+    order = by_group_and_time(lanes, starts, ends)
     return Pieces(lanes[order], starts[order], ends[order])
 
 

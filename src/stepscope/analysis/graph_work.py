@@ -13,9 +13,12 @@ from stepscope.analysis.graph_host import CLOCK_SKEW_NS
 from stepscope.trace.categories import GPU_WORK
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
-from stepscope.trace.schema import Category
+from stepscope.trace.ordering import by_group_and_time
+from stepscope.trace.schema import Category, Kind
 
 _KINDS = {"compute": 1, "communication": 2, "memcpy": 3, "memset": 4}
+_KIND_CODES = np.array([_KINDS.get(kind.value, 1) for kind in Kind], np.int8)
+_FIRST = np.iinfo(np.int64).min
 _LARGEST_SKEW_NS = 20_000
 _ISSUE_NS = 10_000  # what a copy that blocks needs to be handed over, at most
 _SYNC_CALL_NS = 4_000  # what a synchronising call takes of itself, at most
@@ -100,23 +103,23 @@ def read_work(trace: Trace, steps: pl.Series | None) -> GpuWork:
     else:
         index = pl.DataFrame({"step": steps.cast(pl.Int32)}).with_row_index("index")
         found = work.collect().join(index, on="step", how="inner")
-    calls = trace.events.select(
-        launch="event",
-        call_lane=pl.col("lane_id").cast(pl.Int64),
-        call_start="start_ns",
-        call_end=pl.col("start_ns") + pl.col("dur_ns"),
-    ).filter(pl.col("launch").is_in(found["launch"].drop_nulls().unique().implode()))
-    rows = (
-        found.join(calls.collect(), on="launch", how="left")
-        .with_columns(end=pl.col("start_ns") + pl.col("dur_ns"))
-        .sort("lane_id", "start_ns", "end", "call_start", "event")
-    )
-    start = rows["start_ns"].to_numpy()
+    # The number of an event is its row, so calls are gathered instead of joined.
+    calls = trace.events.select("lane_id", "start_ns", "dur_ns").collect()
+    rows = found.with_columns(end=pl.col("start_ns") + pl.col("dur_ns"))
     call = rows["launch"].fill_null(-1).to_numpy().astype(np.int64)
-    call_lane = rows["call_lane"].fill_null(-1).to_numpy().astype(np.int64)
-    call_start = rows["call_start"].fill_null(0).to_numpy().astype(np.int64)
-    call_end = rows["call_end"].fill_null(0).to_numpy().astype(np.int64)
+    call_start = np.where(call >= 0, calls["start_ns"].to_numpy()[call], 0)
+    order = by_group_and_time(
+        rows["lane_id"].to_numpy(),
+        rows["start_ns"].to_numpy(),
+        rows["end"].to_numpy(),
+        np.where(call >= 0, call_start, _FIRST),
+        rows["event"].to_numpy(),
+    )
+    rows, call, call_start = rows[order], call[order], call_start[order]
+    start = rows["start_ns"].to_numpy()
     linked = call >= 0
+    call_lane = np.where(linked, calls["lane_id"].to_numpy()[call], -1).astype(np.int64)
+    call_end = np.where(linked, call_start + calls["dur_ns"].to_numpy()[call], 0)
     skewed = linked & (start < call_start - _LARGEST_SKEW_NS)
     unlinked = int((~linked).sum())
     linked &= ~skewed
@@ -132,11 +135,7 @@ def read_work(trace: Trace, steps: pl.Series | None) -> GpuWork:
         end_ns=rows["end"].to_numpy(),
         lane=lane,
         device=rows["device"].fill_null(-1).to_numpy().astype(np.int64),
-        kind=rows["kind"]
-        .cast(pl.String)
-        .replace_strict(_KINDS, default=1)
-        .to_numpy()
-        .astype(np.int8),
+        kind=_KIND_CODES[rows["kind"].to_physical().to_numpy()],
         step=rows["index"].to_numpy().astype(np.int64),
         call=call,
         call_lane=call_lane,
@@ -170,10 +169,12 @@ def _first_of_call(call: Int64Array, start: Int64Array) -> Int64Array:
     """For each row the earliest start of what its call launched (a graph launches much)."""
     if not len(call):
         return start
-    order = np.lexsort((start, call))
-    first = np.concatenate(([True], call[order][1:] != call[order][:-1]))
+    order = np.argsort(call, kind="stable")
+    ordered = call[order]
+    first = np.concatenate(([True], ordered[1:] != ordered[:-1]))
     earliest = np.empty(len(call), np.int64)
-    earliest[order] = start[order][np.nonzero(first)[0]][np.cumsum(first) - 1]
+    least = np.minimum.reduceat(start[order], np.nonzero(first)[0])
+    earliest[order] = least[np.cumsum(first) - 1]
     return np.where(call >= 0, earliest, start)
 
 

@@ -21,6 +21,7 @@ from enum import Enum
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from stepscope.trace import intervals
@@ -61,6 +62,7 @@ _COMPILATION = (
 _GARBAGE = r"^Python GC|^gc\.collect|<built-in method collect of"
 _CALLS = (Category.RUNTIME.value, Category.DRIVER.value)
 DATA_WAIT = "stepscope.data_wait"
+_NO_CAUSE = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,31 +88,37 @@ class HostEvents:
 
     @cached_property
     def _claims(self) -> dict[int, list[Intervals]]:
-        return {
-            int(lane): _claims_of(rows)
-            for (lane,), rows in self.table.group_by(["lane_id"], maintain_order=True)
-        }
+        """For each thread the moments of each cause, less those that an earlier cause has."""
+        lane, cause = self.table["lane_id"].to_numpy(), self.table["cause"].to_numpy()
+        start, end = self.table["start_ns"].to_numpy(), self.table["end_ns"].to_numpy()
+        found = {}
+        for one in np.nonzero(np.bincount(lane))[0].tolist():
+            rows = np.nonzero(lane == one)[0]
+            causes = cause[rows]
+            is_there = np.bincount(causes, minlength=len(CAUSES)) > 0
+            claims = []
+            claimed = intervals.empty()
+            for code in range(len(CAUSES) - 1):
+                mine = rows[causes == code] if is_there[code] else rows[:0]
+                own = intervals.merge(start[mine], end[mine])
+                claims.append(intervals.difference(own, claimed))
+                claimed = intervals.union(claimed, own)
+            found[one] = claims
+        return found
 
     def divide(self, lane: int, starts: Int64Array, ends: Int64Array) -> Int64Array:
-        """Time per cause in each window of a thread: one row per window, one column per cause.
+        """Time per cause in each window of a thread: one row per cause, one column per window.
 
-        The columns add up to the windows' lengths.
+        The rows add up to the windows' lengths.
         """
-        columns = [intervals.covered(own, starts, ends) for own in self.claims(lane)]
-        rest = np.maximum(ends - starts, 0) - sum(columns, np.zeros(len(starts), np.int64))
-        return np.column_stack([*columns, rest])
-
-
-def _claims_of(rows: pl.DataFrame) -> list[Intervals]:
-    """The moments of each cause on one thread, less those that an earlier cause has."""
-    claims = []
-    claimed = intervals.empty()
-    for cause in CAUSES[:-1]:
-        mine = rows.filter(pl.col("cause") == _CODE[cause])
-        own = intervals.merge(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy())
-        claims.append(intervals.difference(own, claimed))
-        claimed = intervals.union(claimed, own)
-    return claims
+        divided = np.zeros((len(CAUSES), len(starts)), np.int64)
+        rest = np.maximum(ends - starts, 0)
+        for code, own in enumerate(self.claims(lane)):
+            if len(own):
+                divided[code] = intervals.covered(own, starts, ends)
+                rest -= divided[code]
+        divided[-1] = rest
+        return divided
 
 
 def cause_of_names(names: pl.DataFrame) -> pl.DataFrame:
@@ -143,17 +151,27 @@ def cause_of_names(names: pl.DataFrame) -> pl.DataFrame:
 
 def host_events(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
     """The events of some host threads that tell what the thread was doing."""
-    table = (
-        trace.events.filter(pl.col("lane_id").is_in(lanes))
-        .select("name_id", "lane_id", "start_ns", "dur_ns")
-        .collect()
-        .join(cause_of_names(trace.names.collect()), on="name_id")
-        .select(
-            pl.col("lane_id").cast(pl.Int64),
-            "start_ns",
-            (pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns"),
-            "cause",
-        )
-        .sort("start_ns")
+    names = trace.names.collect()
+    known = cause_of_names(names)
+    cause_of = np.full(len(names), _NO_CAUSE, np.int8)
+    cause_of[known["name_id"].to_numpy()] = known["cause"].to_numpy()
+    events = trace.events.select("name_id", "lane_id", "start_ns", "dur_ns").collect()
+    cause = cause_of[events["name_id"].to_numpy()]
+    row = np.nonzero((cause != _NO_CAUSE) & on_lanes(trace, events["lane_id"], lanes))[0]
+    # Files hold each thread's events more or less in order: this sort makes use of that.
+    row = row[np.argsort(events["start_ns"].to_numpy()[row], kind="stable")]
+    table: pl.DataFrame = events[row].select(
+        pl.col("lane_id").cast(pl.Int64),
+        "start_ns",
+        (pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns"),
+        cause=pl.Series(cause[row]),
     )
     return HostEvents(table)
+
+
+def on_lanes(trace: Trace, lane_id: pl.Series, lanes: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+    """For each event whether it is on one of some threads."""
+    is_wanted = np.zeros(trace.lanes.height, np.bool_)
+    is_wanted[list(lanes)] = True
+    found: npt.NDArray[np.bool_] = is_wanted[lane_id.to_numpy()]
+    return found

@@ -92,14 +92,13 @@ def find_gaps(work: GpuWork) -> pl.DataFrame:
         last = max([*ends.max(initial=first, keepdims=True).tolist(), *mine["end_ns"].to_list()])
         holes = intervals.complement(intervals.merge(starts, ends), first, last)
         ended_by = _ending_rows(rows, starts, holes.ends)
-        ending = rows.select("step", "launch", ended_by="event").with_row_index("row")
+        ending = rows.select("step", "launch", ended_by="event")
         parts.append(
-            pl.DataFrame(
-                {"row": ended_by, "start_ns": holes.starts, "end_ns": holes.ends},
-                schema={"row": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64},
+            ending.select(pl.all().gather(_or_null(ended_by))).with_columns(
+                start_ns=pl.Series(holes.starts),
+                end_ns=pl.Series(holes.ends),
+                device=pl.lit(device),
             )
-            .join(ending.cast({"row": pl.Int64}), on="row", how="left", maintain_order="left")
-            .with_columns(device=pl.lit(device))
         )
     if not parts:
         return pl.DataFrame(schema=GAPS)

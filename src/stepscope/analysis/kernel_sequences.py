@@ -50,12 +50,10 @@ def kernel_sequences(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     ).select("name_id", "dur_ns", "op", "call_ns", "start_ns")
     if mine.is_empty():
         return pl.DataFrame(schema=SEQUENCES)
-    ops = mine["op"].unique()
-    outer = pl.DataFrame({"op": ops, "outer": _outermost(trace, ops)})
     event_names = trace.events.select("name_id").collect()["name_id"]
     sequences = (
-        mine.sort("start_ns", maintain_order=True)
-        .join(outer, on="op", maintain_order="left")
+        mine.with_columns(outer=_outermost(trace, mine["op"]))
+        .sort("start_ns", maintain_order=True)
         .group_by("outer", maintain_order=True)
         .agg(
             pl.col("name_id").alias("sequence"),

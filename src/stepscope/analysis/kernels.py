@@ -19,6 +19,7 @@ import polars as pl
 
 from stepscope.analysis.gpu_work import GpuWork, gpu_work
 from stepscope.analysis.kernel_sequences import kernel_sequences
+from stepscope.analysis.operands import argument_texts
 from stepscope.analysis.scope import AnsweredScope, Scope
 from stepscope.analysis.tensor_cores import TensorCoreUse, tensor_core_use
 from stepscope.trace.model import Trace
@@ -167,7 +168,7 @@ def _launch_shapes(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     kernels = rows.filter(pl.col("category") == Category.KERNEL.value).select(
         "event", "name_id", "dur_ns"
     )
-    text = trace.args.filter(pl.col("event").is_in(kernels["event"].implode())).collect()
+    text = argument_texts(trace, kernels["event"])
     # Arguments differ in their identifiers; what stands from the registers on (or the grid, where
     # there are none) repeats. So the text is read once per distinct ending, not once per kernel.
     place = pl.min_horizontal(
@@ -175,11 +176,22 @@ def _launch_shapes(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         pl.col("args").str.find('"grid"', literal=True),
     )
     endings = (
-        kernels.join(text, on="event")
+        kernels.lazy()
+        .select("name_id", "dur_ns", args=text)
         .with_columns(place=place)
         .filter(pl.col("place").is_not_null())
-        # Polars counts characters here and bytes there, so bytes are cut.
-        .with_columns(ending=pl.col("args").cast(pl.Binary).bin.slice(pl.col("place")))
+        # Polars counts characters here and bytes there, so bytes are cut. Grouping by two columns
+        # would copy the texts: their numbers stand for them.
+        .select(
+            "name_id",
+            "dur_ns",
+            ending=pl.col("args")
+            .cast(pl.Binary)
+            .bin.slice(pl.col("place"))
+            .cast(pl.String)
+            .cast(pl.Categorical),
+        )
+        .collect()
         .group_by("name_id", "ending")
         .agg(pl.len().alias("count"), pl.col("dur_ns").sum())
         .with_columns(pl.col("ending").cast(pl.String))

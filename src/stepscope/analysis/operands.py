@@ -67,35 +67,47 @@ def plain_type(type_name: str) -> str:
 
 
 def operand_columns(args: pl.Expr, *, concrete: bool = False) -> list[pl.Expr]:
-    """Expressions for `dims`, `types` and, where wanted, `concrete`, as compact JSON text."""
+    """Expressions for `dims`, `types` and, where wanted, `concrete` and `strides`, as recorded."""
+    patterns = {"dims": _DIMS, "types": _TYPES}
+    if concrete:
+        patterns |= {"concrete": _CONCRETE, "strides": _STRIDES}
+    return [args.str.extract(pattern).alias(name) for name, pattern in patterns.items()]
 
-    def compact(pattern: str) -> pl.Expr:
-        return (
-            args.str.extract(pattern)
+
+def compact_operands(table: pl.DataFrame) -> pl.DataFrame:
+    """The same table with shapes, types and strides without blanks."""
+    for name in ("dims", "types", "strides"):
+        if name not in table.columns:
+            continue
+        # They repeat: blanks are taken out of the distinct ones alone.
+        distinct = table.select(name).unique().drop_nulls()
+        compact = (
+            pl.col(name)
             .str.replace_all(r"([\[,])\s+", "$1")
             .str.replace_all(r"\s+(\])", "$1")
             .str.strip_chars_end(", \n\r\t")
         )
-
-    columns = [compact(_DIMS).alias("dims"), compact(_TYPES).alias("types")]
-    if concrete:
-        columns.append(args.str.extract(_CONCRETE).alias("concrete"))
-        columns.append(compact(_STRIDES).alias("strides"))
-    return columns
+        changed = distinct.with_columns(compact=compact).filter(pl.col("compact") != pl.col(name))
+        if len(changed):
+            table = table.join(changed, on=name, how="left", maintain_order="left")
+            table = table.with_columns(pl.coalesce("compact", name).alias(name)).drop("compact")
+    return table
 
 
 def argument_texts(trace: Trace, events: pl.Series) -> pl.Series:
-    """The arguments of some events as JSON text, in the order given."""
-    found = (
-        trace.args.filter(pl.col("event").is_in(events.drop_nulls().unique().implode()))
-        .select("event", "args")
-        .collect()
-    )
-    return (
-        events.cast(pl.Int64)
-        .to_frame("event")
-        .join(found, on="event", how="left", maintain_order="left")["args"]
-    )
+    """The arguments of some events as JSON text, in the order given; null for null."""
+    return from_arguments(trace, events.cast(pl.Int64), [pl.col("args")])["args"]
+
+
+def from_arguments(trace: Trace, events: pl.Series, columns: list[pl.Expr]) -> pl.DataFrame:
+    """`event` and columns made of the column `args`, for some events, in the order given."""
+    if trace.store is None and not events.has_nulls():
+        # In memory the number of an event is its row; a store would have to read all the texts.
+        rows: pl.DataFrame = trace.args.select("event", "args").collect()[events]
+        return rows.lazy().select("event", *columns).collect()
+    wanted = events.drop_nulls().unique().implode()
+    found = trace.args.filter(pl.col("event").is_in(wanted)).select("event", *columns).collect()
+    return events.to_frame("event").join(found, on="event", how="left", maintain_order="left")
 
 
 def operands(trace: Trace, events: pl.Series, *, concrete: bool = False) -> pl.DataFrame:
@@ -110,14 +122,8 @@ def operands(trace: Trace, events: pl.Series, *, concrete: bool = False) -> pl.D
         One row per event, in the order given: `event`, `dims`, `types` and, where wanted,
         `concrete` and `strides`, as JSON text without blanks; null where not recorded.
     """
-    found = (
-        trace.args.filter(pl.col("event").is_in(events.unique().implode()))
-        .select("event", *operand_columns(pl.col("args"), concrete=concrete))
-        .collect()
-    )
-    if found["event"].equals(events):
-        return found
-    return events.to_frame("event").join(found, on="event", how="left", maintain_order="left")
+    columns = operand_columns(pl.col("args"), concrete=concrete)
+    return compact_operands(from_arguments(trace, events, columns))
 
 
 @dataclass(frozen=True)

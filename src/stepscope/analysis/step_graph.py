@@ -40,8 +40,11 @@ may make another faster. A collective's duration includes its waiting for other 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -56,11 +59,12 @@ from stepscope.analysis.graph_host import (
     find_handovers,
 )
 from stepscope.analysis.graph_work import GpuWork, read_calls, read_work
-from stepscope.analysis.host_causes import HostEvents, host_events
+from stepscope.analysis.host_causes import HostEvents, host_events, on_lanes
 from stepscope.analysis.sync_records import read_sync_records, recorded_waits
 from stepscope.errors import UsageError
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
+from stepscope.trace.ordering import by_group_and_time
 from stepscope.trace.schema import Category
 
 ORIGIN = -1
@@ -98,6 +102,7 @@ class StepGraph:
         lane: Thread or stream of each node.
         event: Number of the GPU event of each node; -1: a piece of a thread.
         step: Index in `steps` of each node.
+        step_rows: The nodes that tell when each step ends.
         first_edge: The edges into node i stand from `first_edge[i]` to `first_edge[i + 1]`.
         source: Node that each edge leaves, `ORIGIN` for the origin.
         delay_ns: Delay of each edge.
@@ -117,6 +122,7 @@ class StepGraph:
     lane: Int64Array
     event: Int64Array
     step: Int64Array
+    step_rows: StepRows
     first_edge: Int64Array
     source: Int64Array
     delay_ns: Int64Array
@@ -128,18 +134,18 @@ class StepGraph:
     def __len__(self) -> int:
         return len(self.start_ns)
 
-    @property
+    @cached_property
     def dur_ns(self) -> Int64Array:
         """Measured duration of each node."""
         return self.end_ns - self.start_ns
 
-    @property
+    @cached_property
     def is_gpu(self) -> npt.NDArray[np.bool_]:
         """Whether each node is GPU work."""
         is_gpu: npt.NDArray[np.bool_] = self.kind != NodeKind.HOST
         return is_gpu
 
-    @property
+    @cached_property
     def target(self) -> Int64Array:
         """Node that each edge leads to."""
         rows = np.arange(len(self), dtype=np.int64)
@@ -180,6 +186,33 @@ def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> Step
     main_lane = _main_lane(trace, chosen, work)
     launching = work.launch_lanes
     lanes = tuple(sorted(lane for lane in {main_lane, *launching} if lane != NO_THREAD))
+    with ThreadPoolExecutor(1) as beside:
+        # Both need every event of the threads, and neither the other.
+        host = beside.submit(_host_with_claims, trace, lanes)
+        graph = _graph_of(trace, chosen, window, main_lane, lanes, work, host.result)
+    if not len(graph):
+        raise UsageError(f"{trace.path}: holds nothing that took time in the steps asked for")
+    return graph
+
+
+def _host_with_claims(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
+    """What the threads were doing; who asks for a graph asks for the moments of each cause too."""
+    host = host_events(trace, lanes)
+    for lane in lanes:
+        host.claims(lane)
+    return host
+
+
+def _graph_of(
+    trace: Trace,
+    chosen: pl.DataFrame,
+    window: tuple[int, int],
+    main_lane: int,
+    lanes: tuple[int, ...],
+    work: GpuWork,
+    host: Callable[[], HostEvents],
+) -> StepGraph:
+    """Cut the threads into pieces, find the edges, and put the graph together."""
     calls = read_calls(trace, lanes, window)
     activity = _activity(trace, lanes)
     tail_ns = 0
@@ -228,13 +261,13 @@ def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> Step
         main_lane=main_lane,
         origin_ns=window[0],
     )
-    graph = _assemble(trace, chosen, window, main_lane, lanes, pieces, work, edges)
+    graph = _assemble(chosen, window, main_lane, pieces, work, edges, host)
     if tail_ns:
-        notes = f"the last step goes on for {tail_ns / 1e6:.1f} ms longer than any other after its"
-        notes += " last operator and call: taken for the end of the loop, and left out"
-        graph = replace(graph, notes=(*graph.notes, notes))
-    if not len(graph):
-        raise UsageError(f"{trace.path}: holds nothing that took time in the steps asked for")
+        note = (
+            f"the last step goes on for {tail_ns / 1e6:.1f} ms longer than any other after its "
+            "last operator and call: taken for the end of the loop, and left out"
+        )
+        graph = replace(graph, notes=(*graph.notes, note))
     return graph
 
 
@@ -320,17 +353,19 @@ def _main_lane(trace: Trace, chosen: pl.DataFrame, work: GpuWork) -> int:
 def _activity(trace: Trace, lanes: tuple[int, ...]) -> pl.DataFrame:
     """Operators and calls of the threads, with their ends; step annotations apart."""
     categories = [Category.CPU_OP.value, Category.RUNTIME.value, Category.DRIVER.value]
-    step_names = trace.names.filter(pl.col("group") == "profiler_step").select("name_id").collect()
-    return (
-        trace.events.filter(pl.col("lane_id").is_in(lanes), pl.col("category").is_in(categories))
-        .select("name_id", "lane_id", "start_ns", "dur_ns")
-        .collect()
-        .join(step_names, on="name_id", how="anti")
-        .select(
-            pl.col("lane_id").cast(pl.Int64),
-            "start_ns",
-            end_ns=pl.col("start_ns") + pl.col("dur_ns"),
-        )
+    names = trace.names.select(
+        pl.col("category").is_in(categories)
+        & (pl.col("group") != "profiler_step").fill_null(value=True)
+    ).collect()
+    events = trace.events.select("name_id", "lane_id", "start_ns", "dur_ns").collect()
+    is_named = names.to_series().to_numpy()[events["name_id"].to_numpy()]
+    rows: pl.DataFrame = events.filter(
+        pl.Series(is_named & on_lanes(trace, events["lane_id"], lanes))
+    )
+    return rows.select(
+        pl.col("lane_id").cast(pl.Int64),
+        "start_ns",
+        end_ns=pl.col("start_ns") + pl.col("dur_ns"),
     )
 
 
@@ -344,28 +379,30 @@ def _whole_window(
 
 
 def _assemble(
-    trace: Trace,
     chosen: pl.DataFrame,
     window: tuple[int, int],
     main_lane: int,
-    lanes: tuple[int, ...],
     pieces: Pieces,
     work: GpuWork,
     edges: Edges,
+    host: Callable[[], HostEvents],
 ) -> StepGraph:
     """Put nodes into order, edges by target, and settle the delays."""
     count, number = len(work), len(work) + len(pieces)
     start = np.concatenate((work.start_ns, pieces.start_ns))
     end = np.concatenate((work.end_ns, pieces.end_ns))
     issued = np.concatenate((work.issue_ns, pieces.start_ns))
-    order = np.lexsort((np.arange(number), issued, end, start))
-    place = np.empty(number, np.int64)
+    order = by_group_and_time(None, start, end, issued)
+    place = np.empty(number + 1, np.int64)
     place[order] = np.arange(number)
-    source = np.where(edges.source >= 0, place[edges.source], ORIGIN)
+    place[ORIGIN] = ORIGIN  # -1: the last place, which is no node's
+    source = place[edges.source]
     target = place[edges.target]
+    kind, call, floor = edges.kind, edges.call, edges.floor_ns
     forward = source < target
-    source, target = source[forward], target[forward]
-    kind, call, floor = edges.kind[forward], edges.call[forward], edges.floor_ns[forward]
+    if not forward.all():
+        source, target = source[forward], target[forward]
+        kind, call, floor = kind[forward], call[forward], floor[forward]
 
     has_edge = np.zeros(number, np.bool_)
     has_edge[target] = True
@@ -378,10 +415,11 @@ def _assemble(
     by_target = np.argsort(target, kind="stable")
     source, target = source[by_target], target[by_target]
     kind, call, floor = kind[by_target], call[by_target], floor[by_target]
-    first_edge = np.searchsorted(target, np.arange(number + 1))
+    first_edge = np.zeros(number + 1, np.int64)
+    np.cumsum(np.bincount(target, minlength=number), out=first_edge[1:])
 
     start, end = start[order], end[order]
-    leaves = np.where(source >= 0, end[source], window[0] + floor)
+    leaves = np.append(end, window[0])[source] + floor  # only the origin's edges have a floor
     delay = settle_delays(start, target, leaves, kind, first_edge) + floor
     node_kind = np.concatenate((work.kind, np.zeros(len(pieces), np.int8)))[order]
     bounds = chosen["start_ns"].to_numpy()
@@ -399,11 +437,11 @@ def _assemble(
             "their launches are ignored"
         )
     lane = np.concatenate((work.lane, pieces.lane))[order]
-    ends = ends_of_steps(node_kind, lane == main_lane, step, end, len(chosen), window[0])
+    step_rows = rows_of_steps(node_kind, lane == main_lane, step)
     return StepGraph(
         steps=tuple(chosen["step"].to_list()),
         origin_ns=window[0],
-        step_ends_ns=ends,
+        step_ends_ns=step_rows.ends(end, len(chosen), window[0]),
         main_lane=main_lane,
         start_ns=start,
         end_ns=end,
@@ -411,33 +449,55 @@ def _assemble(
         lane=lane,
         event=np.concatenate((work.event, np.full(len(pieces), -1, np.int64)))[order],
         step=step,
-        first_edge=first_edge.astype(np.int64),
+        step_rows=step_rows,
+        first_edge=first_edge,
         source=source,
         delay_ns=delay,
         edge_kind=kind,
         call=call,
-        host=host_events(trace, lanes),
+        host=host(),
         notes=tuple(notes),
     )
 
 
-def ends_of_steps(
-    kind: npt.NDArray[np.int8],
-    is_main: npt.NDArray[np.bool_],
-    step: Int64Array,
-    end_ns: Int64Array,
-    steps: int,
-    origin_ns: int,
-) -> Int64Array:
-    """End of each step as `StepGraph.step_ends_ns` defines it, from the ends of the nodes."""
+@dataclass(frozen=True)
+class StepRows:
+    """The nodes that tell when steps end: GPU work; without any, pieces of the main thread.
+
+    Attributes:
+        rows: Nodes by step.
+        first: Where the nodes of each step that has any begin.
+        step: Index of that step.
+        host: Pieces of threads, one of which may end the last step.
+    """
+
+    rows: Int64Array
+    first: Int64Array
+    step: Int64Array
+    host: Int64Array
+
+    def ends(self, end_ns: Int64Array, steps: int, origin_ns: int) -> Int64Array:
+        """End of each step as `StepGraph.step_ends_ns` defines it, from the ends of the nodes."""
+        latest = np.full(max(1, steps), origin_ns, np.int64)
+        if len(self.rows):
+            last = np.maximum.reduceat(end_ns[self.rows], self.first)
+            latest[self.step] = np.maximum(last, origin_ns)
+        ends: Int64Array = np.maximum.accumulate(latest)
+        if len(self.host):
+            ends[-1] = max(int(ends[-1]), int(end_ns[self.host].max()))
+        return ends
+
+
+def rows_of_steps(
+    kind: npt.NDArray[np.int8], is_main: npt.NDArray[np.bool_], step: Int64Array
+) -> StepRows:
+    """Which nodes tell when each step ends."""
     is_gpu = kind != NodeKind.HOST
-    counts = is_gpu if is_gpu.any() else is_main
-    latest = np.full(max(1, steps), origin_ns, np.int64)
-    np.maximum.at(latest, step[counts], end_ns[counts])
-    ends: Int64Array = np.maximum.accumulate(latest)
-    if (~is_gpu).any():
-        ends[-1] = max(int(ends[-1]), int(end_ns[~is_gpu].max()))
-    return ends
+    rows = np.nonzero(is_gpu if is_gpu.any() else is_main)[0]
+    rows = rows[np.argsort(step[rows], kind="stable")]
+    of_row = step[rows]
+    first = np.nonzero(np.append(True, of_row[1:] != of_row[:-1])[: len(rows)])[0]
+    return StepRows(rows, first, of_row[first], np.nonzero(~is_gpu)[0])
 
 
 _FAR_NS = 50_000  # longer delays have a reason that the graph does not know
@@ -491,14 +551,15 @@ def _typical_delays(
     """
     typical = np.zeros(len(room), np.int64)
     latest = np.maximum.reduceat(leaves, first_edge[:-1])[target]
-    is_last = leaves == latest
-    rivals = np.add.reduceat((leaves > latest - _CLEAR_NS).astype(np.int64), first_edge[:-1])
+    is_rival = leaves > latest - _CLEAR_NS
+    rivals = np.add.reduceat(is_rival, first_edge[:-1], dtype=np.int64)
+    is_near = (leaves == latest) & (room >= 0) & (room < _FAR_NS)
     for which in (EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.WAIT):
         mine = kind == which
-        candidates = mine & is_last & (room >= 0) & (room < _FAR_NS)
-        clear = candidates & (rivals[target] == 1)
-        if clear.any():
+        candidates = np.nonzero(mine & is_near)[0]
+        clear = candidates[rivals[target[candidates]] == 1]
+        if len(clear):
             typical[mine] = int(np.median(room[clear]))
-        elif candidates.any():
+        elif len(candidates):
             typical[mine] = int(np.quantile(room[candidates], 0.1))
     return typical

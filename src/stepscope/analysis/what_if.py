@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.analysis.graph_edges import EdgeKind
-from stepscope.analysis.step_graph import StepGraph, ends_of_steps
+from stepscope.analysis.step_graph import StepGraph
 from stepscope.errors import UsageError
 from stepscope.trace import intervals
 from stepscope.trace.intervals import Int64Array, Intervals
@@ -75,9 +75,13 @@ class Changes:
         rows = np.nonzero(which)[0]
         inside = intervals.covered(moments, graph.start_ns[rows], graph.end_ns[rows])
         less = inside - _scaled(inside, factor)
+        return self.shorten_pieces(rows, less)
+
+    def shorten_pieces(self, rows: Int64Array, less_ns: Int64Array) -> Changes:
+        """Some pieces of threads take so much less time, one value per row, never negative."""
         dur = self.dur_ns.copy()
-        dur[rows] = np.maximum(dur[rows] - less, 0)
-        return Changes(graph, dur, self.delay_ns, self.is_kept)
+        dur[rows] = np.maximum(dur[rows] - less_ns, 0)
+        return Changes(self.graph, dur, self.delay_ns, self.is_kept)
 
     def drop_edges(self, edges: BoolArray) -> Changes:
         """Some dependencies are gone. The order of a thread and of a stream always stays."""
@@ -137,14 +141,7 @@ def replay(changes: Changes) -> Replay:
         delay[early] = -((-delay[early]) * new // np.maximum(old, 1))
     start = _starts(graph, delay, changes)
     end = start + changes.dur_ns
-    ends = ends_of_steps(
-        graph.kind,
-        graph.lane == graph.main_lane,
-        graph.step,
-        end,
-        len(graph.steps),
-        graph.origin_ns,
-    )
+    ends = graph.step_rows.ends(end, len(graph.steps), graph.origin_ns)
     total = int(ends[-1]) - graph.origin_ns
     mean = round(total / max(1, len(graph.steps)))
     return Replay(ends, total, mean, graph.mean_step_ns - mean, start, end)

@@ -77,22 +77,18 @@ def _without(graph: StepGraph) -> dict[str, Changes]:
     everything = intervals.merge([graph.origin_ns], [int(graph.end_ns.max())])
     changes: dict[str, Changes] = {}
     lanes = [int(lane) for lane in np.unique(graph.lane[~graph.is_gpu])]
-    claims = {lane: graph.host.claims(lane) for lane in lanes}
     names = cause_names(has_gpu=bool(graph.is_gpu.any()))
-    for code, name in enumerate(names[:-1]):
-        if not any(len(claims[lane][code]) for lane in lanes):
-            continue
-        changed = start
-        for lane in lanes:
-            changed = changed.scale_host(claims[lane][code], 0.0, lanes=(lane,))
-        changes[name] = changed
-    changed = start
+    pieces = np.nonzero(~graph.is_gpu)[0]
+    per_cause = np.zeros((len(names), len(pieces)), np.int64)
+    is_there = np.zeros(len(names), np.bool_)
+    is_there[-1] = True  # what no recorded cause has
     for lane in lanes:
-        recorded = intervals.empty()
-        for own in claims[lane]:
-            recorded = intervals.union(recorded, own)
-        changed = changed.scale_host(intervals.difference(everything, recorded), 0.0, lanes=(lane,))
-    changes[names[-1]] = changed
+        mine = np.nonzero(graph.lane[pieces] == lane)[0]
+        rows = pieces[mine]
+        per_cause[:, mine] = graph.host.divide(lane, graph.start_ns[rows], graph.end_ns[rows])
+        is_there[:-1] |= [len(own) > 0 for own in graph.host.claims(lane)]
+    for code in np.nonzero(is_there)[0].tolist():
+        changes[names[code]] = start.shorten_pieces(pieces, per_cause[code])
     waits = graph.edge_kind == EdgeKind.SYNC
     if waits.any():
         changes["waiting for the GPU"] = start.drop_edges(waits)

@@ -43,7 +43,9 @@ def command(
     A and B are what `stepscope report` takes: run directories, trace files, directories of traces.
     """
     from stepscope.analysis.compare import FailOn, compare
+    from stepscope.trace.memory_reuse import keep_freed_memory
 
+    keep_freed_memory()
     checks = [FailOn.parse(condition) for condition in conditions]
     scope = scope_of(steps, device, events)
     comparison = compare(_side(before, rank, scope), _side(after, rank, scope))

@@ -52,7 +52,9 @@ def command(
     from stepscope.advice.diagnosis import diagnose
     from stepscope.errors import UnreadableInputError
     from stepscope.run.reader import open_run
+    from stepscope.trace.memory_reuse import keep_freed_memory
 
+    keep_freed_memory()
     known = None if baseline is None else one_trace(baseline)
     run = open_run(path)
     try:

@@ -85,7 +85,9 @@ def _answer(
         result_to_dict,
         result_to_markdown,
     )
+    from stepscope.trace.memory_reuse import keep_freed_memory
 
+    keep_freed_memory()
     traces = _traces(paths, scope.steps)
     documents: list[dict[str, Any]] = []
     for number, (path, origin_ns, result) in enumerate(_results(question, traces, scope, baseline)):

@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.trace.intervals import Int64Array, merge_by_group
+from stepscope.trace.ordering import by_group_and_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,7 +88,9 @@ def nest(
     if number == 0:
         none = np.zeros(0, np.int64)
         return Nesting(none, none.astype(np.int32), none, none.astype(np.bool_))
-    order = _outer_first(lanes, starts, durations, rank)
+    # Outer ones first: the longest, and of those with the same span the outer category.
+    ties = (-durations,) if rank is None else (-durations, rank)
+    order = by_group_and_time(lanes, starts, *ties)
     lane, start = lanes[order], starts[order]
     end = start + durations[order]
     new_lane = np.concatenate(([True], lane[1:] != lane[:-1]))
@@ -102,32 +105,6 @@ def nest(
         _scatter(self_time, order),
         _scatter(crossing, order),
     )
-
-
-def _outer_first(
-    lanes: npt.NDArray[np.generic],
-    starts: Int64Array,
-    durations: Int64Array,
-    rank: npt.NDArray[np.generic] | None,
-) -> Int64Array:
-    """Rows sorted by lane, start, duration (longest first), rank, and the order given."""
-    keys: list[npt.NDArray[np.generic]] = [] if rank is None else [rank]
-    keys.append(-durations)
-    numbers, lane = np.unique(lanes, return_inverse=True)
-    span = int(starts.max()) - int(starts.min()) + 1
-    if len(numbers) * span >= 2**62:
-        return np.lexsort((*keys, starts, lane))
-    # One number per lane and start sorts several times faster than the columns one by one, and
-    # only the rows that begin together have more to be sorted by.
-    place = lane * np.int64(span) + (starts - starts.min())
-    order = np.argsort(place, kind="stable")
-    place = place[order]
-    same = place[1:] == place[:-1]
-    together = np.nonzero(np.append(same, False) | np.append(False, same))[0]
-    if len(together):
-        rows = order[together]
-        order[together] = rows[np.lexsort((*(key[rows] for key in keys), place[together]))]
-    return order
 
 
 def _scatter(values: npt.NDArray[np.generic], order: npt.NDArray[np.generic]) -> npt.NDArray:  # type: ignore[type-arg]

@@ -68,8 +68,13 @@ def derive(tables: Tables) -> pl.DataFrame:
     return derive_all(tables).columns
 
 
-def derive_all(tables: Tables) -> Derived:
-    """The derived columns, the steps, and what was found wrong on the way."""
+def derive_all(tables: Tables, host: pl.DataFrame | None = None) -> Derived:
+    """The derived columns, the steps, and what was found wrong on the way.
+
+    Args:
+        tables: The tables.
+        host: The host steps, where they have been found before.
+    """
     events = tables.events
     start = events["start_ns"].to_numpy()
     nesting = _nest(tables)
@@ -77,7 +82,7 @@ def derive_all(tables: Tables) -> Derived:
     around = enclosing_operator(tables, nesting.parent, _step_names(tables))
     operator = link_operators(tables, launches.launch, around)
 
-    host = host_steps(tables)
+    host = host_steps(tables) if host is None else host
     cause = np.where(launches.launch >= 0, launches.launch, operator)
     is_work = _is(events, GPU_WORK)
     host_index = step_at(host, start)
@@ -139,14 +144,13 @@ def _nest(tables: Tables) -> Nesting:
     rows = np.nonzero(~_is(events, _NOT_NESTED))[0]
     start = events["start_ns"].to_numpy()
     duration = events["dur_ns"].to_numpy()
-    rank = np.full(number, len(_OUTER_FIRST), np.int8)
-    for place, category in enumerate(_OUTER_FIRST):
-        rank[_is(events, (category,))] = place
+    rank = np.full(len(Category), len(_OUTER_FIRST), np.int8)
+    rank[[list(Category).index(category) for category in _OUTER_FIRST]] = range(len(_OUTER_FIRST))
     mine = nest(
         events["lane_id"].to_numpy()[rows],
         start[rows],
         duration[rows],
-        rank=rank[rows],
+        rank=rank[events["category"].to_physical().to_numpy()[rows]],
         tolerance_ns=clock_resolution_ns(start[rows]),
     )
     parent = np.full(number, -1, np.int64)
@@ -183,21 +187,22 @@ def _step_index(
 def _kind_and_group(tables: Tables, around: Int64Array, launch: Int64Array) -> pl.DataFrame:
     """Kind and group of each event: by its metadata, then by its name, then by its operator."""
     events = tables.events
-    by_name = events.select("event", "name_id").join(
-        tables.names.select("name_id", "kind", "group"),
-        on="name_id",
-        how="left",
-        maintain_order="left",
+    # `name_id` is the row number, so rows are gathered instead of joined.
+    by_name = pl.concat(
+        [events.select("event"), tables.names.select("kind", "group")[events["name_id"]]],
+        how="horizontal",
     )
     kernels = events.lazy().filter(pl.col("category") == Category.KERNEL.value).select("event")
     by_metadata = classify_by_metadata(kernels.join(tables.args.lazy(), on="event").collect())
-    found = by_name.join(
-        by_metadata, on="event", how="left", suffix="_metadata", maintain_order="left"
-    ).select(
-        "event",
-        pl.coalesce("kind_metadata", "kind").alias("kind"),
-        pl.coalesce("group_metadata", "group").alias("group"),
-    )
+    found = by_name
+    if len(by_metadata):
+        found = by_name.join(
+            by_metadata, on="event", how="left", suffix="_metadata", maintain_order="left"
+        ).select(
+            "event",
+            pl.coalesce("kind_metadata", "kind").alias("kind"),
+            pl.coalesce("group_metadata", "group").alias("group"),
+        )
     unnamed = (
         found.with_row_index("row")
         .filter(pl.col("kind") == "communication", pl.col("group") == "collective")["row"]

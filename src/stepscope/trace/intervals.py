@@ -133,8 +133,8 @@ _IN_FIRST, _IN_SECOND = 1, 2
 def _combine(first: Intervals, second: Intervals, wanted: tuple[int, ...]) -> Intervals:
     """Sweep over both sets; keep the time in which the state is one of `wanted`."""
     times = np.concatenate((first.starts, second.starts, first.ends, second.ends))
-    if len(times) == 0:
-        return empty()
+    is_wanted = np.zeros(_IN_FIRST + _IN_SECOND + 1, np.bool_)
+    is_wanted[list(wanted)] = True
     change = np.repeat(
         np.array([_IN_FIRST, _IN_SECOND, -_IN_FIRST, -_IN_SECOND], np.int8),
         [len(first), len(second), len(first), len(second)],
@@ -144,23 +144,29 @@ def _combine(first: Intervals, second: Intervals, wanted: tuple[int, ...]) -> In
     state = np.cumsum(change[order], dtype=np.int8)
     last_of_time = np.concatenate((times[1:] != times[:-1], [True]))
     times, state = times[last_of_time], state[last_of_time]
-    inside = np.isin(state, wanted)
+    inside = is_wanted[state]
     before = np.concatenate(([False], inside[:-1]))
     return Intervals(times[inside & ~before], times[before & ~inside])
 
 
 def union(first: Intervals, second: Intervals) -> Intervals:
     """The moments in either set."""
+    if not len(first) or not len(second):
+        return first if len(first) else second
     return _combine(first, second, (_IN_FIRST, _IN_SECOND, _IN_FIRST + _IN_SECOND))
 
 
 def intersection(first: Intervals, second: Intervals) -> Intervals:
     """The moments in both sets."""
+    if not len(first) or not len(second):
+        return empty()
     return _combine(first, second, (_IN_FIRST + _IN_SECOND,))
 
 
 def difference(first: Intervals, second: Intervals) -> Intervals:
     """The moments in the first set and not in the second."""
+    if not len(first) or not len(second):
+        return first
     return _combine(first, second, (_IN_FIRST,))
 
 
@@ -178,7 +184,13 @@ def clip(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
 
 def complement(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
     """The part of the window [start_ns, end_ns) that the set does not hold."""
-    return difference(merge([start_ns], [end_ns]), intervals)
+    if end_ns <= start_ns:
+        return empty()
+    inside = clip(intervals, start_ns, end_ns)
+    starts = np.concatenate((np.array([start_ns], np.int64), inside.ends))
+    ends = np.concatenate((inside.starts, np.array([end_ns], np.int64)))
+    filled = ends > starts  # all, but for where the set reaches an end of the window
+    return Intervals(starts[filled], ends[filled])
 
 
 def gaps(intervals: Intervals) -> Intervals:

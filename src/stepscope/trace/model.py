@@ -97,7 +97,7 @@ class Trace:
     def _derivation(self) -> Derived:
         from stepscope.trace.derive import derive_all
 
-        return derive_all(self.tables())
+        return derive_all(self.tables(), self.__dict__.get("steps"))
 
     @property
     def derived(self) -> pl.LazyFrame:
@@ -140,6 +140,8 @@ class Trace:
         """
         from stepscope.trace.steps import host_steps
 
+        if "_derivation" in self.__dict__:
+            return self._derivation.host_steps
         return host_steps(self._tables(with_args=False))
 
     @cached_property
