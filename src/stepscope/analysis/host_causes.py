@@ -25,6 +25,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.host_waits import communication_waits
+from stepscope.analysis.input_waits import is_input_wait
 from stepscope.trace import intervals
 from stepscope.trace.intervals import Int64Array, Intervals
 from stepscope.trace.model import Trace
@@ -63,7 +64,6 @@ _COMPILATION = (
 )
 _GARBAGE = r"^Python GC|^gc\.collect|<built-in method collect of"
 _CALLS = (Category.RUNTIME.value, Category.DRIVER.value)
-DATA_WAIT = "stepscope.data_wait"
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +128,7 @@ def cause_of_names(names: pl.DataFrame) -> pl.DataFrame:
         .then(_CODE[HostCause.COMPILATION])
         .when(name.str.contains(_GARBAGE))
         .then(_CODE[HostCause.GARBAGE_COLLECTION])
-        .when((group == "dataloader") | (name == DATA_WAIT))
+        .when(is_input_wait())
         .then(_CODE[HostCause.INPUT])
         .when(is_call & (group == "sync"))
         .then(_CODE[HostCause.SYNCHRONISATION])

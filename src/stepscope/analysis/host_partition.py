@@ -2,7 +2,7 @@
 
 Each moment of a step belongs to the first of these that it lies in:
 
-1. input: waiting for a batch (`enumerate(DataLoader)#…`, `stepscope.data_wait`);
+1. input: waiting for a batch (`enumerate(DataLoader)#…`, `stepscope.data_wait`, a phase `data`);
 2. communication: operators of a process group (`c10d::`, `gloo:`, …), and waiting for those that
    another thread does (`host_waits.py`);
 3. optimizer: `Optimizer.step#…`, `Optimizer.zero_grad#…`, and phases named optimizer;
@@ -22,6 +22,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.host_waits import communication_waits
+from stepscope.analysis.input_waits import is_input_wait
 from stepscope.analysis.partition import Part, Partition
 from stepscope.trace import intervals
 from stepscope.trace.model import Trace
@@ -31,7 +32,6 @@ BRIDGED_GAP_NS = 200_000
 PARTS = ("input", "communication", "optimizer", "backward", "forward")
 OTHER = "other"
 
-_DATA_WAIT = "stepscope.data_wait"
 _COLLECTIVE_CALL = r"^(c10d::|c10d_functional|_c10d_functional::|gloo:|nccl:|mpi:|ucc:|xccl:)"
 _PHASES = {
     "optimizer": r"(?i)^#{0,2} ?(optimizer(_step)?|optim|zero_grad) ?#{0,2}$",
@@ -125,7 +125,7 @@ def _part_of_names(trace: Trace) -> pl.DataFrame:
     name, group = pl.col("name"), pl.col("group")
     is_op = pl.col("category") == Category.CPU_OP.value
     part = (
-        pl.when((group == "dataloader") | (name == _DATA_WAIT))
+        pl.when(is_input_wait())
         .then(pl.lit("input"))
         .when(is_op & name.str.contains(_COLLECTIVE_CALL))
         .then(pl.lit("communication"))

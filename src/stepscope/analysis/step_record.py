@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from stepscope.analysis.input_waits import is_input_phase
 from stepscope.analysis.partition import Part, Partition
 from stepscope.run.step_record import StepRecord
 
@@ -17,7 +18,6 @@ _PHASE_FACTOR = 3
 _PHASE_BLAME = 0.7
 _FIRST_AT_MOST = 0.2  # of all steps: what lasts longer is no beginning
 _LEAST_UNRECORDED = 5
-_INPUT_PHASES = frozenset({"data", "input", "data_wait", "dataload", "dataloading", "load"})
 
 INPUT = "input"
 OTHER = "other"
@@ -158,11 +158,6 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         slow_excess_ns=tuple(record.dur_ns - median_ns for record in slow),
         recording_factor=factor,
     )
-
-
-def is_input_phase(name: str) -> bool:
-    """Whether a phase of this name is the wait for the batch, which counts as input."""
-    return name.lower() in _INPUT_PHASES
 
 
 def _slow_first(train: list[StepRecord]) -> list[StepRecord]:

@@ -12,7 +12,8 @@ from __future__ import annotations
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
-from stepscope.analysis.step_record import PhaseTimes, StepSummary, is_input_phase
+from stepscope.analysis.input_waits import is_input_phase
+from stepscope.analysis.step_record import PhaseTimes, StepSummary
 
 ID = "slow-phase"
 

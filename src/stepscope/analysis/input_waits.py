@@ -1,0 +1,30 @@
+"""What counts as waiting for input, by name: the same words for step records and for traces."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.trace.schema import Category
+
+INPUT_PHASES = frozenset({"data", "input", "data_wait", "dataload", "dataloading", "load"})
+"""Names of phases that are the wait for the batch."""
+
+DATA_WAIT = "stepscope.data_wait"
+"""What `profiler.watch` calls the wait for the next batch."""
+
+
+def is_input_phase(name: str) -> bool:
+    """Whether a phase of this name is the wait for the batch, which counts as input."""
+    return name.lower() in INPUT_PHASES
+
+
+def is_input_wait() -> pl.Expr:
+    """Of rows of `names`: whether the event is a wait for a batch.
+
+    It is where a DataLoader or DataPipe noted it, or `profiler.watch`, or a phase of such a name.
+    """
+    phase = pl.col("name").str.to_lowercase().is_in(sorted(INPUT_PHASES)) & (
+        pl.col("category") == Category.USER_ANNOTATION.value
+    )
+    found = (pl.col("group") == "dataloader") | (pl.col("name") == DATA_WAIT) | phase
+    return found.fill_null(value=False)
