@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.analysis.input_waits import is_input_wait
 from stepscope.trace import intervals
 from stepscope.trace.intervals import Int64Array, Intervals
 from stepscope.trace.model import Trace
@@ -56,7 +57,6 @@ _PHASES = (
     r"|(save|load|write)_?(checkpoint|model|state)|checkpoint_?(save|write)"
 )
 _GARBAGE_COLLECTOR = "Python GC"
-_DATA_WAIT = "stepscope.data_wait"
 _NOT_YET = -1
 
 
@@ -186,7 +186,7 @@ def _states_of_names(names: pl.DataFrame) -> dict[State, pl.Series]:
     is_step = (group == "profiler_step").fill_null(value=False)
     none = {
         State.PHASE: is_annotation & no_group & name.str.contains(_PHASES),
-        State.INPUT: (group == "dataloader") | (name == _DATA_WAIT),
+        State.INPUT: names.select(is_input_wait()).to_series(),
         State.SYNCHRONISATION: is_call & (group == "sync"),
         State.ALLOCATION: is_call & (group == "allocation"),
         State.GARBAGE_COLLECTOR: (category == Category.PYTHON_FUNCTION.value)

@@ -6,12 +6,13 @@ Each moment belongs to the first of these that it lies in:
 2. compilation: `torch.compile`'s stages and the loading of modules;
 3. garbage collection: pauses of Python's collector, where the recorder noted them;
 4. input: waiting for a batch, whatever runs inside that wait;
-5. synchronisation: blocking calls of the runtime;
-6. allocation: calls that get memory from the driver, or give it back;
-7. launch: all other calls of the runtime and driver;
-8. dispatch: operators outside their calls; without GPU work they do the work themselves, and the
+5. waiting for communication that another thread does (`host_waits.py`);
+6. synchronisation: blocking calls of the runtime;
+7. allocation: calls that get memory from the driver, or give it back;
+8. launch: all other calls of the runtime and driver;
+9. dispatch: operators outside their calls; without GPU work they do the work themselves, and the
    cause is called operators;
-9. python: everything else.
+10. python: everything else.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.analysis.host_waits import communication_waits
+from stepscope.analysis.input_waits import is_input_wait
 from stepscope.trace import intervals
 from stepscope.trace.intervals import Int64Array, Intervals
 from stepscope.trace.model import Trace
@@ -37,6 +40,7 @@ class HostCause(str, Enum):
     COMPILATION = "compilation"
     GARBAGE_COLLECTION = "garbage collection"
     INPUT = "input"
+    COMMUNICATION = "waiting for communication"
     SYNCHRONISATION = "synchronisation"
     ALLOCATION = "allocation"
     LAUNCH = "launch"
@@ -61,7 +65,6 @@ _COMPILATION = (
 )
 _GARBAGE = r"^Python GC|^gc\.collect|<built-in method collect of"
 _CALLS = (Category.RUNTIME.value, Category.DRIVER.value)
-DATA_WAIT = "stepscope.data_wait"
 _NO_CAUSE = -1
 
 
@@ -133,7 +136,7 @@ def cause_of_names(names: pl.DataFrame) -> pl.DataFrame:
         .then(_CODE[HostCause.COMPILATION])
         .when(name.str.contains(_GARBAGE))
         .then(_CODE[HostCause.GARBAGE_COLLECTION])
-        .when((group == "dataloader") | (name == DATA_WAIT))
+        .when(is_input_wait())
         .then(_CODE[HostCause.INPUT])
         .when(is_call & (group == "sync"))
         .then(_CODE[HostCause.SYNCHRONISATION])
@@ -166,7 +169,17 @@ def host_events(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
         (pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns"),
         cause=pl.Series(cause[row]),
     )
-    return HostEvents(table)
+    waits = [table.clear()]
+    for lane in lanes:
+        found = communication_waits(trace, lane)
+        waits.append(
+            pl.DataFrame(
+                {"lane_id": lane, "start_ns": found.starts, "end_ns": found.ends},
+                schema=dict(list(table.schema.items())[:3]),
+            ).with_columns(cause=pl.lit(_CODE[HostCause.COMMUNICATION], pl.Int8))
+        )
+    found_any = sum(map(len, waits))
+    return HostEvents(pl.concat([table, *waits]).sort("start_ns") if found_any else table)
 
 
 def on_lanes(trace: Trace, lane_id: pl.Series, lanes: tuple[int, ...]) -> npt.NDArray[np.bool_]:

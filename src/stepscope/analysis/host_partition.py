@@ -2,8 +2,9 @@
 
 Each moment of a step belongs to the first of these that it lies in:
 
-1. input: waiting for a batch (`enumerate(DataLoader)#…`, `stepscope.data_wait`);
-2. communication: operators of a process group (`c10d::`, `gloo:`, …);
+1. input: waiting for a batch (`enumerate(DataLoader)#…`, `stepscope.data_wait`, a phase `data`);
+2. communication: operators of a process group (`c10d::`, `gloo:`, …), and waiting for those that
+   another thread does (`host_waits.py`);
 3. optimizer: `Optimizer.step#…`, `Optimizer.zero_grad#…`, and phases named optimizer;
 4. backward: the autograd engine's evaluation of functions, and phases named backward;
 5. forward: all other operators, and phases named forward;
@@ -20,6 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.host_waits import communication_waits
+from stepscope.analysis.input_waits import is_input_wait
 from stepscope.analysis.partition import Part, Partition
 from stepscope.trace import intervals
 from stepscope.trace.model import Trace
@@ -29,7 +32,6 @@ BRIDGED_GAP_NS = 200_000
 PARTS = ("input", "communication", "optimizer", "backward", "forward")
 OTHER = "other"
 
-_DATA_WAIT = "stepscope.data_wait"
 _COLLECTIVE_CALL = r"^(c10d::|c10d_functional|_c10d_functional::|gloo:|nccl:|mpi:|ucc:|xccl:)"
 _PHASES = {
     "optimizer": r"(?i)^#{0,2} ?(optimizer(_step)?|optim|zero_grad) ?#{0,2}$",
@@ -92,10 +94,11 @@ def partition_host(trace: Trace, asked: tuple[int, ...] | None = None) -> HostPa
         .collect()
         .join(_part_of_names(trace), on="name_id", how="inner", maintain_order="left")
     )
+    waits = communication_waits(trace, lane_id)
     starts, ends = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
     columns: dict[str, pl.Series] = {}
     busy = np.zeros(steps.height, dtype=np.int64)
-    for part, own in zip(PARTS, _parts_with_dispatch(_claims(host)), strict=True):
+    for part, own in zip(PARTS, _parts_with_dispatch(_claims(host, waits)), strict=True):
         covered = intervals.covered(own, starts, ends)
         columns[f"{part}_ns"] = pl.Series(covered)
         busy += covered
@@ -122,7 +125,7 @@ def _part_of_names(trace: Trace) -> pl.DataFrame:
     name, group = pl.col("name"), pl.col("group")
     is_op = pl.col("category") == Category.CPU_OP.value
     part = (
-        pl.when((group == "dataloader") | (name == _DATA_WAIT))
+        pl.when(is_input_wait())
         .then(pl.lit("input"))
         .when(is_op & name.str.contains(_COLLECTIVE_CALL))
         .then(pl.lit("communication"))
@@ -136,14 +139,21 @@ def _part_of_names(trace: Trace) -> pl.DataFrame:
     return names.select("name_id", part=part).drop_nulls("part")
 
 
-def _claims(host: pl.DataFrame) -> list[intervals.Intervals]:
-    """The moments of each part: those of its events that no part before it has."""
+def _claims(host: pl.DataFrame, waits: intervals.Intervals) -> list[intervals.Intervals]:
+    """The moments of each part: those of its events that no part before it has.
+
+    Args:
+        host: Events with their part.
+        waits: Further moments of communication.
+    """
     claims = []
     claimed = intervals.empty()
     for part in PARTS:
         rows = host.filter(pl.col("part") == part)
         begin = rows["start_ns"].to_numpy()
         own = intervals.merge(begin, begin + rows["dur_ns"].to_numpy())
+        if part == "communication":
+            own = intervals.union(own, waits)
         claims.append(intervals.difference(own, claimed))
         claimed = intervals.union(claimed, own)
     return claims

@@ -18,12 +18,12 @@ import polars as pl
 
 from stepscope.analysis.gpu_work import NO_STEPS, check_steps
 from stepscope.analysis.idle import idle_causes
+from stepscope.analysis.input_waits import is_input_wait
 from stepscope.analysis.scope import AnsweredScope, Scope
 from stepscope.trace import intervals
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
-_DATA_WAIT = "stepscope.data_wait"
 _IN_PROCESS = "_SingleProcessDataLoaderIter"
 _WITH_WORKERS = "_MultiProcessingDataLoaderIter"
 _WORKER_THREADS = r"(?i)dataloader|pin_?memory|loader"
@@ -115,11 +115,7 @@ def input_pipeline(trace: Trace, scope: Scope | None = None) -> InputPipeline:
 
 def _waits(trace: Trace) -> tuple[pl.DataFrame, int]:
     """The outermost waits of the thread that counts, and how many other threads have."""
-    names = (
-        trace.names.filter((pl.col("group") == "dataloader") | (pl.col("name") == _DATA_WAIT))
-        .select("name_id", "name")
-        .collect()
-    )
+    names = trace.names.filter(is_input_wait()).select("name_id", "name").collect()
     found = (
         trace.events.filter(
             pl.col("name_id").is_in(names["name_id"].implode()), pl.col("device").is_null()

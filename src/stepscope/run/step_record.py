@@ -8,7 +8,8 @@ from pathlib import Path
 
 import orjson
 
-_INPUT_PHASES = frozenset({"data", "input", "data_wait", "dataload", "dataloading", "load"})
+INPUT_PHASES = frozenset({"data", "input", "data_wait", "dataload", "dataloading", "load"})
+"""Names of phases that are the wait for the batch."""
 _LINE_BYTES = 1024
 """More than a line with a dozen phases has."""
 
@@ -65,7 +66,7 @@ class StepRecord:
 
 def is_input_phase(name: str) -> bool:
     """Whether a phase of this name is the wait for the batch, which counts as input."""
-    return name.lower() in _INPUT_PHASES
+    return name.lower() in INPUT_PHASES
 
 
 def input_wait(record: StepRecord) -> int:

@@ -5,6 +5,9 @@ supposes that all communication is hidden behind computation, which is the most 
 data or a faster network can bring. What single collectives take beyond their like, and what ranks
 are known to wait for each other, has other causes and other remedies: it is taken to be mended
 already, and no part of this saving.
+
+Without GPU work it is the time in which the training thread waits for collectives that a thread of
+the backend does (gloo).
 """
 
 from __future__ import annotations
@@ -15,8 +18,11 @@ from stepscope.advice.collectives import undisturbed
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
+from stepscope.advice.window_view import WindowView
+from stepscope.analysis.host_causes import HostCause
 from stepscope.analysis.step_graph import NodeKind
 from stepscope.analysis.what_if import unchanged
+from stepscope.trace import intervals
 
 ID = "exposed-communication"
 
@@ -24,8 +30,10 @@ ID = "exposed-communication"
 def find(subject: Subject) -> list[Finding]:
     """The finding, if exposed communication is a notable part of the device's time."""
     window = subject.window
-    if window is None or not window.has_gpu:
+    if window is None:
         return []
+    if not window.has_gpu:
+        return _on_the_host(subject, window)
     line = window.timeline
     share = line.exposed_comm_ns / max(1, line.total_ns)
     if share < subject.thresholds.exposed_communication:
@@ -54,5 +62,32 @@ def find(subject: Subject) -> list[Finding]:
             "Overlap it (smaller DDP buckets, FSDP prefetching, no wait between gradient and "
             "reduction), send less (BF16 gradients, accumulation over micro-batches), and check "
             "whether a rank comes late."
+        ),
+    )
+
+
+def _on_the_host(subject: Subject, window: WindowView) -> list[Finding]:
+    """The same where processes communicate by a thread of their own."""
+    graph = window.graph
+    waits = graph.host.of(HostCause.COMMUNICATION, lanes=(graph.main_lane,))
+    waits = intervals.clip(waits, *window.window)
+    share = window.share(waits.total_ns)
+    if share < subject.thresholds.exposed_communication:
+        return []
+    return replayed_finding(
+        subject,
+        window,
+        unchanged(graph).scale_host(waits, 0.0, lanes=(graph.main_lane,)),
+        rule=ID,
+        title=f"{share:.0%} of the step is waiting for communication",
+        assumption="no rank comes late, and all communication hides behind computation",
+        evidence=(
+            Evidence("waiting per step", window.per_step(waits.total_ns), "ns"),
+            Evidence("share of the step", share, "share"),
+            Evidence("waits per step", len(waits) / window.steps, "count"),
+        ),
+        advice=(
+            "Compare the ranks first: if one has more work, input or Python, the others wait for "
+            "it here. Then overlap it (asynchronous collectives, smaller DDP buckets) or send less."
         ),
     )

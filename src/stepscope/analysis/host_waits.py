@@ -1,0 +1,53 @@
+"""Waits of a thread that the recorder does not show: for communication done by another thread.
+
+Backends on the CPU (gloo, MPI, UCC) let a thread of their own do each collective and note it there,
+as `gloo:all_reduce`. The thread that asked for it goes on, and where it needs the result it waits,
+in which nothing is recorded of it: no operator, no call. Such a quiet stretch of at least
+`LEAST_NS`, at least half of which lies in collectives of other threads, is waiting as far as these
+collectives go; the rest of it is not.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.trace import intervals
+from stepscope.trace.intervals import Intervals
+from stepscope.trace.model import Trace
+from stepscope.trace.schema import Category
+
+LEAST_NS = 200_000
+_ON_THEIR_OWN_THREAD = r"^(gloo|mpi|ucc):"
+_WORK = (Category.CPU_OP.value, Category.RUNTIME.value, Category.DRIVER.value)
+
+
+def communication_waits(trace: Trace, lane: int) -> Intervals:
+    """The moments in which a thread waits for collectives that other threads do."""
+    names = (
+        trace.names.filter(pl.col("name").str.contains(_ON_THEIR_OWN_THREAD))
+        .select("name_id")
+        .collect()
+    )
+    if names.is_empty():
+        return intervals.empty()
+    collectives = (
+        trace.events.filter(
+            pl.col("name_id").is_in(names["name_id"].implode()), pl.col("lane_id") != lane
+        )
+        .select("start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+        .collect()
+    )
+    own = (
+        trace.events.filter(pl.col("lane_id") == lane, pl.col("category").is_in(_WORK))
+        .select("start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+        .collect()
+    )
+    if collectives.is_empty() or own.is_empty():
+        return intervals.empty()
+    running = intervals.merge(collectives["start_ns"].to_numpy(), collectives["end_ns"].to_numpy())
+    works = intervals.merge(own["start_ns"].to_numpy(), own["end_ns"].to_numpy())
+    whole = intervals.merge([int(works.starts[0])], [int(works.ends[-1])])
+    quiet = intervals.difference(whole, works)
+    inside = intervals.covered(running, quiet.starts, quiet.ends)
+    waits = (quiet.lengths >= LEAST_NS) & (2 * inside >= quiet.lengths)
+    return intervals.intersection(intervals.merge(quiet.starts[waits], quiet.ends[waits]), running)

@@ -1,0 +1,23 @@
+"""What counts as waiting for input, by name: the same words for step records and for traces."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.run.step_record import INPUT_PHASES
+from stepscope.trace.schema import Category
+
+DATA_WAIT = "stepscope.data_wait"
+"""What `profiler.watch` calls the wait for the next batch."""
+
+
+def is_input_wait() -> pl.Expr:
+    """Of rows of `names`: whether the event is a wait for a batch.
+
+    It is where a DataLoader or DataPipe noted it, or `profiler.watch`, or a phase of such a name.
+    """
+    phase = pl.col("name").str.to_lowercase().is_in(sorted(INPUT_PHASES)) & (
+        pl.col("category") == Category.USER_ANNOTATION.value
+    )
+    found = (pl.col("group") == "dataloader") | (pl.col("name") == DATA_WAIT) | phase
+    return found.fill_null(value=False)
