@@ -82,6 +82,7 @@ for _ in range(12):
     tokenise_slowly()
 torch.distributed.destroy_process_group()
 """
+TERMINAL = str(Path(__file__).parents[1] / "support" / "terminal.py")
 QUICK = ["--wait", "2", "--warmup", "1", "--active", "2", "--activities", "cpu", "--no-report"]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 needs_py_spy = pytest.mark.skipif(
@@ -193,6 +194,29 @@ def test_a_signal_reaches_the_training_and_the_recording_is_kept(tmp_path):
     assert found.ranks[0].manifest.ended.startswith("SIGTERM in step")
     (recording,) = found.external
     assert "tokenise_slowly" in recording.files[0].read_text()
+
+
+@needs_py_spy
+def test_ctrl_c_at_the_terminal_ends_the_training_and_keeps_the_recording(tmp_path):
+    """py-spy would kill what it started, and with it the word of how the training ended."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "stepscope", "run", *QUICK, "--py-spy", "--"]
+    command += [sys.executable, "train.py", "0.05", "2000", "0"]
+    done = subprocess.run(
+        [sys.executable, TERMINAL, "step", "10", *command],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.stdout.splitlines()[-1] == "130", done.stdout
+    found = open_run(tmp_path / "profiles")
+    assert found.ranks[0].manifest.ended.startswith("KeyboardInterrupt in step")
+    (recording,) = found.external
+    assert "tokenise_slowly" in recording.files[0].read_text()
+    assert recording.record.problems == ()
 
 
 @needs_py_spy
@@ -405,6 +429,20 @@ def test_memray_counts_each_rank_below_torchrun(tmp_path):
     assert {"rank00000.bin", "rank00001.bin", "rank00000-flamegraph.html"} <= names
     assert not any(name.startswith("memray-") for name in names)
     assert "memray: rank 1 held" in done.stderr
+
+
+def test_two_trainings_of_one_command_keep_a_file_each(tmp_path):
+    from stepscope.adapters.external.memray import _named_files
+
+    for number in (11, 12, 13, 14):
+        (tmp_path / f"memray-{number}.bin").touch()
+    (tmp_path / "memray-12.bin.99").touch()
+    found = _named_files(tmp_path, {11: 0, 12: 0, 14: 1})
+    names = ["rank00000.bin", "rank00000-2.bin", "rank00001.bin"]
+    assert [(rank, path.name) for rank, path in found] == list(zip((0, 0, 1), names, strict=True))
+    assert {path.name for path in tmp_path.iterdir()} == {*names, "rank00000-2.bin.99"}
+    (tmp_path / "memray-5.bin").touch()
+    assert _named_files(tmp_path, {}) == [(0, tmp_path / "process5.bin")]
 
 
 @pytest.mark.slow
