@@ -414,7 +414,8 @@ def test_memray_counts_tensors_in_the_hosts_memory(tmp_path):
     assert int(held.group(1)) == round(peak / 2**20)
     text = (recording.directory / "rank00000-stats.txt").read_text()
     assert "Peak memory usage" in text
-    # Nothing of torch's profiler is in what was counted.
+    # Nothing of torch's profiler is in what was counted, and a line says so.
+    assert "memray: no windows were recorded" in done.stderr
     found = open_run(tmp_path / "profiles")
     assert found.job.options["window_recorder"] == "none"
     assert found.ranks[0].manifest.windows == ()
