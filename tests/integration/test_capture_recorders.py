@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from click.testing import CliRunner
 from tests.support.runs import manifest_of, rank_directory, steps_in_trace
 from tests.support.training import SmallTraining, batches
 
@@ -21,6 +22,7 @@ from stepscope.capture.python_memory import PYTHON_MEMORY_FILE, changes_between
 from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.recorders import other_window
 from stepscope.capture.window import WindowPlan
+from stepscope.commands.info import command as info
 from stepscope.run.reader import open_run
 
 QUICK = {"wait": 1, "warmup": 1, "active": 3, "repeat": 1, "activities": "cpu"}
@@ -198,6 +200,13 @@ def test_the_report_stands_on_the_step_record(tmp_path):
     assert rank.view is None
     assert rank.steps is not None
     assert diagnosis.verdict
+
+
+def test_info_names_the_table(tmp_path):
+    train(tmp_path, 8, window_recorder="tracemalloc")
+    done = CliRunner().invoke(info, [str(tmp_path)])
+    assert f"window-0000/{PYTHON_MEMORY_FILE}" in done.output
+    assert "(missing)" not in done.output
 
 
 def test_steps_that_tracing_makes_longer_are_told_apart(tmp_path):

@@ -82,6 +82,7 @@ for _ in range(12):
     tokenise_slowly()
 torch.distributed.destroy_process_group()
 """
+TERMINAL = str(Path(__file__).parents[1] / "support" / "terminal.py")
 QUICK = ["--wait", "2", "--warmup", "1", "--active", "2", "--activities", "cpu", "--no-report"]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 needs_py_spy = pytest.mark.skipif(
@@ -132,20 +133,19 @@ def put_program(folder, name, text):
 @needs_py_spy
 def test_a_chrome_trace_of_py_spy_opens_with_report(tmp_path):
     options = ["--py-spy", "--py-spy-format", "chrometrace", "--py-spy-rate", "200"]
-    bare = plainly(tmp_path, 0.04, 20, 0)
     done = run(tmp_path, options, 0.04, 20, 0)
     assert done.returncode == 0, done.stderr
-    result = [line for line in done.stdout.splitlines() if "py-spy" not in line and line]
-    assert result == bare.stdout.splitlines()
     (path,) = recording_of(tmp_path).files
     answer = python_functions(load(path))
-    main = answer.threads.row(0, named=True)
-    assert (main["thread"], main["most_in"]) == ("MainThread", "tokenise_slowly")
-    found = {row["function"]: row for row in answer.functions.to_dicts()}
-    assert 0.7 < found["tokenise_slowly"]["self_ns"] / (20 * 40_000_000) < 1.5
+    assert answer.threads["thread"][0] == "MainThread"
+    # Of the script's own functions, whatever the imports took before.
+    ours = [row for row in answer.functions.to_dicts() if row["place"].endswith("train.py")]
+    assert ours[0]["function"] == "tokenise_slowly"
+    assert ours[0]["self_ns"] > 0
     told = CliRunner().invoke(report, [str(path)])
     assert told.exit_code == 0, told.output
-    assert "in tokenise_slowly" in " ".join(told.output.split("covered:")[0].split())
+    assert "Verdict  MainThread of process" in told.output
+    assert "tokenise_slowly" in told.output
 
 
 @needs_py_spy
@@ -193,6 +193,29 @@ def test_a_signal_reaches_the_training_and_the_recording_is_kept(tmp_path):
     assert found.ranks[0].manifest.ended.startswith("SIGTERM in step")
     (recording,) = found.external
     assert "tokenise_slowly" in recording.files[0].read_text()
+
+
+@needs_py_spy
+def test_ctrl_c_at_the_terminal_ends_the_training_and_keeps_the_recording(tmp_path):
+    """py-spy would kill what it started, and with it the word of how the training ended."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "stepscope", "run", *QUICK, "--py-spy", "--"]
+    command += [sys.executable, "train.py", "0.05", "2000", "0"]
+    done = subprocess.run(
+        [sys.executable, TERMINAL, "step", "10", *command],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.stdout.splitlines()[-1] == "130", done.stdout
+    found = open_run(tmp_path / "profiles")
+    assert found.ranks[0].manifest.ended.startswith("KeyboardInterrupt in step")
+    (recording,) = found.external
+    assert "tokenise_slowly" in recording.files[0].read_text()
+    assert recording.record.problems == ()
 
 
 @needs_py_spy
@@ -390,13 +413,15 @@ def test_memray_counts_tensors_in_the_hosts_memory(tmp_path):
     assert int(held.group(1)) == round(peak / 2**20)
     text = (recording.directory / "rank00000-stats.txt").read_text()
     assert "Peak memory usage" in text
-    # Nothing of torch's profiler is in what was counted.
+    # Nothing of torch's profiler is in what was counted, and a line says so.
+    assert "memray: no windows were recorded" in done.stderr
     found = open_run(tmp_path / "profiles")
     assert found.job.options["window_recorder"] == "none"
     assert found.ranks[0].manifest.windows == ()
     assert len(found.ranks[0].steps) == 30
 
 
+@pytest.mark.slow
 def test_memray_counts_each_rank_below_torchrun(tmp_path):
     pytest.importorskip("memray", reason="needs memray")
     done = run(tmp_path, ["--memray"], text=RANKS, before=TORCHRUN)
@@ -405,6 +430,20 @@ def test_memray_counts_each_rank_below_torchrun(tmp_path):
     assert {"rank00000.bin", "rank00001.bin", "rank00000-flamegraph.html"} <= names
     assert not any(name.startswith("memray-") for name in names)
     assert "memray: rank 1 held" in done.stderr
+
+
+def test_two_trainings_of_one_command_keep_a_file_each(tmp_path):
+    from stepscope.adapters.external.memray import _named_files
+
+    for number in (11, 12, 13, 14):
+        (tmp_path / f"memray-{number}.bin").touch()
+    (tmp_path / "memray-12.bin.99").touch()
+    found = _named_files(tmp_path, {11: 0, 12: 0, 14: 1})
+    names = ["rank00000.bin", "rank00000-2.bin", "rank00001.bin"]
+    assert [(rank, path.name) for rank, path in found] == list(zip((0, 0, 1), names, strict=True))
+    assert {path.name for path in tmp_path.iterdir()} == {*names, "rank00000-2.bin.99"}
+    (tmp_path / "memray-5.bin").touch()
+    assert _named_files(tmp_path, {}) == [(0, tmp_path / "process5.bin")]
 
 
 @pytest.mark.slow

@@ -247,6 +247,11 @@ def test_another_interpreter_is_asked_for_memray(tmp_path, monkeypatch):
         (["--nsys", "--window-recorder", "torch"], "marks none"),
         (["--py-spy", "--py-spy-arguments", "'open"], "No closing quotation"),
         (["--nsys", "--nsys-trace", "gpu"], "'gpu' is not known"),
+        # py-spy would end the training after the duration.
+        (["--py-spy", "--py-spy-arguments", "-d 5"], "leave -d out: py-spy ends what it started"),
+        (["--py-spy", "--py-spy-arguments", "--native --duration=5"], "leave --duration out"),
+        (["--py-spy", "--py-spy-arguments", "-ox.svg"], "leave -o out"),
+        (["--nsys", "--nsys-arguments", "--capture-range=nvtx"], "give --nsys-range"),
     ],
 )
 def test_options_that_cannot_work(options, said):

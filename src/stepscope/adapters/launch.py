@@ -128,11 +128,14 @@ def run_command(command: Sequence[str], environment: dict[str, str]) -> int:
 
 
 @contextlib.contextmanager
-def passing_signals_on(pass_on: Callable[[int], None]) -> Iterator[None]:
+def passing_signals_on(
+    pass_on: Callable[[int], None], *, shares_terminal: bool = True
+) -> Iterator[None]:
     """While a child runs, what is sent to this process is meant for it.
 
     Args:
         pass_on: Sends the child a signal; must not raise.
+        shares_terminal: Whether Ctrl-C at the terminal reaches the child by itself.
     """
 
     def forward(number: int, _: FrameType | None) -> None:
@@ -140,7 +143,7 @@ def passing_signals_on(pass_on: Callable[[int], None]) -> Iterator[None]:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         # A terminal sends Ctrl-C to the whole group, the child included.
-        if not _is_in_foreground():
+        if not shares_terminal or not _is_in_foreground():
             forward(number, frame)
 
     before = {}

@@ -126,6 +126,11 @@ def command(
         _say(problem)
     for problem in outcome.problems:
         _say(f"{outcome.tool}: {problem}")
+    if settings.settings["window_recorder"].origin == "--memray":
+        _say(
+            "memray: no windows were recorded, since torch's profiler would have been counted; "
+            "--window-recorder torch records them all the same"
+        )
     if not launched.runs:
         _say(_why_nothing(launched.imported_torch))
     elif launched.batches_per_step > 1 and step_on == "optimizer":

@@ -84,11 +84,16 @@ def run_below(
         ToolFailedError: It ended at the start, and so did the training.
     """
     started = time.monotonic()
+    # Ctrl-C is for the training alone: py-spy would kill what it started, and nobody would know
+    # how that ended. Only sudo needs the terminal, to ask for a password.
+    is_apart = command[0] != "sudo"
     try:
-        tool = subprocess.Popen(list(command))
+        tool = subprocess.Popen(list(command), start_new_session=is_apart)
     except OSError as error:
         raise UsageError(f"{command[0]}: cannot be started: {error.strerror or error}") from None
-    with passing_signals_on(lambda number: _pass_on(number, result, tool)):
+    with passing_signals_on(
+        lambda number: _pass_on(number, result, tool), shares_terminal=not is_apart
+    ):
         code = _wait(tool.wait)
         inner = _read(result).get("process_id")
         is_early = time.monotonic() - started < EARLY_S

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -108,17 +109,17 @@ def make_reports(folder: Path, ranks: Mapping[int, int]) -> MemrayResult:
     named = _named_files(folder, ranks)
     if not named:
         return MemrayResult({}, ("memray wrote no file: no process imported torch",))
-    first = named[min(named)]
-    statistics = {rank: path.with_name(f"{path.stem}-stats.json") for rank, path in named.items()}
+    _, first = named[0]
+    statistics = [(rank, path.with_name(f"{path.stem}-stats.json")) for rank, path in named]
     wanted = [
-        ["stats", "--json", "--force", "--output", str(statistics[rank]), str(path)]
-        for rank, path in named.items()
+        ["stats", "--json", "--force", "--output", str(page), str(path)]
+        for (_, page), (_, path) in zip(statistics, named, strict=True)
     ]
     wanted.append(["stats", str(first)])
     for word, ending in _REPORTS.items():
-        page = str(first.with_name(first.stem + ending))
+        target = str(first.with_name(first.stem + ending))
         # Pages shall work without the internet.
-        wanted.append([word, "--no-web", "--force", "--output", page, str(first)])
+        wanted.append([word, "--no-web", "--force", "--output", target, str(first)])
     results, problems = _run(wanted)
     for words, (code, output, complaints) in zip(wanted, results, strict=False):
         if code:
@@ -126,10 +127,12 @@ def make_reports(folder: Path, ranks: Mapping[int, int]) -> MemrayResult:
             problems.append(f"memray {words[0]}: {said[-1] if said else f'exit code {code}'}")
         elif words[:2] == ["stats", str(first)]:
             first.with_name(f"{first.stem}-stats.txt").write_text(output, encoding="utf-8")
-    peaks = {rank: _peak_of(path) for rank, path in statistics.items() if path.is_file()}
-    return MemrayResult(
-        {rank: peak for rank, peak in peaks.items() if peak is not None}, tuple(problems)
-    )
+    peaks: dict[int, int] = {}
+    for rank, page in statistics:
+        peak = _peak_of(page)
+        if peak is not None:
+            peaks[rank] = max(peak, peaks.get(rank, 0))
+    return MemrayResult(peaks, tuple(problems))
 
 
 def _peak_of(statistics: Path) -> int | None:
@@ -139,26 +142,31 @@ def _peak_of(statistics: Path) -> int | None:
         return None
 
 
-def _named_files(folder: Path, ranks: Mapping[int, int]) -> dict[int, Path]:
+def _named_files(folder: Path, ranks: Mapping[int, int]) -> list[tuple[int, Path]]:
     """The files of processes that trained, by rank; or of all, numbered, where none did."""
-    files = sorted(folder.glob(FILE_NAME.format(process_id="*")))
-    trained = {folder / FILE_NAME.format(process_id=number): rank for number, rank in ranks.items()}
-    is_any = any(path in trained for path in files)
-    named: dict[int, Path] = {}
-    for number, path in enumerate(files):
-        if is_any and path not in trained:
-            path.unlink()
+    pattern = re.compile(re.escape(FILE_NAME).replace(r"\{process_id\}", r"(\d+)"))
+    found = {
+        int(match.group(1)): path
+        for path in sorted(folder.iterdir())
+        if (match := pattern.fullmatch(path.name))
+    }
+    trained = {process_id for process_id in found if process_id in ranks}
+    named: list[tuple[int, Path]] = []
+    for position, (process_id, path) in enumerate(found.items()):
+        if trained and process_id not in trained:
+            for useless in (path, *folder.glob(f"{path.name}.*")):
+                useless.unlink()
             continue
-        rank = trained.get(path, number)
-        target = folder / (f"rank{rank:05d}.bin" if is_any else f"process{rank}.bin")
+        rank = ranks.get(process_id, position)
+        stem = f"rank{rank:05d}" if trained else f"process{process_id}"
+        target, number = folder / f"{stem}.bin", 2
         while target.exists():  # two trainings one after the other, each of them rank 0
-            rank += 1
-            target = folder / f"rank{rank:05d}.bin"
+            target, number = folder / f"{stem}-{number}.bin", number + 1
         path.rename(target)
-        named[rank] = target
+        named.append((rank, target))
         for child in sorted(folder.glob(f"{path.name}.*")):
             child.rename(folder / f"{target.name}{child.name.removeprefix(path.name)}")
-    return named
+    return sorted(named, key=lambda one: one[0])
 
 
 def _run(wanted: list[list[str]]) -> tuple[list[tuple[int, str, str]], list[str]]:

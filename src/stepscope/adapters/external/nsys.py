@@ -39,6 +39,16 @@ TRACEABLE = (
 _SEVERAL_DEVICES_FROM = (2024, 5)
 """The version from which --gpu-metrics-device is called --gpu-metrics-devices."""
 REPORT = "report"
+OURS = {
+    "-o": "its report goes into the run",
+    "--output": "its report goes into the run",
+    "-t": "give --nsys-trace",
+    "--trace": "give --nsys-trace",
+    "-c": "give --nsys-range",
+    "--capture-range": "give --nsys-range",
+    "--capture-range-end": "give --nsys-range",
+}
+"""Arguments of `nsys profile` that are given by options of ours, and which."""
 
 
 @dataclass(frozen=True)

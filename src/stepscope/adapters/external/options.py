@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from stepscope.adapters.external import nsys, py_spy
 from stepscope.adapters.external.memray import MemrayOptions
 from stepscope.adapters.external.nsys import NsysOptions, parse_trace
 from stepscope.adapters.external.py_spy import FORMATS, PySpyOptions
@@ -147,7 +148,7 @@ def read_py_spy(values: dict[str, Any]) -> PySpyOptions:
     return PySpyOptions(
         values["py_spy_format"] or "flamegraph",
         values["py_spy_rate"] or 100,
-        split_arguments("--py-spy-arguments", values["py_spy_arguments"] or ""),
+        split_arguments("--py-spy-arguments", values["py_spy_arguments"] or "", py_spy.OURS),
     )
 
 
@@ -159,5 +160,5 @@ def _nsys(values: dict[str, Any]) -> NsysOptions:
         bool(values["nsys_memory"]),
         values["nsys_range"] != "all",
         values["nsys_run_as"] or "",
-        split_arguments("--nsys-arguments", values["nsys_arguments"] or ""),
+        split_arguments("--nsys-arguments", values["nsys_arguments"] or "", nsys.OURS),
     )

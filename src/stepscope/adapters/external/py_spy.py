@@ -23,6 +23,24 @@ FORMATS = {
 }
 """Format of py-spy to the ending of its file."""
 
+_PLACED = "its file goes into the run; stepscope attach has --output"
+_TIMED = (
+    "py-spy ends what it started when the time is over; stepscope attach --seconds lets it go on"
+)
+OURS = {
+    "-o": _PLACED,
+    "--output": _PLACED,
+    "-f": "give --py-spy-format",
+    "--format": "give --py-spy-format",
+    "-r": "give --py-spy-rate",
+    "--rate": "give --py-spy-rate",
+    "-p": "use stepscope attach",
+    "--pid": "use stepscope attach",
+    "-d": _TIMED,
+    "--duration": _TIMED,
+}
+"""Arguments of `py-spy record` that are given by options of ours, and which."""
+
 INSTALL = 'pip install "stepscope[py-spy]"'
 NO_PYTHON = "no python processes found"
 _SIGNS = {

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stepscope.errors import UsageError
@@ -53,16 +53,28 @@ def version_of(program: str) -> str:
     return found.group() if found else ""
 
 
-def split_arguments(option: str, text: str) -> tuple[str, ...]:
+def split_arguments(option: str, text: str, ours: Mapping[str, str]) -> tuple[str, ...]:
     """Arguments as a shell would see them.
 
+    Args:
+        option: The option that they were given in.
+        text: What was given.
+        ours: Arguments that must not be among them, such as "--output" or "-o", and what to do
+            instead.
+
     Raises:
-        UsageError: A quotation mark is left open.
+        UsageError: A quotation mark is left open, or an argument is one that we give ourselves.
     """
     try:
-        return tuple(shlex.split(text))
+        words = tuple(shlex.split(text))
     except ValueError as error:
         raise UsageError(f"{option}={text!r}: {error}") from None
+    for word in words:
+        name = word.partition("=")[0]
+        name = name if name.startswith("--") else name[:2]
+        if name in ours:
+            raise UsageError(f"{option}={text!r}: leave {name} out: {ours[name]}")
+    return words
 
 
 def shown(command: Sequence[str]) -> str:
