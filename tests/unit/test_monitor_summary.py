@@ -13,10 +13,11 @@ from tests.support.nvml import stepscope
 
 from stepscope.analysis.metrics import is_metrics_file, read_metrics, summarise_metrics
 from stepscope.errors import UnreadableInputError
-from stepscope.monitor.columns import THROTTLE_MASK, parse_columns
+from stepscope.monitor.columns import parse_columns
 from stepscope.monitor.metrics_file import MetricsFile, row_of
 from stepscope.report.metrics import metrics_to_dict
 from stepscope.run.metrics import (
+    THROTTLE_MASK,
     GpuDescription,
     MetricsRecord,
     Note,
@@ -87,7 +88,7 @@ def test_means_and_peaks_agree_with_plain_sums(tmp_path_factory, samples):
         slowed = mean([bool(mask & THROTTLE_MASK) for mask in masks])
         assert row["throttled_share"] == (None if slowed is None else pytest.approx(slowed))
         capped = mean([bool(mask & 0x4) for mask in masks])
-        assert row["throttled_power_cap_share"] == (
+        assert row["throttled_sw_power_cap_share"] == (
             None if capped is None else pytest.approx(capped)
         )
 

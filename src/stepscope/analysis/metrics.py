@@ -12,20 +12,17 @@ from pathlib import Path
 import polars as pl
 
 from stepscope.errors import UnreadableInputError
-from stepscope.run.metrics import MetricsRecord, read_metrics_record
+from stepscope.run.metrics import (
+    CLOCK_REASON_BITS,
+    THROTTLE_MASK,
+    THROTTLE_REASONS,
+    MetricsRecord,
+    read_metrics_record,
+)
 
 _TEXTS = ("timestamp", "name", "uuid", "serial", "pci.bus_id", "pstate", "driver_version")
 _KEYS = ("index", "name", "uuid")
 _MASKS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-REASONS = {
-    "power_cap": 0x4,
-    "hardware_slowdown": 0x8,
-    "software_thermal": 0x20,
-    "hardware_thermal": 0x40,
-    "power_brake": 0x80,
-}
-"""Reasons for lower clocks that cost speed, and their bits in NVML's mask."""
-_ANY_REASON = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
 _MOST_BYTES = 1 << 30
 
 
@@ -42,9 +39,10 @@ class MetricsSummary:
             (mean), power_peak_watts, energy_joules (used between first and last sample),
             temperature_peak_celsius, clock_mhz (mean of the multiprocessors' clock),
             throttled_share (of the samples, 0 to 1: power or heat held the clocks down; None where
-            no sample tells), one share `throttled_…_share` for each reason (a sample can have
-            several), tensor_percent, sm_percent, dram_percent (means of GPM), xid_errors and
-            ecc_errors (uncorrected, new since the first sample). Null where the file does not say.
+            no sample tells), one share `throttled_…_share` for each of `THROTTLE_REASONS` (a
+            sample can have several), tensor_percent, sm_percent, dram_percent (means of GPM),
+            xid_errors and ecc_errors (uncorrected, new since the first sample). Null where the
+            file does not say.
         host: One row: cpu_percent, iowait_percent (means), memory_peak_bytes,
             group_memory_peak_bytes, group_memory_limit_bytes, throttled_percent (mean),
             disk_read_bytes_per_second, network_receive_bytes_per_second (means), process_percent
@@ -182,10 +180,10 @@ def _gpus(frame: pl.DataFrame) -> pl.DataFrame:
             _growth(find("energy.total")).alias("energy_joules"),
             find("temperature.gpu").max().alias("temperature_peak_celsius"),
             find("clocks.current.sm").mean().alias("clock_mhz"),
-            ((mask & _ANY_REASON) != 0).mean().alias("throttled_share"),
+            ((mask & THROTTLE_MASK) != 0).mean().alias("throttled_share"),
             *[
-                ((mask & bit) != 0).mean().alias(f"throttled_{reason}_share")
-                for reason, bit in REASONS.items()
+                ((mask & CLOCK_REASON_BITS[reason]) != 0).mean().alias(f"throttled_{reason}_share")
+                for reason in THROTTLE_REASONS
             ],
             find("gpm.sm").mean().alias("sm_percent"),
             find("gpm.tensor").mean().alias("tensor_percent"),

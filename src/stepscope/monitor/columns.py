@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepscope.errors import UsageError
+from stepscope.run.metrics import CLOCK_REASON_BITS
 
 Value = str | int | float | None
 """What a source says of a column; None where it says nothing."""
@@ -55,25 +56,23 @@ class Column:
 
 
 _REASONS = {
-    "gpu_idle": (0x1, "nothing runs on the GPU"),
-    "applications_clocks_setting": (0x2, "somebody set lower clocks"),
-    "sw_power_cap": (0x4, "the power limit"),
-    "hw_slowdown": (0x8, "the hardware slowed itself down, by half or more (heat or power)"),
-    "sync_boost": (0x10, "a group of GPUs that boost together"),
-    "sw_thermal_slowdown": (0x20, "the driver, because of heat"),
-    "hw_thermal_slowdown": (0x40, "the hardware, because of heat"),
-    "hw_power_brake_slowdown": (0x80, "the power supply asked for it"),
+    "gpu_idle": "nothing runs on the GPU",
+    "applications_clocks_setting": "somebody set lower clocks",
+    "sw_power_cap": "the power limit",
+    "hw_slowdown": "the hardware slowed itself down, by half or more (heat or power)",
+    "sync_boost": "a group of GPUs that boost together",
+    "sw_thermal_slowdown": "the driver, because of heat",
+    "hw_thermal_slowdown": "the hardware, because of heat",
+    "hw_power_brake_slowdown": "the power supply asked for it",
 }
-REASON_BITS = {f"clocks_event_reasons.{name}": bit for name, (bit, _) in _REASONS.items()}
+REASON_BITS = {f"clocks_event_reasons.{name}": CLOCK_REASON_BITS[name] for name in _REASONS}
 """Column to the bit of NVML's mask that it shows."""
-THROTTLE_MASK = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
-"""The reasons that mean less speed than the work asked for: power, heat, the power brake."""
 
 
 def _reasons() -> list[Column]:
     return [
         Column(f"clocks_event_reasons.{name}", "", f"`Active` or `Not Active`: {text}", 0, False)
-        for name, (_, text) in _REASONS.items()
+        for name, text in _REASONS.items()
     ]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepscope.monitor.columns import REASON_BITS, Value
+from stepscope.monitor.columns import COLUMNS, REASON_BITS, Value, is_of_host
 from stepscope.monitor.gpm import GPM_COLUMNS, Gpm
 from stepscope.monitor.gpus import same_uuid
 from stepscope.monitor.notes import Notes, Rates
@@ -341,51 +341,9 @@ class _Gpu:
 
 
 _OFFERED = frozenset(
-    {
-        *GPM_COLUMNS,
-        *REASON_BITS,
-        *[
-            "name",
-            "uuid",
-            "pci.bus_id",
-            "serial",
-            "driver_version",
-            "count",
-            "pstate",
-            "utilization.gpu",
-            "utilization.memory",
-            "utilization.encoder",
-            "utilization.decoder",
-            "memory.total",
-            "memory.reserved",
-            "memory.used",
-            "memory.free",
-            "temperature.gpu",
-            "temperature.memory",
-            "fan.speed",
-            "power.draw",
-            "power.draw.instant",
-            "enforced.power.limit",
-            "power.limit",
-            "energy.total",
-            "clocks.current.graphics",
-            "clocks.current.sm",
-            "clocks.current.memory",
-            "clocks.current.video",
-            "clocks.max.sm",
-            "clocks.max.memory",
-            "clocks_event_reasons.active",
-            "pcie.link.gen.current",
-            "pcie.link.gen.max",
-            "pcie.link.width.current",
-            "pcie.link.width.max",
-            "ecc.errors.corrected.volatile.total",
-            "ecc.errors.uncorrected.volatile.total",
-            "xid.count",
-            "xid.last",
-            "process.gpu.memory",
-        ],
-    }
+    name
+    for name in COLUMNS
+    if not is_of_host(name) and name not in {"timestamp", "time_ns", "index"}
 )
 """The columns that an NVIDIA GPU can have."""
 

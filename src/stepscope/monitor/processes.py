@@ -1,4 +1,4 @@
-"""The watched processes: how many, their CPU time, memory, and what they read and write."""
+"""The processes that are watched: their number, CPU time, memory, and what they read and write."""
 
 from __future__ import annotations
 

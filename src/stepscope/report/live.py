@@ -11,19 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from stepscope.analysis.watching import RankView, RunView
+from stepscope.report.metrics import words_for
 from stepscope.report.units import count, duration, share, size
+from stepscope.run.metrics import CLOCK_REASON_BITS, THROTTLE_REASONS
 
 _STALLED_LEAST_NS = 30_000_000_000
 _STALLED_FACTOR = 10
 _MOST_PARTS = 6
 _MIB = 1 << 20
-_SLOWED = {
-    "clocks_event_reasons.sw_power_cap": (0x4, "power"),
-    "clocks_event_reasons.hw_slowdown": (0x8, "hardware"),
-    "clocks_event_reasons.sw_thermal_slowdown": (0x20, "heat"),
-    "clocks_event_reasons.hw_thermal_slowdown": (0x40, "heat"),
-    "clocks_event_reasons.hw_power_brake_slowdown": (0x80, "power brake"),
-}
 _HOST = (
     ("CPUs", "host.cpu.utilization"),
     ("waiting for disks", "host.cpu.iowait"),
@@ -175,8 +170,8 @@ def _slowed(row: Mapping[str, str]) -> str:
         mask = int(text, 16)
     except ValueError:
         return "–"
-    words = dict.fromkeys(word for bit, word in _SLOWED.values() if mask & bit)
-    return ", ".join(words) or "no"
+    reasons = [reason for reason in THROTTLE_REASONS if mask & CLOCK_REASON_BITS[reason]]
+    return ", ".join(words_for(reasons)) or "no"
 
 
 def _hosts(samples: Sequence[ShownSample]) -> Iterable[RenderableType]:

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
 
-from stepscope.analysis.metrics import REASONS, MetricsSummary
+from stepscope.analysis.metrics import MetricsSummary
 from stepscope.report.units import count, duration, share, size
+from stepscope.run.metrics import THROTTLE_REASONS
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _MOST_ROWS = 32
 _MOST_NOTES = 5
+_REASON_WORDS = {
+    "sw_power_cap": "power",
+    "hw_slowdown": "hardware",
+    "sw_thermal_slowdown": "heat",
+    "hw_thermal_slowdown": "heat",
+    "hw_power_brake_slowdown": "power brake",
+}
+
+
+def words_for(reasons: Iterable[str]) -> list[str]:
+    """What reasons for lower clocks are called here, each word once, in their order."""
+    return list(dict.fromkeys(_REASON_WORDS[reason] for reason in reasons))
 
 
 def metrics_to_dict(summary: MetricsSummary) -> dict[str, Any]:
@@ -97,13 +110,9 @@ def _throttled(row: dict[str, Any]) -> str:
     elif not whole:
         text = "never"
     else:
-        reasons = [
-            (row[f"throttled_{reason}_share"], reason.replace("_", " "))
-            for reason in REASONS
-            if row[f"throttled_{reason}_share"]
-        ]
-        worst = ", ".join(name for _, name in sorted(reasons, reverse=True)[:2])
-        text = f"{share(whole)} ({worst})"
+        shares = {reason: row[f"throttled_{reason}_share"] or 0.0 for reason in THROTTLE_REASONS}
+        worst = sorted((reason for reason in shares if shares[reason]), key=lambda r: -shares[r])
+        text = f"{share(whole)} ({', '.join(words_for(worst)[:2])})"
     if row["xid_errors"]:
         text += f"; {count(row['xid_errors'])} Xid error(s)"
     if row["ecc_errors"]:

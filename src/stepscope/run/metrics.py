@@ -11,6 +11,26 @@ from stepscope.run.manifest import FORMAT_VERSION, read_record, write_record
 
 _WORD = "stepscope-metrics"
 _TAIL_BYTES = 1 << 16
+CLOCK_REASON_BITS = {
+    "gpu_idle": 0x1,
+    "applications_clocks_setting": 0x2,
+    "sw_power_cap": 0x4,
+    "hw_slowdown": 0x8,
+    "sync_boost": 0x10,
+    "sw_thermal_slowdown": 0x20,
+    "hw_thermal_slowdown": 0x40,
+    "hw_power_brake_slowdown": 0x80,
+}
+"""Why a GPU's clocks are lower than they could be: the bits of `clocks_event_reasons.active`."""
+THROTTLE_REASONS = (
+    "sw_power_cap",
+    "hw_slowdown",
+    "sw_thermal_slowdown",
+    "hw_thermal_slowdown",
+    "hw_power_brake_slowdown",
+)
+"""Those that mean less speed than the work asked for: power and heat."""
+THROTTLE_MASK = sum(CLOCK_REASON_BITS[reason] for reason in THROTTLE_REASONS)
 
 
 @dataclass(frozen=True)
