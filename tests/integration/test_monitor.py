@@ -326,3 +326,65 @@ def test_a_rank_shows_the_gpu_that_it_uses(tmp_path, monkeypatch):
     assert frame["uuid"].unique(maintain_order=True).to_list() == [None, SECOND]
     assert FIRST not in layout.metrics.read_text()
     assert [gpu.uuid for gpu in read_metrics_record(layout.metrics).gpus] == [SECOND]
+
+
+def test_a_running_process_is_watched_until_it_ends(tmp_path):
+    file = tmp_path / "metrics.csv"
+    with subprocess.Popen(
+        [sys.executable, "-c", "import sys; x = bytearray(40 << 20); sys.stdin.read()"],
+        stdin=subprocess.PIPE,
+    ) as process, subprocess.Popen(
+        [
+            sys.executable, "-m", "stepscope", "monitor", "--pid", str(process.pid),
+            "-lms", "50", "-f", file,
+        ],
+        env=environment(None),
+        stderr=subprocess.DEVNULL,
+    ) as monitor:  # fmt: skip
+        try:
+            wait_for(lambda: rows_in(file) >= 5)
+            process.communicate()
+            assert monitor.wait(60) == 0
+        finally:
+            monitor.kill()
+    frame, skipped = read_metrics(file)
+    assert skipped == 0
+    assert frame["process.count"].max() == 1
+    assert frame["process.memory.rss"].max() > 40
+    gone = stepscope("monitor", "--pid", process.pid, "--query-gpu=process.count")
+    assert (gone.returncode, "no such process" in gone.stderr) == (2, True)
+
+
+def test_a_terminal_is_drawn_on_until_interrupted(tmp_path):
+    main, terminal = os.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "stepscope", "monitor", "-lms", "50"],
+        env=environment(None, TERM="xterm", COLUMNS="100", LINES="30"),
+        stdin=terminal, stdout=terminal, stderr=terminal, cwd=tmp_path, start_new_session=True,
+    ) as viewer:  # fmt: skip
+        os.close(terminal)
+        seen = b""
+        while seen.count(b"no run is being written") < 3:
+            seen += os.read(main, 4096)
+        viewer.send_signal(signal.SIGINT)
+        try:
+            while os.read(main, 4096):
+                pass
+        except OSError:
+            pass  # the other end is closed
+        assert viewer.wait(60) == 0
+    os.close(main)
+
+
+def test_a_sampler_that_fails_says_so_in_its_record(tmp_path, monkeypatch):
+    job = RecordingJob(str(tmp_path / "metrics.csv"), Watched(os.getpid()), 0.05)
+
+    def broken(self):
+        raise RuntimeError("no more")
+
+    monkeypatch.setattr("stepscope.monitor.sampler.Sampler.read", broken)
+    beside = RecordingBeside(job, in_thread=True)
+    wait_for(lambda: beside.problem or not beside._thread.is_alive())
+    assert beside.close() == "RuntimeError: no more"
+    record = read_metrics_record(tmp_path / "metrics.csv")
+    assert record.ended == "the sampler failed: RuntimeError: no more"

@@ -16,7 +16,7 @@ from stepscope.monitor.cgroups import ControlGroups
 from stepscope.monitor.columns import COLUMNS, is_of_host
 from stepscope.monitor.host import HostSource
 from stepscope.monitor.notes import Notes
-from stepscope.monitor.processes import ProcessTree
+from stepscope.monitor.processes import ProcessTree, is_running
 
 HOST_COLUMNS = [name for name in COLUMNS if is_of_host(name)]
 
@@ -240,6 +240,19 @@ def test_bytes_that_a_child_writes_are_counted(tmp_path, monkeypatch):
             assert written == pytest.approx(told, rel=0.25, abs=1e5)
         finally:
             child.communicate()
+
+
+def test_a_process_runs_until_it_has_ended():
+    with subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
+    ) as child:
+        assert is_running(child.pid)
+        child.stdin.close()
+        # Until somebody asks how it ended it is a zombie, which has ended all the same.
+        while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.02)
+        assert not is_running(child.pid)
+    assert not is_running(child.pid)
 
 
 def test_a_process_that_is_gone_is_an_empty_tree():

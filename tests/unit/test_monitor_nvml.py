@@ -250,7 +250,7 @@ def test_formats_ids_and_notes_of_the_query(library, tmp_path):
         "--id", SECOND, library=library,
     )  # fmt: skip
     assert ended.stdout == "1, [N/A], 1101\n"
-    assert ended.stderr == "stepscope: [N/A]: power.draw of GPU 1: Not Supported\n"
+    assert ended.stderr == "stepscope: power.draw of GPU 1: Not Supported\n"
     file = tmp_path / "gpu.csv"
     for _ in range(2):
         stepscope("monitor", "--query-gpu=clocks.gr", "-i", "0", "-f", file, library=library)

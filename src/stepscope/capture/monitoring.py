@@ -40,21 +40,21 @@ class RankMonitor:
         """Look whether the rank has begun to use its GPU; costs nothing once it has."""
         if not self._has_to_tell:
             return
+        self._has_to_tell = False  # what raises here once would raise at each step
         import torch
 
-        if not torch.cuda.is_available():
-            self._has_to_tell = False
-            return
-        if not torch.cuda.is_initialized():
-            return
         cuda = torch.cuda
-        used = [index for index in range(cuda.device_count()) if cuda.memory_reserved(index)]
-        if used:
-            self._has_to_tell = False
-            # Torch has told the UUID only since 2.4; without it all visible GPUs are shown.
-            properties = cuda.get_device_properties(used[0])
-            uuid = str(getattr(properties, "uuid", "")) if len(used) == 1 else ""
-            self._beside.use_gpu(uuid)
+        if not cuda.is_available():
+            return
+        used: list[int] = []
+        if cuda.is_initialized():
+            used = [index for index in range(cuda.device_count()) if cuda.memory_reserved(index)]
+        if not used:
+            self._has_to_tell = True
+            return
+        # A torch that does not tell the UUID leaves all visible GPUs to be shown.
+        properties = cuda.get_device_properties(used[0])
+        self._beside.use_gpu(str(getattr(properties, "uuid", "")) if len(used) == 1 else "")
 
     def close(self) -> str:
         """End it; returns what went wrong, or an empty text."""

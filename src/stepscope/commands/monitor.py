@@ -64,6 +64,12 @@ if TYPE_CHECKING:
     "[default: those that CUDA_VISIBLE_DEVICES leaves]",
 )
 @click.option(
+    "--pid",
+    type=click.IntRange(1),
+    default=None,
+    help="Watch this process and all below it, with --query-gpu, until it ends.",
+)
+@click.option(
     "-f",
     "--filename",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -93,6 +99,7 @@ def command(
     loop_ms: int | None,
     count: int | None,
     ids: str,
+    pid: int | None,
     filename: Path | None,
     max_bytes: str,
     output_dir: Path | None,
@@ -110,16 +117,16 @@ def command(
     chosen = tuple(word.strip() for word in ids.split(",") if word.strip())
     if help_query_gpu:
         _list_columns()
-    elif live or (not words and query is None and filename is None):
-        if len(words) > 1 or query is not None:
+    elif live or not (words or query or filename or pid):
+        if len(words) > 1 or query is not None or pid is not None:
             raise click.UsageError("--live shows one RUN: stepscope monitor --live [RUN]")
         _show_live(Path(words[0]) if words else None, output_dir, interval_s or 1.0, count, chosen)
     elif words:
-        if count is not None:
-            raise click.UsageError("--count is for --query-gpu: a command is watched to its end")
+        if count is not None or pid is not None:
+            raise click.UsageError("--count and --pid go with no command: it is watched to its end")
         return _run(words, query, interval_s or 1.0, chosen, filename, max_bytes, output_dir)
     else:
-        _query(query, csv_format, interval_s, count, chosen, filename)
+        _query(query, csv_format, interval_s, count, chosen, pid, filename)
     return 0
 
 
@@ -144,29 +151,38 @@ def _query(
     interval_s: float | None,
     count: int | None,
     ids: tuple[str, ...],
+    pid: int | None,
     filename: Path | None,
 ) -> None:
     import os
 
     from stepscope.monitor.columns import header_of
     from stepscope.monitor.notes import Notes
+    from stepscope.monitor.processes import is_running
     from stepscope.monitor.sampler import Sampler, Watched
     from stepscope.monitor.stream import CsvFormat, stream
 
     layout = CsvFormat.parse(csv_format)
     columns = _columns(query)
-    if count is not None and interval_s is None:
+    if (count is not None or pid is not None) and interval_s is None:
         interval_s = 1.0
-    # There is no training to watch: what we started ourselves is nothing.
-    sampler = Sampler(columns, Watched(os.getpid(), is_root=False, ids=ids), Notes(_say_note))
+    if pid is not None and not is_running(pid):
+        raise UsageError(f"--pid={pid}: there is no such process")
+    # Without a process there is no training to watch: what we started ourselves is nothing.
+    watched = Watched(pid or os.getpid(), is_root=pid is not None, ids=ids)
+    sampler = Sampler(columns, watched, Notes(_say_note))
+
+    def is_over() -> bool:
+        return pid is not None and not is_running(pid)
+
     try:
         if filename is None:
             if layout.has_header:
                 click.echo(header_of(columns))
-            stream(sampler, _print_rows, layout, interval_s, count)
+            stream(sampler, _print_rows, layout, interval_s, count, is_over)
             return
         with _opened(filename, columns, layout) as file:
-            stream(sampler, file.write, layout, interval_s, count)
+            stream(sampler, file.write, layout, interval_s, count, is_over)
     finally:
         sampler.close()
 
@@ -192,7 +208,7 @@ def _print_rows(rows: list[list[str]]) -> None:
 
 
 def _say_note(note: Note) -> None:
-    click.echo(f"stepscope: [N/A]: {note.what}: {note.why}", err=True)
+    click.echo(f"stepscope: {note.what}: {note.why}", err=True)
 
 
 def _run(

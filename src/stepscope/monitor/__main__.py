@@ -12,8 +12,8 @@ import signal
 import sys
 import time
 
-import psutil
-
+from stepscope.errors import StepscopeError
+from stepscope.monitor.processes import is_running
 from stepscope.monitor.recorder import GONE, STOP, Recorder, RecordingJob
 
 _NICER = 5
@@ -59,7 +59,7 @@ class Orders:
     def _has_ended(self) -> bool:
         if self._is_child:
             return os.getppid() != self._watched
-        return not psutil.pid_exists(self._watched)
+        return not is_running(self._watched)
 
     def _listen(self, seconds: float) -> None:
         files = [sys.stdin.fileno()] if self._is_open else []
@@ -91,7 +91,15 @@ def main() -> int:
     with contextlib.suppress(OSError):
         os.nice(_NICER)
     orders = Orders(job.watched.pid)
-    Recorder(job).run(orders.wait)
+    try:
+        recorder = Recorder(job)
+    except (OSError, StepscopeError) as error:
+        print(error, file=sys.stderr)  # noqa: T201 - whoever started us reads it
+        return 1
+    # Nobody reads what comes from now on: a driver that talks must not fill the pipe and wait.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    recorder.run(orders.wait)
     return 0
 
 

@@ -86,7 +86,10 @@ class RecordingBeside:
             return
         if child.returncode:
             words = (messages or b"").decode("utf-8", "replace").strip().splitlines()
-            self.problem = words[-1] if words else f"the sampler ended with {child.returncode}"
+            code = child.returncode
+            self.problem = (
+                words[-1] if words else f"the sampler ended with {code}: see metrics.json"
+            )
 
     def _start_thread(self, job: RecordingJob) -> None:
         try:

@@ -106,6 +106,16 @@ class ProcessTree:
         self._next_look_ns = now_ns + max(pause_ns, factor * taken_ns)
 
 
+def is_running(pid: int) -> bool:
+    """Whether there is such a process that has not ended: a zombie has."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.AccessDenied:
+        return True
+    except psutil.Error:
+        return False
+
+
 def _bytes_of(process: psutil.Process) -> tuple[int | None, int | None]:
     """Bytes that a process read from disks and wrote to them; None where that is not told."""
     try:

@@ -96,9 +96,12 @@ class Recorder:
 
     def run(self, wait: Wait) -> None:
         """Sample until an order to stop comes. Raises nothing but what `wait` raises."""
-        ended = "the sampler failed"
+        ended = "the sampler was interrupted"
         try:
             ended = self._loop(wait)
+        except Exception as error:
+            ended = f"the sampler failed: {type(error).__name__}: {error}"
+            raise
         finally:
             self._file.close()
             self._write_record(ended)

@@ -44,6 +44,7 @@ def stream(
     layout: CsvFormat,
     interval_s: float | None,
     most_samples: int | None = None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> None:
     """Take samples and show them.
 
@@ -53,6 +54,7 @@ def stream(
         layout: How they are printed.
         interval_s: Seconds from one to the next; None for a single sample.
         most_samples: How many; None for no end.
+        is_over: Asked before each sample whether it is time to end.
     """
 
     def texts(rows: list[dict[str, Value]]) -> list[list[str]]:
@@ -65,6 +67,8 @@ def stream(
     taken = 0
     while most_samples is None or taken < most_samples:
         time.sleep(ticks.wait_s())
+        if is_over():
+            return
         ticks.advance()
         show(texts(sampler.read()))
         taken += 1

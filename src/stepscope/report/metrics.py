@@ -161,9 +161,9 @@ def _print_notes(summaries: Sequence[tuple[str, MetricsSummary]], console: Conso
         for (gpu, why), names in groups.items()
     ]
     for text in notes[:_MOST_NOTES]:
-        _line(console, f"[N/A]: {text}")
+        _line(console, f"note: {text}")
     if len(notes) > _MOST_NOTES:
-        _line(console, f"[N/A]: and {len(notes) - _MOST_NOTES} more: see --format json")
+        _line(console, f"note: and {len(notes) - _MOST_NOTES} more: see --format json")
 
 
 def _percent(value: float | None) -> str:
