@@ -202,6 +202,8 @@ def test_a_thread_takes_the_place_of_a_process_that_cannot_start(tmp_path, monke
     summary = summarise_metrics(tmp_path / "metrics.csv")
     assert summary.record.process_id == os.getpid()
     assert summary.record.state == "ended"
+    # The training is watched although the sampler lives in it.
+    assert summary.host["process_memory_peak_bytes"].item() > 50 << 20
 
 
 def test_a_folder_that_refuses_is_a_problem_and_no_error(tmp_path):

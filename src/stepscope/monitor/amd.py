@@ -116,10 +116,8 @@ class _Gpu:
         self._failed: dict[str, str] = {}
         self._is_noted: set[str] = set()
         asic = self._ask("amdsmi_get_gpu_asic_info") or {}
-        self.description = GpuDescription(
-            index, _text(self._ask("amdsmi_get_gpu_device_uuid")), _text(asic.get("market_name")),
-            "amd",
-        )  # fmt: skip
+        uuid = _text(self._ask("amdsmi_get_gpu_device_uuid"))
+        self.description = GpuDescription(index, uuid, _text(asic.get("market_name")), "amd")
 
     def read(
         self, wanted: Collection[str], pids: Collection[int], notes: Notes
@@ -263,19 +261,18 @@ def _visible(
 ) -> list[tuple[int, Any]]:
     """What ROCm leaves a process: ROCR's list first, then HIP's (or CUDA's) among the rest."""
     left = list(numbered)
-    second = "HIP_VISIBLE_DEVICES" if "HIP_VISIBLE_DEVICES" in environment else (
-        "CUDA_VISIBLE_DEVICES"
-    )  # fmt: skip
+    has_own = "HIP_VISIBLE_DEVICES" in environment
+    second = "HIP_VISIBLE_DEVICES" if has_own else "CUDA_VISIBLE_DEVICES"
     for variable in ("ROCR_VISIBLE_DEVICES", second):
         text = environment.get(variable)
         if text is None:
             continue
         kept = []
         for word in (part.strip() for part in text.split(",")):
-            found = [
-                left[int(word)]] if word.isdecimal() and int(word) < len(left) else [
-                one for one in left if same_uuid(_uuid(smi, one[1]), word)
-            ]  # fmt: skip
+            if word.isdecimal():
+                found = left[int(word) : int(word) + 1]
+            else:
+                found = [one for one in left if same_uuid(_uuid(smi, one[1]), word)]
             if not found:
                 if word not in {"", "-1"}:
                     notes.add(f"{variable}={text}", f"{word!r} names no GPU of this machine")
@@ -309,8 +306,9 @@ def _uuid(smi: Any, handle: Any) -> str:
 
 def _number(value: object) -> float | None:
     """A number; None for the texts and None that amdsmi gives where it has none."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return value if is_number else None  # type: ignore[return-value]
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return value
 
 
 def _text(value: object) -> str:

@@ -23,6 +23,9 @@ class RecordingBeside:
     Args:
         job: What to record; it watches this process.
         in_thread: Do it in a thread of this process, and start no other.
+
+    Attributes:
+        problem: What went wrong so far, or an empty text.
     """
 
     def __init__(self, job: RecordingJob, *, in_thread: bool = False) -> None:
@@ -86,10 +89,8 @@ class RecordingBeside:
             return
         if child.returncode:
             words = (messages or b"").decode("utf-8", "replace").strip().splitlines()
-            code = child.returncode
-            self.problem = (
-                words[-1] if words else f"the sampler ended with {code}: see metrics.json"
-            )
+            words = words or [f"the sampler ended with {child.returncode}: see metrics.json"]
+            self.problem = words[-1]
 
     def _start_thread(self, job: RecordingJob) -> None:
         try:
@@ -97,7 +98,6 @@ class RecordingBeside:
         except (OSError, StepscopeError) as error:
             self.problem = str(error)
             return
-
         self._thread = RecorderThread(recorder)
         self._thread.start()
 

@@ -96,7 +96,7 @@ class ProcessTree:
         self._processes = {
             process.pid: known[process.pid] if known.get(process.pid) == process else process
             for process in found
-            if process.pid != self._own_pid
+            if process is self._root or process.pid != self._own_pid
         }
         taken_ns = time.monotonic_ns() - now_ns
         # A training starts its workers at its beginning.
@@ -109,7 +109,7 @@ class ProcessTree:
 def is_running(pid: int) -> bool:
     """Whether there is such a process that has not ended: a zombie has."""
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.AccessDenied:
         return True
     except psutil.Error:
