@@ -63,8 +63,10 @@ class ProcessTree:
             self._used[pid] = used
             # What began since the last call has spent all of it since; what was only found since
             # then has no earlier value, and counts from now on.
-            is_new = _birth_s(process) >= self._read_at_s - _BIRTH_ERROR_S
-            earlier = before.get(pid, (0.0, 0, 0) if is_new else used)
+            earlier = before.get(pid)
+            if earlier is None:
+                is_new = _birth_s(process) >= self._read_at_s - _BIRTH_ERROR_S
+                earlier = (0.0, 0, 0) if is_new else used
             for place, (now, was) in enumerate(zip(used, earlier, strict=True)):
                 spent[place] += max(0.0, (now or 0) - (was or 0))
         passed_ns = now_ns - self._read_ns
