@@ -170,3 +170,48 @@ def test_two_ranks_and_gradients_in_parts(tmp_path):
     assert kinds == [{"deepspeed_comms"}, {"deepspeed_comms", "deepspeed_flops"}]
     profile = (rank_directory(tmp_path / "profiles", 1) / "profiler_ds.txt").read_text()
     assert re.search(r"world size: +2", profile)
+
+
+PIPELINE = """
+    import torch
+
+    import deepspeed
+    import stepscope
+    from deepspeed.pipe import LayerSpec, PipelineModule
+    from stepscope.adapters.deepspeed import follow
+
+    deepspeed.init_distributed("gloo")
+    torch.manual_seed(0)
+    layers = [LayerSpec(torch.nn.Linear, 16, 32), LayerSpec(torch.nn.Linear, 32, 4)]
+    model = PipelineModule(
+        layers=layers, num_stages=1, loss_fn=lambda out, wanted: (out - wanted).square().mean()
+    )
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        model_parameters=list(model.parameters()),
+        config={
+            "train_micro_batch_size_per_gpu": 8,
+            "gradient_accumulation_steps": 3,
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "torch_adam": True}},
+        },
+    )
+    data = iter([(torch.randn(8, 16), torch.randn(8, 4)) for _ in range(18)])
+    with stepscope.Profiler(
+        output_dir="profiles", wait=2, warmup=1, active=2, deepspeed_flops=True
+    ) as profiler:
+        follow(engine, profiler)
+        for _ in range(6):
+            engine.train_batch(data)
+    torch.distributed.destroy_process_group()
+"""
+
+
+def test_a_pipelines_batches_are_steps(tmp_path, free_ports):
+    result = run_script(tmp_path, PIPELINE, [], MASTER_PORT=str(next(free_ports)), **ALONE)
+    assert result.returncode == 0, result.stderr[-4000:]
+    (rank,) = open_run(tmp_path / "profiles").ranks
+    assert len(rank.steps) == 6
+    assert steps_in_trace(rank.windows[0].trace_path) == [3, 4]
+    profile = (rank_directory(tmp_path / "profiles") / "profiler_ds.txt").read_text()
+    flops = float(re.search(r"fwd flops per GPU: +([\d.]+) K", profile).group(1))
+    assert flops == pytest.approx(3 * FLOPS / 1000, rel=0.05)

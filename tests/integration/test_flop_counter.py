@@ -75,6 +75,13 @@ def test_a_step_that_no_window_records_is_chosen(options, step):
     assert Profiler(flop_counter=True, **options).detail_step == step
 
 
+def test_a_step_that_never_comes_is_told(tmp_path):
+    with Profiler(output_dir=tmp_path, flop_counter=True, flop_counter_step=40) as profiler:
+        train(profiler, 4)
+    (problem,) = manifest_of(tmp_path).problems
+    assert "before the end of step 40" in problem.message
+
+
 def test_ranks_that_do_not_record_count_nothing(tmp_path):
     with Profiler(output_dir=tmp_path, flop_counter=True, ranks=[3]) as profiler:
         train(profiler, 4)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from click.testing import CliRunner
 from tests.support.fake_nsys import arguments_of, make_nsys
 from tests.support.guides import environment, run_inline, run_script
@@ -210,12 +211,15 @@ def test_a_handler_of_ones_own_writes_another_format(tmp_path):
         args, on_trace_ready=custom_trace_handler, artifacts=events_only
     ) as profiler:
         for batch in profiler.watch(batches(12)):
-            training.step(batch)
+            with torch.profiler.record_function("encoder"):
+                training.step(batch)
     assert seen == [10]
     rows = list(csv.reader((tmp_path / "metrics.csv").read_text().splitlines()))
     assert ["aten::mm", "15"] in rows  # five products in each of three steps
     folder = rank_directory(tmp_path / "prof") / "window-0000"
-    assert "aten::mm" in (folder / "names.txt").read_text().splitlines()
+    names = (folder / "names.txt").read_text().splitlines()
+    assert {"aten::mm", "encoder"} <= set(names)
+    assert "encoder" in (tmp_path / "prof" / "profiler_list.dat").read_text()
     (window,) = manifest_of(tmp_path / "prof").windows
     assert "window-0000/names.txt" in {artifact.path for artifact in window.artifacts}
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from tests.support.runs import steps_in_trace
 from tests.support.training import SmallTraining, bare_losses, batches
 
@@ -23,6 +25,10 @@ from stepscope.adapters.torchtitan import (
 )
 from stepscope.capture.config import ConfigError
 from stepscope.run.manifest import ArtifactRecord, RankManifest, write_record
+
+THIRD_PARTY = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"
+)
 
 
 @dataclass
@@ -213,8 +219,7 @@ def test_snapshots_lie_under_torchtitans_names(tmp_path, monkeypatch, is_older, 
 # -- the real package -----------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-@pytest.mark.filterwarnings("ignore::FutureWarning")
+@THIRD_PARTY
 def test_torchtitans_own_configuration_builds_ours(tmp_path):
     theirs = pytest.importorskip(
         "torchtitan.tools.profiler", reason="torchtitan is not installed", exc_type=ImportError
@@ -235,8 +240,7 @@ def test_torchtitans_own_configuration_builds_ours(tmp_path):
     assert isinstance(config.build(), theirs.Profiler)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-@pytest.mark.filterwarnings("ignore::FutureWarning")
+@THIRD_PARTY
 def test_every_option_of_torchtitans_configuration_is_understood():
     theirs = pytest.importorskip(
         "torchtitan.tools.profiler", reason="torchtitan is not installed", exc_type=ImportError
@@ -244,3 +248,51 @@ def test_every_option_of_torchtitans_configuration_is_understood():
     source = (Path(__file__).parents[2] / "src/stepscope/adapters/torchtitan.py").read_text()
     names = section_of(theirs.Profiler.Config())
     assert {name for name in names if f'"{name}"' not in source} == set()
+
+
+@THIRD_PARTY
+def test_the_same_files_for_the_same_steps_as_torchtitans_own_profiler(tmp_path):
+    theirs = pytest.importorskip(
+        "torchtitan.tools.profiler", reason="torchtitan is not installed", exc_type=ImportError
+    )
+    config = theirs.Profiler.Config(
+        enable_profiling=True,
+        profile_freq=5,
+        profiler_warmup=1,
+        profiler_skip_first=1,
+        profiler_skip_first_wait=1,
+    )
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
+    try:
+        for folder, kind in (("theirs", theirs.Profiler), ("ours", Profiler)):
+            with kind(config, base_folder=str(tmp_path / folder), leaf_folder="leaf") as profiler:
+                train(profiler, 10)
+    finally:
+        torch.distributed.destroy_process_group()
+    names = files_below(tmp_path / "theirs")
+    assert len(names) == 2
+    assert files_below(tmp_path / "ours") == names
+    for name in names:
+        steps = steps_in_trace(tmp_path / "ours" / name)
+        assert steps == steps_in_trace(tmp_path / "theirs" / name)
+
+
+@THIRD_PARTY
+def test_the_section_of_an_older_version(tmp_path):
+    theirs = pytest.importorskip(
+        "torchtitan.tools.profiling",
+        reason="no torchtitan with maybe_enable_profiling is installed",
+        exc_type=ImportError,
+    )
+    config = theirs.ProfilingConfig(enable_profiling=True, profile_freq=5, profiler_warmup=1)
+    shapes = [
+        list(inspect.signature(function).parameters)
+        for function in (theirs.maybe_enable_profiling, maybe_enable_profiling)
+    ]
+    assert shapes[0] == shapes[1]
+    with maybe_enable_profiling(config, base_folder=str(tmp_path), leaf_folder="leaf") as profiler:
+        train(profiler, 5)
+    traces = tmp_path / config.save_traces_folder
+    assert files_below(traces) == ["iteration_5/leaf/rank0_trace.json"]

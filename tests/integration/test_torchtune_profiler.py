@@ -152,3 +152,37 @@ def test_torchtunes_configuration_makes_ours(torchtune, tmp_path, component):
         from torchtune import training
 
         assert training.setup_torch_profiler is not setup_torch_profiler
+
+
+@THIRD_PARTY
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_the_same_files_for_the_same_steps_as_torchtunes_own(torchtune, tmp_path):
+    from torchtune.training import setup_torch_profiler as theirs
+
+    found = {}
+    for name, make in (("theirs", theirs), ("ours", setup_torch_profiler)):
+        folder = tmp_path / name
+        profiler, _ = make(
+            enabled=True,
+            cpu=True,
+            cuda=False,
+            xpu=False,
+            output_dir=str(folder),
+            wait_steps=1,
+            warmup_steps=1,
+            active_steps=2,
+            num_cycles=2,
+        )
+        train(profiler, 9)
+        found[name] = {
+            part.name: {
+                # Its newer versions call the trace of every rank r0 and a time.
+                "trace" if path.suffix == ".gz" else path.name: steps_in_trace(path)
+                if path.suffix == ".gz"
+                else []
+                for path in part.iterdir()
+            }
+            for part in folder.glob("iteration_*")
+        }
+    assert found["ours"] == found["theirs"]
+    assert set(found["ours"]) == {"iteration_4", "iteration_8"}

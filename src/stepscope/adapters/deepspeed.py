@@ -116,6 +116,7 @@ class EngineWatch:
                 delattr(self._engine, name)
         if self._flops is not None:
             self._flops.write()
+            self._flops.say_if_missed()
         if self._memory is not None:
             self._memory.write()
         text = comms_summary()
@@ -225,7 +226,7 @@ class _EngineView:
 
 
 class FlopsProfile:
-    """DeepSpeed's flops profile of one forward pass, the first of one step.
+    """DeepSpeed's flops profile of the first forward pass of one step; of a pipeline, of all.
 
     It is driven from here and not by the engine's own configuration: the engine ends it before
     the outermost module has been timed.
@@ -284,6 +285,15 @@ class FlopsProfile:
         if text:
             self._profiler.add_text(FLOPS_KIND, FLOPS_FILE, text)
             self._profiler.restart_step()
+
+    def say_if_missed(self) -> None:
+        """The capture ends: say so where its step never came."""
+        if not self._is_over:
+            log.warning(
+                "stepscope: no flops profile of DeepSpeed: the training ended before step %d, "
+                "whose first forward pass it was to have: give flop_counter_step another one",
+                self._step,
+            )
 
     def drop(self) -> None:
         """The pass has raised: there is nothing to say about it."""

@@ -33,6 +33,16 @@ class FlopCount:
         self._counts: dict[str, dict[str, int]] | None = None
 
     @property
+    def missed(self) -> str:
+        """Why nothing was counted, once the training is over; empty where something was."""
+        if self._counts is not None:
+            return ""
+        return (
+            f"the training ended before the end of step {self._step}, of which operations were to "
+            "be counted: give flop_counter_step another one"
+        )
+
+    @property
     def is_counting(self) -> bool:
         """Whether operations are being counted."""
         return self._mode is not None

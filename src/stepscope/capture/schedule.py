@@ -66,9 +66,11 @@ class Schedule:
 
     def first_quiet_step(self, first: int) -> int:
         """The first step from `first` on in which nothing is recorded; `first` if there is none."""
-        all_over = self._origin + max(1, self.repeat) * self.cycle
-        steps = range(first, max(first, all_over) + self.cycle + 1)
-        return next((step for step in steps if self.action(step) is Action.NONE), first)
+        # Where a cycle waits, one of the next two does; where none waits, all must have passed.
+        for step in range(first, max(first, self.first_end()) + self.cycle + 1):
+            if self.action(step) is Action.NONE:
+                return step
+        return max(first, self._origin + self.repeat * self.cycle) if self.repeat else first
 
     @property
     def _origin(self) -> int:

@@ -376,6 +376,9 @@ class CaptureSession:
         with self.contain("closing the last step"):
             if self.flops is not None:
                 self.flops.leave()
+                if self.flops.missed and self.step:
+                    log.warning("stepscope: %s", self.flops.missed)
+                    journal.note("counting operations", self.flops.missed, self.step)
             self._close_last_step(error)
         windows = self.windows
         if windows is not None:
