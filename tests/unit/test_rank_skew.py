@@ -115,6 +115,14 @@ def test_noise_alone_makes_no_rank_late():
     assert skew.share < 0.03
 
 
+def test_one_long_pause_does_not_speak_for_all_steps():
+    pauses = [10.0] * 40
+    pauses[20] = 5000.0
+    skew = rank_skew(job([10.0, pauses, 10.0]))
+    assert skew.wait_ns == 0
+    assert not skew.is_notable
+
+
 def test_a_late_rank_shows_through_noise():
     skew = rank_skew(job([10.0, 10.0, 14.0, 10.0], steps=300, jitter_ms=4.0))
     assert skew.late == (2,)

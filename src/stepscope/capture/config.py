@@ -361,8 +361,8 @@ class CaptureConfig:
             _check_url("upload_to", self.upload_to)
         if is_url(str(self.tensorboard_dir or "")):
             raise ConfigError(
-                f"tensorboard_dir={self.tensorboard_dir!r}: give a local folder; one inside the run's "
-                "own is copied with it to upload_to"
+                f"tensorboard_dir={self.tensorboard_dir!r}: give a local folder; one inside the "
+                "run's own is copied with it to upload_to"
             )
         try:
             self._set("output_dir", Path(self.output_dir))
