@@ -16,9 +16,9 @@ What a rank's place is taken from, by what the records have:
   came, does not show here. Clocks were compared at the start, and the waits are known to within
   the sum of the two greatest error bounds.
 
-On a GPU the phases' times on the device count, where all ranks have them: the host does not wait.
-Of several bases, the one with the longest wait counts, since in a step the ranks wait where they
-meet first.
+On a GPU the host does not wait, and runs ahead: there the phases' times on the device count, and
+neither those on the host nor the steps' borders tell anything. Of several bases, the one with the
+longest wait counts, since in a step the ranks wait where they meet first.
 """
 
 from __future__ import annotations
@@ -159,10 +159,12 @@ def rank_skew(ranks: Sequence[RankSteps]) -> RankSkew | None:
     usual = [statistics.median(row[i].dur_ns for row in rows) for i in range(len(ranks))]
     if max(usual) > _ALIKE * min(usual):
         return None
+    is_device = any(record.device_ns is not None for row in rows for record in row)
     found = [
-        *(_by_phase(ranks, rows, name) for name in (COMMUNICATION, BACKWARD)),
-        _by_borders(ranks, rows),
+        _by_phase(ranks, rows, name, is_device=is_device) for name in (COMMUNICATION, BACKWARD)
     ]
+    if not is_device:
+        found.append(_by_borders(ranks, rows))
     return max((skew for skew in found if skew is not None), key=_weight, default=None)
 
 
@@ -236,12 +238,9 @@ def _in_common(ranks: Sequence[RankSteps]) -> list[list[StepRecord]]:
 
 
 def _by_phase(
-    ranks: Sequence[RankSteps], rows: list[list[StepRecord]], name: str
+    ranks: Sequence[RankSteps], rows: list[list[StepRecord]], name: str, *, is_device: bool
 ) -> RankSkew | None:
     """From the time in a phase: who spends the least of it comes last."""
-    is_device = all(
-        _phase_ns(record.device_phases, name) is not None for row in rows for record in row
-    )
 
     def place(record: StepRecord) -> int | None:
         phases = record.device_phases if is_device else record.phases
