@@ -49,7 +49,7 @@ with stepscope.Profiler(output_dir=output, activities="cpu", wait=10**6) as prof
     ("body", "ranks", "late", "basis"),
     [
         pytest.param(DATA_PARALLEL, 2, 1, "backward", id="data-parallel"),
-        pytest.param(COLLECTIVES, 3, 2, "communication", id="collectives"),
+        pytest.param(COLLECTIVES, 3, 2, "communication", id="collectives", marks=pytest.mark.slow),
         pytest.param(
             BORDERS, 2, 0, "communication", id="borders-with-auto-phases", marks=pytest.mark.slow
         ),

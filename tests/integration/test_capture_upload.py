@@ -65,6 +65,7 @@ def test_the_copy_is_opened_and_judged_like_any_run():
     train(upload_to="memory://bucket/profiles", output_dir="here")
     run = stepscope.open_run("memory://bucket/profiles")
     assert run.job.name == "run"
+    assert run.location == "memory://bucket/profiles"
     (window,) = run.windows
     assert steps_in_trace(window.trace_path) == [3, 4]
     assert len(run.ranks[0].steps) == 8

@@ -18,6 +18,7 @@ NAMES = {
     "input": ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "user_annotation"),
     "wait": ("stepscope.data_wait", "user_annotation"),
     "communication": ("c10d::allreduce_", "cpu_op"),
+    "communication phase": ("communication", "user_annotation"),
     "optimizer": ("Optimizer.step#AdamW.step", "user_annotation"),
     "backward": ("autograd::engine::evaluate_function: AddmmBackward0", "cpu_op"),
     "forward": ("aten::linear", "cpu_op"),
@@ -74,6 +75,21 @@ def test_a_step_with_everything_in_it():
     }
 
 
+def test_a_collective_that_holds_the_thread_is_communication_to_its_end():
+    # The call is short, and the wait for its thread is no operator: the phase has both.
+    result = partition_host(
+        trace_of(
+            event("ProfilerStep#4", 0, 10_000),
+            event("forward", 0, 4_000),
+            event("communication phase", 4_000, 6_000),
+            event("communication", 4_100, 100),
+        )
+    )
+    assert result is not None
+    found = {part.name: part.total_ns for part in result.partition.parts}
+    assert (found["communication"], found["forward"], found[OTHER]) == (6_000_000, 4_000_000, 0)
+
+
 def test_an_operator_belongs_to_the_steps_that_it_spans():
     result = partition_host(
         trace_of(
@@ -126,7 +142,7 @@ def test_against_a_count_of_single_ticks(events, lengths):
 
     horizon = 200
     label = np.full(horizon, -1)
-    order = {"wait": "input", "none": None}
+    order = {"wait": "input", "communication phase": "communication", "none": None}
     for part in reversed(PARTS):
         for kind, start, duration in events:
             if order.get(kind, kind) == part:

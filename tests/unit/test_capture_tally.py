@@ -57,6 +57,38 @@ def test_memory_creep():
     )
 
 
+@pytest.mark.parametrize(
+    ("grown_mb", "first_mb", "is_told"), [(300, 1000, True), (50, 100, False), (300, 9000, False)]
+)
+def test_memory_creep_on_the_host(grown_mb, first_mb, is_told):
+    steps = iter(range(10**6))
+
+    def resident():
+        # Asked from step 200 on, every 50 steps: the first answer is where it begins.
+        return first_mb * MS + grown_mb * MS * next(steps) // 16
+
+    tally = StepTally(resident)
+    for number in range(1000):
+        tally.add(StepRecord(number, 0, 10 * MS))
+    words = f"the process grew by {grown_mb} MB on the host"
+    assert (words in tally.verdict()) == is_told
+
+
+def test_what_recording_takes_is_no_creep_of_the_training():
+    asked = iter([1000 * MS] * 6 + [2000 * MS] * 100)
+    tally = StepTally(lambda: next(asked))
+    for number in range(1000):
+        tally.add(StepRecord(number, 0, 10 * MS, window=0 if 470 <= number < 473 else None))
+    assert tally.verdict() == "median step 10 ms; steady"
+
+
+def test_a_system_that_does_not_tell_memory_is_no_creep():
+    tally = StepTally(lambda: None)
+    for number in range(1000):
+        tally.add(StepRecord(number, 0, 10 * MS))
+    assert tally.verdict() == "median step 10 ms; steady"
+
+
 def test_steps_of_another_kind_do_not_count():
     tally = StepTally()
     for number in range(100):

@@ -115,6 +115,14 @@ def test_noise_alone_makes_no_rank_late():
     assert skew.share < 0.03
 
 
+def test_one_long_pause_does_not_speak_for_all_steps():
+    pauses = [10.0] * 40
+    pauses[20] = 5000.0
+    skew = rank_skew(job([10.0, pauses, 10.0]))
+    assert skew.wait_ns == 0
+    assert not skew.is_notable
+
+
 def test_a_late_rank_shows_through_noise():
     skew = rank_skew(job([10.0, 10.0, 14.0, 10.0], steps=300, jitter_ms=4.0))
     assert skew.late == (2,)
@@ -168,20 +176,35 @@ def test_phases_need_no_clock():
     assert rank_skew(ranks).late == (1,)
 
 
-def test_the_devices_times_count_where_all_ranks_have_them():
-    # The host of each rank runs ahead; the device of rank 1 comes late.
+def on_device(*spent_ms):
+    """Ranks whose hosts run ahead of their devices, the last one by 8 ms less than the others."""
     ranks = []
-    for rank, spent in enumerate((9, 3)):
+    for rank, spent in enumerate(spent_ms):
+        is_last = rank == len(spent_ms) - 1
         records = [
             StepRecord(
-                step, START_NS + 20 * MS * step, 20 * MS, phases={"backward": MS},
-                device_ns=20 * MS, device_phases={"backward": spent * MS},
+                step,
+                START_NS + (20 * step + 8 * is_last) * MS,
+                20 * MS,
+                phases={"backward": (1 if is_last else 5) * MS},
+                device_ns=20 * MS,
+                device_phases={} if spent is None or step == 12 else {"backward": spent * MS},
             )
             for step in range(30)
-        ]  # fmt: skip
+        ]
         ranks.append(RankSteps(rank, records, 0))
-    skew = rank_skew(ranks)
+    return ranks
+
+
+def test_on_a_gpu_the_devices_times_count():
+    skew = rank_skew(on_device(9, 3, 9))
     assert (skew.basis, skew.is_device, skew.late, skew.wait_ns) == (BACKWARD, True, (1,), 6 * MS)
+    assert skew.steps == 24  # without the one that the device told too late
+
+
+def test_on_a_gpu_the_host_tells_nothing():
+    assert rank_skew(on_device(None, None, None)) is None
+    assert rank_skew(on_device(9, 9, 9)).wait_ns == 0
 
 
 def test_ranks_that_do_not_meet_have_no_skew():

@@ -3,8 +3,8 @@
 Each moment of a step belongs to the first of these that it lies in:
 
 1. input: waiting for a batch (`enumerate(DataLoader)#…`, `stepscope.data_wait`, a phase `data`);
-2. communication: operators of a process group (`c10d::`, `gloo:`, …), and waiting for those that
-   another thread does (`host_waits.py`);
+2. communication: operators of a process group (`c10d::`, `gloo:`, …), the phase of that name, and
+   waiting for those that another thread does (`host_waits.py`);
 3. optimizer: `Optimizer.step#…`, `Optimizer.zero_grad#…`, and phases named optimizer;
 4. backward: the autograd engine's evaluation of functions, and phases named backward;
 5. forward: all other operators, and phases named forward;
@@ -32,6 +32,8 @@ BRIDGED_GAP_NS = 200_000
 PARTS = ("input", "communication", "optimizer", "backward", "forward")
 OTHER = "other"
 
+_COMMUNICATION = "communication"
+"""The phase of the collectives that hold the thread."""
 _COLLECTIVE_CALL = r"^(c10d::|c10d_functional|_c10d_functional::|gloo:|nccl:|mpi:|ucc:|xccl:)"
 _PHASES = {
     "optimizer": r"(?i)^#{0,2} ?(optimizer(_step)?|optim|zero_grad) ?#{0,2}$",
@@ -127,7 +129,7 @@ def _part_of_names(trace: Trace) -> pl.DataFrame:
     part = (
         pl.when(is_input_wait())
         .then(pl.lit("input"))
-        .when(is_op & name.str.contains(_COLLECTIVE_CALL))
+        .when((is_op & name.str.contains(_COLLECTIVE_CALL)) | (name == _COMMUNICATION))
         .then(pl.lit("communication"))
         .when((group == "optimizer_step") | name.str.contains(_PHASES["optimizer"]))
         .then(pl.lit("optimizer"))

@@ -1,14 +1,21 @@
-"""How a capture ended, in a sentence."""
+"""How a capture ends: what is said of it, and the last of its copy."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stepscope.capture.config import CaptureConfig
+from stepscope.capture.journal import Journal
 from stepscope.capture.signals import TerminationSignalError
+from stepscope.capture.upload import Uploader
+from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import WindowRecord
+from stepscope.run.rank_skew import skew_of_run
+
+log = logging.getLogger("stepscope")
 
 
 def name_of(error: BaseException) -> str:
@@ -49,6 +56,47 @@ def describe_end(
             f"to {first.stop - 1}: train longer, or lower skip_first, wait or warmup"
         )
     return f"{text}; {note}" if note else text
+
+
+def late_ranks(layout: RunLayout, world_size: int) -> str:
+    """What the last steps of all ranks that are seen here add to a verdict; mostly nothing."""
+    skew = skew_of_run(layout) if world_size > 1 else None
+    return f"; {skew.sentence()}" if skew is not None and skew.is_notable else ""
+
+
+def finish_upload(
+    uploader: Uploader,
+    journal: Journal,
+    config: CaptureConfig,
+    patience_s: Callable[[], float],
+    ended: str,
+    step: int,
+) -> str:
+    """Copy the rest of the run, and note what could not be copied.
+
+    Args:
+        uploader: What copies it.
+        journal: Where problems are noted.
+        config: The options.
+        patience_s: How long to wait.
+        ended: What happened at the end, for the manifest.
+        step: Number of the step that was going on.
+
+    Returns:
+        Where to read the run.
+    """
+    uploader.finish(patience_s)
+    problems = uploader.problems()
+    for problem in problems:
+        journal.note("copying the run", problem, step)
+    journal.end(ended)
+    uploader.finish_manifest(patience_s)
+    if problems or not uploader.is_complete:
+        log.warning("stepscope: not all of the run was copied to %s", uploader.target)
+        return str(journal.layout.root)
+    if not config.keep_local:
+        uploader.remove_copied()
+    return uploader.target
 
 
 def say_where(run: str, verdict: str) -> None:

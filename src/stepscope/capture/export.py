@@ -25,6 +25,7 @@ from typing import Any
 
 from stepscope.artifacts.job import FinishJob
 from stepscope.artifacts.raw import RawTrace, RawTraceError
+from stepscope.capture.resident import resident_bytes
 from stepscope.capture.window import let_go
 from stepscope.errors import UnreadableInputError
 from stepscope.run.manifest import WindowRecord, merge_finished, read_finished, with_reason
@@ -35,6 +36,7 @@ _SAVE_FAILED = 91
 _FORK_BASE_NS = 10_000_000
 _FORK_NS_PER_BYTE = 0.01
 """Copying the page tables of a process: about 10 ms per GB of its memory."""
+_UNKNOWN_BYTES = 1 << 30
 _EXPORT_PART_OF_STOP = 0.4
 """What a raw export takes, at least, as a part of what stopping took: both grow with the events."""
 _MESSAGE_BYTES = 2000
@@ -200,7 +202,7 @@ class Exporter:
             return "fork"
         if reason:
             return "inline"
-        fork_ns = _FORK_BASE_NS + _FORK_NS_PER_BYTE * _resident_bytes()
+        fork_ns = _FORK_BASE_NS + _FORK_NS_PER_BYTE * (resident_bytes() or _UNKNOWN_BYTES)
         return "fork" if stop_ns * _EXPORT_PART_OF_STOP > fork_ns else "inline"
 
     def _settle(self, pending: PendingExport) -> None:
@@ -336,14 +338,6 @@ def _environment(job: FinishJob) -> dict[str, str]:
         paths.append(environment["PYTHONPATH"])
     environment["PYTHONPATH"] = os.pathsep.join(paths)
     return environment
-
-
-def _resident_bytes() -> int:
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return 1 << 30
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _last_words(scratch: Path) -> str:

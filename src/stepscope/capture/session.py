@@ -13,7 +13,7 @@ from typing import Any
 from stepscope.capture.auto_phases import AutoPhases
 from stepscope.capture.config import CaptureConfig
 from stepscope.capture.devices import DeviceProbe
-from stepscope.capture.ending import describe_end, name_of, say_where
+from stepscope.capture.ending import describe_end, finish_upload, late_ranks, name_of, say_where
 from stepscope.capture.flop_counter import (
     FLOP_COUNTER_FILE,
     FLOP_COUNTER_KIND,
@@ -33,7 +33,6 @@ from stepscope.capture.upload import Uploader
 from stepscope.capture.window import another_profiler_runs
 from stepscope.capture.windows import WindowKeeper
 from stepscope.errors import UsageError
-from stepscope.run.rank_skew import skew_of_run
 
 log = logging.getLogger("stepscope")
 
@@ -398,7 +397,10 @@ class CaptureSession:
                 self.recorder.close()
                 if self.recorder.problem:
                     journal.note("timing steps", self.recorder.problem, self.step)
-            verdict = self._verdict(journal)
+            verdict = self._tally.verdict()
+            if self.identity.rank == 0 and verdict and not self._is_told_to_end:
+                with self.contain("comparing the ranks"):
+                    verdict += late_ranks(journal.layout, self.identity.world_size)
             journal.close(error, self._ending(error, note), verdict)
         if self._monitor is not None:
             with self.contain("ending the monitor"):
@@ -412,41 +414,21 @@ class CaptureSession:
         place = str(journal.layout.root)
         if self._uploader is not None:
             with self.contain("copying the run"):
-                place = self._finish_upload(self._uploader, journal, self._ending(error, note))
+                place = finish_upload(
+                    self._uploader,
+                    journal,
+                    self.config,
+                    self._patience_s,
+                    self._ending(error, note),
+                    self.step,
+                )
         if self.identity.rank == 0 and (journal.windows or self.step):
             say_where(place, verdict)
-
-    def _verdict(self, journal: Journal) -> str:
-        """What the steps show; rank 0 also looks at the other ranks' files, where there is time."""
-        verdict = self._tally.verdict()
-        is_alone = self.identity.world_size == 1
-        if not verdict or self.identity.rank or is_alone or self._is_told_to_end:
-            return verdict
-        with self.contain("comparing the ranks"):
-            skew = skew_of_run(journal.layout)
-            if skew is not None and skew.is_notable:
-                verdict += f"; {skew.sentence()}"
-        return verdict
 
     def _ending(self, error: BaseException | None, note: str) -> str:
         follows = self.windows is not None and self.windows.planner.follows_schedule
         windows = self.journal.windows if self.journal is not None else ()
         return describe_end(error, note, self.step, windows, self.config if follows else None)
-
-    def _finish_upload(self, uploader: Uploader, journal: Journal, ended: str) -> str:
-        """Copy the rest of the run; returns where to read it."""
-        uploader.finish(self._patience_s)
-        problems = uploader.problems()
-        for problem in problems:
-            journal.note("copying the run", problem, self.step)
-        journal.end(ended)
-        uploader.finish_manifest(self._patience_s)
-        if problems or not uploader.is_complete:
-            log.warning("stepscope: not all of the run was copied to %s", uploader.target)
-            return str(journal.layout.root)
-        if not self.config.keep_local:
-            uploader.remove_copied()
-        return uploader.target
 
     def _patience_s(self) -> float:
         """How long the end waits for files: less once the process has been told to end."""

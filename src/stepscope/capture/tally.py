@@ -9,7 +9,9 @@ from __future__ import annotations
 import heapq
 import statistics
 from collections import deque
+from collections.abc import Callable
 
+from stepscope.capture.resident import resident_bytes
 from stepscope.run.step_record import StepRecord
 
 _SKIPPED = 5
@@ -22,12 +24,23 @@ _INPUT_SHARE = 0.2
 _UNEVEN = 1.5
 _DRIFT = 1.1
 _CREEP = 1.05
+_HOST_CREEP = 1.1
+_HOST_CREEP_BYTES = 64 << 20
+_HOST_EVERY = 50
+"""Steps from one look at the process's memory to the next."""
 
 
 class StepTally:
-    """Sums and samples of the steps that went by. Steps inside windows are left out."""
+    """Sums and samples of the steps that went by. Steps inside windows are left out.
 
-    def __init__(self) -> None:
+    Args:
+        resident: Tells the process's memory on the host; None where it cannot.
+    """
+
+    def __init__(self, resident: Callable[[], int | None] = resident_bytes) -> None:
+        self._resident = resident
+        self._first_host: int | None = None
+        self._last_host: int | None = None
         self._steps = 0
         self._total_ns = 0
         self._wait_ns = 0
@@ -39,6 +52,9 @@ class StepTally:
 
     def add(self, record: StepRecord) -> None:
         """Count a step in, if it is a whole training step outside windows."""
+        if record.window is not None:
+            # Recording takes memory of its own, some of it for good: begin to look anew.
+            self._first_host = self._last_host = None
         if record.is_partial or record.kind != "train" or record.window is not None:
             return
         self._steps += 1
@@ -49,6 +65,10 @@ class StepTally:
         if len(self._early) < _EARLY:
             self._early.append(record.dur_ns)
             self._first_peak = sum(record.peak_allocated_bytes)
+        if self._steps % _HOST_EVERY == 0 and self._steps >= _EARLY:
+            self._last_host = self._resident()
+            if self._first_host is None:
+                self._first_host = self._last_host
         self._recent.append(record.dur_ns)
         self._last_peak = sum(record.peak_allocated_bytes)
         worst = (record.dur_ns, record.step)
@@ -63,7 +83,8 @@ class StepTally:
         *input-bound*: at least a fifth of the time went to waiting for batches. *uneven*: of the
         last 500 steps the slowest twentieth took half again as long as the median, or longer.
         *drifting*: the median of the last 500 is a tenth off that of the first 200. *memory
-        creep*: peak memory still grew by a twentieth after the first 200 steps.
+        creep*: a GPU's peak memory still grew by a twentieth after the first 200 steps, or the
+        process's own memory by a tenth, and by 64 MiB, since then and since the last window.
         """
         if len(self._recent) < _LEAST:
             return ""
@@ -92,6 +113,13 @@ class StepTally:
             if self._first_peak and self._last_peak >= _CREEP * self._first_peak:
                 grown = (self._last_peak - self._first_peak) / 1e6
                 findings.append(f"memory creep, peak memory grew by {grown:.0f} MB after the start")
+        if self._first_host and self._last_host:
+            grown_bytes = self._last_host - self._first_host
+            if grown_bytes >= max(_HOST_CREEP_BYTES, (_HOST_CREEP - 1) * self._first_host):
+                findings.append(
+                    f"memory creep, the process grew by {grown_bytes / 1e6:.0f} MB on the host "
+                    "after the start"
+                )
         text = "; ".join(findings) or "steady"
         return f"median step {_milliseconds(median_ns)}; {text}"
 

@@ -150,7 +150,7 @@ def run_to_dict(run: Run) -> dict[str, object]:
 
 def print_run(run: Run, console: Console) -> None:
     """List a run's ranks and windows."""
-    _line(console, f"{'Run:':<13}{run.path}")
+    _line(console, f"{'Run:':<13}{run.location}")
     _line(console, f"{'Ranks:':<13}{len(run.ranks)}")
     rows = [
         (

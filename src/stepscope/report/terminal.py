@@ -42,7 +42,7 @@ _MOST_NOTES = 5
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     """Print the whole report."""
-    console.print(Text(str(diagnosis.run.path), "dim"), soft_wrap=True)
+    console.print(Text(diagnosis.run.location, "dim"), soft_wrap=True)
     console.print(Text(header(diagnosis), "dim"))
     console.print()
     console.print(_beside("Verdict", Text(diagnosis.verdict, "bold")))

@@ -1,9 +1,9 @@
 """Which rank comes late, told from the step records of all ranks and from nothing else.
 
 Ranks that train together meet in every step: none goes on before the last has come. Who comes last
-has waited least, and what the others wait beyond its waiting is what it costs them. Steps vary, and
-so do means: for each rank a mean over all compared steps is taken, and means are compared. (The
-least of each step would make noise look like waiting.)
+has waited least, and what the others wait beyond its waiting is what it costs them. Steps vary, so
+medians over all compared steps count: of each rank's distance to the middle one. (The least of each
+step would make noise look like waiting, and a mean would let one long pause speak for all.)
 
 What a rank's place is taken from, by what the records have:
 
@@ -16,9 +16,9 @@ What a rank's place is taken from, by what the records have:
   came, does not show here. Clocks were compared at the start, and the waits are known to within
   the sum of the two greatest error bounds.
 
-On a GPU the phases' times on the device count, where all ranks have them: the host does not wait.
-Of several bases, the one with the longest wait counts, since in a step the ranks wait where they
-meet first.
+On a GPU the host does not wait, and runs ahead: there the phases' times on the device count, and
+neither those on the host nor the steps' borders tell anything. Of several bases, the one with the
+longest wait counts, since in a step the ranks wait where they meet first.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ _FIRST_STEPS = 5
 """First steps are slow in every run, and not equally slow."""
 _LEAST_STEPS = 10
 _MOST_STEPS = 2000
+_ALIKE = 1.25
 _NOTABLE_SHARE = 0.05
 _MOSTLY = 0.5
 _STAGES = frozenset({"pp", "pipe", "pipeline", "stage"})
@@ -72,7 +73,7 @@ class RankWait:
 
     Attributes:
         rank: The rank.
-        wait_ns: How long it waits in a step for the rank that comes last: mean over the steps.
+        wait_ns: How long it usually waits in a step for the rank that comes last.
         last_steps: In how many of the compared steps it came last.
     """
 
@@ -89,12 +90,12 @@ class RankSkew:
         basis: What it was taken from: "communication", "backward" or "step borders".
         is_device: Whether phases were measured on the device.
         steps: Number of steps that were compared.
-        step_ns: Mean duration of those, over all ranks.
+        step_ns: Median duration of those, over all ranks.
         late: The ranks that come last: the last one, and those whose distance to it is less than
             half of the median rank's.
-        wait_ns: What each other rank waits for them in a step: the median of the others' means.
+        wait_ns: What each other rank usually waits for them in a step: the median of the others.
         saving_ns: What a step would be shorter by if they came no later than the next rank: the
-            least of the others' means.
+            least of the others' waits.
         last_share: Share of the steps in which one of them came last.
         error_ns: The waits are right to within this much, as far as the clocks go; 0 where no
             clocks are compared.
@@ -155,13 +156,15 @@ def rank_skew(ranks: Sequence[RankSteps]) -> RankSkew | None:
     if len(rows) < _LEAST_STEPS:
         return None
     # Ranks that meet in every step take equally long, sooner or later.
-    totals = [sum(row[place].dur_ns for row in rows) for place in range(len(ranks))]
-    if max(totals) > 1.25 * min(totals):
+    usual = [statistics.median(row[i].dur_ns for row in rows) for i in range(len(ranks))]
+    if max(usual) > _ALIKE * min(usual):
         return None
+    is_device = any(record.device_ns is not None for row in rows for record in row)
     found = [
-        *(_by_phase(ranks, rows, name) for name in (COMMUNICATION, BACKWARD)),
-        _by_borders(ranks, rows),
+        _by_phase(ranks, rows, name, is_device=is_device) for name in (COMMUNICATION, BACKWARD)
     ]
+    if not is_device:
+        found.append(_by_borders(ranks, rows))
     return max((skew for skew in found if skew is not None), key=_weight, default=None)
 
 
@@ -235,12 +238,9 @@ def _in_common(ranks: Sequence[RankSteps]) -> list[list[StepRecord]]:
 
 
 def _by_phase(
-    ranks: Sequence[RankSteps], rows: list[list[StepRecord]], name: str
+    ranks: Sequence[RankSteps], rows: list[list[StepRecord]], name: str, *, is_device: bool
 ) -> RankSkew | None:
     """From the time in a phase: who spends the least of it comes last."""
-    is_device = all(
-        _phase_ns(record.device_phases, name) is not None for row in rows for record in row
-    )
 
     def place(record: StepRecord) -> int | None:
         phases = record.device_phases if is_device else record.phases
@@ -304,11 +304,16 @@ def _skew(
     error_ns: int = 0,
     is_device: bool = False,
 ) -> RankSkew:
-    """The ranks by their mean places; the greatest place is the last."""
+    """The ranks by their usual places; the greatest place is the last."""
     steps = len(rows)
-    # Less the first rank's place: sums of epoch times would be needlessly great.
-    means = [sum(row[i] - row[0] for row in places) / steps for i in range(len(ranks))]
-    waits = [max(means) - mean for mean in means]
+    # Moments since the epoch are too great for halves: what is left of them is exact.
+    distances = [[place - row[0] for place in row] for row in places]
+    middles = [statistics.median(row) for row in distances]
+    usual = [
+        statistics.median(row[i] - middle for row, middle in zip(distances, middles, strict=True))
+        for i in range(len(ranks))
+    ]
+    waits = [max(usual) - place for place in usual]
     typical = statistics.median(sorted(waits)[1:])
     late = [i for i, wait in enumerate(waits) if wait < typical / 2] or [waits.index(0.0)]
     others = [wait for i, wait in enumerate(waits) if i not in late] or [0.0]
@@ -320,7 +325,7 @@ def _skew(
         basis=basis,
         is_device=is_device,
         steps=steps,
-        step_ns=round(statistics.fmean(record.dur_ns for row in rows for record in row)),
+        step_ns=round(statistics.median(record.dur_ns for row in rows for record in row)),
         late=tuple(ranks[i].rank for i in order if i in late),
         wait_ns=round(statistics.median(others)),
         saving_ns=round(min(others)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stepscope.errors import UnreadableInputError
@@ -108,6 +108,7 @@ class Run:
         ranks: The ranks that left something, by rank.
         problems: What could not be read.
         external: What other tools recorded of it.
+        source: URL that it was fetched from; empty for a run that is here.
     """
 
     path: Path
@@ -115,6 +116,12 @@ class Run:
     ranks: tuple[RankRun, ...]
     problems: tuple[str, ...] = ()
     external: tuple[ExternalRecording, ...] = ()
+    source: str = ""
+
+    @property
+    def location(self) -> str:
+        """Where it was opened, for people."""
+        return self.source or str(self.path)
 
     @property
     def windows(self) -> tuple[Window, ...]:
@@ -136,7 +143,9 @@ def open_run(path: str | os.PathLike[str]) -> Run:
         UnreadableInputError: There is nothing of the kind at `path`; the message says what was
             looked for.
     """
-    root = fetch_run(str(path)) if is_url(str(path)) else Path(path)
+    if is_url(str(path)):
+        return replace(open_run(fetch_run(str(path))), source=str(path))
+    root = Path(path)
     if has_wildcard(str(path)) and not root.exists():
         return _open_loose(root)
     if not root.exists():
