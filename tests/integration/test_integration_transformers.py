@@ -391,7 +391,7 @@ callback = StepscopeCallback(output_dir="own", activities="cpu")
 trainer = trainer_of("out", [callback], max_steps=12)
 trainer.evaluate()
 trainer.train()
-print("RESULT", trainer.state.global_step)
+tell(trainer.state.global_step)
 """
     )
     ours = recorded(tmp_path, script, PYTHONPATH=paths_of_this_process())
