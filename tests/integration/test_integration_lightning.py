@@ -90,6 +90,20 @@ def test_steps_are_optimizer_steps_and_what_lies_between_is_none(tmp_path, packa
 
 
 @each_door
+def test_a_validation_in_the_middle_of_a_step_is_a_phase_of_it(tmp_path, door):
+    given, _ = door_of(PACKAGES[0], door, output_dir=tmp_path / "profiles", **QUICK)
+    fit(PACKAGES[0], val_check_interval=5, **given)
+    steps, others = lines_of(tmp_path / "profiles")
+    assert [step.step for step in steps] == list(range(24))
+    # After batches 5 and 15 of each epoch, which are the first of their step.
+    assert [step.step for step in steps if "evaluation" in step.phases] == [2, 7, 14, 19]
+    assert [(line.kind, line.step) for line in others] == [
+        ("evaluation", step) for step in (5, 10, 17, 22)
+    ]
+    assert all(step.data_wait_ns + sum(step.phases.values()) <= step.dur_ns for step in steps)
+
+
+@each_door
 def test_micro_batches_can_be_the_steps(tmp_path, door):
     given, _ = door_of(
         PACKAGES[0], door, output_dir=tmp_path / "profiles", step_unit="micro-batch", **QUICK

@@ -147,6 +147,28 @@ def test_steps_are_optimizer_steps_and_what_lies_between_is_none(tmp_path, callb
         assert trace.steps.filter(inside).is_empty()
 
 
+def test_a_checkpoint_of_the_best_model_is_in_no_step(tmp_path, callback_class):
+    callback = callback_class(output_dir=tmp_path / "profiles", **QUICK)
+    trainer = trainer_of(
+        tmp_path / "out",
+        [callback],
+        max_steps=6,
+        eval_strategy="steps",
+        eval_steps=2,
+        save_strategy="best",
+        metric_for_best_model="loss",
+        learning_rate=0.01,
+    )
+    moments = Moments(trainer)
+    trainer.train()
+    steps, others = lines_of(tmp_path / "profiles")
+    assert len(steps) == 6
+    assert {line.kind for line in others} == {"evaluation"}
+    assert moments.seen["checkpoint"]
+    for moment in moments.seen["checkpoint"]:
+        assert not any(moments.meets(line, moment) for line in steps)
+
+
 def test_micro_batches_can_be_the_steps(tmp_path, callback_class):
     # 60 samples make 15 batches, and 5 optimizer steps, in each epoch.
     callback = callback_class(output_dir=tmp_path / "profiles", step_unit="micro-batch", **QUICK)
@@ -369,7 +391,7 @@ callback = StepscopeCallback(output_dir="own", activities="cpu")
 trainer = trainer_of("out", [callback], max_steps=12)
 trainer.evaluate()
 trainer.train()
-print("RESULT", trainer.state.global_step)
+tell(trainer.state.global_step)
 """
     )
     ours = recorded(tmp_path, script, PYTHONPATH=paths_of_this_process())

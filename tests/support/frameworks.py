@@ -31,7 +31,7 @@ trainer = trainer_of(
 )
 trainer.train()
 rank = trainer.args.process_index
-print("RESULT", trainer.state.global_step, rank, digest(trainer.model), torch.rand(1).item())
+tell(trainer.state.global_step, rank, digest(trainer.model), torch.rand(1).item())
 """
 )
 LIGHTNING_SCRIPT = (
@@ -40,7 +40,7 @@ LIGHTNING_SCRIPT = (
 from tests.support.frameworks import fit
 
 trainer, model = fit("PACKAGE", val_check_interval=10, **DISTRIBUTED)
-print("RESULT", trainer.global_step, trainer.global_rank, digest(model), torch.rand(1).item())
+tell(trainer.global_step, trainer.global_rank, digest(model), torch.rand(1).item())
 """
 )
 

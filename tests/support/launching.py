@@ -24,6 +24,11 @@ def digest(model):
     return hashlib.sha256(data).hexdigest()
 
 
+def tell(*words):
+    # In one piece: ranks write to the same pipe at the same time.
+    os.write(1, (" ".join(map(str, ("RESULT", *words))) + "\\n").encode())
+
+
 """
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 QUICK = ("--wait", "3", "--warmup", "1", "--active", "2", "--activities", "cpu")
