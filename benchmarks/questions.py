@@ -6,6 +6,10 @@ The trace is made large in memory: copies of a real one, one after the other, ea
 numbers, correlations and identifiers of its own. Loading is timed elsewhere; what is derived once
 for all questions (links, nesting, steps) is timed as a line of its own.
 
+Wall time and processor time (of all threads, the system's share included) are printed side by side:
+where others use the machine too, the second says what the first hides. Each question is asked of a
+trace that remembers no other answer, as `stepscope show QUESTION` does.
+
 With `--hta` the same is asked of Holistic Trace Analysis, where it is installed, on one file of
 the size of `--hta-events`, which is written for both; ratios compare the questions that both
 answer.
@@ -22,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -29,6 +34,7 @@ import polars as pl
 from stepscope.report.questions import QUESTIONS
 from stepscope.trace.classify import classify_names
 from stepscope.trace.load import load
+from stepscope.trace.memory_reuse import keep_freed_memory
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import CATEGORY, EVENTS
 from stepscope.trace.tables import Tables
@@ -95,35 +101,46 @@ def replicate(tables: Tables, events: int) -> Tables:
     )
 
 
-def timed(action: Callable[[], object]) -> float:
+@dataclass(frozen=True)
+class Taken:
+    """What an action took, in seconds."""
+
+    wall: float
+    processor: float
+
+    def __add__(self, other: Taken) -> Taken:
+        return Taken(self.wall + other.wall, self.processor + other.processor)
+
+
+NOTHING = Taken(0.0, 0.0)
+
+
+def timed(name: str, action: Callable[[], object]) -> Taken:
     gc.collect()
     start, worked = time.perf_counter(), time.process_time()
     action()
-    taken = time.perf_counter() - start
-    # On a machine that others use too, the processors' time says what the wall clock hides.
-    print(
-        f"    {taken:6.2f} s on the wall, {time.process_time() - worked:6.2f} s of processors",
-        end="",
-        flush=True,
-    )
+    taken = Taken(time.perf_counter() - start, time.process_time() - worked)
+    print(f"  {name:<22}{taken.wall:>8.2f} s{taken.processor:>8.2f} s", flush=True)
     return taken
+
+
+def heading(text: str) -> None:
+    print(f"{text:<24}{'wall':>10}{'processors':>12}")
 
 
 def rss_gib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
 
 
-def ours(trace: Trace) -> dict[str, float]:
-    """Seconds of each question."""
-    found = {"(derived once)": timed(lambda: (trace.derived, trace.steps))}
-    print("  derived once")
+def ours(trace: Trace) -> dict[str, Taken]:
+    """What each question takes."""
+    found = {"(derived once)": timed("(derived once)", lambda: (trace.derived, trace.steps))}
     for question in QUESTIONS:
         if question.over_ranks:
             continue
         # Answers are kept with their trace: each question gets one that remembers nothing.
         trace.__dict__.pop("_remembered", None)
-        found[question.name] = timed(lambda question=question: question.ask(trace))
-        print(f"  {question.name}", flush=True)
+        found[question.name] = timed(question.name, lambda question=question: question.ask(trace))
     return found
 
 
@@ -157,8 +174,8 @@ def write_copies(path: Path, source: Path, events: int) -> None:
     path.write_text(json.dumps({**document, "traceEvents": others + copies}))
 
 
-def hta(path: Path) -> dict[str, float]:
-    """Seconds of the same questions in Holistic Trace Analysis."""
+def hta(path: Path) -> dict[str, Taken]:
+    """What the same questions take in Holistic Trace Analysis."""
     from hta.trace_analysis import TraceAnalysis  # type: ignore[import-not-found]
 
     analysis = None
@@ -168,7 +185,7 @@ def hta(path: Path) -> dict[str, float]:
         nonlocal analysis
         analysis = TraceAnalysis(trace_files={rank: str(path)}, trace_dir="")
 
-    found = {"(load)": timed(read)}
+    found = {"(load)": timed("(load)", read)}
     asked = {
         "timeline": lambda: analysis.get_temporal_breakdown(visualize=False),
         "idle": lambda: analysis.get_idle_time_breakdown(ranks=[rank], visualize=False),
@@ -184,10 +201,10 @@ def hta(path: Path) -> dict[str, float]:
     return found
 
 
-def timed_if_it_works(name: str, action: Callable[[], object]) -> float | None:
+def timed_if_it_works(name: str, action: Callable[[], object]) -> Taken | None:
     """The peer's failures are its own: the rest is still measured."""
     try:
-        return timed(action)
+        return timed(name, action)
     except Exception as error:  # noqa: BLE001
         print(f"  HTA fails at {name}: {type(error).__name__}: {error}")
         return None
@@ -201,15 +218,19 @@ def main() -> None:
     parser.add_argument("--hta-events", type=int, default=500_000)
     options = parser.parse_args()
 
+    keep_freed_memory()  # as the commands do
     source = load(options.trace)
     large = Trace.from_tables(replicate(source.tables(), options.events), str(options.trace))
+    del source
     count = large.events.select(pl.len()).collect().item()
-    print(f"{count:,} events, peak memory so far {rss_gib():.1f} GiB", flush=True)
-    seconds = ours(large)
-    total = sum(taken for name, taken in seconds.items() if not name.startswith("("))
+    heading(f"{count:,} events")
+    taken = ours(large)
+    asked = {name: one for name, one in taken.items() if not name.startswith("(")}
+    total = sum(asked.values(), NOTHING)
+    slowest = max(asked, key=lambda name: asked[name].wall)
     print(
-        f"derived once {seconds['(derived once)']:.2f} s; all questions {total:.2f} s;"
-        f" peak memory {rss_gib():.1f} GiB"
+        f"  {'all questions':<22}{total.wall:>8.2f} s{total.processor:>8.2f} s\n"
+        f"slowest: {slowest}; peak memory {rss_gib():.1f} GiB"
     )
     if not options.hta:
         return
@@ -218,34 +239,38 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         write_copies(path, options.trace, options.hta_events)
-        print(f"one file of {path.stat().st_size / 1e6:.0f} MB for both:")
-        mine: Trace | None = None
+        beside_hta(path)
 
-        def read() -> None:
-            nonlocal mine
-            mine = load(path)
-            mine.derived  # noqa: B018 - part of opening
 
-        loading = timed(read)
-        assert mine is not None
-        here = ours(mine)
-        there = hta(path)
-        print(f"{'':<20}{'ours':>10}{'HTA':>10}{'ratio':>8}")
+def beside_hta(path: Path) -> None:
+    """The same file, the same process, the same questions."""
+    mine: Trace | None = None
+
+    def read() -> None:
+        nonlocal mine
+        mine = load(path, store=False)
+
+    heading(f"ours, {path.stat().st_size / 1e6:.0f} MB")
+    loading = timed("(load)", read)
+    assert mine is not None
+    here = ours(mine)
+    loading += here["(derived once)"]
+    heading("HTA, the same file")
+    there = hta(path)
+    rows = [("load", loading, there["(load)"])]
+    for name in here:
+        their = [taken for key, taken in there.items() if key.partition(":")[0] == name]
+        if their:
+            rows.append((name, here[name], sum(their, NOTHING)))
+    for label, chosen in (("all of these", rows[1:]), ("with loading", list(rows))):
+        ours_of, theirs_of = ([row[side] for row in chosen] for side in (1, 2))
+        rows.append((label, sum(ours_of, NOTHING), sum(theirs_of, NOTHING)))
+    print(f"{'processor time':<20}{'ours':>10}{'HTA':>10}{'ratio':>8}{'by wall':>9}")
+    for label, our, their in rows:
         print(
-            f"{'load':<20}{loading:>9.2f}s{there['(load)']:>9.2f}s"
-            f"{there['(load)'] / loading:>7.1f}x"
+            f"{label:<20}{our.processor:>9.2f}s{their.processor:>9.2f}s"
+            f"{their.processor / our.processor:>7.1f}x{their.wall / our.wall:>8.1f}x"
         )
-        names = [name for name in here if name in there]
-        for name in names:
-            their = sum(taken for key, taken in there.items() if key.partition(":")[0] == name)
-            print(f"{name:<20}{here[name]:>9.2f}s{their:>9.2f}s{their / here[name]:>7.1f}x")
-        all_theirs = sum(taken for key, taken in there.items() if not key.startswith("("))
-        all_ours = sum(here[name] for name in names)
-        for label, our, their in (
-            ("all of these", all_ours, all_theirs),
-            ("with loading", all_ours + loading, all_theirs + there["(load)"]),
-        ):
-            print(f"{label:<20}{our:>9.2f}s{their:>9.2f}s{their / our:>7.1f}x")
 
 
 if __name__ == "__main__":
