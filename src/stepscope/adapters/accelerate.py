@@ -61,7 +61,7 @@ class AccelerateProfiler(Profiler):
     ) -> None:
         given = Profiler(config, **options).config
         super().__init__(
-            dataclasses.replace(given, step_unit=unit_of(given)),
+            dataclasses.replace(given, step_unit=unit_of(given), auto_phases=False),
             layout=layout,
             words=words,
             identity=_identity() if given.enabled else None,

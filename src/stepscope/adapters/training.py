@@ -121,7 +121,7 @@ class TrainingRecorder:
         if not self._prototype.config.enabled:
             return
         profiler = self._prototype.renewed(
-            identity=identity, step_unit=unit_of(self._prototype.config)
+            identity=identity, step_unit=unit_of(self._prototype.config), auto_phases=False
         )
         try:
             profiler.start()
