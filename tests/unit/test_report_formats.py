@@ -270,3 +270,30 @@ def test_a_late_rank_is_set_apart_and_its_victims_are_not(late_rank):
     assert odd["rank"].unique().to_list() == [1]
     assert odd["part"].to_list() == ["idle: Python"]
     assert odd["per_step_ns"][0] - odd["others_ns"][0] == pytest.approx(ms(20), rel=0.01)
+
+
+def test_names_from_a_file_steer_no_terminal_and_break_no_table(tmp_path):
+    from stepscope.commands.compare import command as compare
+
+    evil = "\x1b]0;title\x07\x1b[31m<script>|`x`"
+    files = []
+    for length in (us(3), us(6)):
+        t = GpuTrace()
+        for _ in range(4):
+            with t.step():
+                t.op("aten::mm").launch(f"gemm{evil}", us(900))
+                with t.frame(f"train{evil}.py(1): x"), t.op(f"aten::item{evil}"):
+                    t.copy("DtoH", 4, us(5), pinned=False)
+                t.python(ms(3))
+                for _ in range(200):
+                    t.op(f"aten::add{evil}").launch(f"small{evil}", length)
+                t.sync()
+        files.append(str(tmp_path / f"{length}.json"))
+        (tmp_path / f"{length}.json").write_bytes(t.json())
+    assert "small" in report(files[0])
+    for form in ("table", "md", "csv", "json"):
+        result = CliRunner().invoke(compare, [*files, "--format", form])
+        for text in (report(files[0], "--format", form), result.stdout):
+            assert "\x1b" not in text or form == "csv"
+            if form == "md":
+                assert "<script" not in text.replace("\\<script", "")

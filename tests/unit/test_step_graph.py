@@ -117,6 +117,22 @@ def test_shrunk_work_and_input_take_what_the_simulated_device_takes(
     assert predicted == end_of(after)
 
 
+def test_a_wait_that_took_no_time_may_take_some():
+    """The GPU was done when the host asked; with less input before, the host asks too early."""
+    programme = [("input", 243), ("sync", 0), ("backward", 1)]
+    scale = Scale(compute=0.25, input=0.0)
+    trace = run(CLEAR + programme).load()
+    graph = build_step_graph(trace)
+    optimizer = _optimizer_nodes(trace, graph)
+    changes = (
+        unchanged(graph)
+        .scale_work((graph.kind == NodeKind.COMPUTE) & ~optimizer, 0.25)
+        .scale_host(graph.host.of(HostCause.INPUT), 0.0)
+    )
+    predicted = graph.origin_ns + replay(changes).total_ns
+    assert predicted == end_of(run(CLEAR + programme, scale))
+
+
 def _optimizer_nodes(trace, graph):
     names = trace.events.collect().join(trace.names.collect(), on="name_id", maintain_order="left")
     is_optimizer = (names["name"] == "multi_tensor_apply_kernel").to_numpy()

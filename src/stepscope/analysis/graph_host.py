@@ -162,10 +162,19 @@ def cut_into_pieces(
     return Pieces(np.concatenate(lanes), np.concatenate(starts), np.concatenate(ends))
 
 
-def add_moments(pieces: Pieces, lane: int, times: Int64Array) -> Pieces:
-    """Add pieces without duration where a thread comes out of one wait and goes into the next."""
+def add_moments(pieces: Pieces, lane: int, times: Int64Array, wait_ends: Int64Array) -> Pieces:
+    """Add pieces without duration where a thread comes out of one wait and goes into the next.
+
+    Args:
+        pieces: The pieces.
+        lane: The thread.
+        times: When it goes into a wait.
+        wait_ends: When it comes out of one; a wait that took no time may begin where a piece ends,
+            but with other weights it would take some.
+    """
     last = pieces.ending_by(np.full(len(times), lane, np.int64), times)
     is_missing = (last < 0) | (pieces.end_ns[np.maximum(last, 0)] < times) if len(pieces) else True
+    is_missing |= np.isin(times, wait_ends)
     missing = np.unique(times[np.broadcast_to(is_missing, times.shape)])
     lanes = np.concatenate((pieces.lane, np.full(len(missing), lane, np.int64)))
     starts = np.concatenate((pieces.start_ns, missing))

@@ -169,17 +169,24 @@ def host_events(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
         (pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns"),
         cause=pl.Series(cause[row]),
     )
-    waits = [table.clear()]
+    return HostEvents(_with_waits(trace, lanes, table))
+
+
+def _with_waits(trace: Trace, lanes: tuple[int, ...], table: pl.DataFrame) -> pl.DataFrame:
+    """The table with the waits for communication, which nothing of the threads' own notes."""
+    parts = [table]
     for lane in lanes:
         found = communication_waits(trace, lane)
-        waits.append(
-            pl.DataFrame(
-                {"lane_id": lane, "start_ns": found.starts, "end_ns": found.ends},
-                schema=dict(list(table.schema.items())[:3]),
-            ).with_columns(cause=pl.lit(_CODE[HostCause.COMMUNICATION], pl.Int8))
-        )
-    found_any = sum(map(len, waits))
-    return HostEvents(pl.concat([table, *waits]).sort("start_ns") if found_any else table)
+        if len(found):
+            parts.append(
+                table.clear(len(found)).with_columns(
+                    lane_id=pl.lit(lane, pl.Int64),
+                    start_ns=pl.Series(found.starts),
+                    end_ns=pl.Series(found.ends),
+                    cause=pl.lit(_CODE[HostCause.COMMUNICATION], pl.Int8),
+                )
+            )
+    return pl.concat(parts).sort("start_ns") if len(parts) > 1 else table
 
 
 def on_lanes(trace: Trace, lane_id: pl.Series, lanes: tuple[int, ...]) -> npt.NDArray[np.bool_]:

@@ -251,7 +251,8 @@ def _graph_of(
         )
     )
     pieces = cut_into_pieces(active, cut_lanes, cut_times)
-    pieces = add_moments(pieces, main_lane, handovers.start_ns)
+    ends = resolved.wait_end_ns[resolved.wait_lane == main_lane]
+    pieces = add_moments(pieces, main_lane, handovers.start_ns, ends)
     edges = find_edges(
         pieces,
         work,

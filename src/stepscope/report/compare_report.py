@@ -20,6 +20,7 @@ from stepscope.report.tables import (
     frame_to_csv,
     markdown_text,
     plain,
+    printable,
     scope_to_dict,
 )
 
@@ -64,6 +65,11 @@ def comparison_to_csv(comparison: Comparison) -> str:
 def comparison_to_markdown(comparison: Comparison, rows: int) -> str:
     """The same as on a terminal, for a pull request."""
     lines = [_headline(comparison.step), ""]
+    lines += [
+        f"- {word}: {markdown_text(side.path)}, {_steps(side)}"
+        for word, side in (("before", comparison.a), ("after", comparison.b))
+    ]
+    lines.append("")
     for table, title in _TITLES.items():
         chosen = _chosen(comparison, table, rows)
         if not len(chosen):
@@ -75,7 +81,7 @@ def comparison_to_markdown(comparison: Comparison, rows: int) -> str:
             "|---|--:|--:|--:|--:|---|",
         ]
         lines += [
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in _cells(row)) + " |"
+            "| " + " | ".join(markdown_text(cell) for cell in _cells(row)) + " |"
             for row in chosen.iter_rows(named=True)
         ]
         lines.append("")
@@ -86,7 +92,7 @@ def comparison_to_markdown(comparison: Comparison, rows: int) -> str:
 def print_comparison(comparison: Comparison, console: Console, rows: int) -> None:
     """The step, then its parts, kernels and operators with the largest changes."""
     for word, side in (("before", comparison.a), ("after", comparison.b)):
-        console.print(Text(f"{word:7} {side.path}  ·  {_steps(side)}", "dim"))
+        console.print(Text(printable(f"{word:7} {side.path}  ·  {_steps(side)}"), "dim"))
     console.print()
     console.print(Text(_headline(comparison.step), "bold"))
     for table, title in _TITLES.items():
@@ -105,7 +111,7 @@ def print_comparison(comparison: Comparison, console: Console, rows: int) -> Non
     for line in _scopes(comparison):
         console.print(Text(line, "dim"))
     for note in comparison.notes:
-        console.print(Text(f"Note: {note}", "yellow"))
+        console.print(Text(f"Note: {printable(note)}", "yellow"))
 
 
 def _scopes(comparison: Comparison) -> list[str]:
@@ -125,7 +131,7 @@ def _steps(side: Side) -> str:
 
 def _name(name: str) -> str:
     """A kernel's name without its return type and arguments, cut to what a person reads."""
-    bare = re.sub(r"^void ", "", name)
+    bare = re.sub(r"^void ", "", printable(name))
     bare = re.sub(r"(?<=\w)\(.*\)$|(?<=>)\(.*\)$", "", bare)
     return bare if len(bare) <= _WIDEST_NAME else f"{bare[: _WIDEST_NAME - 1]}…"
 

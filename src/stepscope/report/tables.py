@@ -362,21 +362,21 @@ def _rich_table(frame: pl.DataFrame, columns: dict[str, str], cells: dict[str, l
 
 def _cell(name: str, value: Any, origin_ns: int) -> str:
     """A cell of a terminal's table: one line, and not too long."""
-    text = _printable(shown(name, value, origin_ns))
+    text = printable(shown(name, value, origin_ns))
     if len(text) > _WIDEST_NAME:
         # What nearly all kernels of torch begin with says nothing.
         text = _NOISE.sub("", text)
     return text if len(text) <= _WIDEST_NAME else f"{text[: _WIDEST_NAME - 1]}…"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Without control characters, which could steer a terminal."""
     return "".join(c if c.isprintable() else "�" for c in text)
 
 
 def markdown_text(text: str) -> str:
     """Text that Markdown takes for text."""
-    clean = _printable(text)
+    clean = printable(text)
     for character in "\\`*_{}[]<>|#":
         clean = clean.replace(character, f"\\{character}")
     return clean

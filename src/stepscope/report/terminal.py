@@ -28,7 +28,7 @@ from stepscope.report.diagnosis_words import (
     step_basis,
 )
 from stepscope.report.metrics import print_metrics
-from stepscope.report.tables import describe_scope
+from stepscope.report.tables import describe_scope, printable
 
 _STYLES = {
     Severity.HIGH: "bold red",
@@ -42,10 +42,10 @@ _MOST_NOTES = 5
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     """Print the whole report."""
-    console.print(Text(diagnosis.run.location, "dim"), soft_wrap=True)
-    console.print(Text(header(diagnosis), "dim"))
+    console.print(_plain(diagnosis.run.location, "dim"), soft_wrap=True)
+    console.print(_plain(header(diagnosis), "dim"))
     console.print()
-    console.print(_beside("Verdict", Text(diagnosis.verdict, "bold")))
+    console.print(_beside("Verdict", _plain(diagnosis.verdict, "bold")))
     console.print()
     console.print(_step(diagnosis, diagnosis.shown))
     if diagnosis.shown.partition is not None:
@@ -62,10 +62,15 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
         console.print()
         console.print(Text("Notes", "bold"))
         for note in told[:_MOST_NOTES]:
-            console.print(Padding(Text(note, "dim"), (0, 0, 0, 2)))
+            console.print(Padding(_plain(note, "dim"), (0, 0, 0, 2)))
         if len(told) > _MOST_NOTES:
             rest = len(told) - _MOST_NOTES
             console.print(Padding(Text(f"and {rest} more: see --format json", "dim"), (0, 0, 0, 2)))
+
+
+def _plain(text: str, style: str = "") -> Text:
+    """Text that a file may have a part in: no markup, and nothing that steers a terminal."""
+    return Text(printable(text), style)
 
 
 def _beside(label: str, content: RenderableType) -> Table:
@@ -99,7 +104,7 @@ def _partition(rank: RankDiagnosis) -> RenderableType:
     partition = rank.partition
     if partition is None:
         return Text()
-    inside: list[RenderableType] = [Text(partition_basis(rank), "dim"), _bars(partition)]
+    inside: list[RenderableType] = [_plain(partition_basis(rank), "dim"), _bars(partition)]
     if rank.scope is not None:
         inside.append(Text(describe_scope(rank.scope), "dim"))
     return Group(
@@ -119,7 +124,7 @@ def _bars(partition: Partition) -> Table:
         share = partition.share(part)
         bar = "█" * round(share * _BAR_WIDTH) or "▏"
         table.add_row(
-            part.name,
+            _plain(part.name),
             Text(bar.ljust(_BAR_WIDTH), "blue"),
             units.duration(partition.per_step_ns(part)),
             units.share(share),
@@ -139,10 +144,10 @@ def _ranks(diagnosis: Diagnosis) -> RenderableType:
     inside: list[RenderableType] = [table]
     told = between_ranks(diagnosis)
     if told:
-        inside = [Text(told), Text(), table]
+        inside = [_plain(told), Text(), table]
     odd = odd_ranks(diagnosis)
     if odd:
-        inside += [Text(), *(Text(line) for line in odd)]
+        inside += [Text(), *(_plain(line) for line in odd)]
     return Group(title, Padding(Group(*inside), (0, 0, 0, 2), expand=False))
 
 
@@ -175,7 +180,7 @@ def _finding(number: int, finding: Finding, where: str) -> RenderableType:
         (finding.severity.value.upper(), _STYLES[finding.severity]),
         "  ",
         (finding.id, "bold"),
-        f"  {finding.title}",
+        f"  {printable(finding.title)}",
     )
     if where:
         head.append(f"  ({where})", "dim")
@@ -186,12 +191,12 @@ def _finding(number: int, finding: Finding, where: str) -> RenderableType:
     style = "" if finding.saving_ns is None else "bold green"
     table.add_row("saves", Text.assemble((promised, style), sign, change))
     if finding.assumption:
-        table.add_row("if", Text(finding.assumption))
+        table.add_row("if", _plain(finding.assumption))
     table.add_row("seen", _evidence(finding))
     if finding.steps:
         shown = ", ".join(map(str, finding.steps[:8])) + (" …" if len(finding.steps) > 8 else "")
         table.add_row("steps", Text(shown))
-    table.add_row("do", Text(finding.advice))
+    table.add_row("do", _plain(finding.advice))
     table.add_row("more", Text(finding.page, "dim"))
     return Padding(Group(head, Padding(table, (0, 0, 0, 3))), (0, 0, 1, 2))
 
@@ -201,5 +206,5 @@ def _evidence(finding: Finding) -> Table:
     table.add_column(no_wrap=True)
     table.add_column()
     for item in finding.evidence:
-        table.add_row(item.label, units.value(item.value, item.unit))
+        table.add_row(_plain(item.label), _plain(units.value(item.value, item.unit)))
     return table
