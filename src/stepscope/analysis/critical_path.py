@@ -160,11 +160,11 @@ def _names(graph: StepGraph) -> tuple[str, ...]:
 
 def _walk(graph: StepGraph) -> tuple[Int64Array, Int64Array]:
     """Nodes of the path, the last first, and the binding edge into each."""
-    target = graph.target
     leaves = np.append(graph.end_ns, graph.origin_ns)[graph.source]  # ORIGIN: the last
-    rows = np.nonzero(leaves + graph.delay_ns == graph.start_ns[target])[0]
+    starts = np.repeat(graph.start_ns, np.diff(graph.first_edge))
+    rows = np.nonzero(leaves + graph.delay_ns == starts)[0]
     # Of several binding edges the first: rows of a node's edges stand together.
-    nodes = target[rows]
+    nodes = graph.target[rows]
     first = np.concatenate(([True], nodes[1:] != nodes[:-1]))
     edge_into = np.full(len(graph), -1, np.int64)
     edge_into[nodes[first]] = rows[first]

@@ -521,7 +521,9 @@ def settle_delays(
         kind: `EdgeKind` of each edge.
         first_edge: Where the edges of each node begin.
     """
-    room = start[target] - leaves
+    # Edges stand by their targets: to repeat is quicker than to gather.
+    edges = np.diff(first_edge)
+    room = np.repeat(start, edges) - leaves
     if not len(room):
         return room
     typical = _typical_delays(room, leaves, target, kind, first_edge)
@@ -529,7 +531,7 @@ def settle_delays(
     expected = leaves + typical
     best = np.maximum.reduceat(expected, first_edge[:-1])
     # Of equals the first edge binds; the others may keep what fits.
-    candidates = np.nonzero(expected == best[target])[0]
+    candidates = np.nonzero(expected == np.repeat(best, edges))[0]
     first = np.concatenate(([True], np.diff(target[candidates]) != 0))
     binding = candidates[first]
     delay: Int64Array = fits.astype(np.int64)
@@ -551,7 +553,7 @@ def _typical_delays(
     too short.
     """
     typical = np.zeros(len(room), np.int64)
-    latest = np.maximum.reduceat(leaves, first_edge[:-1])[target]
+    latest = np.repeat(np.maximum.reduceat(leaves, first_edge[:-1]), np.diff(first_edge))
     is_rival = leaves > latest - _CLEAR_NS
     rivals = np.add.reduceat(is_rival, first_edge[:-1], dtype=np.int64)
     is_near = (leaves == latest) & (room >= 0) & (room < _FAR_NS)
