@@ -21,13 +21,19 @@ _ON_THEIR_OWN_THREAD = r"^(gloo|mpi|ucc):"
 _WORK = (Category.CPU_OP.value, Category.RUNTIME.value, Category.DRIVER.value)
 
 
+def shows_collectives(trace: Trace) -> bool:
+    """Whether the threads that do collectives for others have noted any."""
+    return not _collective_names(trace).is_empty()
+
+
+def _collective_names(trace: Trace) -> pl.DataFrame:
+    found = trace.names.filter(pl.col("name").str.contains(_ON_THEIR_OWN_THREAD))
+    return found.select("name_id").collect()
+
+
 def communication_waits(trace: Trace, lane: int) -> Intervals:
     """The moments in which a thread waits for collectives that other threads do."""
-    names = (
-        trace.names.filter(pl.col("name").str.contains(_ON_THEIR_OWN_THREAD))
-        .select("name_id")
-        .collect()
-    )
+    names = _collective_names(trace)
     if names.is_empty():
         return intervals.empty()
     collectives = (

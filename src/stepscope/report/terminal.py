@@ -96,7 +96,7 @@ def _step(diagnosis: Diagnosis, rank: RankDiagnosis) -> RenderableType:
     speed.append(f"longest {units.duration(summary.worst_ns)}")
     lines = [line, Text("  ·  ".join(speed), "dim")]
     if summary.other_kinds:
-        lines.append(Text(besides(summary), "dim"))
+        lines.append(_plain(besides(summary), "dim"))
     return _beside("Step", Group(*lines))
 
 

@@ -66,7 +66,8 @@ class Keeper:
 
     def _let_go(self) -> None:
         for marks in self._marks:
-            for index in np.flatnonzero(marks).tolist():
+            # Other threads may set marks meanwhile, which numpy cannot count with.
+            for index in np.flatnonzero(marks.copy()).tolist():
                 marks[index] = 0
                 address = marks.ctypes.data + index * marks.itemsize
                 del self._kept[address]
