@@ -10,8 +10,10 @@ from click.testing import CliRunner
 from rich.console import Console
 from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.planted import GEMM, SCENARIOS, healthy, job, products
+from tests.support.step_records import step_records
 
 from stepscope.advice.diagnosis import diagnose
+from stepscope.advice.finding import Severity
 from stepscope.advice.rules import RULES, low_gpu_utilisation
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
@@ -19,7 +21,7 @@ from stepscope.advice.window_view import WindowView
 from stepscope.commands.report import command
 from stepscope.errors import UnreadableInputError
 from stepscope.report.terminal import print_diagnosis
-from stepscope.run.reader import open_run
+from stepscope.run.reader import RankRun, open_run
 
 
 def write(folder, document, name="trace.pt.trace.json"):
@@ -170,3 +172,17 @@ def test_what_an_outlier_costs_is_no_part_of_exposed_communication(tmp_path):
     assert "mended first" in disturbed.assumption
     assert "mended first" not in plain.assumption
     assert findings["abnormal-collective"].saving_ns > 4 * disturbed.saving_ns
+
+
+@pytest.mark.parametrize(("factor", "is_sure"), [(1.1, True), (3.0, False)])
+def test_what_recording_stretched_makes_no_verdict(tmp_path, monkeypatch, factor, is_sure):
+    scenario = next(s for s in SCENARIOS if s.name == "Python loop")
+    path = write(tmp_path, scenario.build().document())
+    records = step_records([20.0] * 30 + [20.0 * factor] * 8, recorded=range(30, 38))
+    monkeypatch.setattr(RankRun, "steps", tuple(records))  # as if they lay beside the trace
+    diagnosis = diagnose(open_run(path))
+    (found,) = (f for f in diagnosis.findings if f.id == "cpu-bound-python")
+    assert (found.severity is Severity.HIGH) == is_sure
+    assert ("recording made 3.0× as long" in found.assumption) == (not is_sure)
+    assert diagnosis.verdict.startswith("cpu-bound-python") == is_sure
+    assert ("profiler-overhead" in {f.id for f in diagnosis.findings}) == (not is_sure)

@@ -158,7 +158,7 @@ def diagnose(
         for find in RULES.values():
             findings.extend(find(subject))
     findings.sort(key=lambda f: (f.saving_ns is None, -(f.saving_ns or 0), _ORDER[f.severity]))
-    verdict, shown = _verdict(ranks, findings)
+    verdict, shown = _verdict(ranks, findings, limits)
     partitions = [(rank.rank, rank.partition) for rank in ranks if rank.partition is not None]
     odd = odd_parts(partitions, limits)
     return Diagnosis(run, verdict, ranks, tuple(findings), between, odd, shown, skew)
@@ -225,10 +225,21 @@ def _why_nothing(run: Run, ranks: tuple[RankDiagnosis, ...]) -> str:
 
 
 def _verdict(
-    ranks: tuple[RankDiagnosis, ...], findings: list[Finding]
+    ranks: tuple[RankDiagnosis, ...], findings: list[Finding], limits: Thresholds
 ) -> tuple[str, RankDiagnosis]:
-    """What limits the step, and the rank that it is said of."""
-    best = findings[0] if findings else None
+    """What limits the step, and the rank that it is said of.
+
+    A finding in steps that recording made much longer is no verdict, unless it is of a severity
+    that does not rest on them.
+    """
+    slowed = {
+        rank.rank: factor
+        for rank in ranks
+        if rank.steps is not None
+        and (factor := rank.steps.recording_factor or 1.0) >= limits.profiler_factor
+    }
+    sure = (f for f in findings if f.rank not in slowed or f.severity is not Severity.LOW)
+    best = next(sure, None)
     if best is not None and best.saving_ns and best.predicted_step_ns is not None:
         share = best.saving_ns / (best.saving_ns + best.predicted_step_ns)
         if share >= _NOTABLE:
@@ -241,5 +252,12 @@ def _verdict(
     if partition is None or not partition.parts:
         return "no finding with a saving of a tenth of the step or more", slowest
     largest = max(partition.parts, key=lambda part: part.total_ns)
-    words = f"nothing stands out: {partition.share(largest):.0%} of the step is {largest.name}"
+    share_of_largest = f"{partition.share(largest):.0%}"
+    if slowest.rank in slowed and slowest.host is not None:
+        words = (
+            f"uncertain: recording made the steps {slowed[slowest.rank]:.1f}× as long; "
+            f"{share_of_largest} of a recorded step is {largest.name}"
+        )
+    else:
+        words = f"nothing stands out: {share_of_largest} of the step is {largest.name}"
     return words, slowest

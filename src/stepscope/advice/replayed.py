@@ -32,6 +32,9 @@ def replayed_finding(
 ) -> list[Finding]:
     """The finding, if the replay with the changes is shorter by a notable share.
 
+    Where recording made the steps much longer (`profiler_factor`), what it added is in the saving
+    too: then the finding is of low severity, and its assumption says so.
+
     Args:
         subject: What is looked at.
         window: Its window.
@@ -54,11 +57,16 @@ def replayed_finding(
     share = saving_ns / max(1, window.step_ns)
     if share < (limits.saving_low if least is None else least):
         return []
+    severity = severity_of(share, limits)
+    factor = subject.recording_factor
+    if factor >= limits.profiler_factor:
+        severity = Severity.LOW
+        assumption += f"; of steps that recording made {factor:.1f}× as long"
     return [
         Finding(
             id=rule,
             title=title,
-            severity=severity_of(share, limits),
+            severity=severity,
             rank=subject.rank,
             saving_ns=saving_ns,
             saving_reason="",

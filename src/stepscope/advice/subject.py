@@ -37,3 +37,9 @@ class Subject:
     problems: tuple[tuple[str, int, str], ...] = ()
     thresholds: Thresholds = field(default_factory=Thresholds)
     skew: RankSkew | None = None
+
+    @property
+    def recording_factor(self) -> float:
+        """How many times as long recording made the steps; 1 where nothing tells."""
+        factor = self.steps.recording_factor if self.steps is not None else None
+        return factor or 1.0

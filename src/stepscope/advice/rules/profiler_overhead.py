@@ -19,8 +19,8 @@ def find(subject: Subject) -> list[Finding]:
     """The finding, if recording dominates what was recorded."""
     limits = subject.thresholds
     evidence = []
-    factor = subject.steps.recording_factor if subject.steps is not None else None
-    if factor is not None and factor >= limits.profiler_factor:
+    factor = subject.recording_factor
+    if factor >= limits.profiler_factor:
         evidence.append(Evidence("recorded steps take, times the others", factor, "factor"))
     window = subject.window
     if window is not None:
