@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.run.step_record import INPUT_PHASES
+from stepscope.run.step_record import DATA_WAIT_RANGE, INPUT_PHASES
 from stepscope.trace.schema import Category
-
-DATA_WAIT = "stepscope.data_wait"
-"""What `profiler.watch` calls the wait for the next batch."""
 
 
 def is_input_wait() -> pl.Expr:
@@ -19,5 +16,5 @@ def is_input_wait() -> pl.Expr:
     phase = pl.col("name").str.to_lowercase().is_in(sorted(INPUT_PHASES)) & (
         pl.col("category") == Category.USER_ANNOTATION.value
     )
-    found = (pl.col("group") == "dataloader") | (pl.col("name") == DATA_WAIT) | phase
+    found = (pl.col("group") == "dataloader") | (pl.col("name") == DATA_WAIT_RANGE) | phase
     return found.fill_null(value=False)

@@ -33,10 +33,9 @@ from stepscope.capture.upload import Uploader
 from stepscope.capture.window import another_profiler_runs
 from stepscope.capture.windows import WindowKeeper
 from stepscope.errors import UsageError
+from stepscope.run.step_record import DATA_WAIT_RANGE
 
 log = logging.getLogger("stepscope")
-
-DATA_WAIT_RANGE = "stepscope.data_wait"
 
 
 class CaptureSession:

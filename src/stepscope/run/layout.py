@@ -21,7 +21,6 @@ SNAPSHOTS_DIRECTORY = "snapshots"
 EXTERNAL_DIRECTORY = "external"
 
 _RANK_DIRECTORY = re.compile(r"rank(\d{5,})")
-_WINDOW_DIRECTORY = re.compile(r"window-(\d{4,})")
 
 
 @dataclass(frozen=True)
@@ -88,9 +87,3 @@ class RankLayout:
     def window(self, index: int) -> Path:
         """The folder of one window's artifacts."""
         return self.root / f"window-{index:04d}"
-
-    @staticmethod
-    def window_of(directory_name: str) -> int | None:
-        """The window index that a folder's name stands for, or None."""
-        match = _WINDOW_DIRECTORY.fullmatch(directory_name)
-        return int(match.group(1)) if match else None

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import orjson
 
+DATA_WAIT_RANGE = "stepscope.data_wait"
+"""What the wait of `profiler.watch` for the next batch is called in a trace."""
+
 INPUT_PHASES = frozenset({"data", "input", "data_wait", "dataload", "dataloading", "load"})
 """Names of phases that are the wait for the batch."""
 _LINE_BYTES = 1024

@@ -89,12 +89,13 @@ def _meetings(window: WindowView, plain: Intervals, has_peers: bool) -> Interval
     mine = window.host_events(
         name.str.starts_with(_COLLECTIVE) | name.is_in([*_MEETINGS, _DATA_PARALLEL])
     ).filter(pl.col("lane_id") == window.graph.main_lane)
-    # Whoever calls a collective on the CPU waits for it as soon as it has been handed over. Where
-    # the thread that does it notes it, the wait is known and has been taken out already.
-    called = mine if not shows_collectives(window.trace) else mine.clear()
-    called_ends = called.filter(name.str.starts_with(_COLLECTIVE))["end_ns"].to_numpy()
-    follows = np.isin(plain.starts, called_ends)
-    waits = intervals.merge(plain.starts[follows], plain.ends[follows])
+    waits = intervals.empty()
+    if not shows_collectives(window.trace):
+        # Whoever calls a collective on the CPU waits for it as soon as it has been handed over.
+        # Where the thread that does it notes it, the wait is known and was taken out before.
+        called = mine.filter(name.str.starts_with(_COLLECTIVE))["end_ns"].to_numpy()
+        follows = np.isin(plain.starts, called)
+        waits = intervals.merge(plain.starts[follows], plain.ends[follows])
     if has_peers or _DATA_PARALLEL in mine["name"]:
         phases = mine.filter(name.is_in(_MEETINGS))
         spans = intervals.merge(phases["start_ns"].to_numpy(), phases["end_ns"].to_numpy())
