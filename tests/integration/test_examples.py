@@ -132,7 +132,7 @@ def test_a_custom_artifact_and_the_reader_of_runs(run_here, tmp_path, capsys):
 def test_the_short_script(tmp_path, in_the_path):
     ended = subprocess.run(
         ["bash", str(EXAMPLES / "profile_short.sh"), "traces", "--lr", "0.1"],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240,
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=250,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     assert "after 50 steps" in ended.stdout
