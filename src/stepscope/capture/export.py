@@ -28,7 +28,13 @@ from stepscope.artifacts.raw import RawTrace, RawTraceError
 from stepscope.capture.resident import resident_bytes
 from stepscope.capture.window import let_go
 from stepscope.errors import UnreadableInputError
-from stepscope.run.manifest import WindowRecord, merge_finished, read_finished, with_reason
+from stepscope.run.manifest import (
+    FinishedRecord,
+    WindowRecord,
+    merge_finished,
+    read_finished,
+    with_reason,
+)
 
 log = logging.getLogger("stepscope")
 
@@ -170,9 +176,7 @@ class Exporter:
                 has_worked = True
                 pending.kill()
                 self._pending.remove(pending)
-                self._fail(
-                    pending, f"making the files took longer than {self._timeout_ns / 1e9:g} s"
-                )
+                self._give_up(pending)
         return has_worked
 
     def finish(self, limit_s: Callable[[], float]) -> None:
@@ -188,6 +192,8 @@ class Exporter:
         while self._pending and time.monotonic_ns() - started_ns < limit_s() * 1e9:
             time.sleep(0.005)
             self.collect()
+        # Between the last look and the limit a machine that is busy may have let much time pass.
+        self.collect()
         for pending in self._pending:
             self._drop_profiler(pending)
         self._pending.clear()
@@ -212,6 +218,19 @@ class Exporter:
         except UnreadableInputError as error:
             self._try_again(pending, str(error))
             return
+        self._take_in(pending, finished)
+
+    def _give_up(self, pending: PendingExport) -> None:
+        """A process took too long and was ended: its files may be there all the same."""
+        try:
+            finished = read_finished(pending.job.result_path)
+        except UnreadableInputError:
+            limit_s = self._timeout_ns / 1e9
+            self._fail(pending, f"making the files took longer than {limit_s:g} s")
+            return
+        self._take_in(pending, finished)
+
+    def _take_in(self, pending: PendingExport, finished: FinishedRecord) -> None:
         self._drop_profiler(pending)
         _remove(pending.scratch)
         record = merge_finished(pending.record, finished)

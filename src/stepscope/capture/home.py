@@ -15,7 +15,7 @@ from stepscope.run.layout import RunLayout
 
 log = logging.getLogger("stepscope")
 
-_AGREE_SECONDS = 10.0
+_AGREE_SECONDS = 30.0
 _STORE_KEY = "stepscope/run_name"
 
 
@@ -52,11 +52,15 @@ def _agree(identity: RankIdentity, own: str) -> str | None:
         return None
     try:
         store = distributed.distributed_c10d._get_default_store()
+        # A job may record several runs one after the other: each has a name of its own, and a rank
+        # that is early must not take the last one's.
+        number = store.add(f"{_STORE_KEY}/asked/{identity.rank}", 1)
+        key = f"{_STORE_KEY}/{number}"
         if identity.rank == 0:
-            store.set(_STORE_KEY, own)
+            store.set(key, own)
             return own
-        store.wait([_STORE_KEY], datetime.timedelta(seconds=_AGREE_SECONDS))
-        return str(store.get(_STORE_KEY).decode())
+        store.wait([key], datetime.timedelta(seconds=_AGREE_SECONDS))
+        return str(store.get(key).decode())
     except Exception as error:  # noqa: BLE001 - a store can fail in many ways; none may stop the job
         log.warning(
             "stepscope: rank %d could not agree on the run's name with rank 0 (%s): "

@@ -33,6 +33,7 @@ from stepscope.capture.upload import Uploader
 from stepscope.capture.window import another_profiler_runs
 from stepscope.capture.windows import WindowKeeper
 from stepscope.errors import UsageError
+from stepscope.monitor.beside import PATIENCE_S
 from stepscope.run.step_record import DATA_WAIT_RANGE
 
 log = logging.getLogger("stepscope")
@@ -403,7 +404,8 @@ class CaptureSession:
             journal.close(error, self._ending(error, note), verdict)
         if self._monitor is not None:
             with self.contain("ending the monitor"):
-                problem = self._monitor.close()
+                # Half of what a scheduler may leave us: the windows' files are worth more.
+                problem = self._monitor.close(min(PATIENCE_S, self._patience_s() / 2))
                 if problem:
                     journal.note("the monitor", problem, self.step)
         if windows is not None:
