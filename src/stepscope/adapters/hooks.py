@@ -167,6 +167,8 @@ class ScriptRecorder:
             return None
         try:
             profiler = Profiler(CaptureConfig(**self._options))
+            # `stepscope run` says it, after everything else; of a copy only this process knows.
+            profiler.says_where = bool(profiler.config.upload_to)
             profiler.start()
         except Exception as error:  # noqa: BLE001 - nothing of ours may end the script
             self._is_off = True
