@@ -79,6 +79,7 @@ class CaptureSession:
         self.flops: FlopCount | None = None
         self.before_end: list[Callable[[], object]] = []
         self.profiler: Any = None
+        self.says_where = True
         self.phases: AutoPhases | None = None
         self._probe: DeviceProbe | None = None
         self._signals: SignalWatch | None = None
@@ -442,7 +443,7 @@ class CaptureSession:
                     self._ending(error, note),
                     self.step,
                 )
-        if self.identity.rank == 0 and (journal.windows or self.step):
+        if self.says_where and self.identity.rank == 0 and (journal.windows or self.step):
             say_where(place, verdict)
 
     def _ending(self, error: BaseException | None, note: str) -> str:
