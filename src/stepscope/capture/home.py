@@ -16,35 +16,68 @@ from stepscope.run.layout import RunLayout
 log = logging.getLogger("stepscope")
 
 _AGREE_SECONDS = 30.0
-_STORE_KEY = "stepscope/run_name"
+_KEY = "stepscope/run_name"
+_MOST_TRIES = 10_000
 
 
 def choose_home(config: CaptureConfig, identity: RankIdentity, clock: Clock) -> RunLayout:
-    """The layout of this run. Nothing is written yet.
+    """The layout of this run, in which this rank's folder has been made, and is nobody else's.
 
     The name is the option's, else one that all ranks of the job arrive at: over the process
-    group's store where it is up, else from what the launcher gave to every rank. Where the rank
-    has already left a manifest under that name (a restart), a number is added.
+    group's store where it is up, else from what the launcher gave to every rank. Where there is a
+    run of that name already (a restart), the first rank adds a number and tells the others; where
+    it cannot tell them, each rank adds a number if its own folder is there. The path is absolute:
+    the training may change its working directory.
+
+    Raises:
+        OSError: The folder cannot be made.
     """
-    root = Path(config.output_dir)
-    name = config.run_name or _shared_name(identity, clock)
-    candidate = RunLayout(root / name)
-    number = 2
-    while candidate.rank(identity.rank).manifest.exists():
-        candidate = RunLayout(root / f"{name}-{number}")
-        number += 1
-    return candidate
+    root = Path(config.output_dir).absolute()
+    name = config.run_name or _own_name(clock)
+    if identity.world_size > 1:
+        # Under a name that is given and free, all ranks meet without a word.
+        is_known = config.run_name is not None and not _is_taken(root, name, identity)
+        proposal = _free(root, name) if identity.rank == 0 else name
+        agreed = _agree(identity, proposal, waits=not is_known)
+        name = agreed or config.run_name or _launcher_name()
+    return _claim(root, name, identity)
 
 
-def _shared_name(identity: RankIdentity, clock: Clock) -> str:
+def _own_name(clock: Clock) -> str:
     moment = datetime.datetime.fromtimestamp(clock.epoch_ns / 1e9, tz=datetime.timezone.utc)
-    own = f"{moment:%Y%m%dT%H%M%SZ}-{os.getpid()}"
-    if identity.world_size == 1:
-        return own
-    return _agree(identity, own) or _launcher_name()
+    return f"{moment:%Y%m%dT%H%M%SZ}-{os.getpid()}"
 
 
-def _agree(identity: RankIdentity, own: str) -> str | None:
+def _is_taken(root: Path, name: str, identity: RankIdentity) -> bool:
+    layout = RunLayout(root / name)
+    return layout.run_file.exists() or layout.rank(identity.rank).root.exists()
+
+
+def _free(root: Path, name: str) -> str:
+    """The name, with a number where a run has it already. For the first rank."""
+    first = RankIdentity()
+    tries = (name, *(f"{name}-{number}" for number in range(2, _MOST_TRIES)))
+    return next(candidate for candidate in tries if not _is_taken(root, candidate, first))
+
+
+def _claim(root: Path, name: str, identity: RankIdentity) -> RunLayout:
+    """Make this rank's folder, under the first name where it is not there yet.
+
+    Two processes that both take themselves for this rank come to different folders thereby.
+    """
+    for number in range(1, _MOST_TRIES):
+        layout = RunLayout(root / (name if number == 1 else f"{name}-{number}"))
+        try:
+            layout.rank(identity.rank).root.mkdir(parents=True)
+        except FileExistsError:
+            if not layout.rank(identity.rank).root.is_dir():
+                raise
+            continue
+        return layout
+    raise FileExistsError(f"{root / name}: too many runs have this name")
+
+
+def _agree(identity: RankIdentity, own: str, *, waits: bool) -> str | None:
     """Rank 0's proposal, passed over the process group's store; None if that cannot be."""
     from torch import distributed
 
@@ -52,13 +85,13 @@ def _agree(identity: RankIdentity, own: str) -> str | None:
         return None
     try:
         store = distributed.distributed_c10d._get_default_store()
-        # A job may record several runs one after the other: each has a name of its own, and a rank
-        # that is early must not take the last one's.
-        number = store.add(f"{_STORE_KEY}/asked/{identity.rank}", 1)
-        key = f"{_STORE_KEY}/{number}"
+        # A process may capture several times: the ranks' first runs go together, and so on.
+        key = f"{_KEY}/{store.add(f'{_KEY}/asked/{identity.rank}', 1)}"
         if identity.rank == 0:
             store.set(key, own)
             return own
+        if not waits:
+            return None
         store.wait([key], datetime.timedelta(seconds=_AGREE_SECONDS))
         return str(store.get(key).decode())
     except Exception as error:  # noqa: BLE001 - a store can fail in many ways; none may stop the job

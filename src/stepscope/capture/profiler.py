@@ -72,6 +72,23 @@ class Profiler:
         self._stepped_in_watch = False
         self._watch_depth = 0
 
+    def __copy__(self) -> Profiler:
+        return self
+
+    def __deepcopy__(self, _: dict[int, Any]) -> Profiler:
+        # Torch serves one profiler in a process, and what holds this one may well be copied.
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        # In another process it is one that has not been started.
+        session = CaptureSession(self.config, self._session.given_identity)
+        return {**self.__dict__, "_session": session, "_stepped_in_watch": False, "_watch_depth": 0}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._session = CaptureSession(self.config, self._session.given_identity)
+        self._session.profiler = self
+
     def __enter__(self) -> Profiler:
         self.start()
         return self
@@ -106,6 +123,7 @@ class Profiler:
         self._stepped_in_watch = True
         if not self._session.is_on:
             self._session.step += 1
+            self._session.tidy()
             return
         with self._session.contain("ending a step"):
             self.count(tokens=tokens, samples=samples)
@@ -284,6 +302,15 @@ class Profiler:
     def running(cls) -> Any:
         """The profiler that records in this process; None where there is none."""
         return getattr(ProcessClaim.holder(), "profiler", None)
+
+    @property
+    def says_where(self) -> bool:
+        """Whether the capture ends with a line that says where the run is; it does as a rule."""
+        return self._session.says_where
+
+    @says_where.setter
+    def says_where(self, says: bool) -> None:
+        self._session.says_where = says
 
     @property
     def records_windows(self) -> bool:

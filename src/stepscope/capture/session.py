@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from stepscope.capture.auto_phases import AutoPhases
@@ -76,6 +79,7 @@ class CaptureSession:
         self.flops: FlopCount | None = None
         self.before_end: list[Callable[[], object]] = []
         self.profiler: Any = None
+        self.says_where = True
         self.phases: AutoPhases | None = None
         self._probe: DeviceProbe | None = None
         self._signals: SignalWatch | None = None
@@ -86,13 +90,19 @@ class CaptureSession:
         self._is_stopped = False
         self._is_aside = False
         self._process_id = os.getpid()
+        self._lock = threading.RLock()
+        self._is_closing = False
         self._busy = 0
         self._is_told_to_end = False
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What is open belongs to this process.
+        return CaptureSession, (self.config, self.given_identity)
+
     @property
     def is_on(self) -> bool:
-        """Whether anything is recorded."""
-        return self.journal is not None and not self._is_stopped
+        """Whether anything is recorded: not in a fork, which has its parent's files open."""
+        return self.journal is not None and not self._is_stopped and self._process_id == os.getpid()
 
     @property
     def recording_index(self) -> int | None:
@@ -148,6 +158,9 @@ class CaptureSession:
         clock = Clock.start()
         self.identity = self.given_identity or identify()
         self.journal = Journal.open(self.config, self.identity, clock)
+        if self.config.tensorboard_dir is not None:
+            place = Path(self.config.tensorboard_dir).absolute()  # the training may go elsewhere
+            self.config = dataclasses.replace(self.config, tensorboard_dir=place)
         self.recorder = StepRecorder(clock, self.journal.write_step)
         self._probe = DeviceProbe()
         layout = self.journal.layout.rank(self.identity.rank)
@@ -189,7 +202,7 @@ class CaptureSession:
 
     def advance(self) -> None:
         """End the step that is going on; begin the next."""
-        if self._is_aside:
+        if self._is_aside or self._is_closing:
             return
         self._leave_phase()
         recorder = self.recorder
@@ -239,7 +252,7 @@ class CaptureSession:
 
     def begin_afresh(self) -> None:
         """A loop begins: what came before it is no part of its first step."""
-        if self._is_aside:
+        if self._is_aside or self._is_closing:
             return
         self._leave_phase()
         if self.windows is not None:
@@ -361,8 +374,12 @@ class CaptureSession:
             error: What ended the loop, where something did.
             note: What else is to be said of the end.
         """
-        if self._is_stopped or not self._is_started or os.getpid() != self._process_id:
+        if not self._is_started or os.getpid() != self._process_id:
             return
+        with self._lock:
+            if self._is_closing:
+                return
+            self._is_closing = True
         self._busy += 1
         self._is_told_to_end = self._is_told_to_end or isinstance(error, TerminationSignalError)
         try:
@@ -373,6 +390,8 @@ class CaptureSession:
             self._is_stopped = True
             ProcessClaim.give_back(self)
             atexit.unregister(self._stop_at_exit)
+            if self.windows is not None and self.windows.has_leftover:
+                atexit.register(self.tidy)
             if self._signals is not None:
                 self._signals.resume()
                 self._signals.remove()
@@ -415,18 +434,19 @@ class CaptureSession:
                     verdict += late_ranks(journal.layout, self.identity.world_size)
             journal.close(error, self._ending(error, note), verdict)
         if self._monitor is not None:
-            with self.contain("ending the monitor"):
+            with self.contain("ending the monitor", is_exclusive=False):
                 # Half of what a scheduler may leave us: the windows' files are worth more.
                 problem = self._monitor.close(min(PATIENCE_S, self._patience_s() / 2))
                 if problem:
                     journal.note("the monitor", problem, self.step)
         if windows is not None:
-            with self.contain("waiting for the files"):
+            with self.contain("waiting for the files", is_exclusive=False):
                 windows.wait_for_files(self._patience_s)
                 journal.end(self._ending(error, note))
-        place = str(journal.layout.root)
+        # As it was given: whoever reads the line sits where the training was started.
+        place = str(Path(self.config.output_dir) / journal.layout.root.name)
         if self._uploader is not None:
-            with self.contain("copying the run"):
+            with self.contain("copying the run", is_exclusive=False):
                 place = finish_upload(
                     self._uploader,
                     journal,
@@ -435,7 +455,7 @@ class CaptureSession:
                     self._ending(error, note),
                     self.step,
                 )
-        if self.identity.rank == 0 and (journal.windows or self.step):
+        if self.says_where and self.identity.rank == 0 and (journal.windows or self.step):
             say_where(place, verdict)
 
     def _ending(self, error: BaseException | None, note: str) -> str:
@@ -458,6 +478,12 @@ class CaptureSession:
             recorder.end(self.step, window=self.recording_index, is_partial=True)
         recorder.cancel()
 
+    def tidy(self) -> None:
+        """The capture is over: end a window that another thread could not."""
+        if self.windows is not None and self.windows.has_leftover and self._is_stopped:
+            with self.contain("leaving a window"):
+                self.windows.tidy()
+
     def _stop_at_exit(self) -> None:
         self.finish(None, note="the process ended before stop() was called")
 
@@ -474,11 +500,17 @@ class CaptureSession:
         return True
 
     @contextlib.contextmanager
-    def contain(self, where: str) -> Iterator[None]:
-        """Keep the capture's own failures from the training: they are noted instead."""
+    def contain(self, where: str, *, is_exclusive: bool = True) -> Iterator[None]:
+        """Keep the capture's own failures from the training: they are noted instead.
+
+        Args:
+            where: What is done inside.
+            is_exclusive: Whether other threads wait: torch's profiler bears only one at a time.
+        """
         self._busy += 1
         try:
-            yield
+            with self._lock if is_exclusive else contextlib.nullcontext():
+                yield
         except Exception as error:
             log.warning("stepscope: %s failed: %s: %s", where, type(error).__name__, error)
             log.debug("stepscope: %s failed", where, exc_info=True)

@@ -73,8 +73,12 @@ class SignalWatch:
         """Do what had to be put off when SIGTERM came at a bad moment."""
         if not self._is_postponed or os.getpid() != self._process_id:
             return
-        self._is_postponed = False
         is_fatal = not callable(self._previous.get(signal.SIGTERM, signal.SIG_DFL))
+        if is_fatal and threading.current_thread() is not threading.main_thread():
+            # Only the main thread may end the process as the signal would: let it come again.
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        self._is_postponed = False
         if self._terminate is not None and self._terminate(is_fatal) and is_fatal:
             end_by(signal.SIGTERM)
 

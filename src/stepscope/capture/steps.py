@@ -112,8 +112,8 @@ class _DeviceMarks:
 class StepRecorder:
     """Keeps the step that is going on and hands finished ones to `write`.
 
-    Only the training thread times phases; other threads' phases are left out, since they run
-    beside the step and not in it.
+    Only the training thread, the last one to end a step, times phases; other threads' phases are
+    left out, since they run beside the step and not in it.
 
     Args:
         clock: The rank's clock.
@@ -175,6 +175,7 @@ class StepRecorder:
             The ended step, without its device time, which comes late; None if none was going on.
         """
         now_ns = time.perf_counter_ns()
+        self._thread = threading.get_ident()
         start_ns = self._start_ns
         if start_ns is None:
             self.begin()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -217,6 +218,18 @@ class WindowCapture:
                 self.execution_trace.path.unlink(missing_ok=True)
             let_go(self.profiler, keep_events=False)
 
+    def discard(self) -> None:
+        """Give the window up after a failure: torch is brought back to rest, as far as it goes."""
+        self.is_recording = False
+        self._rival.end()
+        with contextlib.suppress(Exception):
+            if not self._rival.was_seen and another_profiler_runs():
+                self.profiler.stop_trace()
+        with contextlib.suppress(Exception):
+            if self.execution_trace is not None:
+                self.execution_trace.close()
+        let_go(self.profiler, keep_events=False)
+
     def _check_ownership(self) -> None:
         if self._rival.was_seen:
             self._rival.end()
@@ -242,6 +255,21 @@ def let_go(profiler: Any, *, keep_events: bool) -> None:
     if inner is not None:
         inner.kineto_results = None
         inner._function_events = None
+
+
+def record_nothing() -> None:
+    """Let torch record for a moment, in this thread.
+
+    Where a thread has ended while torch recorded it, torch keeps what is left of that until it
+    records again; a process that ends before that ends with a crash (2.13).
+    """
+    import torch.profiler
+
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    profiler.prepare_trace()
+    profiler.start_trace()
+    profiler.stop_trace()
+    let_go(profiler, keep_events=False)
 
 
 class _RivalWatch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import threading
 import time
 from collections.abc import Callable
 
@@ -27,11 +28,16 @@ from stepscope.capture.window import (
     another_profiler_runs,
     choose_activities,
     let_go,
+    record_nothing,
 )
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import WindowRecord
 
 log = logging.getLogger("stepscope")
+
+_ELSEWHERE = "it was opened in another thread, and torch records a thread: call step() and stop() "
+_THERE = _ELSEWHERE + "in the same one"
+_GONE = _ELSEWHERE + "in one that goes on"
 
 
 class WindowKeeper:
@@ -73,6 +79,9 @@ class WindowKeeper:
         self._budget = Budget(config, layout)
         self._trial: WindowCapture | None = None
         self._window: WindowCapture | OtherWindow | None = None
+        self._opener: threading.Thread | None = None
+        self._has_strange_steps = False
+        self._leftover: WindowCapture | OtherWindow | None = None
         self.foreign_index: int | None = None
 
     @property
@@ -110,14 +119,18 @@ class WindowKeeper:
             has_worked = self._exporter.collect()
         if self._identity.world_size > 1:
             has_worked = self._pause_with_others(ended) or has_worked
+        if self._is_elsewhere():
+            self._step_elsewhere()
+            return has_worked
         if self._trial is not None and self._trial.is_recording:
             self._end_trial(self._trial)
             has_worked = True
         window = self._window
         if window is not None and window.is_recording:
-            window.ranges.close(is_whole=True)
+            window.ranges.close(is_whole=not self._has_strange_steps)
             if ended >= window.plan.last_step:
-                self._save("", ended + 1)
+                reason = "steps were ended in several threads" if self._has_strange_steps else ""
+                self._save(reason, ended + 1)
                 has_worked = True
         elif window is None and self._trial is None and not self.planner.wants_window(ended + 1):
             return has_worked
@@ -125,6 +138,51 @@ class WindowKeeper:
         if self._window is not None and self._window.is_recording:
             self._window.ranges.open(ended + 1)
         return has_worked
+
+    def _is_elsewhere(self) -> bool:
+        """Whether a window is being recorded that only another thread can end."""
+        window = self._window or self._trial
+        return (
+            window is not None
+            and window.is_recording
+            and not isinstance(window, PythonMemoryWindow)
+            and self._opener is not threading.current_thread()
+        )
+
+    def _step_elsewhere(self) -> None:
+        """A step ended in a thread that did not open the window: that one must be left alone."""
+        self._has_strange_steps = True
+        if self._opener is None or not self._opener.is_alive():
+            self._lose(_GONE)
+
+    def _lose(self, reason: str) -> None:
+        """Give up a window that this thread cannot end."""
+        window, self._window, self._trial = self._window or self._trial, None, None
+        if window is None:
+            return
+        self._note(window.plan, "failed", reason)
+        self._leftover = window  # if its thread goes on, so does torch, until that comes by
+        self.tidy()
+
+    def tidy(self) -> None:
+        """End what was given up, if this is the thread that opened it, or that has ended."""
+        leftover, opener = self._leftover, self._opener
+        if leftover is None or opener is None:
+            return
+        if opener is threading.current_thread():
+            self._leftover = None
+            _discard(leftover)
+        elif not opener.is_alive():
+            self._leftover = None
+            _discard(leftover)
+            if isinstance(leftover, WindowCapture):
+                with contextlib.suppress(Exception):
+                    record_nothing()
+
+    @property
+    def has_leftover(self) -> bool:
+        """Whether a window that was given up goes on in its thread."""
+        return self._leftover is not None
 
     def _pause_words(self) -> PauseTogether | None:
         """The ranks' word to each other about pauses; None where there is no way to speak."""
@@ -144,17 +202,20 @@ class WindowKeeper:
 
     def restart_step(self, step: int) -> None:
         """A loop begins anew: what came before it is no part of its first step."""
-        if self._window is not None and self._window.is_recording:
+        if self._window is not None and self._window.is_recording and not self._is_elsewhere():
             self._window.ranges.close(is_whole=False)
             self._window.ranges.open(step)
 
     def leave_step(self) -> None:
         """A loop has ended: the step that was opened for its next batch is none."""
-        if self._window is not None and self._window.is_recording:
+        if self._window is not None and self._window.is_recording and not self._is_elsewhere():
             self._window.ranges.close(is_whole=False)
 
     def flush(self, cause: str, step: int) -> None:
         """Save the window that is open, although it is not complete, or leave its warm-up."""
+        if self._is_elsewhere():
+            self._lose(_THERE)
+            return
         trial, self._trial = self._trial, None
         window = self._window or trial
         if window is None:
@@ -218,6 +279,7 @@ class WindowKeeper:
         try:
             if step >= first_step:
                 window.start()
+                self._opener, self._has_strange_steps = threading.current_thread(), False
                 words = self._pause_words() if window is self._window else None
                 if words is not None:
                     words.open(window.plan.first_step)
@@ -227,6 +289,7 @@ class WindowKeeper:
                 return False
         except Exception as error:  # noqa: BLE001 - the training must go on
             self._window = self._trial = None
+            _discard(window)
             self._note(window.plan, "failed", f"{type(error).__name__}: {error}")
         return True
 
@@ -315,8 +378,7 @@ class WindowKeeper:
                 record = finished(window, record)
         except Exception as error:  # noqa: BLE001 - the training must go on
             _remove_if_empty(plan)
-            if isinstance(window, WindowCapture):
-                let_go(window.profiler, keep_events=bool(self._config.handlers))
+            _discard(window)
             self._note(plan, "failed", f"{type(error).__name__}: {error}")
             return
         except BaseException as error:
@@ -343,6 +405,15 @@ class WindowKeeper:
                 note=plan.note,
             )
         )
+
+
+def _discard(window: WindowCapture | OtherWindow) -> None:
+    """Leave a window of which nothing is wanted, so that torch is as it was."""
+    with contextlib.suppress(Exception):
+        if isinstance(window, WindowCapture):
+            window.discard()
+        elif window.is_recording:
+            window.stop()
 
 
 def _remove_if_empty(plan: WindowPlan) -> None:
