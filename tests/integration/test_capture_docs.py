@@ -26,7 +26,7 @@ def test_the_programs_run(tmp_path):
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=250,
         check=False,
     )
     assert result.returncode == 0, result.stderr

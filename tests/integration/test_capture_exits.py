@@ -15,7 +15,7 @@ from stepscope import open_run
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run_script(tmp_path, body, timeout=120):
+def run_script(tmp_path, body, timeout=250):
     """Run a training script; `body` continues after the imports."""
     script = tmp_path / "train.py"
     head = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from stepscope import open_run
 from stepscope.artifacts.calls import gather
 from stepscope.artifacts.memory_timeline import BEFORE, memory_timelines
 from stepscope.artifacts.raw import RawTrace
+from stepscope.run.files import LineFile
 
 QUICK = {"wait": 1, "warmup": 1, "active": 2, "repeat": 1, "activities": "cpu"}
 
@@ -45,6 +47,29 @@ def test_own_artifacts_are_made_beside_the_training(tmp_path):
     assert content["steps"] == [2, 3]
     assert content["events"] == window.events
     assert len(content["ns"]) == 2
+
+
+def test_own_artifacts_find_the_windows_steps_however_slow_the_disk_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(LineFile, "_SLOW_WRITE_NS", -1)
+    monkeypatch.setattr(LineFile, "_GATHER_NS", 10**18)
+    seen = []
+
+    def local(window):
+        seen.extend(record.step for record in window.steps)
+
+    training = SmallTraining()
+    options = {**QUICK, "artifacts": [local, own_artifacts.count_events]}
+    with stepscope.Profiler(output_dir=tmp_path, **options) as profiler:
+        for number, batch in enumerate(batches(10**6)):
+            training.step(batch)
+            profiler.step()
+            while number == 3 and not (profiler.rank_path / "window-0000/window.json").exists():
+                time.sleep(0.02)
+            if seen:
+                break
+    (made,) = artifacts_of(manifest_of(tmp_path).windows[0], "custom")
+    assert len(json.loads((rank_directory(tmp_path) / made.path).read_text())["ns"]) == 2
+    assert seen == [2, 3]
 
 
 def test_own_artifacts_that_cannot_be_imported_are_made_here(tmp_path):

@@ -76,7 +76,7 @@ def read_by(script, folder, tmp_path):
         [sys.executable, str(path), str(folder)],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=250,
         check=False,
     )
     assert result.returncode == 0, result.stderr

@@ -22,6 +22,7 @@ def demo(tmp_path, *arguments):
     )
 
 
+@pytest.mark.slow  # an idle machine keeps the promise; a busy one is another after each training
 def test_the_prediction_comes_true_within_20_percent(tmp_path):
     errors = []
     for attempt in range(ATTEMPTS):
@@ -37,16 +38,26 @@ def test_the_prediction_comes_true_within_20_percent(tmp_path):
     pytest.fail(f"predictions were off by {errors}")
 
 
-def test_it_tells_what_it_does_and_shows_the_report(tmp_path):
-    result = demo(tmp_path, "--steps", "24")
+def test_it_finds_what_it_plants_and_shows_promise_and_outcome(tmp_path):
+    for attempt in range(ATTEMPTS):
+        result = demo(tmp_path / str(attempt), "--steps", "24")
+        # It says itself where a busy machine's delays were longer than what it planted.
+        if result.returncode == 0 or "the machine may be too busy" not in result.stderr:
+            break
     assert result.returncode == 0, result.stderr
     for words in ("Verdict", "input-bound", "predicted", "measured", "stepscope report"):
         assert words in result.stdout
+    assert "both trainings end with the same loss" in result.stdout
     again = subprocess.run(
-        [sys.executable, "-m", "stepscope", "report", str(tmp_path / "slow"), "--format", "json"],
+        [
+            sys.executable, "-m", "stepscope", "report", str(tmp_path / str(attempt) / "slow"),
+            "--format", "json",
+        ],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
         check=True,
-    )
-    assert json.loads(again.stdout)["findings"][0]["id"] == "input-bound"
+    )  # fmt: skip
+    finding = json.loads(again.stdout)["findings"][0]
+    assert finding["id"] == "input-bound"
+    assert 0 < finding["predicted_step_ns"] < json.loads(again.stdout)["ranks"][0]["step_ns"]

@@ -34,7 +34,7 @@ def run_program(program: str, folder) -> str:
         check=False,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=250,
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout

@@ -30,7 +30,7 @@ def run_example(name, folder, *arguments):
         env=environment(PYTHONPATH=paths_of_this_process()),
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=250,
         check=False,
     )
 

@@ -101,7 +101,7 @@ def run(folder, options, *arguments, text=SCRIPT, before=(), **more):
         env=environment(**more),
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=250,
         check=False,
     )
 
@@ -181,13 +181,16 @@ def test_a_signal_reaches_the_training_and_the_recording_is_kept(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     ) as child:
-        steps = 0
-        while steps < 20:
-            line = child.stdout.readline()
-            assert line, child.stderr.read()
-            steps += line == "step\n"
-        child.send_signal(signal.SIGTERM)
-        _, said = child.communicate(timeout=60)
+        try:
+            steps = 0
+            while steps < 20:
+                line = child.stdout.readline()
+                assert line, child.stderr.read()
+                steps += line == "step\n"
+            child.send_signal(signal.SIGTERM)
+            _, said = child.communicate(timeout=250)
+        finally:
+            child.kill()
     assert child.returncode == 128 + signal.SIGTERM, said
     found = open_run(tmp_path / "profiles")
     assert found.ranks[0].manifest.ended.startswith("SIGTERM in step")
@@ -207,7 +210,7 @@ def test_ctrl_c_at_the_terminal_ends_the_training_and_keeps_the_recording(tmp_pa
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=250,
         check=False,
     )
     assert done.stdout.splitlines()[-1] == "130", done.stdout
@@ -406,9 +409,10 @@ def test_memray_counts_tensors_in_the_hosts_memory(tmp_path):
     statistics = json.loads((recording.directory / "rank00000-stats.json").read_bytes())
     peak = statistics["metadata"]["peak_memory"]
     assert 120_000_000 < peak < 1_000_000_000
-    place = statistics["top_allocations_by_size"][0]["location"]
-    assert place.startswith("main:")
-    assert "train.py" in place
+    # Importing torch allocates as much here and there, and lets go of it again.
+    sizes = {row["location"]: row["size"] for row in statistics["top_allocations_by_size"]}
+    (ours,) = (place for place in sizes if place.startswith("main:") and "train.py" in place)
+    assert sizes[ours] >= 120_000_000
     held = re.search(r"memray: rank 0 held (\d+) MiB", done.stderr)
     assert int(held.group(1)) == round(peak / 2**20)
     text = (recording.directory / "rank00000-stats.txt").read_text()

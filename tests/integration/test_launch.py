@@ -169,11 +169,14 @@ def test_signals_reach_the_script_and_its_end_is_ours(tmp_path):
         text=True,
         start_new_session=True,
     ) as process:
-        for line in process.stdout:
-            if int(line) == 8:
-                break
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=250)
+        try:
+            for line in process.stdout:
+                if int(line) == 8:
+                    break
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=250)
+        finally:
+            process.kill()
     assert process.returncode == 128 + signal.SIGTERM
     (rank,) = open_run(tmp_path / "profiles").ranks
     assert rank.manifest.state == "stopped"

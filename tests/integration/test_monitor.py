@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -161,17 +162,14 @@ def test_forked_workers_do_not_keep_the_sampler_alive(tmp_path):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as training:
-        metrics = tmp_path / "run" / "rank00000" / "metrics.csv"
-        wait_for(lambda: rows_in(metrics) >= 3)
-        sampler = read_metrics_record(metrics).process_id
-        workers = wait_for(
-            lambda: [
-                child.pid
-                for child in psutil.Process(training.pid).children()
-                if child.pid != sampler
-            ]
-        )
-        training.kill()
+        try:
+            metrics = tmp_path / "run" / "rank00000" / "metrics.csv"
+            wait_for(lambda: rows_in(metrics) >= 3)
+            sampler = read_metrics_record(metrics).process_id
+            children = psutil.Process(training.pid).children
+            workers = wait_for(lambda: [one.pid for one in children() if one.pid != sampler])
+        finally:
+            training.kill()
     try:
         assert len(workers) == 1
         wait_for(lambda: not _is_alive(sampler))
@@ -375,16 +373,17 @@ def test_a_terminal_is_drawn_on_until_interrupted(tmp_path):
         stdin=terminal, stdout=terminal, stderr=terminal, cwd=tmp_path, start_new_session=True,
     ) as viewer:  # fmt: skip
         os.close(terminal)
-        seen = b""
-        while seen.count(b"no run is being written") < 3:
-            seen += os.read(main, 4096)
-        viewer.send_signal(signal.SIGINT)
         try:
-            while os.read(main, 4096):
-                pass
-        except OSError:
-            pass  # the other end is closed
-        assert viewer.wait(200) == 0
+            seen = b""
+            while seen.count(b"no run is being written") < 3:
+                seen += os.read(main, 4096)
+            viewer.send_signal(signal.SIGINT)
+            with contextlib.suppress(OSError):  # the other end is closed
+                while os.read(main, 4096):
+                    pass
+            assert viewer.wait(200) == 0
+        finally:
+            viewer.kill()
     os.close(main)
 
 

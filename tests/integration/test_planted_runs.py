@@ -212,7 +212,7 @@ def test_a_slow_rank_under_gloo(tmp_path):
         subprocess.Popen([sys.executable, "-c", RANK, str(tmp_path), str(rank)], env=environment)
         for rank in range(2)
     ]
-    assert [process.wait(timeout=240) for process in ranks] == [0, 0]
+    assert [process.wait(timeout=250) for process in ranks] == [0, 0]
     before, predicted, after = [], [], []
     for number in range(3):
         judged = [

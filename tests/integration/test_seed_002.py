@@ -171,7 +171,7 @@ def test_torchrun_below_nsys_leaves_a_report_that_opens(monkeypatch, tmp_path):
         env=environment(PATH=path),
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=250,
         check=False,
     )
     assert done.returncode == 0, done.stderr

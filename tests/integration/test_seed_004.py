@@ -163,7 +163,7 @@ def test_py_spy_runs_the_training_directly(tmp_path):
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=250,
         check=False,
     )
     assert done.returncode == 7, done.stderr
@@ -197,7 +197,7 @@ def test_py_spy_beside_a_training_that_runs(tmp_path):
             done = subprocess.run(
                 [sys.executable, *ours, "--output", "profile.svg"],
                 capture_output=True,
-                timeout=100,
+                timeout=250,
                 check=False,
                 **options,
             )

@@ -44,7 +44,7 @@ def test_the_interpreter_ends_without_a_word(ending):
         [sys.executable, "-c", PROGRAM.replace("ENDING", ending)],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=250,
         check=False,
     )
     assert (result.returncode, result.stderr) == (0, "")

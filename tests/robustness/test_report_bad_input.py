@@ -17,7 +17,7 @@ def report(path, *arguments):
         [sys.executable, "-m", "stepscope", "report", str(path), *arguments],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
         check=False,
         env={**os.environ, "COLUMNS": "200"},
     )

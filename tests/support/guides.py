@@ -18,7 +18,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": f"{ROOT}/src:{ROOT}", "OMP_NUM_THREADS": "1", **more}
 
 
-def run_script(folder, text, flags, *, before=(), timeout=150, **more):
+def run_script(folder, text, flags, *, before=(), timeout=250, **more):
     """Run a script with flags; returns the finished process."""
     script = Path(folder) / "train.py"
     script.write_text(textwrap.dedent(text))

@@ -45,7 +45,7 @@ def plainly(folder, text, arguments=(), before=(), **more):
         env=environment(**more),
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=250,
         check=False,
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.support.guides import ROOT, environment
 
 
-def run_python(arguments, folder, *, timeout=240, **more):
+def run_python(arguments, folder, *, timeout=250, **more):
     """Run this interpreter with arguments in a folder; returns what it said on standard output."""
     ended = subprocess.run(
         [sys.executable, *map(str, arguments)],

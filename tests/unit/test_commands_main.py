@@ -24,7 +24,7 @@ def run_python(code: str, **options) -> subprocess.CompletedProcess:
         check=False,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=250,
         **options,
     )
 
@@ -34,7 +34,7 @@ def run_into_closed_pipe(command: list[str]) -> subprocess.CompletedProcess:
     os.close(reader)
     try:
         return subprocess.run(
-            command, check=False, stdout=writer, stderr=subprocess.PIPE, timeout=60
+            command, check=False, stdout=writer, stderr=subprocess.PIPE, timeout=250
         )
     finally:
         os.close(writer)
@@ -235,6 +235,6 @@ class TestEndings:
             check=True,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=250,
         )
         assert ended.stdout == f"stepscope {__version__}\n"

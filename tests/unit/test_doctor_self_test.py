@@ -13,7 +13,7 @@ from stepscope.doctor.self_test import read_report, run_self_test
 BEGIN = '{"begin": "torch"}'
 
 
-def run(code: str, timeout_seconds: float = 30.0, **options):
+def run(code: str, timeout_seconds: float = 250.0, **options):
     return run_self_test(timeout_seconds, [sys.executable, "-c", code], **options)
 
 
@@ -79,10 +79,14 @@ class TestProcesses:
             'print(\'{"end": "torch", "result": {}}\', flush=True); '
             'print(\'{"begin": "devices"}\', flush=True); time.sleep(600)'
         )
-        report = run(code, timeout_seconds=2.0)
+        # A busy machine may take longer than the limit before the program says its first word.
+        for seconds in (2.0, 20.0, 100.0):
+            report = run(code, timeout_seconds=seconds)
+            if report.stopped_in == "devices":
+                break
         assert report.result("torch") == {}
         assert report.stopped_in == "devices"
-        assert "2 s" in report.reason
+        assert f"{seconds:g} s" in report.reason
 
     def test_a_child_that_keeps_the_output_open_is_not_waited_for(self, tmp_path):
         stop, ended = tmp_path / "stop", tmp_path / "ended"

@@ -293,7 +293,8 @@ def test_the_report_has_it_without_any_trace(tmp_path):
     )
 
 
-def test_a_run_that_goes_on_is_judged_by_its_last_steps(tmp_path):
+def test_a_run_that_goes_on_is_judged_by_its_last_steps(tmp_path, monkeypatch):
+    monkeypatch.setattr("stepscope.run.rank_skew._READING_S", 1e9)
     root = write(tmp_path, job([10.0, 16.0], steps=400))
     skew = skew_of_run(RunLayout(root))
     assert (skew.late, skew.steps) == ((1,), 200)

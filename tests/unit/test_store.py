@@ -201,7 +201,7 @@ def test_small_traces_never_load_the_compiler(path: Path) -> None:
         f"import sys; sys.path[:0] = {sys.path!r}\nfrom stepscope.trace.load import load\n"
         f"load({str(path)!r}).events.collect()\nassert 'numba' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=250)
 
 
 def test_cache_command(path: Path, cache: Path, tmp_path: Path) -> None:

@@ -103,6 +103,11 @@ class Journal:
         if self._lines is not None:
             self._lines.write(encode_step(record))
 
+    def flush_steps(self) -> None:
+        """Write the steps that were gathered because the file system is slow."""
+        if self._lines is not None:
+            self._lines.flush()
+
     def count_step(self) -> None:
         """Count a step that ended."""
         self._steps += 1

@@ -171,7 +171,12 @@ class CaptureSession:
         if self.config.flop_counter and records(self.config.ranks, self.identity):
             self.flops = FlopCount(self.config.detail_step, self._keep_flops)
         self.windows = WindowKeeper(
-            self.config, self.journal, layout, self.identity, self.memory.snapshot
+            self.config,
+            self.journal,
+            layout,
+            self.identity,
+            self.memory.snapshot,
+            self._write_steps,
         )
         self.requests = RequestSources(
             self.config, self.identity, self.journal, self.windows.planner
@@ -233,6 +238,13 @@ class CaptureSession:
             self._attach_device()
         if self.flops is not None:
             self.flops.step_begins(self.step)
+
+    def _write_steps(self) -> None:
+        """Put the steps that are over, and whose device time is known, into the step record."""
+        if self.recorder is not None:
+            self.recorder.settle()
+        if self.journal is not None:
+            self.journal.flush_steps()
 
     def _keep_flops(self, text: str) -> None:
         if self.journal is not None:

@@ -216,6 +216,10 @@ class StepRecorder:
             record, marks = self._waiting.popleft()
             self._write(self._completed(record, marks, self._device_time(marks.boundaries)))
 
+    def settle(self) -> None:
+        """Hand over the finished steps that the device has passed by now."""
+        self._drain()
+
     def add_wait(self, duration_ns: int) -> None:
         """Count time in which the training thread waited for its batch."""
         self._data_wait_ns += duration_ns

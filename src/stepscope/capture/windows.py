@@ -49,6 +49,7 @@ class WindowKeeper:
         layout: The rank's directory.
         identity: Who this rank is.
         snapshot: Takes a memory snapshot, for a reason.
+        write_steps: Brings the step record up to date, for those who make the window's files.
 
     Attributes:
         planner: Says when a window begins.
@@ -62,9 +63,11 @@ class WindowKeeper:
         layout: RankLayout,
         identity: RankIdentity,
         snapshot: Callable[[str], object],
+        write_steps: Callable[[], object],
     ) -> None:
         self._config = config
         self._journal = journal
+        self._write_steps = write_steps
         self._layout = layout
         self._identity = identity
         self._snapshot = snapshot
@@ -366,6 +369,7 @@ class WindowKeeper:
             )
             interruption: BaseException | None = None
             if isinstance(window, WindowCapture):
+                self._write_steps()
                 job = job_of(self._config, window, self._identity.rank, self._activities)
                 record, interruption = hand_over(
                     self._exporter, window, job, record, self._config, step_number
