@@ -158,7 +158,8 @@ class CaptureConfig:
             taken after the last.
         memory_max_entries: Greatest number of entries of the history.
         memory_stacks: "python", or "all" with C++ frames, which takes very much longer to write.
-        memory_snapshot_at_end: Take a snapshot when the capture ends.
+        memory_snapshot_at_end: Take a snapshot when the capture ends; a history that no snapshot
+            has shown gets one in any case.
         oom_snapshot: Take a snapshot when CUDA runs out of memory, before the error is raised.
         memory_log: Write a line on each GPU's memory to `memory.log` every `memory_log_steps`
             steps. It resets CUDA's peak statistics, so that each line has its own peak.
