@@ -61,7 +61,8 @@ class ArtifactRecord:
         kind: "trace", "key_averages", "stacks", …
         path: Relative to the rank's directory, with forward slashes.
         bytes: Size; 0 where the file could not be made.
-        digest: BLAKE2b of 16 bytes in hexadecimal; empty where there is no file.
+        digest: BLAKE2b of 16 bytes in hexadecimal; empty where there is no file, and where a
+            trace was saved from a finishing process that failed.
         problem: Why the file is missing or may not be trusted; empty where all is well.
         cause: Why it was made, where that is not plain from its kind.
     """
@@ -97,6 +98,7 @@ class WindowRecord:
         stop_ns: The part of the pause that torch took to stop recording.
         export_ns: The part of the pause that handing the events over took.
         export_mode: How they were handed over: "fork" or "inline"; empty if they were not.
+        export_reason: Why in that way.
         predicted_pause_ns: What the pause was expected to be; None if nothing was known.
         events: Number of events in the trace.
         raw_bytes: Size of the trace before compression.
@@ -115,6 +117,7 @@ class WindowRecord:
     stop_ns: int = 0
     export_ns: int = 0
     export_mode: str = ""
+    export_reason: str = ""
     predicted_pause_ns: int | None = None
     events: int = 0
     raw_bytes: int = 0
