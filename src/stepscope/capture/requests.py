@@ -63,6 +63,7 @@ class RequestSources:
                 is_listening=config.triggers,
                 active=config.active,
                 warmup=self._warmup,
+                room_for=config.schedule.room_for,
             )
 
     def start(self) -> None:

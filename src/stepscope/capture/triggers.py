@@ -48,6 +48,8 @@ class TriggerDesk:
         poll_s: How often to look.
         active: Steps of a window that does not say how many.
         warmup: Steps of warming up before it.
+        room_for: Says from which step on a window meets none of the schedule's: the earliest
+            step, its number of steps and its warm-up.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class TriggerDesk:
         poll_s: float = 1.0,
         active: int = 3,
         warmup: int = 1,
+        room_for: Callable[[int, int, int], int] = lambda first, _steps, _warmup: first,
     ) -> None:
         self._run = run
         self._identity = identity
@@ -75,6 +78,8 @@ class TriggerDesk:
         self._poll_s = poll_s
         self._active = active
         self._warmup = warmup
+        self._room_for = room_for
+        self._agreed: Trigger | None = None
         self._step = 0
         self._recent_s: collections.deque[float] = collections.deque(maxlen=20)
         self._seen: set[str] = {path.name for path in files.asked(run)}
@@ -181,14 +186,26 @@ class TriggerDesk:
         files.put(self._run, trigger)
 
     def _decide(self, trigger: Trigger) -> None:
-        """Rank 0 alone: choose the first step, and tell everybody."""
+        """Rank 0 alone: choose the first step, and tell everybody.
+
+        What one rank notices, the others notice too, and code runs on all of them: what asks for
+        the same as the window that is to come asks for that one.
+        """
+        trigger = dataclasses.replace(trigger, steps=trigger.steps or self._active)
+        coming = self._agreed
+        if coming is not None and _last_step(coming) < self._step:
+            coming = None
+        if coming is not None and trigger.cause != "file" and _asks_the_same(trigger, coming):
+            return
         lead = self._warmup + 1
         if self._identity.world_size > 1:
             usual_s = statistics.median(self._recent_s) if self._recent_s else 1.0
             lead += 1 + math.ceil(max(_HEAR_S, 3 * self._poll_s) / max(usual_s, 1e-4))
-        agreed = dataclasses.replace(
-            trigger, first_step=self._step + lead, steps=trigger.steps or self._active
-        )
+        first = self._step + lead
+        if coming is not None:
+            first = max(first, _last_step(coming) + 1 + self._warmup)
+        first = self._room_for(first, trigger.steps, self._warmup)
+        agreed = self._agreed = dataclasses.replace(trigger, first_step=first)
         if self._identity.world_size > 1:
             number = self._next_agreed
             self._next_agreed += 1
@@ -216,6 +233,19 @@ class TriggerDesk:
     def _hand_out(self, trigger: Trigger) -> None:
         if not self._is_closed:
             self._accept(trigger)
+
+
+def _last_step(agreed: Trigger) -> int:
+    return (agreed.first_step or 0) + agreed.steps - 1
+
+
+def _asks_the_same(trigger: Trigger, agreed: Trigger) -> bool:
+    return (trigger.cause, trigger.steps, trigger.ranks, trigger.with_memory) == (
+        agreed.cause,
+        agreed.steps,
+        agreed.ranks,
+        agreed.with_memory,
+    )
 
 
 class SlowStepWatch:
