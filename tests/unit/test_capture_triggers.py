@@ -9,7 +9,6 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
-from stepscope.capture.clock_sync import measure
 from stepscope.capture.ranks import RankIdentity
 from stepscope.capture.schedule import Action, Schedule
 from stepscope.capture.shared_store import SharedStore
@@ -323,7 +322,3 @@ def test_a_dead_store_ends_the_waiting():
     words.open(5)
     store.is_broken = True
     assert words.wait(5) < 1
-
-
-def test_the_clock_is_not_waited_for_where_nobody_tells_it():
-    assert measure(FakeStore(), "", 1) is None

@@ -172,7 +172,7 @@ class CaptureSession:
             self.config, self.journal, layout, self.identity, self.memory.snapshot
         )
         self.requests = RequestSources(
-            self.config, self.identity, self.journal, self.windows.planner
+            self.config, self.identity, self.journal, self.windows.planner, clock
         )
         self.requests.start()
         if self.config.upload_to is not None:

@@ -195,6 +195,21 @@ class ProblemRecord:
 
 
 @dataclass(frozen=True)
+class ClockSample:
+    """How far a rank's clock was from rank 0's at one moment: clocks drift apart.
+
+    Attributes:
+        time_ns: When, nanoseconds since the epoch on the rank's own clock.
+        offset_ns: Rank 0's clock less this rank's.
+        error_ns: The offset is right to within this much.
+    """
+
+    time_ns: int
+    offset_ns: int
+    error_ns: int
+
+
+@dataclass(frozen=True)
 class RankManifest:
     """`manifest.json`: what one rank recorded, and how it ended.
 
@@ -221,8 +236,10 @@ class RankManifest:
         node: Number of the node, from 0, where the launcher tells; None otherwise.
         coordinates: The rank's place in the device mesh, by dimension ("dp", "tp", …), as the
             capture's options say.
-        clock_offset_ns: Rank 0's clock less this rank's; None where it was not measured.
+        clock_offset_ns: Rank 0's clock less this rank's, as it was found last; None where it was
+            not measured.
         clock_error_ns: The offset is right to within this much.
+        clock_samples: The offsets as they were found, oldest first; of many, some.
         uploaded_to: URL of the run's copy, where one is made; empty otherwise. What could not be
             copied stands among the problems.
         format: Word that marks the file.
@@ -250,6 +267,7 @@ class RankManifest:
     coordinates: dict[str, int] = field(default_factory=dict)
     clock_offset_ns: int | None = None
     clock_error_ns: int | None = None
+    clock_samples: tuple[ClockSample, ...] = ()
     uploaded_to: str = ""
     format: str = "stepscope-rank"
     version: int = FORMAT_VERSION
