@@ -90,6 +90,8 @@ class CaptureConfig:
         with_stack: Record Python stacks; also writes `stacks.txt`.
         with_flops: Estimate floating-point operations (implies shapes).
         with_modules: Record the module hierarchy (TorchScript).
+        cuda_sync_events: Record what the host and streams wait for on a GPU: synchronisations of
+            devices, streams and events. They are no GPU work, and tell why there is none.
         window_recorder: What records the steps of a window. "torch": torch's profiler.
             "cuda-range": another tool does, such as nsys; the window is marked for it by
             cudaProfilerStart and -Stop, and its steps and operators by NVTX ranges.
@@ -205,6 +207,7 @@ class CaptureConfig:
     with_stack: bool = False
     with_flops: bool = False
     with_modules: bool = False
+    cuda_sync_events: bool = False
     window_recorder: str = "torch"
     tracemalloc_frames: int = 1
     tracemalloc_rows: int = 25
