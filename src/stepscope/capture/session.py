@@ -179,7 +179,7 @@ class CaptureSession:
             self._write_steps,
         )
         self.requests = RequestSources(
-            self.config, self.identity, self.journal, self.windows.planner
+            self.config, self.identity, self.journal, self.windows.planner, clock
         )
         self.requests.start()
         if self.config.upload_to is not None:

@@ -248,7 +248,7 @@ class WindowKeeper:
             plan = self.planner.next_plan(step)
             if plan is None:
                 return False
-            refusal = self._budget.refusal()
+            refusal = self._budget.refusal(plan.steps)
             if self._config.window_recorder != "tracemalloc" and another_profiler_runs():
                 refusal = "another torch profiler was recording in this process"
             if refusal:
