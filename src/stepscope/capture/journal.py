@@ -111,11 +111,7 @@ class Journal:
     def count_step(self) -> None:
         """Count a step that ended."""
         self._steps += 1
-        offset, self._clock_offset = self._clock_offset, None
-        if offset is not None:
-            self._manifest = dataclasses.replace(
-                self._manifest, clock_offset_ns=offset.offset_ns, clock_error_ns=offset.error_ns
-            )
+        if self._take_clock():
             self._write_quietly()
 
     def add_window(self, record: WindowRecord) -> None:
@@ -171,11 +167,21 @@ class Journal:
             self.file_ready(record)
 
     def note_clock(self, offset: ClockOffset) -> None:
-        """Note how far this rank's clock is from rank 0's; it is written when the step ends.
+        """Note how far this rank's clock is from rank 0's; it is written when a step or all ends.
 
         May be called from any thread.
         """
         self._clock_offset = offset
+
+    def _take_clock(self) -> bool:
+        """Put a clock that was noted into the manifest; whether there was one."""
+        offset, self._clock_offset = self._clock_offset, None
+        if offset is None:
+            return False
+        self._manifest = dataclasses.replace(
+            self._manifest, clock_offset_ns=offset.offset_ns, clock_error_ns=offset.error_ns
+        )
+        return True
 
     def note(self, where: str, message: str, step: int) -> None:
         """Note something that went wrong; after a hundred of them, only the log has them."""
@@ -201,6 +207,7 @@ class Journal:
                     f"{self._lines.problem}; {lost} lines lost",
                     self._steps,
                 )
+        self._take_clock()
         self._manifest = dataclasses.replace(
             self._manifest, state=_state(error), ended=ended, verdict=verdict
         )
