@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import signal
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# Examples that take long on a busy machine are no failures.
-settings.register_profile("untimed", deadline=None)
+# Examples that take long on a busy machine are no failures, nor is it one to make them slowly; and
+# they are the same each time, so that a run judges the code and not its luck (the fuzzers of the
+# slow tests look further).
+settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
 settings.load_profile("untimed")
 
 # A job in a shell's background ignores Ctrl-C, and so would every program that a test starts and

@@ -73,7 +73,7 @@ def torch_is_as_before():
 
 
 class Moments:
-    """When evaluations and checkpoints were made."""
+    """When evaluations and checkpoints were made, by the clock that steps are timed with."""
 
     def __init__(self, trainer):
         self.seen = {"evaluation": [], "checkpoint": []}
@@ -84,16 +84,17 @@ class Moments:
         original = getattr(trainer, name)
 
         def noted(*arguments, **keywords):
-            begun = time.time_ns()
+            begun = time.perf_counter_ns()
             result = original(*arguments, **keywords)
-            self.seen[kind].append((begun, time.time_ns()))
+            self.seen[kind].append((begun, time.perf_counter_ns()))
             return result
 
         setattr(trainer, name, noted)
 
     @staticmethod
-    def meets(line, moment):
-        return line.start_ns < moment[1] and moment[0] < line.start_ns + line.dur_ns
+    def meets(line, moment, manifest):
+        start_ns = line.start_ns - manifest.clock_epoch_ns + manifest.clock_monotonic_ns
+        return start_ns < moment[1] and moment[0] < start_ns + line.dur_ns
 
 
 def test_steps_are_optimizer_steps_and_what_lies_between_is_none(tmp_path, callback_class):
@@ -138,8 +139,8 @@ def test_steps_are_optimizer_steps_and_what_lies_between_is_none(tmp_path, callb
         own = [line for line in others if line.kind == kind]
         rest = [line for line in (*steps, *others) if line.kind != kind]
         for moment in seen:
-            assert any(moments.meets(line, moment) for line in own)
-            assert not any(moments.meets(line, moment) for line in rest)
+            assert any(moments.meets(line, moment, manifest) for line in own)
+            assert not any(moments.meets(line, moment, manifest) for line in rest)
     # The window spans the evaluation and the checkpoint: its steps do not.
     window = open_run(tmp_path / "profiles").windows[0]
     trace = stepscope.load(window.trace_path)
@@ -171,8 +172,9 @@ def test_a_checkpoint_of_the_best_model_is_in_no_step(tmp_path, callback_class):
     assert len(steps) == 6
     assert {line.kind for line in others} == {"evaluation"}
     assert moments.seen["checkpoint"]
+    manifest = manifest_of(tmp_path / "profiles")
     for moment in moments.seen["checkpoint"]:
-        assert not any(moments.meets(line, moment) for line in steps)
+        assert not any(moments.meets(line, moment, manifest) for line in steps)
 
 
 def test_micro_batches_can_be_the_steps(tmp_path, callback_class):

@@ -17,6 +17,7 @@ import torch
 from click.testing import CliRunner
 from tests.support.fake_nsys import arguments_of, make_nsys
 from tests.support.guides import environment, run_inline, run_script
+from tests.support.launching import free_port
 from tests.support.runs import manifest_of, rank_directory, trace_document
 from tests.support.training import SmallTraining, batches
 
@@ -301,8 +302,8 @@ needs_deepspeed = pytest.mark.skipif(
 @pytest.mark.parametrize("debug", [[], ["--debug"]], ids=["plain", "debug"])
 def test_with_deepspeed_its_profile_and_its_memory(tmp_path, debug):
     flags = ["--profiling", "--ptensorboard", "--prof_dir", "./prof_other", "--strategy=Zero"]
-    port = 29700 + len(debug)
-    result = run_script(tmp_path, DEEPSPEED, [*flags, *debug], **ALONE, MASTER_PORT=str(port))
+    port = str(free_port())
+    result = run_script(tmp_path, DEEPSPEED, [*flags, *debug], **ALONE, MASTER_PORT=port)
     assert result.returncode == 0, result.stderr[-4000:]
     folder = tmp_path / "prof_other"
     profile = (folder / "profiler_ds.txt").read_text()

@@ -19,7 +19,7 @@ options = dict(output_dir=sys.argv[1], wait=1, warmup=1, active=2, repeat=0, act
 """
 
 
-def run_script(folder, body, *, timeout=120):
+def run_script(folder, body, *, timeout=250):
     """Run `body` after the head above; its first argument is the folder `out`."""
     script = Path(folder) / "train.py"
     script.write_text(HEAD + textwrap.dedent(body))

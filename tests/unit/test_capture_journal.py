@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from stepscope.capture import journal as module
+from stepscope.capture.clock_sync import ClockOffset
 from stepscope.capture.config import CaptureConfig
 from stepscope.capture.journal import Journal
 from stepscope.capture.ranks import RankIdentity
@@ -47,6 +48,14 @@ def test_what_became_of_a_window_keeps_its_pause(journal, tmp_path):
     journal.add_window(WindowRecord(0, "saving", pause_ns=77))
     journal.update_window(WindowRecord(0, "complete"))
     assert manifest(tmp_path).windows == (WindowRecord(0, "complete", pause_ns=77),)
+
+
+def test_a_clock_that_is_known_only_after_the_last_step_is_written_all_the_same(journal, tmp_path):
+    journal.count_step()
+    journal.note_clock(ClockOffset(5, 7))
+    journal.close(None, "done")
+    found = manifest(tmp_path)
+    assert (found.clock_offset_ns, found.clock_error_ns) == (5, 7)
 
 
 def test_a_disk_that_refuses_is_told_once_and_then_written(journal, tmp_path, monkeypatch, caplog):

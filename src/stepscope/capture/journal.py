@@ -187,7 +187,7 @@ class Journal:
             self.file_ready(record)
 
     def note_clock(self, offset: ClockOffset) -> None:
-        """Note how far this rank's clock is from rank 0's; it is taken in when a step ends.
+        """Note how far this rank's clock is from rank 0's; it is taken in when a step or all ends.
 
         May be called from any thread.
         """
