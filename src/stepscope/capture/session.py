@@ -9,9 +9,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from stepscope.capture.auto_phases import AutoPhases
 from stepscope.capture.config import CaptureConfig
@@ -39,6 +40,9 @@ from stepscope.errors import UsageError
 from stepscope.run.step_record import DATA_WAIT_RANGE
 
 log = logging.getLogger("stepscope")
+
+_MOST_FAILURES = 3
+_Result = TypeVar("_Result")
 
 
 class CaptureSession:
@@ -89,6 +93,7 @@ class CaptureSession:
         self._is_aside = False
         self._process_id = os.getpid()
         self._lock = threading.RLock()
+        self._failures: Counter[tuple[str, type]] = Counter()
         self._is_closing = False
         self._busy = 0
         self._is_told_to_end = False
@@ -209,28 +214,56 @@ class CaptureSession:
         ended = self.step
         if self.flops is not None and self.flops.is_counting:
             recorder.mark(STEP_KIND)
-        index = windows.lengthening_index if windows is not None else None
-        record = recorder.end(ended, window=index)
-        self.journal.count_step()
-        if record is not None:
-            self._tally.add(record)
-        if self.requests is not None:
-            self.requests.step_ended(record)
-        if self.memory is not None and self.memory.is_available:
-            self.memory.step_ended(ended)
-        if self._monitor is not None:
-            self._monitor.step_ended()
-        has_worked = self.flops is not None and self.flops.step_ended(ended)
         self.step += 1
-        if windows is not None and windows.advance(ended):
+        index = windows.lengthening_index if windows is not None else None
+        record = self._attempt("recording a step", recorder.end, ended, window=index)
+        self._attempt("counting a step", self.journal.count_step)
+        if record is not None:
+            self._attempt("summing steps up", self._tally.add, record)
+        if self.requests is not None:
+            self._attempt("looking for requests", self.requests.step_ended, record)
+        if self.memory is not None and self.memory.is_available:
+            self._attempt("watching memory", self.memory.step_ended, ended)
+        if self._monitor is not None:
+            self._attempt("telling the monitor", self._monitor.step_ended)
+        has_worked = self._count_flops(ended)
+        if windows is not None and self._attempt("a window", windows.advance, ended):
             has_worked = True
         if has_worked:
             # What opening or saving a window takes is the profiler's time and no step's.
             recorder.begin()
         if self._probe is not None:
-            self._attach_device()
+            self._attempt("reading the device", self._attach_device)
         if self.flops is not None:
-            self.flops.step_begins(self.step)
+            self._attempt("counting operations", self.flops.step_begins, self.step)
+
+    def _count_flops(self, ended: int) -> bool:
+        """Let the counter end its step; whether it did anything. One that fails is given up."""
+        flops = self.flops
+        if flops is None:
+            return False
+        has_worked = self._attempt("counting operations", flops.step_ended, ended)
+        if has_worked is None:
+            self.flops = None
+            with contextlib.suppress(Exception):
+                flops.leave()
+        return bool(has_worked)
+
+    def _attempt(
+        self, where: str, call: Callable[..., _Result], *given: Any, **named: Any
+    ) -> _Result | None:
+        """Call one of the capture's parts: what it raises is noted, and costs no other part."""
+        try:
+            return call(*given, **named)
+        except Exception as error:  # noqa: BLE001 - the training must go on
+            self._note_failure(where, error)
+            return None
+
+    def copy_beside(self, paths: Iterable[Path]) -> None:
+        """Copy files too that were put beside the run, where the run is copied."""
+        if self._uploader is not None:
+            for path in paths:
+                self._uploader.add_beside(path)
 
     def _keep_flops(self, text: str) -> None:
         if self.journal is not None:
@@ -484,6 +517,18 @@ class CaptureSession:
                 self.windows.flush("SIGTERM came", self.step)
         return True
 
+    def _note_failure(self, where: str, error: Exception) -> None:
+        """Say what failed; what fails again and again is said a few times only."""
+        kind = (where, type(error))
+        self._failures[kind] += 1
+        if self._failures[kind] > _MOST_FAILURES:
+            return
+        log.warning("stepscope: %s failed: %s: %s", where, type(error).__name__, error)
+        log.debug("stepscope: %s failed", where, exc_info=error)
+        if self.journal is not None:
+            with contextlib.suppress(Exception):
+                self.journal.note(where, f"{type(error).__name__}: {error}", self.step)
+
     @contextlib.contextmanager
     def contain(self, where: str, *, is_exclusive: bool = True) -> Iterator[None]:
         """Keep the capture's own failures from the training: they are noted instead.
@@ -496,12 +541,8 @@ class CaptureSession:
         try:
             with self._lock if is_exclusive else contextlib.nullcontext():
                 yield
-        except Exception as error:
-            log.warning("stepscope: %s failed: %s: %s", where, type(error).__name__, error)
-            log.debug("stepscope: %s failed", where, exc_info=True)
-            if self.journal is not None:
-                with contextlib.suppress(Exception):
-                    self.journal.note(where, f"{type(error).__name__}: {error}", self.step)
+        except Exception as error:  # noqa: BLE001 - the training must go on
+            self._note_failure(where, error)
         finally:
             self._busy -= 1
             if self._is_told_to_end and not self._busy and self._signals is not None:
