@@ -131,7 +131,7 @@ class CaptureSession:
                 "another stepscope.Profiler is running in this process: stop it first"
             )
         try:
-            if another_profiler_runs():
+            if self._attempt("looking for another profiler", another_profiler_runs):
                 raise NestedProfilerError(
                     "a torch profiler is already recording in this process, and torch can serve "
                     "only one: remove it, or start this one after it has stopped"
@@ -303,34 +303,40 @@ class CaptureSession:
 
     def _leave_phase(self) -> None:
         if self.phases is not None:
-            self.phases.watch.leave()
+            self._attempt("listening to torch", self.phases.watch.leave)
 
     @contextlib.contextmanager
     def fetching(self) -> Iterator[None]:
         """The loop waits for a batch inside; `batch_came` must follow if it came."""
         phases = self.phases
-        heard = phases.fetching() if phases is not None else contextlib.nullcontext()
-        with heard, self.range(DATA_WAIT_RANGE):
-            yield
+        is_heard = phases is not None and self._attempt("listening to torch", phases.begin_fetch)
+        try:
+            with self.range(DATA_WAIT_RANGE):
+                yield
+        finally:
+            if phases is not None and is_heard:
+                self._attempt("listening to torch", phases.end_fetch)
 
     def batch_came(self, waited_ns: int) -> None:
         """The batch that the loop waited for is there."""
         if self.recorder is not None:
-            self.recorder.add_wait(waited_ns)
+            self._attempt("timing a wait", self.recorder.add_wait, waited_ns)
         if self.phases is not None:
-            self.phases.batch_came()
+            self._attempt("listening to torch", self.phases.batch_came)
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Time a part of the step, and mark it in the trace."""
         recorder = self.recorder if self.is_on else None
-        is_timed = recorder is not None and recorder.enter_phase(name)
+        is_timed = recorder is not None and self._attempt(
+            "timing a phase", recorder.enter_phase, str(name)
+        )
         try:
             with self.range(name):
                 yield
         finally:
             if is_timed and recorder is not None:
-                recorder.leave_phase()
+                self._attempt("timing a phase", recorder.leave_phase)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -339,7 +345,8 @@ class CaptureSession:
         with self.range(DATA_WAIT_RANGE):
             yield
         if self.is_on and self.recorder is not None:
-            self.recorder.add_wait(time.perf_counter_ns() - started_ns)
+            waited_ns = time.perf_counter_ns() - started_ns
+            self._attempt("timing a wait", self.recorder.add_wait, waited_ns)
 
     @contextlib.contextmanager
     def aside(self, kind: str) -> Iterator[None]:
@@ -370,13 +377,22 @@ class CaptureSession:
     @contextlib.contextmanager
     def range(self, name: str) -> Iterator[None]:
         """A range in the trace, where one is being recorded; nothing otherwise."""
-        if self.recording_index is None:
+        marked = self._attempt("marking a range", self._open_range, name)
+        try:
             yield
-            return
+        finally:
+            if marked is not None:
+                self._attempt("marking a range", marked.__exit__, None, None, None)
+
+    def _open_range(self, name: str) -> Any:
+        """The range, begun; None where nothing is being recorded."""
+        if self.recording_index is None:
+            return None
         import torch
 
-        with torch.profiler.record_function(name):
-            yield
+        marked = torch.profiler.record_function(str(name))
+        marked.__enter__()
+        return marked
 
     def _attach_device(self) -> None:
         """Time and measure the GPU from the first step on that finds it in use."""
@@ -412,8 +428,8 @@ class CaptureSession:
             if self.windows is not None and self.windows.has_leftover:
                 atexit.register(self.tidy)
             if self._signals is not None:
-                self._signals.resume()
-                self._signals.remove()
+                self._attempt("ending on a signal", self._signals.resume)
+                self._attempt("leaving the signals", self._signals.remove)
 
     def _close(self, journal: Journal, error: BaseException | None, note: str) -> None:
         for function in self.before_end:
@@ -473,8 +489,9 @@ class CaptureSession:
                     self._ending(error, note),
                     self.step,
                 )
-        if self.identity.rank == 0 and (journal.windows or self.step):
-            say_where(place, verdict)
+        with self.contain("saying where the run is"):
+            if self.identity.rank == 0 and (journal.windows or self.step):
+                say_where(place, verdict)
 
     def _ending(self, error: BaseException | None, note: str) -> str:
         follows = self.windows is not None and self.windows.planner.follows_schedule
@@ -546,4 +563,4 @@ class CaptureSession:
         finally:
             self._busy -= 1
             if self._is_told_to_end and not self._busy and self._signals is not None:
-                self._signals.resume()
+                self._attempt("ending on a signal", self._signals.resume)
