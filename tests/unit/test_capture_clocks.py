@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import threading
 import time
 
@@ -44,16 +43,9 @@ class WaitingStore:
             self.values[key] = self.values.get(key, 0) + amount
             return self.values[key]
 
-    def wait(self, keys, timeout=datetime.timedelta(seconds=60)):
+    def wait_for(self, key):
         with self.news:
-            self.news.wait_for(lambda: self.check(keys) or self.is_over, timeout.total_seconds())
-            if not self.check(keys):
-                raise RuntimeError("wait timeout")
-
-    def say_that_nobody_comes(self):
-        with self.news:
-            self.is_over = True
-            self.news.notify_all()
+            assert self.news.wait_for(lambda: key in self.values, 120)
 
     def delete_key(self, key):
         return self.values.pop(key, None) is not None
@@ -74,12 +66,12 @@ def rounds_of(offsets_ns, found, locals_=None):
 def hold(store, rounds):
     """One look of every rank, rank 0's in a thread of its own since it waits for the others."""
     store.is_over = False
-    teller = threading.Thread(target=rounds[0].look, args=(store, "p/"))
+    teller = threading.Thread(target=rounds[0].look, args=(store, "p/", lambda: store.is_over))
     teller.start()
-    store.wait(["p/clock/round"])
+    store.wait_for("p/clock/round")
     for asker in rounds[1:]:
         asker.look(store, "p/")
-    store.say_that_nobody_comes()
+    store.is_over = True
     teller.join()
 
 
@@ -111,8 +103,7 @@ def test_a_rank_that_is_late_gets_a_round_of_its_own(monkeypatch):
     monkeypatch.setattr(module, "_SOON_S", 0.0)
     store, found = WaitingStore(), [[], []]
     rounds = rounds_of((0, 10), found)
-    store.say_that_nobody_comes()
-    rounds[0].look(store, "p/")
+    rounds[0].look(store, "p/", lambda: True)
     store.values.pop("p/clock/round")
     hold(store, rounds)
     assert len(found[1]) == 1
@@ -121,21 +112,20 @@ def test_a_rank_that_is_late_gets_a_round_of_its_own(monkeypatch):
 def test_a_round_that_is_over_is_not_joined():
     store, found = WaitingStore(), [[], []]
     rounds = rounds_of((0, 10), found)
-    store.say_that_nobody_comes()
-    rounds[0].look(store, "p/")
+    rounds[0].look(store, "p/", lambda: True)
     rounds[1].look(store, "p/")
     assert found[1] == []
     assert "p/clock/1/come" not in store.values
 
 
 def test_the_clock_is_not_waited_for_where_nobody_tells_it(monkeypatch):
-    monkeypatch.setattr(module, "_PATIENCE", datetime.timedelta(seconds=0.01))
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.01)
     assert measure(WaitingStore(), "", 1, clock(0)) is None
 
 
 def test_a_store_that_dies_within_a_round_costs_that_round():
     class DyingStore(WaitingStore):
-        def wait(self, keys, timeout=None):
+        def check(self, keys):
             raise RuntimeError("Connection reset by peer")
 
     assert measure(DyingStore(), "", 1, clock(0)) is None

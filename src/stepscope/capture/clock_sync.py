@@ -10,7 +10,6 @@ waits for it, and what it leaves in the store is removed.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import logging
 import time
 from collections.abc import Callable
@@ -25,7 +24,8 @@ _SOON_S = 5.0
 _FIRST_ROUNDS = 12
 _COME_S = 3.0
 """How long rank 0 waits for other ranks to come, in all, after it has announced a round."""
-_PATIENCE = datetime.timedelta(seconds=10)
+_PATIENCE_S = 10.0
+_LOOK_S = 0.002
 
 ReadClock = Callable[[], int]
 """Gives epoch nanoseconds of the rank's own clock, which never jumps."""
@@ -77,14 +77,20 @@ class ClockRounds:
         self._round = 0
         self._next_s = 0.0
 
-    def look(self, store: Any, prefix: str) -> None:
-        """Hold a round if one is due (rank 0), or join one that was announced (the others)."""
+    def look(self, store: Any, prefix: str, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Hold a round if one is due (rank 0), or join one that was announced (the others).
+
+        Args:
+            store: The store, over a connection that nobody else uses.
+            prefix: Put before every key.
+            is_over: Whether to stop waiting at once, since the capture ends.
+        """
         if self._rank == 0:
             if time.monotonic() < self._next_s:
                 return
             self._round += 1
             self._all_who_came += tell(
-                store, prefix, self._round, self._world_size, self._read_clock
+                store, prefix, self._round, self._world_size, self._read_clock, is_over
             )
             # At first some may not be there yet.
             is_waited_for = (
@@ -100,14 +106,20 @@ class ClockRounds:
             return
         self._round = announced
         self._has_come = True
-        offset = measure(store, prefix, announced, self._read_clock)
+        offset = measure(store, prefix, announced, self._read_clock, is_over)
         if offset is not None:
             self._found(offset)
         else:
             self._has_come = False
 
 
-def measure(store: Any, prefix: str, number: int, read_clock: ReadClock) -> ClockOffset | None:
+def measure(
+    store: Any,
+    prefix: str,
+    number: int,
+    read_clock: ReadClock,
+    is_over: Callable[[], bool] = lambda: False,
+) -> ClockOffset | None:
     """Ask rank 0 for the time in a round; None if it does not answer."""
     best: ClockOffset | None = None
     try:
@@ -120,7 +132,7 @@ def measure(store: Any, prefix: str, number: int, read_clock: ReadClock) -> Cloc
         asked_ns = read_clock()
         try:
             store.set(f"{key}/ask", b"?")
-            store.wait([f"{key}/answer"], _PATIENCE)
+            _wait(store, f"{key}/answer", _PATIENCE_S, is_over, is_first=question == 0)
             answer_ns = int(store.get(f"{key}/answer"))
         except Exception as error:  # noqa: BLE001 - a store can fail in many ways
             log.debug("stepscope: rank 0 did not tell the time: %s", error)
@@ -134,7 +146,14 @@ def measure(store: Any, prefix: str, number: int, read_clock: ReadClock) -> Cloc
     return best
 
 
-def tell(store: Any, prefix: str, number: int, world_size: int, read_clock: ReadClock) -> int:
+def tell(
+    store: Any,
+    prefix: str,
+    number: int,
+    world_size: int,
+    read_clock: ReadClock,
+    is_over: Callable[[], bool] = lambda: False,
+) -> int:
     """Rank 0: announce a round, and tell every rank that comes the time, one after the other.
 
     Returns:
@@ -148,7 +167,7 @@ def tell(store: Any, prefix: str, number: int, world_size: int, read_clock: Read
             key = f"{prefix}clock/{number}/{place}/{question}"
             patience_s = max(0.01, until_s - time.monotonic()) if question == 0 else 1.0
             try:
-                store.wait([f"{key}/ask"], datetime.timedelta(seconds=patience_s))
+                _wait(store, f"{key}/ask", patience_s, is_over, is_first=question == 0)
                 store.set(f"{key}/answer", str(read_clock()).encode())
             except Exception as error:  # noqa: BLE001 - one silent rank must not cost the others
                 log.debug("stepscope: place %d of round %d stays empty: %s", place, number, error)
@@ -161,6 +180,25 @@ def tell(store: Any, prefix: str, number: int, world_size: int, read_clock: Read
     store.set(f"{prefix}clock/round", b"0")
     _remove(store, f"{prefix}clock/{number - 1}/come")
     return came
+
+
+def _wait(
+    store: Any, key: str, patience_s: float, is_over: Callable[[], bool], *, is_first: bool
+) -> None:
+    """Wait for a key in many short calls.
+
+    The store's own wait is one long call: a thread that is still in it when the interpreter ends
+    takes the process down with it.
+
+    Raises:
+        TimeoutError: It did not come, or the capture ends.
+    """
+    until_s = time.monotonic() + patience_s
+    while not store.check([key]):
+        if is_over() or time.monotonic() > until_s:
+            raise TimeoutError(key)
+        if is_first:  # nobody measures yet
+            time.sleep(_LOOK_S)
 
 
 def _remove(store: Any, *keys: str) -> None:

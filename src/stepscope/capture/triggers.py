@@ -30,6 +30,7 @@ log = logging.getLogger("stepscope")
 
 _HEAR_S = 3.0
 """Time in which every rank surely looks once more."""
+_CLOSE_S = 2.0
 _TURN_S = 0.01
 """What a rank takes in a round of comparing clocks, in which the others wait for their turn."""
 
@@ -96,10 +97,14 @@ class TriggerDesk:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening, without waiting for a look that may hang."""
+        """Stop listening; a look that hangs is not waited for longer than moments.
+
+        A thread that is within a call of torch's when the interpreter ends takes the process down
+        with it, so that one that does not hang is let come to its end.
+        """
         self._is_closed = True
         self._wakeup.set()
-        self._thread.join(timeout=0.5)
+        self._thread.join(timeout=_CLOSE_S)
 
     @property
     def store(self) -> SharedStore | None:
@@ -132,7 +137,7 @@ class TriggerDesk:
         store = self._store
         if self._clocks is not None and store is not None and store.is_own and store.is_usable:
             with contextlib.suppress(Exception):  # a store can fail in many ways
-                self._clocks.look(store.store, store.prefix)
+                self._clocks.look(store.store, store.prefix, lambda: self._is_closed)
         if self._chore is not None:
             self._chore(self._store)
         if not self._is_listening:

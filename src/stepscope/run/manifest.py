@@ -311,7 +311,7 @@ def write_record(path: Path, record: Any) -> None:
         OSError: The file cannot be written.
     """
     data = orjson.dumps(
-        dataclasses.asdict(record),
+        record,  # orjson takes dataclasses as they are, many times faster than `asdict` first
         option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS,
         default=str,
     )
