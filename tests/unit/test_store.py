@@ -139,6 +139,18 @@ def test_where_nothing_can_be_written(path: Path, monkeypatch: pytest.MonkeyPatc
         load(path, store=True)
 
 
+def test_a_full_disk_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: pl.DataFrame, target: Path, **options: object) -> None:
+        target.write_bytes(b"PAR1")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pl.DataFrame, "write_parquet", full)
+    with pytest.raises(UnreadableInputError, match="No space left on device; make room") as raised:
+        load(path, store=True)
+    assert str(path) in str(raised.value)
+    assert [entry.name for entry in path.parent.iterdir()] == ["trace.json"]
+
+
 def test_an_interrupt_leaves_nothing(path: Path) -> None:
     def interrupted() -> None:
         with StoreWriter(origin_of_file(path)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -174,6 +175,48 @@ def test_what_a_killed_process_left_is_told_from_what_is_in_use(cache: Path) -> 
     os.utime(left.place, (0, 0))
     load(io.BytesIO(CONTENT), store=True)
     assert not left.place.exists()
+
+
+def test_ctrl_c_ends_the_wait_for_a_silent_stream(cache: Path) -> None:
+    script = (
+        PREFIX
+        + f"""
+import os, signal, threading
+from stepscope.trace import load, source
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored where tests run
+
+load.COMPILED_ABOVE_BYTES = 0
+source.Source.blocks.__defaults__ = (900, None)
+
+class Silent:
+    content = {CONTENT!r}[:-100]
+
+    def read(self, size):
+        piece, self.content = self.content[:size], self.content[size:]
+        while not piece and not os.path.exists({str(cache)!r}):
+            threading.Event().wait(0.05)
+        if not piece:  # the store is begun
+            print("silent", flush=True)
+            threading.Event().wait()
+        return piece
+
+try:
+    load.load(Silent(), store=True)
+except KeyboardInterrupt:
+    print("interrupted", os.listdir({str(cache)!r}))
+"""
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "silent\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=120)[0] == "interrupted []\n"
+    assert process.returncode == 0
 
 
 def test_a_claim_is_seen_and_let_go(tmp_path: Path) -> None:

@@ -145,12 +145,28 @@ class StoreWriter:
 
     def _write(self, name: str, frames: list[pl.DataFrame]) -> None:
         while len(self._pending) >= 2:
-            self._pending.pop(0).result()
+            self._written(self._pending.pop(0))
         directory = self._temporary / name
         target = directory / f"{self._parts[name]:05}.parquet"
         self._parts[name] += 1
         self._total[name] += sum(len(frame) for frame in frames)
         self._pending.append(self._pool.submit(_write_part, frames, directory, target))
+
+    def _written(self, pending: Future[None]) -> None:
+        """Waits for a part.
+
+        Raises:
+            UnreadableInputError: It could not be written, as where the disk is full.
+        """
+        try:
+            pending.result()
+        except (OSError, pl.exceptions.ComputeError) as error:
+            reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+            raise UnreadableInputError(
+                f"{self.origin.name}: its store cannot be written to {self._temporary.parent}: "
+                f"{reason}; make room there, set STEPSCOPE_CACHE to another directory, or load "
+                "with store=False"
+            ) from error
 
     def finish(self, assembler: Assembler) -> Path:
         """Writes what is left, and puts the store in its place.
@@ -168,7 +184,7 @@ class StoreWriter:
         self._write("metadata", [pl.DataFrame(assembler.metadata, schema=METADATA, orient="row")])
         self._write("problems", [assembler.problems.frame()])
         for pending in self._pending:
-            pending.result()
+            self._written(pending)
         key = self.origin.key
         manifest = {
             "format": "stepscope store",
