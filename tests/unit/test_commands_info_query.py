@@ -134,6 +134,35 @@ def test_query_cuts_long_tables_and_says_so(trace):
     )
 
 
+def test_a_table_into_a_file_or_a_pipe_is_not_cut(trace):
+    sql = "SELECT repeat('x', 300) AS wide, 1234567890123456789 AS big"
+    text = run(query, trace, sql).stdout
+    assert "x" * 300 in text
+    assert "1234567890123456789" in text
+
+
+def test_query_of_a_directory_takes_its_trace(trace, tmp_path):
+    assert run(query, str(tmp_path), "SELECT 40 + 2", "--format", "csv").stdout.endswith("42\n")
+
+
+def test_ctrl_c_ends_a_query(trace, capfd, monkeypatch):
+    import duckdb
+
+    class Interrupted:
+        def __getattr__(self, name):
+            return getattr(connection, name)
+
+        def execute(self, statement):
+            if statement.startswith("COPY"):
+                raise RuntimeError("Query interrupted")  # what DuckDB makes of Ctrl-C
+            return connection.execute(statement)
+
+    connection = duckdb.connect(":memory:")
+    monkeypatch.setattr(duckdb, "connect", lambda *_, **__: Interrupted())
+    assert main(["query", trace, "SELECT 1"]) == 130
+    assert "unexpected" not in capfd.readouterr().err
+
+
 def test_query_lists_views(tmp_path):
     text = run(query, "--list").stdout
     assert "collectives" in text
@@ -147,6 +176,7 @@ def test_query_lists_views(tmp_path):
     ("arguments", "code", "words"),
     [
         (("query", "TRACE", "SELEC 1"), 2, "syntax error"),
+        (("query", "TRACE", " "), 2, "empty; for example"),
         (("query", "TRACE", "SELECT * FROM kernel"), 2, "kernels"),
         (("query", "TRACE"), 2, "--list"),
         (("query", "/absent.json", "SELECT 1"), 3, "absent.json"),

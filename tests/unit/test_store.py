@@ -19,13 +19,21 @@ from tests.support.chrome_traces import assert_same_tables, kernel, operator, re
 from stepscope.commands.cache import command
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.trace import store as store_module
+from stepscope.trace import store_place
 from stepscope.trace.load import load
 from stepscope.trace.progress import Progress
 from stepscope.trace.schema import ARGS, EVENTS
 from stepscope.trace.source import prefetched
-from stepscope.trace.store import MANIFEST, StoreWriter, find_store, key_of, stores_in
+from stepscope.trace.store import StoreWriter
+from stepscope.trace.store import find_store as find_store_of
+from stepscope.trace.store_list import stores_in
+from stepscope.trace.store_place import MANIFEST, key_of, origin_of_file
 
 EVENTS_LISTED = [make(start=str(number)) for number in range(50) for make in (operator, kernel)]
+
+
+def find_store(path: Path) -> Path | None:
+    return find_store_of(origin_of_file(path))
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +102,7 @@ def test_a_change_that_keeps_size_and_time_is_noticed(path: Path) -> None:
 
 def test_a_store_of_another_schema_is_not_used(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load(path, store=True)
-    monkeypatch.setattr(store_module, "SCHEMA_VERSION", 99_999)
+    monkeypatch.setattr(store_place, "SCHEMA_VERSION", 99_999)
     assert find_store(path) is None
 
 
@@ -131,9 +139,21 @@ def test_where_nothing_can_be_written(path: Path, monkeypatch: pytest.MonkeyPatc
         load(path, store=True)
 
 
+def test_a_full_disk_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: pl.DataFrame, target: Path, **options: object) -> None:
+        target.write_bytes(b"PAR1")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pl.DataFrame, "write_parquet", full)
+    with pytest.raises(UnreadableInputError, match="No space left on device; make room") as raised:
+        load(path, store=True)
+    assert str(path) in str(raised.value)
+    assert [entry.name for entry in path.parent.iterdir()] == ["trace.json"]
+
+
 def test_an_interrupt_leaves_nothing(path: Path) -> None:
     def interrupted() -> None:
-        with StoreWriter(path):
+        with StoreWriter(origin_of_file(path)):
             assert len(list(path.parent.iterdir())) == 2
             raise KeyboardInterrupt
 
@@ -161,11 +181,6 @@ def test_two_at_once(path: Path) -> None:
         "trace.json.stepscope",
     ]
     assert load(path).events.collect().height == 100
-
-
-def test_only_local_chrome_traces_have_stores(path: Path) -> None:
-    with pytest.raises(UsageError):
-        load(io.BytesIO(path.read_bytes()), store=True)
 
 
 def test_compressed_content_and_streams_and_urls(path: Path, tmp_path: Path) -> None:
@@ -204,20 +219,39 @@ def test_small_traces_never_load_the_compiler(path: Path) -> None:
     subprocess.run([sys.executable, "-c", script], check=True, timeout=250)
 
 
-def test_cache_command(path: Path, cache: Path, tmp_path: Path) -> None:
+def test_cache_list(path: Path, cache: Path, tmp_path: Path) -> None:
     stored = load(path, store=True)
+    assert stored.store is not None
     runner = CliRunner()
     listed = runner.invoke(command, ["list", str(path.parent)])
     assert listed.exit_code == 0
-    assert str(path) in listed.output
-    assert "1 stores" in listed.output
-    empty = runner.invoke(command, ["list"])
-    assert "0 stores" in empty.output
+    assert str(path) in listed.stdout
+    assert "in 1 store\n" in listed.stderr
+    assert "in 0 stores" in runner.invoke(command, ["list"]).output
+    as_json = ["list", str(path.parent), "--format", "json"]
+    (before,) = json.loads(runner.invoke(command, as_json).stdout)
+    assert before["source"] == str(path)
+    assert before["derived_bytes"] == 0
+    assert stored.derived.collect().height == 100
+    (after,) = json.loads(runner.invoke(command, as_json).stdout)
+    assert after["derived_bytes"] > 0
+    assert after["size_bytes"] == before["size_bytes"] + after["derived_bytes"]
+    assert after["size_bytes"] == sum(
+        file.stat().st_size for file in stored.store.rglob("*") if file.is_file()
+    )
+    path.unlink()
+    assert "its trace is gone" in runner.invoke(command, ["list", str(path.parent)]).stdout
+    assert list(stores_in(tmp_path / "nowhere")) == []
+
+
+def test_cache_clear(path: Path) -> None:
+    stored = load(path, store=True)
+    assert stored.store is not None
+    runner = CliRunner()
     leftover = path.with_name("trace.json.stepscope.tmp-1-ab")
     leftover.mkdir()
     kept = runner.invoke(command, ["clear", "--max-size", "1GB", str(path.parent)])
     assert kept.exit_code == 0
-    assert stored.store is not None
     assert stored.store.exists()
     assert not leftover.exists()
     (path.parent / "mine.stepscope").mkdir()
@@ -226,10 +260,46 @@ def test_cache_command(path: Path, cache: Path, tmp_path: Path) -> None:
     assert not stored.store.exists()
     assert path.exists()
     assert (path.parent / "mine.stepscope").exists()
-    wrong = runner.invoke(command, ["clear", "--max-size", "lots"])
+
+
+def test_cache_max_size_removes_what_was_used_longest_ago(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepscope.trace.load.REMOTE_STORE_ABOVE_BYTES", 0)
+    import fsspec
+
+    places = []
+    for number in range(3):
+        url = f"memory://cache-max-size/{number}.json"
+        with fsspec.open(url, "wb") as target:
+            target.write(write(EVENTS_LISTED))
+        stored = load(url)
+        assert stored.store is not None
+        places.append(stored.store)
+    for number, place in enumerate(places):
+        os.utime(place, (0, (number + 1) % 3 * 1000))  # the last of them is the oldest
+    sizes = {info.place: info.size_bytes for info in stores_in(cache)}
+    runner = CliRunner()
+    pruned = runner.invoke(command, ["--max-size", str(sum(sizes.values()) - 1)])
+    assert pruned.exit_code == 0, pruned.output
+    assert [place.exists() for place in places] == [True, True, False]
+    # Not even one fits: a small one that was used long ago is not kept for its size.
+    runner.invoke(command, ["--max-size", "1", "clear"])
+    assert [place.exists() for place in places] == [False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["clear", "--max-size", "lots"], "20GB"),
+        (["--max-size", "-1GB"], "20GB"),
+        (["--max-size", "1GB", "list"], "cache clear"),
+    ],
+)
+def test_cache_refuses(arguments: list[str], words: str) -> None:
+    wrong = CliRunner().invoke(command, arguments)
     assert wrong.exit_code == 2
-    assert "20GB" in wrong.output
-    assert list(stores_in(tmp_path / "nowhere")) == []
+    assert words in wrong.output
 
 
 def test_manifest_names_source_and_rows(path: Path) -> None:

@@ -16,7 +16,13 @@ from stepscope.capture.config import DEFAULT_OUTPUT_DIR, CaptureConfig, ConfigEr
 from stepscope.run.remote import is_url
 
 PREFIX = "STEPSCOPE_"
-_NOT_OPTIONS = {"STEPSCOPE_DEBUG", "STEPSCOPE_CACHE", "STEPSCOPE_TRACES", "STEPSCOPE_LAUNCH"}
+_NOT_OPTIONS = {
+    "STEPSCOPE_CACHE",
+    "STEPSCOPE_DEBUG",
+    "STEPSCOPE_LAUNCH",
+    "STEPSCOPE_REMOTE_TIMEOUT",
+    "STEPSCOPE_TRACES",
+}
 
 
 @dataclass(frozen=True)

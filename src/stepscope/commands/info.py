@@ -20,9 +20,10 @@ import click
 def command(path: str, output_format: str) -> None:
     """Say what a file or a directory is, and what it holds.
 
-    PATH is a trace file of any format that Stepscope reads (its writer, devices, steps, lanes,
-    events by category, problems), or a directory or quoted glob (its ranks and windows), or a
-    file of metrics of ours or of nvidia-smi (how busy, full and hot the GPUs were).
+    PATH is a trace file of any format that Stepscope reads, a URL, or - for standard input (its
+    writer, devices, steps, lanes, events by category, problems), or a directory or quoted glob (its
+    ranks and windows), or a file of metrics of ours or of nvidia-smi (how busy, full and hot the
+    GPUs were).
     """
     import json
 
@@ -51,10 +52,10 @@ def command(path: str, output_format: str) -> None:
             print_run(run, console)
         return
     from stepscope.analysis.contents import describe
+    from stepscope.commands.options import one_trace
     from stepscope.report.contents import contents_to_dict, print_contents
-    from stepscope.trace.load import load
 
-    contents = describe(load(path))
+    contents = describe(one_trace(path))
     if output_format == "json":
         click.echo(json.dumps(contents_to_dict(contents), ensure_ascii=False, indent=2))
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -114,8 +114,26 @@ def last_with(traces: Sequence[Path], steps: tuple[int, ...] | None) -> Path:
     return traces[-1]
 
 
+def standard_input() -> IO[bytes]:
+    """Standard input, as a trace can be read from it.
+
+    Raises:
+        UsageError: It is a terminal.
+    """
+    # Unbuffered: a reader that waits for a silent pipe must hold no lock when the process ends.
+    opened = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 - it stays open
+    if opened.isatty():
+        from stepscope.errors import UsageError
+
+        raise UsageError("- means standard input, and that is a terminal: pipe a trace into it")
+    return opened
+
+
 def one_trace(path: str) -> Trace:
     """The trace that a path stands for: a file, or the last window of a run's first rank.
+
+    Args:
+        path: A path, an fsspec URL, or - for standard input.
 
     Raises:
         UnreadableInputError: There is none that can be read.
@@ -124,7 +142,9 @@ def one_trace(path: str) -> Trace:
     from stepscope.run.reader import open_run
     from stepscope.trace.load import load
 
-    if "://" in path or Path(path).is_file():
+    if path == "-":
+        return load(standard_input())
+    if "://" in path or not Path(path).is_dir():
         return load(path)
     windows = [window.trace_path for window in open_run(path).ranks[0].windows]
     traces = [found for found in windows if found is not None]

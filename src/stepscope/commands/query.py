@@ -46,7 +46,8 @@ def command(
 ) -> None:
     """Ask a trace in SQL (DuckDB's dialect, one SELECT, reading only).
 
-    PATH is a trace file. For example:
+    PATH is a trace file, a URL, - for standard input, or a run directory (the last window of its
+    first rank). For example:
 
     stepscope query trace.json.gz "SELECT name, sum(dur_ns) AS ns FROM kernels GROUP BY name ORDER
     BY ns DESC LIMIT 10"
@@ -64,19 +65,21 @@ def command(
         raise UsageError("give a trace and a query, or --list for the views and columns")
     if output_format == "parquet" and output is None and sys.stdout.isatty():
         raise UsageError("parquet is no text: give --output FILE or pipe it on")
-    from stepscope.trace.load import load
+    from stepscope.commands.options import one_trace
     from stepscope.trace.sql import run_query
 
     if limit is None and output_format == "table":
         limit = DEFAULT_ROWS
-    result = run_query(load(path), sql, row_limit=limit or None, time_limit_s=time_limit_s)
+    result = run_query(one_trace(path), sql, row_limit=limit or None, time_limit_s=time_limit_s)
     _write(result.rows, output_format, output)
     if result.is_cut:
         click.echo(f"only the first {limit} rows are shown; --limit 0 shows all", err=True)
 
 
 def _write(frame: object, output_format: str, output: str | None) -> None:
-    """Write a frame to a file or to stdout."""
+    """Write a frame to a file or to stdout; only a terminal has a width that a table must fit."""
+    import sys
+
     import polars as pl
 
     from stepscope.errors import UsageError
@@ -93,7 +96,7 @@ def _write(frame: object, output_format: str, output: str | None) -> None:
 
             from rich.console import Console
 
-            if output is None:
+            if output is None and sys.stdout.isatty():
                 frames.print_frame(frame, Console(highlight=False))
                 return
             text = io.StringIO()

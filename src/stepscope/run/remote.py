@@ -16,6 +16,14 @@ from stepscope.run.layout import RUN_FILE
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _TRACE = re.compile(r"(.*\.)?trace\.json(\.gz|\.zst)?")
+_VERSION_KEYS = frozenset(
+    {
+        "etag", "md5", "md5hash", "contentmd5", "digest", "checksum", "crc32c", "sha", "sha256",
+        "generation", "versionid", "lastmodified", "mtime", "modified", "modifiedat",
+        "modifiedtime", "timemodified", "updated",
+    }
+)  # fmt: skip
+"""Services spell them in several ways: without case and punctuation, these remain."""
 _NEEDED = re.compile(_TRACE.pattern + r"|(run|manifest|window)\.json|.*\.jsonl|.*\.csv")
 
 
@@ -99,10 +107,27 @@ def _marker(target: Path) -> Path:
     return target.with_name(f".{target.name}.fetched")
 
 
+def version_of(details: dict[str, Any]) -> str:
+    """What tells one version of a remote file from another of the same size.
+
+    Args:
+        details: What fsspec's `info` says about the file.
+
+    Returns:
+        What its service says: digests, numbers of versions, times of change; empty where it says
+        nothing of the kind.
+    """
+    said = {
+        re.sub(r"[^a-z0-9]", "", key.lower()): value
+        for key, value in details.items()
+        if value not in (None, "", 0)
+    }
+    return " ".join(f"{key}={said[key]}" for key in sorted(said.keys() & _VERSION_KEYS))
+
+
 def _word(details: dict[str, Any]) -> str:
-    """What tells one version of a remote file from another, as far as its service says."""
-    names = ("size", "ETag", "etag", "md5Hash", "LastModified", "last_modified", "mtime", "created")
-    return repr([str(details.get(name)) for name in names])
+    """What is noted beside a trace that was fetched."""
+    return f"size={details.get('size')} created={details.get('created')} {version_of(details)}"
 
 
 def _cache() -> Path:

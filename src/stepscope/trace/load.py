@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import tempfile
 from collections import deque
@@ -17,14 +18,26 @@ from stepscope.trace.kineto import read_into, read_kineto_blocks
 from stepscope.trace.model import Trace
 from stepscope.trace.problems import Problems
 from stepscope.trace.progress import Progress
+from stepscope.trace.remote import RemoteFile, find_remote
 from stepscope.trace.source import SQLITE_MAGIC, Location, Source, open_source
 from stepscope.trace.store import StoreWriter, find_store, open_store
+from stepscope.trace.store_place import (
+    Origin,
+    origin_of_file,
+    origin_of_remote,
+    origin_of_stream,
+)
 from stepscope.trace.tables import Tables
 
 COMPILED_ABOVE_BYTES = 20_000_000
 """Above this (uncompressed), the compiled scanner is worth loading."""
 STORE_ABOVE_BYTES = 200_000_000
-"""Above this, a local trace goes through the store; compressed ones above a tenth of it."""
+"""Above this, a trace goes through the store; compressed ones above a tenth of it. A stream of
+unknown size does above `COMPILED_ABOVE_BYTES`."""
+REMOTE_STORE_ABOVE_BYTES = 1_000_000
+"""Above this (as stored), a remote trace goes through the store: it is not fetched twice."""
+
+_LOG = logging.getLogger(__name__)
 
 
 class Format(Enum):
@@ -61,29 +74,55 @@ def load(location: Location, *, store: bool | Literal["auto"] = "auto") -> Trace
     """Reads a trace of any known format.
 
     Args:
-        location: A path, an fsspec URL or a binary stream.
+        location: A path, an fsspec URL, what `fsspec.open` returns, or a binary stream.
         store: Whether to go through the store (see `stepscope.trace.store`), so that memory stays
-            bounded and the next time opens at once: "auto" does for local Chrome traces above
-            `STORE_ABOVE_BYTES`. Without it, everything is in memory.
+            bounded and the next time opens at once: "auto" does for Chrome traces that are large
+            (`STORE_ABOVE_BYTES`) or remote. A stream, and a remote file whose service tells no
+            version, get a store that goes when the process ends. With False, everything is in
+            memory.
 
     Raises:
         UnreadableInputError: It cannot be read; says why and what to do.
-        UsageError: A store was asked for something that is no local Chrome trace.
+        UsageError: A store was asked for something that is no Chrome trace.
     """
-    with open_source(location) as source:
-        path = source.path
-        if path is not None and store is not False:
-            found = find_store(path)
+    remote = find_remote(location)
+    if isinstance(remote, Path):
+        location, remote = remote, None
+    origin = None
+    if remote is not None and store is not False:
+        if store is True or _is_worth_keeping(remote):
+            origin = origin_of_remote(remote)
+        found = find_store(origin) if origin is not None else None
+        if found is not None:
+            return open_store(found, remote.name)
+    with open_source(remote or location) as source:
+        if source.path is not None and store is not False:
+            origin = origin_of_file(source.path)
+            found = find_store(origin)
             if found is not None:
-                return open_store(found, path)
+                return open_store(found, str(source.path))
         progress = Progress(source.name, source.size_bytes)
         try:
-            return _read(source, store, progress)
+            return _read(source, origin, store, progress)
         finally:
             progress.close()
 
 
-def _read(source: Source, store: bool | Literal["auto"], progress: Progress) -> Trace:
+def _is_worth_keeping(remote: RemoteFile) -> bool:
+    """Whether a remote file is stored: what is tiny, or told apart from nothing, is not."""
+    is_large = remote.size_bytes is None or remote.size_bytes > REMOTE_STORE_ABOVE_BYTES
+    if is_large and not remote.version:
+        _LOG.warning(
+            "%s: its server tells neither a version nor a time of change, so it is read anew each"
+            " time; copy it to a local disk to open it at once",
+            remote.name,
+        )
+    return is_large and bool(remote.version)
+
+
+def _read(
+    source: Source, origin: Origin | None, store: bool | Literal["auto"], progress: Progress
+) -> Trace:
     problems = Problems()
     blocks = source.blocks(problems, progress=progress.advance)
     first = next(blocks, b"")
@@ -93,8 +132,6 @@ def _read(source: Source, store: bool | Literal["auto"], progress: Progress) -> 
             raise UsageError(f"{source.name}: a store is only made of Chrome traces")
         tables = _read_other(kind, source, chain([first], blocks))
         return Trace.from_tables(tables, source.name)
-    if store is True and source.path is None:
-        raise UsageError(f"{source.name}: a store is only made of local files")
     head, is_whole = _up_to(first, blocks, COMPILED_ABOVE_BYTES)
     read_events = read_events_tolerantly
     if not is_whole:
@@ -102,18 +139,23 @@ def _read(source: Source, store: bool | Literal["auto"], progress: Progress) -> 
 
         read_events = read_events_compiled
     content = chain(_drained(head), blocks)
-    if source.path is not None and (store is True or (store == "auto" and _is_large(source))):
-        with StoreWriter(source.path) as writer:
+    if store is True or (store == "auto" and _is_large(source, origin, is_whole=is_whole)):
+        with StoreWriter(origin or origin_of_stream(source.name)) as writer:
             assembler = read_into(source.name, content, problems, read_events, writer.add)
             place = writer.finish(assembler)
-        return open_store(place, source.path)
+        return open_store(place, source.name)
     tables = read_kineto_blocks(source.name, content, problems, read_events)
     return Trace.from_tables(tables, source.name)
 
 
-def _is_large(source: Source) -> bool:
+def _is_large(source: Source, origin: Origin | None, *, is_whole: bool) -> bool:
+    """Whether a trace goes through the store unless asked otherwise."""
+    if source.path is None and origin is not None:  # remote, and worth keeping
+        return True
+    if source.size_bytes is None:
+        return not is_whole
     above = STORE_ABOVE_BYTES // 10 if source.is_compressed else STORE_ABOVE_BYTES
-    return source.size_bytes is not None and source.size_bytes > above
+    return source.size_bytes > above
 
 
 def _up_to(first: bytes, blocks: Iterator[bytes], size: int) -> tuple[deque[bytes], bool]:

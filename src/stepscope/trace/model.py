@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,7 @@ from stepscope.trace.schema import ARGS
 from stepscope.trace.tables import Tables
 
 if TYPE_CHECKING:
-    from stepscope.trace.derive import Derived
+    from stepscope.trace.derived_store import Derivation, DerivedFiles
 
 DEVICES: dict[str, pl.DataType | type[pl.DataType]] = {
     "device": pl.Int32,
@@ -46,6 +47,7 @@ class Trace:
         lanes: CPU threads and GPU streams.
         problems: What was repaired, skipped or looks wrong, with counts and first places.
         store: The directory of Parquet files that the frames read from; None: in memory.
+        derived_files: Where the store keeps what is derived from it; None: nowhere.
     """
 
     path: str
@@ -59,6 +61,7 @@ class Trace:
     lanes: pl.DataFrame
     problems: pl.DataFrame
     store: Path | None = None
+    derived_files: DerivedFiles | None = None
 
     @classmethod
     def from_tables(cls, tables: Tables, path: str) -> Trace:
@@ -108,15 +111,33 @@ class Trace:
         return pl.DataFrame([known[name] for name in names])
 
     @cached_property
-    def _derivation(self) -> Derived:
-        from stepscope.trace.derive import derive_all
+    def _kept(self) -> Derivation | None:
+        return None if self.derived_files is None else self.derived_files.read()
 
-        return derive_all(self.tables(), self.__dict__.get("steps"))
+    @cached_property
+    def _derivation(self) -> Derivation:
+        if self._kept is not None:
+            return self._kept
+        from stepscope.trace.derive import derive_all
+        from stepscope.trace.derived_store import Derivation
+
+        derived = derive_all(self.tables(), self.__dict__.get("steps"))
+        if self.derived_files is None:
+            return Derivation.of(derived)
+        return self.derived_files.keep(derived)
 
     @property
     def derived(self) -> pl.LazyFrame:
-        """What follows from the tables, row for row beside `events`; computed on first use."""
-        return self._derivation.columns.lazy()
+        """What follows from the tables, row for row beside `events`.
+
+        Computed on first use; a store keeps it for the next time.
+        """
+        return self._derivation.columns
+
+    @property
+    def derived_parquet(self) -> Mapping[str, Path]:
+        """The files of `derived`, `host_steps` and `device_steps` by name, where they are kept."""
+        return self._derivation.files
 
     @property
     def device_steps(self) -> pl.DataFrame:
@@ -154,8 +175,9 @@ class Trace:
         """
         from stepscope.trace.steps import host_steps
 
-        if "_derivation" in self.__dict__:
-            return self._derivation.host_steps
+        derived = self.__dict__.get("_derivation") or self._kept
+        if derived is not None:
+            return derived.host_steps
         return host_steps(self._tables(with_args=False))
 
     @cached_property

@@ -5,8 +5,10 @@ Nothing goes by a file's name: compression is found by the first bytes.
 
 from __future__ import annotations
 
+import io
 import os
 import queue
+import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -17,15 +19,18 @@ from typing import IO, Any, Protocol, cast
 
 from stepscope.errors import UnreadableInputError
 from stepscope.trace.problems import Problems
+from stepscope.trace.remote import RemoteFile, find_remote
 
 BLOCK_BYTES = 4 * 1024 * 1024
 """How much of a file is in hand at once, uncompressed."""
 
 Location = str | os.PathLike[str] | IO[bytes]
-"""A path, an fsspec URL (`s3://…`) or a binary stream."""
+"""A path, an fsspec URL (`s3://…`) or a binary stream; what `fsspec.open` returns is as a URL."""
 
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
+_FIRST_BYTES = 64
+_PATIENCE_SECONDS = 1.0
 _OTHER_COMPRESSIONS = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip"}
 SQLITE_MAGIC = b"SQLite format 3\x00"
 NSYS_REPORT_MAGIC = b"NVIDIA"
@@ -40,6 +45,13 @@ class _Inflater(Protocol):
     def decompress(self, data: bytes) -> bytes: ...
 
 
+class Readable(Protocol):
+    """What can be read from front to back."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most so many of the next bytes; empty at the end."""
+
+
 @dataclass(frozen=True)
 class Source:
     """Something to read a trace from.
@@ -48,14 +60,14 @@ class Source:
         name: For messages.
         path: The local file; None for a URL or a stream.
         size_bytes: Size as stored, compressed or not; None where unknown.
-        stream: Positioned at the first byte.
+        stream: Positioned at the first byte; it need not be able to seek.
         first: Its first bytes, which the stream will not give again.
     """
 
     name: str
     path: Path | None
     size_bytes: int | None
-    stream: IO[bytes]
+    stream: Readable
     first: bytes
 
     @property
@@ -96,19 +108,20 @@ class Source:
         return prefetched(self._raw(size, progress))
 
     def _raw(self, size: int, progress: Callable[[int], None] | None) -> Iterator[bytes]:
-        ahead = self.first
-        while True:
-            try:
-                piece = self.stream.read(max(size - len(ahead), 1))
-            except (OSError, EOFError, ValueError) as error:
-                raise UnreadableInputError(f"{self.name}: cannot be read: {error}") from error
-            if ahead:
-                piece, ahead = ahead + piece, b""
-            if not piece:
-                return
-            if progress is not None:
-                progress(len(piece))
-            yield piece
+        """Pieces as stored, of `size` bytes: pipes and sockets hand out less at once."""
+        pieces, held = [self.first], len(self.first)
+        is_over = False
+        while not is_over:
+            while held < size and not is_over:
+                piece = _read(self.stream, size - held, self.name)
+                pieces.append(piece)
+                held += len(piece)
+                is_over = not piece
+            if held:
+                if progress is not None:
+                    progress(held)
+                yield b"".join(pieces)
+            pieces, held = [], 0
 
     def _zstd_inflater(self) -> _Inflater:
         if sys.version_info >= (3, 14):
@@ -207,11 +220,11 @@ def prefetched(blocks: Iterator[bytes], ahead: int = 2) -> Iterator[bytes]:
             yield item
     finally:
         abandoned.set()
-        thread.join()
+        thread.join(_PATIENCE_SECONDS)  # what reads from a silent pipe cannot be stopped
 
 
 @contextmanager
-def open_source(location: Location) -> Iterator[Source]:
+def open_source(location: Location | RemoteFile) -> Iterator[Source]:
     """Opens a trace for reading, and closes what it opened.
 
     Raises:
@@ -219,54 +232,100 @@ def open_source(location: Location) -> Iterator[Source]:
     """
     if hasattr(location, "read"):
         stream = cast("IO[bytes]", location)
-        name = str(getattr(stream, "name", "<stream>"))
-        first = _first_bytes(stream, name)
-        yield Source(name, None, None, stream, first)
+        name = _name_of(stream)
+        size = _size_left(stream)
+        yield Source(name, None, size, stream, _first_bytes(stream, name))
         return
-    text = os.fspath(location)
-    if "://" in text:
-        with _open_url(text) as remote:
-            yield Source(text, None, None, remote, _first_bytes(remote, text))
+    remote = location if isinstance(location, RemoteFile) else find_remote(location)
+    if isinstance(remote, RemoteFile):
+        opened = remote.open()
+        try:
+            first = _first_bytes(opened, remote.name)
+            yield Source(remote.name, None, remote.size_bytes, opened, first)
+        finally:
+            opened.close()
         return
-    path = Path(text)
+    with _open_local(remote or Path(os.fspath(cast("str", location)))) as local:
+        yield local
+
+
+@contextmanager
+def _open_local(path: Path) -> Iterator[Source]:
     if path.is_dir():
         raise UnreadableInputError(
             f"{path}: a directory, not a trace file; use open_run() or "
             "`stepscope report` for a run directory, or name one file in it"
         )
     try:
-        size = path.stat().st_size
+        status = path.stat()
         opened = path.open("rb")
     except FileNotFoundError:
         hint = "; a pattern names several files: use open_run() or `stepscope report`"
-        is_pattern = any(character in text for character in "*?[")
+        is_pattern = any(character in str(path) for character in "*?[")
         raise UnreadableInputError(f"{path}: no such file{hint if is_pattern else ''}") from None
     except OSError as error:
         reason = error.strerror or str(error)
         raise UnreadableInputError(f"{path}: cannot be opened: {reason}") from error
     with opened:
-        yield Source(str(path), path, size, opened, _first_bytes(opened, str(path)))
+        first = _first_bytes(opened, str(path))
+        if not stat.S_ISREG(status.st_mode):  # a named pipe, /dev/stdin: a stream
+            yield Source(str(path), None, None, opened, first)
+            return
+        yield Source(str(path), path, status.st_size, opened, first)
 
 
-def _first_bytes(stream: IO[bytes], name: str) -> bytes:
+def _name_of(stream: IO[bytes]) -> str:
+    name: object = getattr(stream, "name", None)
+    if name in (0, "<stdin>"):
+        return "standard input"
+    return str(name) if isinstance(name, str | os.PathLike) else "<stream>"
+
+
+def _size_left(stream: IO[bytes]) -> int | None:
+    """How much a plain file or bytes in memory still have; None for everything else."""
+    if isinstance(stream, io.BytesIO):
+        return max(stream.getbuffer().nbytes - stream.tell(), 0)
+    raw = stream.raw if isinstance(stream, io.BufferedReader) else stream
+    # Only of these: a decompressor has the number of its file too, and another size.
+    if not isinstance(raw, io.FileIO):
+        return None
     try:
-        first = stream.read(64)
-    except (OSError, ValueError) as error:
-        raise UnreadableInputError(f"{name}: cannot be read: {error}") from error
-    if not isinstance(first, bytes):
-        raise UnreadableInputError(f"{name}: a text stream; open it in binary mode ('rb')")
-    if not first:
+        status = os.fstat(raw.fileno())
+        return max(status.st_size - stream.tell(), 0) if stat.S_ISREG(status.st_mode) else None
+    except (OSError, ValueError):
+        return None
+
+
+def _first_bytes(stream: Readable, name: str) -> bytes:
+    pieces: list[bytes] = []
+    held = 0
+    while held < _FIRST_BYTES:
+        piece = _read(stream, _FIRST_BYTES - held, name)
+        if not piece:
+            break
+        pieces.append(piece)
+        held += len(piece)
+    if not held:
         raise UnreadableInputError(f"{name}: empty; the recorder wrote nothing")
-    return first
+    return b"".join(pieces)
 
 
-@contextmanager
-def _open_url(url: str) -> Iterator[IO[bytes]]:
-    import fsspec
+def _read(stream: Readable, size: int, name: str) -> bytes:
+    """At most so many of the next bytes; empty at the end.
 
+    Raises:
+        UnreadableInputError: Reading fails, or gives no bytes.
+    """
     try:
-        opened = fsspec.open(url, "rb").open()
-    except Exception as error:
-        raise UnreadableInputError(f"{url}: cannot be opened: {error}") from error
-    with opened:
-        yield opened
+        piece: object = stream.read(size)
+    except UnreadableInputError:
+        raise
+    except Exception as error:  # a decompressor or a client may have classes of its own
+        raise UnreadableInputError(f"{name}: cannot be read: {error}") from error
+    if isinstance(piece, bytes):
+        return piece
+    if piece is None:
+        raise UnreadableInputError(f"{name}: has nothing to read yet; make it a blocking stream")
+    if isinstance(piece, (bytearray, memoryview)):
+        return bytes(piece)
+    raise UnreadableInputError(f"{name}: a text stream; open it in binary mode ('rb')")

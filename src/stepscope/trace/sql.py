@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.errors import UsageError
+from stepscope.trace import schema
 from stepscope.trace.sql_views import TABLES, VIEWS, View
 
 if TYPE_CHECKING:
@@ -80,6 +81,10 @@ def run_query(
             names = _copy(database, select, result, row_limit)
         except duckdb.InterruptException:
             raise UsageError(f"the query was stopped after {time_limit_s:g} s") from None
+        except RuntimeError as error:
+            if "interrupted" in str(error):  # so DuckDB passes Ctrl-C on
+                raise KeyboardInterrupt from None
+            raise
         except duckdb.Error as error:
             raise UsageError(_one_line(error)) from None
         finally:
@@ -168,6 +173,8 @@ def _single_select(database: duckdb.DuckDBPyConnection, query: str) -> str:
         statements = database.extract_statements(query)
     except duckdb.Error as error:
         raise UsageError(_one_line(error)) from None
+    if not statements:
+        raise UsageError("the query is empty; for example: SELECT * FROM kernels LIMIT 10")
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise UsageError("a query is one SELECT statement; nothing can be changed or loaded")
     return statements[0].query.rstrip().rstrip(";")
@@ -184,7 +191,10 @@ def _files(trace: Trace, directory: Path, tables: set[str]) -> dict[str, list[Pa
     files = {}
     for table in sorted(tables):
         stored: list[Path] = []
-        if trace.store is not None and table != "problems":
+        if table not in schema.TABLES:  # derived from them
+            kept = trace.derived_parquet.get(table)
+            stored = [] if kept is None else [kept.absolute()]
+        elif trace.store is not None and table != "problems":
             stored = sorted((trace.store.absolute() / table).glob("*.parquet"))
         if not stored:
             stored = [directory / f"{table}.parquet"]

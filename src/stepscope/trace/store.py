@@ -1,23 +1,21 @@
 """The store: a directory of Parquet files beside a trace, written once and opened at once.
 
 `trace.json.gz` gets `trace.json.gz.stepscope/`: a directory of Parquet parts for each table, and
-`manifest.json`. Where the trace's own directory cannot be written to, the store goes to the user's
-cache directory. A store is valid for one content (size, time and a probe) and one version of the
-schema. It is written under a temporary name and renamed when it is complete.
+`manifest.json`. Where the trace's own directory cannot be written to, and for a remote trace, the
+store goes to the user's cache directory. A store is valid for one content (size, time or version,
+and a probe) and one version of the schema. It is written under a temporary name and renamed when it
+is complete. What can only be read once gets a store that goes with its process.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
-import hashlib
 import json
 import os
 import secrets
-import shutil
-import time
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,6 +24,7 @@ import polars as pl
 
 from stepscope.errors import UnreadableInputError
 from stepscope.trace.assemble import Assembler, Chunk, classified
+from stepscope.trace.derived_store import DerivedFiles
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import (
     ARGS,
@@ -34,14 +33,17 @@ from stepscope.trace.schema import (
     FLOWS,
     INSTANTS,
     METADATA,
-    SCHEMA_VERSION,
 )
-
-SUFFIX = ".stepscope"
-MANIFEST = "manifest.json"
-_TEMPORARY = ".tmp-"
-_PROBE_BYTES = 64 * 1024
-_ABANDONED_SECONDS = 24 * 3600
+from stepscope.trace.store_place import (
+    MANIFEST,
+    Claim,
+    Origin,
+    cache_directory,
+    put_in_place,
+    read_manifest,
+    remove_abandoned,
+    temporary_name,
+)
 
 # Tables that grow with the file, their columns, and how many rows one part holds.
 _GROWING: dict[str, tuple[dict[str, Any], int]] = {
@@ -54,76 +56,27 @@ _GROWING: dict[str, tuple[dict[str, Any], int]] = {
 _SMALL = ("names", "lanes", "metadata", "problems")
 
 
-@dataclass(frozen=True)
-class Key:
-    """What a store was made of; it is valid only for a file of the same key."""
-
-    size_bytes: int
-    modified_ns: int
-    probe: str
-    schema_version: int
-
-
-def key_of(path: Path) -> Key:
-    """The key of a trace file: its size, its time, and a digest of its beginning, middle and end.
-
-    Raises:
-        UnreadableInputError: It cannot be read.
-    """
-    try:
-        with path.open("rb") as opened:
-            status = os.fstat(opened.fileno())
-            digest = hashlib.blake2b(digest_size=16)
-            last = max(0, status.st_size - _PROBE_BYTES)
-            for offset in sorted({0, last // 2, last}):
-                opened.seek(offset)
-                digest.update(opened.read(_PROBE_BYTES))
-    except OSError as error:
-        raise UnreadableInputError(f"{path}: cannot be read: {error.strerror}") from error
-    return Key(status.st_size, status.st_mtime_ns, digest.hexdigest(), SCHEMA_VERSION)
-
-
-def cache_directory() -> Path:
-    """Where stores go that cannot stand beside their trace (`STEPSCOPE_CACHE` overrides it)."""
-    override = os.environ.get("STEPSCOPE_CACHE")
-    if override:
-        return Path(override)
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("stepscope")) / "traces"
-
-
-def store_places(path: Path) -> tuple[Path, Path]:
-    """Where the store of a trace may be: beside it, and in the cache directory."""
-    absolute = path.absolute()
-    digest = hashlib.blake2b(str(absolute).encode("utf-8", "surrogateescape"), digest_size=8)
-    name = f"{digest.hexdigest()}-{path.name}{SUFFIX}"
-    return absolute.with_name(path.name + SUFFIX), cache_directory() / name
-
-
-def find_store(path: Path) -> Path | None:
+def find_store(origin: Origin) -> Path | None:
     """The valid store of a trace; None where there is none."""
-    places = [place for place in store_places(path) if (place / MANIFEST).is_file()]
-    if not places:
+    if origin.key is None:
         return None
-    key = key_of(path)
-    for place in places:
-        if read_manifest(place).get("key") == asdict(key):
+    for place in origin.places:
+        if _is_store_of(place, origin):
             return place
     return None
 
 
-def read_manifest(store: Path) -> dict[str, Any]:
-    """What a store says about itself; empty where it is damaged."""
-    try:
-        value = json.loads((store / MANIFEST).read_text("utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
+def _is_store_of(place: Path, origin: Origin) -> bool:
+    return origin.key is not None and read_manifest(place).get("key") == asdict(origin.key)
 
 
-def open_store(store: Path, path: Path) -> Trace:
-    """Opens a store: nothing but its small tables is read before it is asked for."""
+def open_store(store: Path, name: str) -> Trace:
+    """Opens a store: nothing but its small tables is read before it is asked for.
+
+    Args:
+        store: Its directory.
+        name: What the trace is called in messages.
+    """
     with contextlib.suppress(OSError):  # marks it as used; a store may be read-only
         os.utime(store)
 
@@ -131,22 +84,29 @@ def open_store(store: Path, path: Path) -> Trace:
         parts = sorted((store / name).glob("*.parquet"))
         return pl.scan_parquet(parts, glob=False)
 
+    identity = read_manifest(store).get("identity")
     return Trace(
-        path=str(path),
+        path=name,
         **{name: table(name) for name in ("names", "metadata", *_GROWING)},
         lanes=table("lanes").collect(),
         problems=table("problems").collect(),
         store=store,
+        derived_files=DerivedFiles(store, identity) if isinstance(identity, str) else None,
     )
 
 
 class StoreWriter:
-    """Writes a store part by part; as a context, it leaves either a whole store or nothing."""
+    """Writes a store part by part; as a context, it leaves either a whole store or nothing.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.key = key_of(path)
-        self.place, self._temporary = _writable_place(path)
+    A store without a key is of no use to others: it stays under its temporary name, and goes when
+    the process ends.
+    """
+
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
+        self.place, self._claim = _writable_place(origin)
+        self._temporary = self._claim.directory
+        self._stays = False
         self._held: dict[str, list[pl.DataFrame]] = {name: [] for name in _GROWING}
         self._rows = dict.fromkeys(_GROWING, 0)
         self._parts = dict.fromkeys((*_GROWING, *_SMALL), 0)
@@ -165,7 +125,8 @@ class StoreWriter:
         trace: TracebackType | None,
     ) -> None:
         self._pool.shutdown(wait=True, cancel_futures=kind is not None)
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        if not self._stays:
+            self._claim.remove()
 
     def add(self, chunk: Chunk) -> None:
         """Appends rows."""
@@ -184,12 +145,28 @@ class StoreWriter:
 
     def _write(self, name: str, frames: list[pl.DataFrame]) -> None:
         while len(self._pending) >= 2:
-            self._pending.pop(0).result()
+            self._written(self._pending.pop(0))
         directory = self._temporary / name
         target = directory / f"{self._parts[name]:05}.parquet"
         self._parts[name] += 1
         self._total[name] += sum(len(frame) for frame in frames)
         self._pending.append(self._pool.submit(_write_part, frames, directory, target))
+
+    def _written(self, pending: Future[None]) -> None:
+        """Waits for a part.
+
+        Raises:
+            UnreadableInputError: It could not be written, as where the disk is full.
+        """
+        try:
+            pending.result()
+        except (OSError, pl.exceptions.ComputeError) as error:
+            reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+            raise UnreadableInputError(
+                f"{self.origin.name}: its store cannot be written to {self._temporary.parent}: "
+                f"{reason}; make room there, set STEPSCOPE_CACHE to another directory, or load "
+                "with store=False"
+            ) from error
 
     def finish(self, assembler: Assembler) -> Path:
         """Writes what is left, and puts the store in its place.
@@ -207,16 +184,32 @@ class StoreWriter:
         self._write("metadata", [pl.DataFrame(assembler.metadata, schema=METADATA, orient="row")])
         self._write("problems", [assembler.problems.frame()])
         for pending in self._pending:
-            pending.result()
+            self._written(pending)
+        key = self.origin.key
         manifest = {
             "format": "stepscope store",
-            "source": str(self.path.absolute()),
-            "key": asdict(self.key),
+            "source": self.origin.name,
+            "key": None if key is None else asdict(key),
+            "identity": secrets.token_hex(8),
             "rows": self._total,
         }
         (self._temporary / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
-        _put_in_place(self._temporary, self.place, self.key)
+        if key is None:
+            self._stays = True
+            atexit.register(_remove_own, self._claim, os.getpid())
+            return self._temporary
+        self._claim.release()
+        if not put_in_place(
+            self._temporary, self.place, lambda: _is_store_of(self.place, self.origin)
+        ):
+            raise UnreadableInputError(f"{self.place}: cannot be replaced; remove it and try again")
         return self.place
+
+
+def _remove_own(claim: Claim, process: int) -> None:
+    """Removes a store for one process at its end; not at the end of one that it forked."""
+    if os.getpid() == process:
+        claim.remove()
 
 
 def _write_part(frames: list[pl.DataFrame], directory: Path, target: Path) -> None:
@@ -225,93 +218,25 @@ def _write_part(frames: list[pl.DataFrame], directory: Path, target: Path) -> No
     frame.write_parquet(target, compression="zstd", compression_level=1)
 
 
-def _writable_place(path: Path) -> tuple[Path, Path]:
+def _writable_place(origin: Origin) -> tuple[Path, Claim]:
     """Where the store shall be, and the temporary directory beside that, created.
 
     Raises:
         UnreadableInputError: No place can be written to.
     """
     refusals = []
-    for place in store_places(path):
-        temporary = place.with_name(f"{place.name}{_TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}")
+    for number, place in enumerate(origin.places):
+        temporary = temporary_name(place)
         try:
-            if place.parent != path.absolute().parent:
+            if number or place.parent == cache_directory():
                 place.parent.mkdir(parents=True, exist_ok=True)
-            temporary.mkdir()
+            claim = Claim(temporary)
         except OSError as error:
             refusals.append(f"{place.parent}: {error.strerror}")
             continue
-        _remove_abandoned(place)
-        return place, temporary
+        remove_abandoned(place, is_private=origin.key is None)
+        return place, claim
     raise UnreadableInputError(
-        f"{path}: no place for its store ({'; '.join(refusals)}); "
+        f"{origin.name}: no place for its store ({'; '.join(refusals)}); "
         "set STEPSCOPE_CACHE to a directory that can be written to, or load with store=False"
     )
-
-
-def _remove_abandoned(place: Path) -> None:
-    """Removes what a killed process left of this store."""
-    for left in place.parent.glob(f"{_escaped(place.name)}{_TEMPORARY}*"):
-        try:
-            age = time.time() - left.stat().st_mtime
-        except OSError:
-            continue
-        if age > _ABANDONED_SECONDS:
-            shutil.rmtree(left, ignore_errors=True)
-
-
-def _escaped(name: str) -> str:
-    return "".join(f"[{character}]" if character in "*?[" else character for character in name)
-
-
-def _put_in_place(temporary: Path, place: Path, key: Key) -> None:
-    """Renames a complete store to its name; of several at once, whichever comes last remains."""
-    attempts = 10
-    while attempts and not _replaced(temporary, place, key):
-        attempts -= 1
-    if not attempts:
-        raise UnreadableInputError(f"{place}: cannot be replaced; remove it and try again")
-
-
-def _replaced(temporary: Path, place: Path, key: Key) -> bool:
-    """Tries once to put a store in its place; whether a valid one is there now."""
-    try:
-        temporary.rename(place)
-    except OSError:
-        if read_manifest(place).get("key") == asdict(key):
-            return True  # another process was faster with the same content
-        stale = place.with_name(f"{place.name}{_TEMPORARY}stale-{secrets.token_hex(4)}")
-        with contextlib.suppress(OSError):  # another process may just be doing the same
-            place.rename(stale)
-        shutil.rmtree(stale, ignore_errors=True)
-        return False
-    return True
-
-
-@dataclass(frozen=True)
-class StoreInfo:
-    """One store on disk."""
-
-    place: Path
-    source: str
-    size_bytes: int
-    used: float
-    """Unix time when it was last opened."""
-    is_complete: bool
-
-
-def stores_in(directory: Path) -> Iterator[StoreInfo]:
-    """The stores in a directory, and what killed processes left of them."""
-    if not directory.is_dir():
-        return
-    for place in sorted(directory.iterdir()):
-        if SUFFIX not in place.name or not place.is_dir() or place.is_symlink():
-            continue
-        manifest = read_manifest(place)
-        is_store = manifest.get("format") == "stepscope store" and place.name.endswith(SUFFIX)
-        if not is_store and _TEMPORARY not in place.name:
-            continue
-        files = [entry for entry in place.rglob("*") if entry.is_file()]
-        size = sum(entry.stat().st_size for entry in files)
-        source = str(manifest.get("source", ""))
-        yield StoreInfo(place, source, size, place.stat().st_mtime, is_store)
