@@ -215,7 +215,7 @@ def _from_baseline(sizes: pl.DataFrame, baseline: pl.DataFrame) -> pl.DataFrame:
 
 def _with_memory(trace: Trace, abnormal: pl.DataFrame) -> pl.DataFrame:
     """Add what the device's memory did at the time, and the cause as far as it shows."""
-    starts = trace.events.select("start_ns").collect().to_series()
+    starts = trace.columns("start_ns").to_series()
     launch = pl.select(
         pl.coalesce(starts.gather(abnormal["launch"]), abnormal["start_ns"])
     ).to_series()

@@ -32,7 +32,7 @@ def call_places(trace: Trace, events: pl.Series) -> pl.DataFrame:
     ).to_numpy()
     is_line = (category == Category.PYTHON_FUNCTION.value) & names["name"].str.contains(_LINE)
     is_user = is_line & ~names["name"].str.contains(_LIBRARIES)
-    name_id = trace.events.select("name_id").collect()["name_id"].to_numpy()
+    name_id = trace.columns("name_id")["name_id"].to_numpy()
     parent = trace.derived.select("parent").collect()["parent"].fill_null(-1).to_numpy()
     start = events.to_numpy()
     operator = outermost(start, parent, name_id, is_operator)

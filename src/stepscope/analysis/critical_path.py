@@ -13,23 +13,22 @@ Causes
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import polars as pl
 
 from stepscope.analysis.graph_build import build_step_graph
 from stepscope.analysis.graph_edges import EdgeKind
+from stepscope.analysis.graph_loops import COMPILED_PAYS_FROM, compiled_loop, walk_back
 from stepscope.analysis.host_causes import CAUSES, cause_names
 from stepscope.analysis.partition import Part, Partition
 from stepscope.analysis.scope import AnsweredScope, EventChoice, Scope
 from stepscope.analysis.step_graph import NodeKind, StepGraph
-from stepscope.analysis.what_if import NUMBA_PAYS_FROM
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
+from stepscope.trace.ordering import distinct_groups
+from stepscope.trace.search import places
 
 GPU_CAUSES = {
     NodeKind.COMPUTE: "compute",
@@ -161,45 +160,17 @@ def _names(graph: StepGraph) -> tuple[str, ...]:
 
 def _walk(graph: StepGraph) -> tuple[Int64Array, Int64Array]:
     """Nodes of the path, the last first, and the binding edge into each."""
-    leaves = np.append(graph.end_ns, graph.origin_ns)[graph.source]  # ORIGIN: the last
-    starts = np.repeat(graph.start_ns, np.diff(graph.first_edge))
-    rows = np.nonzero(leaves + graph.delay_ns == starts)[0]
-    # Of several binding edges the first: rows of a node's edges stand together.
-    nodes = graph.target[rows]
-    first = np.concatenate(([True], nodes[1:] != nodes[:-1]))
-    edge_into = np.full(len(graph), -1, np.int64)
-    edge_into[nodes[first]] = rows[first]
-    before = graph.source[edge_into]
-    last = _last_node(graph)
-    path = np.empty(len(graph), np.int64)
-    if len(graph) >= NUMBA_PAYS_FROM:
-        path = path[: _compiled_steps_back()(before, last, path)]
-    else:
-        # Lists of Python integers are several times faster to walk than arrays.
-        walked = path.tolist()
-        path = np.array(walked[: steps_back(before.tolist(), last, walked)], np.int64)
-    return path, edge_into[path]
-
-
-def steps_back(before: Any, node: int, path: Any) -> int:
-    """Fill in the nodes of a path, the last first, and give their number.
-
-    Arrays or lists alike; numba compiles it for many nodes.
-    """
-    count = 0
-    while node >= 0:
-        path[count] = node
-        count += 1
-        node = before[node]
-    return count
-
-
-@functools.cache
-def _compiled_steps_back() -> Callable[..., int]:
-    from stepscope.trace.compiled import compiled
-
-    walk: Callable[..., int] = compiled(steps_back)
-    return walk
+    columns = (graph.first_edge, graph.source, graph.delay_ns, graph.start_ns, graph.end_ns)
+    ends = (graph.origin_ns, _last_node(graph))
+    path, edge = np.empty(len(graph), np.int64), np.empty(len(graph), np.int64)
+    if len(graph) >= COMPILED_PAYS_FROM:
+        count = compiled_loop(walk_back)(*columns, *ends, path, edge)
+        return path[:count], edge[:count]
+    # Lists of Python integers are several times faster to walk than arrays.
+    first_edge, source, delay, start, end = (column.tolist() for column in columns)
+    nodes, edges = path.tolist(), edge.tolist()
+    count = walk_back(first_edge, source, delay, start, end, *ends, nodes, edges)
+    return np.array(nodes[:count], np.int64), np.array(edges[:count], np.int64)
 
 
 def _last_node(graph: StepGraph) -> int:
@@ -236,8 +207,8 @@ def _clip(
     starts: Int64Array, ends: Int64Array, window_starts: Int64Array, window_ends: Int64Array
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
     """The segments cut at the ends of steps: start, end, step and segment of each part."""
-    first = np.searchsorted(window_ends, starts, side="right")
-    last = np.searchsorted(window_ends, ends, side="left")
+    first = places(window_ends, starts, "right")
+    last = places(window_ends, ends)
     count = last - first + 1
     row = np.repeat(np.arange(len(starts)), count)
     nth = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
@@ -254,9 +225,9 @@ def _time_per_cause(
     """What threads did in pieces of theirs: one row per host cause, one column per piece."""
     totals = np.zeros((len(CAUSES), len(starts)), np.int64)
     lanes = graph.lane[owner]
-    for lane in np.unique(lanes):
+    for lane in distinct_groups(lanes):
         mine = np.nonzero(lanes == lane)[0]
-        totals[:, mine] = graph.host.divide(int(lane), starts[mine], ends[mine])
+        totals[:, mine] = graph.host.divide(lane, starts[mine], ends[mine])
     return totals
 
 
@@ -308,7 +279,7 @@ def _segment_table(
 
 def _kernels(trace: Trace, segments: pl.DataFrame) -> pl.DataFrame:
     on_path = segments.drop_nulls("event")
-    name_id = trace.events.select("name_id").collect()["name_id"]
+    name_id = trace.columns("name_id")["name_id"]
     return (
         on_path.select(
             "cause",

@@ -115,13 +115,10 @@ def side_by_side(
     trace: Trace, from_events: Sequence[str], from_derived: Sequence[str]
 ) -> pl.DataFrame:
     """Columns of `events` and of `derived`, row for row."""
-    return pl.concat(
-        [
-            trace.events.select(from_events).collect(),
-            trace.derived.select(from_derived).collect(),
-        ],
-        how="horizontal",
-    )
+    derived = trace.derived.select("event", *from_derived).collect()
+    read = [name for name in from_events if name != "event"]
+    both = pl.concat([derived, trace.columns(*read)], how="horizontal")
+    return both.select(*from_events, *from_derived)
 
 
 def in_steps(step: pl.Series, scope: Scope) -> npt.NDArray[np.bool_]:
@@ -148,17 +145,17 @@ def check_steps(trace: Trace, asked: Scope) -> tuple[int, ...]:
     return tuple(step for step in known if step in set(asked.steps))
 
 
-def _work_table(trace: Trace) -> pl.DataFrame:
+@remembered
+def _work_table(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
+    """The GPU work of the whole trace: every scope takes its own from it."""
     categories = [category.value for category in GPU_WORK]
-    events = trace.events.select(_COLUMNS).collect()
-    is_work = events["category"].is_in(categories) & events["device"].is_not_null()
+    is_work = pl.col("category").is_in(categories) & pl.col("device").is_not_null()
+    work = trace.events.filter(is_work).select(_COLUMNS).collect().rechunk()
+    work = work[by_group_and_time(work["device"].to_numpy(), work["start_ns"].to_numpy())]
     # `event` is the row number, so rows are gathered, in order, instead of joined and sorted.
-    row = np.nonzero(is_work.to_numpy())[0]
-    device, start = events["device"].gather(row), events["start_ns"].to_numpy()[row]
-    row = row[by_group_and_time(device.to_numpy(), start)]
     derived = trace.derived.select("kind", "group", "step", "launch", "op").collect()
     end_ns = (pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns")
-    return pl.concat([events[row].with_columns(end_ns), derived[row]], how="horizontal")
+    return pl.concat([work.with_columns(end_ns), derived[work["event"]]], how="horizontal")
 
 
 def _devices(trace: Trace, work: pl.DataFrame, asked: Scope) -> list[int]:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.graph_edges import EdgeKind, Edges
 from stepscope.analysis.graph_host import Pieces
+from stepscope.analysis.graph_loops import (
+    COMPILED_PAYS_FROM,
+    bind,
+    compiled_loop,
+    group_by_target,
+    mark_candidates,
+)
 from stepscope.analysis.graph_work import GpuWork
 from stepscope.analysis.host_causes import HostEvents
 from stepscope.analysis.step_graph import ORIGIN, StepGraph, rows_of_steps
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.ordering import by_group_and_time
+from stepscope.trace.search import places
 
 _FAR_NS = 50_000  # longer delays have a reason that the graph does not know
 _CLEAR_NS = 20_000
+_WITH_TYPICAL_DELAYS = (EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.WAIT)
 
 
 def assemble(
@@ -27,7 +34,7 @@ def assemble(
     pieces: Pieces,
     work: GpuWork,
     edges: Edges,
-    host: Callable[[], HostEvents],
+    host: HostEvents,
 ) -> StepGraph:
     """Put nodes into order, edges by target, and settle the delays."""
     count, number = len(work), len(work) + len(pieces)
@@ -54,18 +61,18 @@ def assemble(
     kind = np.concatenate((kind, np.full(len(loose), EdgeKind.ORIGIN, np.int8)))
     call = np.concatenate((call, np.full(len(loose), -1, np.int64)))
     floor = np.concatenate((floor, np.zeros(len(loose), np.int64)))
-    by_target = np.argsort(target, kind="stable")
-    source, target = source[by_target], target[by_target]
-    kind, call, floor = kind[by_target], call[by_target], floor[by_target]
     first_edge = np.zeros(number + 1, np.int64)
     np.cumsum(np.bincount(target, minlength=number), out=first_edge[1:])
+    by_target = _by_target(target, first_edge)
+    source, target = source[by_target], target[by_target]
+    kind, call, floor = kind[by_target], call[by_target], floor[by_target]
 
     start, end = start[order], end[order]
     leaves = np.append(end, window[0])[source] + floor  # only the origin's edges have a floor
     delay = settle_delays(start, target, leaves, kind, first_edge) + floor
     node_kind = np.concatenate((work.kind, np.zeros(len(pieces), np.int8)))[order]
     bounds = chosen["start_ns"].to_numpy()
-    host_step = np.maximum(np.searchsorted(bounds, pieces.start_ns, side="right") - 1, 0)
+    host_step = np.maximum(places(bounds, pieces.start_ns, "right") - 1, 0)
     step = np.concatenate((work.step, host_step))[order]
     notes = []
     if work.unlinked:
@@ -97,9 +104,18 @@ def assemble(
         delay_ns=delay,
         edge_kind=kind,
         call=call,
-        host=host(),
+        host=host,
         notes=tuple(notes),
     )
+
+
+def _by_target(target: Int64Array, first_edge: Int64Array) -> Int64Array:
+    """The edges by target, those of one target in the order given."""
+    if len(first_edge) < COMPILED_PAYS_FROM:
+        return np.argsort(target, kind="stable")
+    order = np.empty(len(target), np.int64)
+    compiled_loop(group_by_target)(target, first_edge[:-1].copy(), order)
+    return order
 
 
 def settle_delays(
@@ -118,6 +134,8 @@ def settle_delays(
         kind: `EdgeKind` of each edge.
         first_edge: Where the edges of each node begin.
     """
+    if len(start) >= COMPILED_PAYS_FROM:
+        return settle_by_loops(start, leaves, kind, first_edge)
     # Edges stand by their targets: to repeat is quicker than to gather.
     edges = np.diff(first_edge)
     room = np.repeat(start, edges) - leaves
@@ -134,6 +152,32 @@ def settle_delays(
     delay: Int64Array = fits.astype(np.int64)
     delay[binding] = room[binding]
     return delay
+
+
+def settle_by_loops(
+    start: Int64Array, leaves: Int64Array, kind: npt.NDArray[np.int8], first_edge: Int64Array
+) -> Int64Array:
+    """`settle_delays` with compiled loops, for many nodes."""
+    marks = np.zeros(len(leaves), np.int8)
+    compiled_loop(mark_candidates)(start, leaves, first_edge, _FAR_NS, _CLEAR_NS, marks)
+    marked = np.nonzero(marks)[0]
+    target = np.searchsorted(first_edge, marked, side="right") - 1
+    room = start[target] - leaves[marked]
+    typical = np.zeros(len(EdgeKind), np.int64)
+    for which in _WITH_TYPICAL_DELAYS:
+        mine = kind[marked] == which
+        typical[which] = _typical_delay(room[mine], marks[marked[mine]] > 1)
+    delay = np.empty(len(leaves), np.int64)
+    compiled_loop(bind)(start, leaves, kind, typical, first_edge, delay)
+    return delay
+
+
+def _typical_delay(room: Int64Array, is_clear: npt.NDArray[np.bool_]) -> int:
+    """The usual delay of a kind, from the candidates' delays: see `_typical_delays`."""
+    clear = room[is_clear]
+    if len(clear):
+        return int(np.median(clear))
+    return int(np.quantile(room, 0.1)) if len(room) else 0
 
 
 def _typical_delays(
@@ -154,12 +198,9 @@ def _typical_delays(
     is_rival = leaves > latest - _CLEAR_NS
     rivals = np.add.reduceat(is_rival, first_edge[:-1], dtype=np.int64)
     is_near = (leaves == latest) & (room >= 0) & (room < _FAR_NS)
-    for which in (EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.WAIT):
+    for which in _WITH_TYPICAL_DELAYS:
         mine = kind == which
         candidates = np.nonzero(mine & is_near)[0]
-        clear = candidates[rivals[target[candidates]] == 1]
-        if len(clear):
-            typical[mine] = int(np.median(room[clear]))
-        elif len(candidates):
-            typical[mine] = int(np.quantile(room[candidates], 0.1))
+        is_clear = rivals[target[candidates]] == 1
+        typical[mine] = _typical_delay(room[candidates], is_clear)
     return typical

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -25,12 +24,11 @@ from stepscope.analysis.graph_window import (
     whole_window,
 )
 from stepscope.analysis.graph_work import GpuWork, read_calls, read_work
-from stepscope.analysis.host_causes import HostEvents, host_events, on_lanes
+from stepscope.analysis.host_causes import HostEvents, host_events
 from stepscope.analysis.step_graph import StepGraph
 from stepscope.analysis.sync_records import read_sync_records, recorded_waits
 from stepscope.errors import UsageError
 from stepscope.trace.model import Trace
-from stepscope.trace.schema import Category
 
 
 def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> StepGraph:
@@ -51,21 +49,15 @@ def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> Step
     main_lane = main_lane_of(trace, chosen, work)
     launching = work.launch_lanes
     lanes = tuple(sorted(lane for lane in {main_lane, *launching} if lane != NO_THREAD))
+    host = host_events(trace, lanes)
     with ThreadPoolExecutor(1) as beside:
-        # Both need every event of the threads, and neither the other.
-        host = beside.submit(_host_with_claims, trace, lanes)
-        graph = _graph_of(trace, chosen, window, main_lane, lanes, work, host.result)
+        # Who asks for a graph asks for the moments of each cause too; the graph does not need them.
+        claims = beside.submit(host.find_claims)
+        graph = _graph_of(trace, chosen, window, main_lane, lanes, work, host)
+        claims.result()
     if not len(graph):
         raise UsageError(f"{trace.path}: holds nothing that took time in the steps asked for")
     return graph
-
-
-def _host_with_claims(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
-    """What the threads were doing; who asks for a graph asks for the moments of each cause too."""
-    host = host_events(trace, lanes)
-    for lane in lanes:
-        host.claims(lane)
-    return host
 
 
 def _graph_of(
@@ -75,11 +67,11 @@ def _graph_of(
     main_lane: int,
     lanes: tuple[int, ...],
     work: GpuWork,
-    host: Callable[[], HostEvents],
+    host: HostEvents,
 ) -> StepGraph:
     """Cut the threads into pieces, find the edges, and put the graph together."""
     calls = read_calls(trace, lanes, window)
-    activity = _activity(trace, lanes)
+    activity = host.table.filter("is_work")
     tail_ns = 0
     if not len(chosen):
         window = whole_window(activity, work, window)
@@ -135,22 +127,3 @@ def _graph_of(
         )
         graph = replace(graph, notes=(*graph.notes, note))
     return graph
-
-
-def _activity(trace: Trace, lanes: tuple[int, ...]) -> pl.DataFrame:
-    """Operators and calls of the threads, with their ends; step annotations apart."""
-    categories = [Category.CPU_OP.value, Category.RUNTIME.value, Category.DRIVER.value]
-    names = trace.names.select(
-        pl.col("category").is_in(categories)
-        & (pl.col("group") != "profiler_step").fill_null(value=True)
-    ).collect()
-    events = trace.events.select("name_id", "lane_id", "start_ns", "dur_ns").collect()
-    is_named = names.to_series().to_numpy()[events["name_id"].to_numpy()]
-    rows: pl.DataFrame = events.filter(
-        pl.Series(is_named & on_lanes(trace, events["lane_id"], lanes))
-    )
-    return rows.select(
-        pl.col("lane_id").cast(pl.Int64),
-        "start_ns",
-        end_ns=pl.col("start_ns") + pl.col("dur_ns"),
-    )

@@ -13,6 +13,7 @@ from stepscope.analysis.graph_work import GpuWork, Resolved
 from stepscope.analysis.sync_records import RecordedWaits
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.ordering import by_group_and_time
+from stepscope.trace.search import places
 
 _LATE_NS = 10_000
 """A stream that idles for longer was waiting for something."""
@@ -167,7 +168,7 @@ def _add_stream_waits(
     for lane in np.unique(wait_lane):
         times = wait_ns[wait_lane == lane]
         mine = work.call_lane[heads] == lane
-        last = np.searchsorted(times, work.call_start_ns[heads]) - 1
+        last = places(times, work.call_start_ns[heads]) - 1
         asked |= mine & (last >= 0) & (times[np.maximum(last, 0)] > since)
     waiting = np.union1d(order[asked[group]], recorded.unexplained)
     for first, last_row in sorted(streams, key=lambda s: s[0] - s[1])[:_MOST_STREAMS]:
@@ -176,7 +177,7 @@ def _add_stream_waits(
             & (work.device[waiting] == work.device[first])
         ]
         launched = np.maximum.accumulate(work.call_start_ns[first:last_row])
-        before = first + np.searchsorted(launched, work.call_start_ns[others]) - 1
+        before = first + places(launched, work.call_start_ns[others]) - 1
         known = before >= first
         in_time = known & (
             work.end_ns[np.maximum(before, 0)] <= work.start_ns[others] + CLOCK_SKEW_NS

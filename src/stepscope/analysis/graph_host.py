@@ -16,7 +16,8 @@ import polars as pl
 
 from stepscope.trace import intervals
 from stepscope.trace.intervals import Int64Array, Intervals
-from stepscope.trace.ordering import by_group_and_time
+from stepscope.trace.ordering import by_group_and_time, distinct_groups
+from stepscope.trace.search import places
 
 CLOCK_SKEW_NS = 2_000
 """By how much the clocks of host and device may disagree in one file."""
@@ -70,7 +71,7 @@ def find_handovers(activity: pl.DataFrame, main_lane: int, window: tuple[int, in
     others = np.nonzero(~is_main & (start >= window[0]) & (start < window[1]))[0]
     others = others[by_group_and_time(lane[others], start[others])]
     lane, start, end = lane[others], start[others], end[others]
-    begun, ended = (np.searchsorted(times, start, side="right") for times in (begins, ends))
+    begun, ended = (places(times, start, "right") for times in (begins, ends))
     stir = np.minimum(
         np.minimum(np.append(begins, window[1])[begun], np.append(ends, window[1])[ended]),
         window[1],
@@ -119,16 +120,16 @@ class Pieces:
 
     def _find(self, lanes: Int64Array, times: Int64Array, *, want_next: bool) -> Int64Array:
         found = np.full(len(times), -1, np.int64)
-        for lane in np.unique(lanes):
+        for lane in distinct_groups(lanes):
             rows = np.nonzero(lanes == lane)[0]
-            first, last = self._rows_of(int(lane))
+            first, last = self._rows_of(lane)
             if first == last:
                 continue
             if want_next:
-                place = first + np.searchsorted(self.start_ns[first:last], times[rows])
+                place = first + places(self.start_ns[first:last], times[rows])
                 found[rows] = np.where(place < last, place, -1)
             else:
-                ended = np.searchsorted(self.end_ns[first:last], times[rows], side="right")
+                ended = places(self.end_ns[first:last], times[rows], "right")
                 found[rows] = np.where(ended > 0, first + ended - 1, -1)
         return found
 

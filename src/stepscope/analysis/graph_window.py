@@ -9,6 +9,7 @@ from stepscope.analysis.graph_work import GpuWork
 from stepscope.errors import UsageError
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
+from stepscope.trace.search import places
 
 NO_THREAD = -1
 """The main lane of a file that holds nothing of the host."""
@@ -87,7 +88,7 @@ def tail_of(trace: Trace, chosen: pl.DataFrame, activity: pl.DataFrame) -> int:
         return 0
     starts, ends = chosen["start_ns"].to_numpy(), chosen["end_ns"].to_numpy()
     begun = activity["start_ns"].to_numpy()
-    index = np.searchsorted(starts, begun, side="right") - 1
+    index = places(starts, begun, "right") - 1
     mine = (index >= 0) & (begun < ends[np.maximum(index, 0)])
     last = starts.copy()
     np.maximum.at(last, index[mine], activity["end_ns"].to_numpy()[mine])

@@ -13,7 +13,7 @@ from stepscope.analysis.graph_host import CLOCK_SKEW_NS
 from stepscope.trace.categories import GPU_WORK
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
-from stepscope.trace.ordering import by_group_and_time
+from stepscope.trace.ordering import by_group_and_time, distinct_groups
 from stepscope.trace.schema import Category, Kind
 
 _KINDS = {"compute": 1, "communication": 2, "memcpy": 3, "memset": 4}
@@ -73,7 +73,7 @@ class GpuWork:
     @property
     def launch_lanes(self) -> tuple[int, ...]:
         """Threads that launched work."""
-        return tuple(np.unique(self.call_lane[self.call >= 0]).tolist())
+        return tuple(distinct_groups(self.call_lane[self.call >= 0]))
 
     def streams(self) -> list[tuple[int, int]]:
         """First row, and the row after the last, of each stream."""
@@ -89,22 +89,14 @@ def read_work(trace: Trace, steps: pl.Series | None) -> GpuWork:
         trace: The trace.
         steps: Numbers of the steps, in order; None: the whole trace as one step.
     """
-    categories = [category.value for category in GPU_WORK]
-    columns = trace.events.select("event", "lane_id", "device", "start_ns", "dur_ns", "category")
-    derived = trace.derived.select("event", "step", "launch", "kind")
-    work = (
-        pl.concat([columns, derived.drop("event")], how="horizontal")
-        .filter(pl.col("category").is_in(categories))
-        .drop("category")
-    )
-    everything = work.select("lane_id", "start_ns", "dur_ns")
+    everything = _all_work(trace)
     if steps is None:
-        found = work.with_columns(index=pl.lit(0, pl.Int64)).collect()
+        found = everything.with_columns(index=pl.lit(0, pl.Int64))
     else:
-        index = pl.DataFrame({"step": steps.cast(pl.Int32)}).with_row_index("index")
-        found = work.collect().join(index, on="step", how="inner")
-    # The number of an event is its row, so calls are gathered instead of joined.
-    calls = trace.events.select("lane_id", "start_ns", "dur_ns").collect()
+        place = pl.Series(range(len(steps)), dtype=pl.Int64)
+        index = everything["step"].replace_strict(steps.cast(pl.Int32), place, default=None)
+        found = everything.with_columns(index=index).filter(pl.col("index").is_not_null())
+    calls = trace.columns("lane_id", "start_ns", "dur_ns")
     rows = found.with_columns(end=pl.col("start_ns") + pl.col("dur_ns"))
     call = rows["launch"].fill_null(-1).to_numpy().astype(np.int64)
     call_start = np.where(call >= 0, calls["start_ns"].to_numpy()[call], 0)
@@ -148,13 +140,28 @@ def read_work(trace: Trace, steps: pl.Series | None) -> GpuWork:
     )
 
 
-def _earlier_ends(everything: pl.LazyFrame, lane: Int64Array, start: Int64Array) -> Int64Array:
+def _all_work(trace: Trace) -> pl.DataFrame:
+    """GPU work of all steps in order of the file: event, place, times, step, launch, kind."""
+    categories = [category.value for category in GPU_WORK]
+    work = (
+        trace.events.filter(pl.col("category").is_in(categories))
+        .select("event", "lane_id", "device", "start_ns", "dur_ns")
+        .collect()
+        .rechunk()
+    )
+    # The number of an event is its row, so rows are gathered instead of joined.
+    derived = trace.derived.select("step", "launch", "kind").collect()[work["event"]]
+    return pl.concat([work, derived], how="horizontal")
+
+
+def _earlier_ends(everything: pl.DataFrame, lane: Int64Array, start: Int64Array) -> Int64Array:
     """For the first row of each stream the end of what ran on it before; else 0."""
     ends = np.zeros(len(lane), np.int64)
     first = np.nonzero(np.concatenate(([True], lane[1:] != lane[:-1])))[0] if len(lane) else lane
     firsts = pl.DataFrame({"lane_id": lane[first], "first_ns": start[first], "row": first})
     before = (
-        everything.with_columns(pl.col("lane_id").cast(pl.Int64))
+        everything.lazy()
+        .select(pl.col("lane_id").cast(pl.Int64), "start_ns", "dur_ns")
         .join(firsts.lazy(), on="lane_id")
         .filter(pl.col("start_ns") < pl.col("first_ns"))
         .group_by("row")

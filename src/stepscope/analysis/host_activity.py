@@ -139,7 +139,7 @@ def _rows(trace: Trace, work: pl.DataFrame, launches: Int64Array) -> pl.DataFram
     by_name = np.full(len(names), _NOT_YET, np.int64)
     for named, which in _states_of_names(names).items():
         by_name[which.to_numpy() & (by_name == _NOT_YET)] = named
-    events = trace.events.select("name_id", "lane_id", "start_ns", "dur_ns").collect()
+    events = trace.columns("name_id", "lane_id", "start_ns", "dur_ns")
     name_id, lane = events["name_id"].to_numpy(), events["lane_id"].to_numpy()
     feeds = np.zeros(trace.lanes.height, np.bool_)
     feeds[lane[launches]] = True

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.analysis.cause_sweep import Stretches, find_stretches
 from stepscope.analysis.host_waits import communication_waits
 from stepscope.analysis.input_waits import is_input_wait
 from stepscope.trace import intervals
@@ -66,6 +67,8 @@ _COMPILATION = (
 _GARBAGE = r"^Python GC|^gc\.collect|<built-in method collect of"
 _CALLS = (Category.RUNTIME.value, Category.DRIVER.value)
 _NO_CAUSE = -1
+SWEEP_PAYS_FROM = 500_000
+"""Events from which one compiled sweep is used; below, loading a compiler costs more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +76,8 @@ class HostEvents:
     """Events of host threads with their cause; those that only enclose are not among them.
 
     Attributes:
-        table: lane_id, start_ns, end_ns and cause (a position in `CAUSES`), sorted by start.
+        table: lane_id, start_ns, end_ns, cause (a position in `CAUSES`) and is_work (whether it is
+            an operator or a call), sorted by start.
     """
 
     table: pl.DataFrame
@@ -89,39 +93,73 @@ class HostEvents:
         """For each of `CAUSES` but the last its own moments on a thread; no two share any."""
         return self._claims.get(lane) or [intervals.empty()] * (len(CAUSES) - 1)
 
+    def find_claims(self) -> None:
+        """Find the moments of each cause now, rather than when they are first asked for."""
+        if not self._stretches:
+            self.claims(0)
+
     @cached_property
     def _claims(self) -> dict[int, list[Intervals]]:
         """For each thread the moments of each cause, less those that an earlier cause has."""
         lane, cause = self.table["lane_id"].to_numpy(), self.table["cause"].to_numpy()
         start, end = self.table["start_ns"].to_numpy(), self.table["end_ns"].to_numpy()
+        found = {lane: one.by_cause(len(CAUSES) - 1) for lane, one in self._stretches.items()}
+        for one in np.nonzero(np.bincount(lane))[0].tolist():
+            if one not in found:
+                rows = np.nonzero(lane == one)[0]
+                found[one] = claims_by_sets(start[rows], end[rows], cause[rows])
+        return found
+
+    @cached_property
+    def _stretches(self) -> dict[int, Stretches]:
+        """For each thread its time by cause, where there are so many events that a sweep pays."""
+        if len(self.table) < SWEEP_PAYS_FROM:
+            return {}
+        lane, cause = self.table["lane_id"].to_numpy(), self.table["cause"].to_numpy()
+        start, end = self.table["start_ns"].to_numpy(), self.table["end_ns"].to_numpy()
         found = {}
         for one in np.nonzero(np.bincount(lane))[0].tolist():
             rows = np.nonzero(lane == one)[0]
-            causes = cause[rows]
-            is_there = np.bincount(causes, minlength=len(CAUSES)) > 0
-            claims = []
-            claimed = intervals.empty()
-            for code in range(len(CAUSES) - 1):
-                mine = rows[causes == code] if is_there[code] else rows[:0]
-                own = intervals.merge(start[mine], end[mine])
-                claims.append(intervals.difference(own, claimed))
-                claimed = intervals.union(claimed, own)
-            found[one] = claims
+            found[one] = find_stretches(start[rows], end[rows], cause[rows], len(CAUSES) - 1)
         return found
 
     def divide(self, lane: int, starts: Int64Array, ends: Int64Array) -> Int64Array:
         """Time per cause in each window of a thread: one row per cause, one column per window.
 
         The rows add up to the windows' lengths.
+
+        Args:
+            lane: The thread.
+            starts: Starts of the windows.
+            ends: Their ends; windows stand in order and do not overlap.
         """
-        divided = np.zeros((len(CAUSES), len(starts)), np.int64)
         rest = np.maximum(ends - starts, 0)
+        if lane in self._stretches:
+            divided = self._stretches[lane].divide(starts, ends, len(CAUSES))
+            divided[-1] = rest - divided.sum(axis=0)
+            return divided
+        divided = np.zeros((len(CAUSES), len(starts)), np.int64)
         for code, own in enumerate(self.claims(lane)):
             if len(own):
                 divided[code] = intervals.covered(own, starts, ends)
                 rest -= divided[code]
         divided[-1] = rest
         return divided
+
+
+def claims_by_sets(
+    start: Int64Array, end: Int64Array, cause: npt.NDArray[np.int8]
+) -> list[Intervals]:
+    """For each of `CAUSES` but the last its own moments, from the events of one thread."""
+    is_there = np.bincount(cause, minlength=len(CAUSES)) > 0
+    claims = []
+    claimed = intervals.empty()
+    for code in range(len(CAUSES) - 1):
+        mine = np.nonzero(cause == code)[0] if is_there[code] else np.zeros(0, np.int64)
+        own = intervals.merge(start[mine], end[mine])
+        claims.append(intervals.difference(own, claimed))
+        claimed = intervals.union(claimed, own)
+    return claims
 
 
 def cause_of_names(names: pl.DataFrame) -> pl.DataFrame:
@@ -158,25 +196,39 @@ def host_events(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
     known = cause_of_names(names)
     cause_of = np.full(len(names), _NO_CAUSE, np.int8)
     cause_of[known["name_id"].to_numpy()] = known["cause"].to_numpy()
-    events = trace.events.select("name_id", "lane_id", "start_ns", "dur_ns").collect()
-    cause = cause_of[events["name_id"].to_numpy()]
+    events = trace.columns("name_id", "lane_id", "start_ns", "dur_ns")
+    name_id = events["name_id"].to_numpy()
+    cause = cause_of[name_id]
     row = np.nonzero((cause != _NO_CAUSE) & on_lanes(trace, events["lane_id"], lanes))[0]
     # Files hold each thread's events more or less in order: this sort makes use of that.
-    row = row[np.argsort(events["start_ns"].to_numpy()[row], kind="stable")]
-    table: pl.DataFrame = events[row].select(
-        pl.col("lane_id").cast(pl.Int64),
-        "start_ns",
-        (pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns"),
-        cause=pl.Series(cause[row]),
+    start = events["start_ns"].to_numpy()[row]
+    order = np.argsort(start, kind="stable")
+    row, start = row[order], start[order]
+    table = pl.DataFrame(
+        {
+            "lane_id": events["lane_id"].to_numpy()[row].astype(np.int64),
+            "start_ns": start,
+            "end_ns": start + events["dur_ns"].to_numpy()[row],
+            "cause": cause[row],
+            "is_work": _is_work(names)[name_id[row]],
+        }
     )
     return HostEvents(_with_waits(trace, lanes, table))
+
+
+def _is_work(names: pl.DataFrame) -> npt.NDArray[np.bool_]:
+    """For each name whether it is that of an operator or a call; step annotations apart."""
+    found: npt.NDArray[np.bool_] = (
+        names["category"].cast(pl.String).is_in([Category.CPU_OP.value, *_CALLS])
+        & (names["group"] != "profiler_step").fill_null(value=True)
+    ).to_numpy()
+    return found
 
 
 def _with_waits(trace: Trace, lanes: tuple[int, ...], table: pl.DataFrame) -> pl.DataFrame:
     """The table with the waits for communication, which nothing of the threads' own notes."""
     parts = [table]
-    for lane in lanes:
-        found = communication_waits(trace, lane)
+    for lane, found in communication_waits(trace, lanes).items():
         if len(found):
             parts.append(
                 table.clear(len(found)).with_columns(
@@ -184,9 +236,10 @@ def _with_waits(trace: Trace, lanes: tuple[int, ...], table: pl.DataFrame) -> pl
                     start_ns=pl.Series(found.starts),
                     end_ns=pl.Series(found.ends),
                     cause=pl.lit(_CODE[HostCause.COMMUNICATION], pl.Int8),
+                    is_work=pl.lit(value=False),
                 )
             )
-    return pl.concat(parts).sort("start_ns") if len(parts) > 1 else table
+    return pl.concat(parts).sort("start_ns", maintain_order=True) if len(parts) > 1 else table
 
 
 def on_lanes(trace: Trace, lane_id: pl.Series, lanes: tuple[int, ...]) -> npt.NDArray[np.bool_]:

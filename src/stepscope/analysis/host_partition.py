@@ -96,7 +96,7 @@ def partition_host(trace: Trace, asked: tuple[int, ...] | None = None) -> HostPa
         .collect()
         .join(_part_of_names(trace), on="name_id", how="inner", maintain_order="left")
     )
-    waits = communication_waits(trace, lane_id)
+    waits = communication_waits(trace, (lane_id,))[lane_id]
     starts, ends = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
     columns: dict[str, pl.Series] = {}
     busy = np.zeros(steps.height, dtype=np.int64)

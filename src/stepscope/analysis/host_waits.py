@@ -31,23 +31,32 @@ def _collective_names(trace: Trace) -> pl.DataFrame:
     return found.select("name_id").collect()
 
 
-def communication_waits(trace: Trace, lane: int) -> Intervals:
-    """The moments in which a thread waits for collectives that other threads do."""
+def communication_waits(trace: Trace, lanes: tuple[int, ...]) -> dict[int, Intervals]:
+    """For each of some threads the moments in which it waits for collectives that others do."""
     names = _collective_names(trace)
     if names.is_empty():
-        return intervals.empty()
+        return dict.fromkeys(lanes, intervals.empty())
+    end = (pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns")
     collectives = (
-        trace.events.filter(
-            pl.col("name_id").is_in(names["name_id"].implode()), pl.col("lane_id") != lane
-        )
-        .select("start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+        trace.events.filter(pl.col("name_id").is_in(names["name_id"].implode()))
+        .select("lane_id", "start_ns", end)
         .collect()
     )
     own = (
-        trace.events.filter(pl.col("lane_id") == lane, pl.col("category").is_in(_WORK))
-        .select("start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+        trace.events.filter(pl.col("lane_id").is_in(lanes), pl.col("category").is_in(_WORK))
+        .select("lane_id", "start_ns", end)
         .collect()
     )
+    return {
+        lane: _waits(
+            own.filter(pl.col("lane_id") == lane), collectives.filter(pl.col("lane_id") != lane)
+        )
+        for lane in lanes
+    }
+
+
+def _waits(own: pl.DataFrame, collectives: pl.DataFrame) -> Intervals:
+    """The waits of a thread, from its own work and the collectives of others."""
     if collectives.is_empty() or own.is_empty():
         return intervals.empty()
     running = intervals.merge(collectives["start_ns"].to_numpy(), collectives["end_ns"].to_numpy())

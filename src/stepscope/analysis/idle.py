@@ -48,6 +48,7 @@ from stepscope.analysis.idle_gaps import (
 from stepscope.analysis.remember import remembered
 from stepscope.analysis.scope import AnsweredScope, Scope
 from stepscope.trace.model import Trace
+from stepscope.trace.ordering import distinct_groups
 
 LONGEST = 10
 MOST_DETAILS = 50
@@ -135,7 +136,7 @@ def _causes(inside: pl.DataFrame, idle_ns: int, total_ns: int) -> pl.DataFrame:
     cause = inside["cause"].to_physical().to_numpy()
     length = (inside["end_ns"] - inside["start_ns"]).to_numpy()
     rows = []
-    for code in np.unique(cause):
+    for code in distinct_groups(cause):
         mine = cause == code
         per_gap = np.bincount(gap[mine], weights=length[mine])  # doubles, exact up to 104 days
         rows.append(
@@ -180,7 +181,7 @@ def _with_activity(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
 
 def _name_ids(trace: Trace, events: pl.Series) -> pl.Series:
     """name_id of events; null for null."""
-    ids = trace.events.select("name_id").collect()["name_id"]
+    ids = trace.columns("name_id")["name_id"]
     if ids.is_empty():
         return pl.Series([None] * len(events), dtype=pl.UInt32)
     found = ids.gather(events.fill_null(0))

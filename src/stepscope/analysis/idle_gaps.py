@@ -18,6 +18,8 @@ from stepscope.analysis.host_activity import BLOCKING, HostActivity, State
 from stepscope.trace import intervals
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
+from stepscope.trace.ordering import distinct_groups
+from stepscope.trace.search import places
 
 CAUSES = (
     "device_wait",
@@ -111,8 +113,8 @@ def find_gaps(work: GpuWork) -> pl.DataFrame:
 
 def _ending_rows(rows: pl.DataFrame, starts: Int64Array, ends: Int64Array) -> Int64Array:
     """For each end of a gap the row that began then, the first launched of several; -1: none."""
-    low = np.searchsorted(starts, ends, side="left")
-    high = np.searchsorted(starts, ends, side="right")
+    low = places(starts, ends)
+    high = places(starts, ends, "right")
     found = np.where(high > low, low, -1)
     several = np.nonzero(high - low > 1)[0]
     if len(several):
@@ -128,7 +130,7 @@ def cut(trace: Trace, gaps: pl.DataFrame, activity: HostActivity) -> pl.DataFram
     start, end = gaps["start_ns"].to_numpy(), gaps["end_ns"].to_numpy()
     launch = gaps["launch"].fill_null(-1).to_numpy()
     ended_by = gaps["ended_by"].fill_null(-1).to_numpy()
-    calls = trace.events.select("lane_id", "start_ns", "dur_ns").collect()[np.maximum(launch, 0)]
+    calls = trace.columns("lane_id", "start_ns", "dur_ns")[np.maximum(launch, 0)]
     returned = (calls["start_ns"] + calls["dur_ns"]).to_numpy()
     lane = calls["lane_id"].to_numpy()
     known = launch >= 0
@@ -155,9 +157,9 @@ def cut(trace: Trace, gaps: pl.DataFrame, activity: HostActivity) -> pl.DataFram
         ),
     ]
     is_late = known & (turn > start)
-    for one in np.unique(lane[is_late]):
+    for one in distinct_groups(lane[is_late]):
         late = np.nonzero(is_late & (lane == one))[0]
-        pieces.append(_divide(activity, int(one), late, start[late], turn[late]))
+        pieces.append(_divide(activity, one, late, start[late], turn[late]))
     gap, first, last, cause, event, note = (
         np.concatenate(column).astype(np.int64) for column in zip(*pieces, strict=True)
     )
@@ -209,7 +211,7 @@ def _divide(
     did = activity.by_lane[lane]
     stretches = intervals.Intervals(did.starts, did.ends)
     window, starts, ends = intervals.clip_by_windows(stretches, first, last)
-    index = np.searchsorted(did.starts, starts, side="right") - 1
+    index = places(did.starts, starts, "right") - 1
     state, by_lane = did.states[index], did.lanes[index]
     event = activity.event_at(by_lane, state, starts)
     rest = intervals.complement(
@@ -272,6 +274,6 @@ def clip(segments: pl.DataFrame, windows: pl.DataFrame) -> Clipped:
             windows["start_ns"].to_numpy()[mine],
             windows["end_ns"].to_numpy()[mine],
         )
-        index = np.searchsorted(starts, first, side="right") - 1
+        index = places(starts, first, "right") - 1
         parts.append(Clipped(rows[index], mine[window], first, last))
     return Clipped(*(np.concatenate(column) for column in zip(*parts, strict=True)))

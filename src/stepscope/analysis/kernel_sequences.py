@@ -50,7 +50,7 @@ def kernel_sequences(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     ).select("name_id", "dur_ns", "op", "call_ns", "start_ns")
     if mine.is_empty():
         return pl.DataFrame(schema=SEQUENCES)
-    event_names = trace.events.select("name_id").collect()["name_id"]
+    event_names = trace.columns("name_id")["name_id"]
     sequences = (
         mine.with_columns(outer=_outermost(trace, mine["op"]))
         .sort("start_ns", maintain_order=True)
@@ -109,7 +109,7 @@ def _outermost(trace: Trace, ops: pl.Series) -> pl.Series:
         & ~names["name"].str.starts_with(_ENGINE)
         & ~names["name"].str.starts_with("ProfilerStep")
     ).to_numpy()
-    name_id = trace.events.select("name_id").collect()["name_id"].to_numpy()
+    name_id = trace.columns("name_id")["name_id"].to_numpy()
     parent = trace.derived.select("parent").collect()["parent"].fill_null(-1).to_numpy()
     events = ops.to_numpy()
     found = outermost(events, parent, name_id, is_operator)

@@ -113,7 +113,7 @@ def _with_flags(trace: Trace, work: GpuWork) -> pl.DataFrame:
     """The rows of the scope's steps, with what makes a kernel short."""
     rows = work.members
     calls = rows["launch"].fill_null(0)
-    call_ns = trace.events.select("dur_ns").collect()["dur_ns"].gather(calls)
+    call_ns = trace.columns("dur_ns")["dur_ns"].gather(calls)
     is_kernel = pl.col("category") == Category.KERNEL.value
     return rows.with_columns(call_ns=call_ns).with_columns(
         is_short=is_kernel & (pl.col("dur_ns") < SHORT_NS),

@@ -131,7 +131,7 @@ def _rounded(value: object) -> int | None:
 
 def _with_calls(trace: Trace, table: pl.DataFrame) -> pl.DataFrame:
     """GPU work with its call's name and times, its delay, and when its device was free."""
-    calls = trace.events.select("name_id", "start_ns", "dur_ns").collect()
+    calls = trace.columns("name_id", "start_ns", "dur_ns")
     rows = table["launch"].fill_null(0)
     known = pl.col("launch").is_not_null()
     mine = calls[rows].select(
@@ -228,7 +228,7 @@ def _names_of(trace: Trace, events: pl.Series) -> pl.Series:
     """Names of events; null for null."""
     if events.is_empty():
         return pl.Series([], dtype=pl.String)
-    ids = trace.events.select("name_id").collect()["name_id"].gather(events.fill_null(0))
+    ids = trace.columns("name_id")["name_id"].gather(events.fill_null(0))
     names = trace.names.select("name").collect()["name"].gather(ids)
     return pl.select(pl.when(events.is_not_null()).then(names)).to_series()
 

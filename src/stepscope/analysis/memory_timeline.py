@@ -352,7 +352,7 @@ def _operator_at(trace: Trace, lanes: npt.NDArray[np.uint32], times: Int64Array)
     if not len(times):
         return found
     parent = trace.derived.select("parent").collect()["parent"].fill_null(-1).to_numpy()
-    events = trace.events.select("lane_id", "start_ns", "dur_ns", "category").collect()
+    events = trace.columns("lane_id", "start_ns", "dur_ns", "category")
     start = events["start_ns"].to_numpy()
     end = start + events["dur_ns"].to_numpy()
     is_operator = (events["category"] == Category.CPU_OP.value).to_numpy()
@@ -388,7 +388,7 @@ def _named_places(trace: Trace, operators: Int64Array) -> pl.DataFrame:
             schema={"operator": pl.String, "inner_operator": pl.String, "frame": pl.String}
         )
     places = call_places(trace, events)
-    ids = trace.events.select("name_id").collect()["name_id"].gather(events)
+    ids = trace.columns("name_id")["name_id"].gather(events)
     inner = trace.names.select("name").collect()["name"].gather(ids)
     mask = pl.Series(known)
     return pl.select(

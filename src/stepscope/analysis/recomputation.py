@@ -73,7 +73,7 @@ def find_recomputed(trace: Trace, forest: OperatorForest) -> Recomputed:
     is_node = names_matching(trace, NODES, Category.CPU_OP)
     is_evaluation = names_matching(trace, EVALUATION, Category.CPU_OP)
     is_node &= ~is_evaluation
-    name_id = trace.events.select("name_id").collect().to_series().to_numpy()
+    name_id = trace.columns("name_id").to_series().to_numpy()
     parent = trace.derived.select("parent").collect().to_series().fill_null(-1).to_numpy()
     events = forest.rows["event"].to_numpy()
 

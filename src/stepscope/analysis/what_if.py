@@ -8,22 +8,17 @@ without a change gives the measured times to the nanosecond.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from stepscope.analysis.graph_edges import EdgeKind
+from stepscope.analysis.graph_loops import COMPILED_PAYS_FROM, compiled_loop, sweep
 from stepscope.analysis.step_graph import StepGraph
 from stepscope.errors import UsageError
 from stepscope.trace import intervals
 from stepscope.trace.intervals import Int64Array, Intervals
-
-NUMBA_PAYS_FROM = 100_000
-"""Nodes from which the compiled sweep is used; below, importing numba costs more than it saves."""
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -150,48 +145,14 @@ def replay(changes: Changes) -> Replay:
 def _starts(graph: StepGraph, delay: Int64Array, changes: Changes) -> Int64Array:
     start, end = np.empty(len(graph), np.int64), np.empty(len(graph), np.int64)
     columns = (graph.first_edge, graph.source, delay, changes.is_kept, changes.dur_ns)
-    if len(graph) >= NUMBA_PAYS_FROM:
-        _compiled_sweep()(*columns, graph.origin_ns, start, end)
+    if len(graph) >= COMPILED_PAYS_FROM:
+        compiled_loop(sweep)(*columns, graph.origin_ns, start, end)
         return start
     # Lists of Python integers are several times faster to walk than arrays, without a compiler.
     first_edge, source, delays, is_kept, dur = (column.tolist() for column in columns)
     starts, ends = start.tolist(), end.tolist()
     sweep(first_edge, source, delays, is_kept, dur, graph.origin_ns, starts, ends)
     return np.array(starts, np.int64)
-
-
-def sweep(
-    first_edge: Any,
-    source: Any,
-    delay: Any,
-    is_kept: Any,
-    dur: Any,
-    origin: int,
-    start: Any,
-    end: Any,
-) -> None:
-    """Fill in start and end of each node: it starts at the latest of what it depends on.
-
-    Arrays or lists alike; numba compiles it for many nodes.
-    """
-    for node in range(len(dur)):
-        latest = origin
-        for edge in range(first_edge[node], first_edge[node + 1]):
-            if is_kept[edge]:
-                before = origin
-                if source[edge] >= 0:
-                    before = end[source[edge]]
-                latest = max(latest, before + delay[edge])
-        start[node] = latest
-        end[node] = latest + dur[node]
-
-
-@functools.cache
-def _compiled_sweep() -> Callable[..., None]:
-    import numba
-
-    compiled: Callable[..., None] = numba.njit(cache=True, nogil=True)(sweep)
-    return compiled
 
 
 def _scaled(durations: Int64Array, factor: float) -> Int64Array:

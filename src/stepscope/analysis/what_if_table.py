@@ -20,6 +20,7 @@ from stepscope.analysis.step_graph import NodeKind, StepGraph
 from stepscope.analysis.what_if import Changes, replay, unchanged
 from stepscope.trace import intervals
 from stepscope.trace.model import Trace
+from stepscope.trace.ordering import distinct_groups
 
 WHAT_IF: dict[str, pl.DataType | type[pl.DataType]] = {
     "without": pl.String,
@@ -77,7 +78,7 @@ def _without(graph: StepGraph) -> dict[str, Changes]:
     start = unchanged(graph)
     everything = intervals.merge([graph.origin_ns], [int(graph.end_ns.max())])
     changes: dict[str, Changes] = {}
-    lanes = [int(lane) for lane in np.unique(graph.lane[~graph.is_gpu])]
+    lanes = distinct_groups(graph.lane[~graph.is_gpu])
     names = cause_names(has_gpu=bool(graph.is_gpu.any()))
     pieces = np.nonzero(~graph.is_gpu)[0]
     per_cause = np.zeros((len(names), len(pieces)), np.int64)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.trace.search import places
+
 Int64Array = npt.NDArray[np.int64]
 
 
@@ -203,7 +205,7 @@ def contains(intervals: Intervals, times: npt.ArrayLike) -> npt.NDArray[np.bool_
     moments = _int64(times)
     if len(intervals) == 0:
         return np.zeros(len(moments), np.bool_)
-    index = np.searchsorted(intervals.starts, moments, side="right") - 1
+    index = places(intervals.starts, moments, "right") - 1
     inside: npt.NDArray[np.bool_] = (index >= 0) & (moments < intervals.ends[index])
     return inside
 
@@ -214,7 +216,7 @@ def covered_before(intervals: Intervals, times: npt.ArrayLike) -> Int64Array:
     if len(intervals) == 0:
         return np.zeros(len(moments), np.int64)
     lengths = np.concatenate((np.zeros(1, np.int64), np.cumsum(intervals.lengths)))
-    started = np.searchsorted(intervals.starts, moments, side="right")
+    started = places(intervals.starts, moments, "right")
     # The last interval to have started may still run at t: take off what of it lies after t.
     running = np.maximum(started - 1, 0)
     beyond = np.maximum(intervals.ends[running] - moments, 0)
@@ -241,8 +243,8 @@ def clip_by_windows(
         Window number, start and end of each part, sorted by window, then start.
     """
     first, last = _int64(starts), _int64(ends)
-    low = np.searchsorted(intervals.ends, first, side="right")
-    high = np.maximum(np.searchsorted(intervals.starts, last, side="left"), low)
+    low = places(intervals.ends, first, "right")
+    high = np.maximum(places(intervals.starts, last), low)
     high = np.where(last > first, high, low)
     count = high - low
     window = np.repeat(np.arange(len(first), dtype=np.int64), count)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -45,3 +47,12 @@ def by_group_and_time(
         keys = [key[rows] for key in reversed(ties)]
         order[together] = rows[np.lexsort((*keys, place[together]))]
     return order
+
+
+def distinct_groups(groups: npt.NDArray[np.integer[Any]]) -> list[int]:
+    """The groups that occur, in order; for small integers such as lanes, by counting them."""
+    if not len(groups):
+        return []
+    least = int(groups.min())
+    found: list[int] = (np.flatnonzero(np.bincount(groups - least)) + least).tolist()
+    return found

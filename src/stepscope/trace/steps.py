@@ -29,6 +29,7 @@ import polars as pl
 from stepscope.trace.categories import GPU_WORK
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.schema import DEVICE_STEPS, HOST_STEPS, Category
+from stepscope.trace.search import places
 from stepscope.trace.tables import Tables
 
 STEP_PATTERNS = (
@@ -151,7 +152,7 @@ def step_at(steps: pl.DataFrame, times: Int64Array) -> Int64Array:
     """
     if steps.is_empty():
         return np.full(len(times), -1, np.int64)
-    index = np.searchsorted(steps["start_ns"].to_numpy(), times, side="right") - 1
+    index = places(steps["start_ns"].to_numpy(), times, "right") - 1
     ends = steps["end_ns"].to_numpy()
     inside = (index >= 0) & (times < ends[index])
     return np.where(inside, index, -1)
