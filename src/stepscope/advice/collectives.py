@@ -21,6 +21,10 @@ def collectives(window: WindowView) -> pl.DataFrame:
     and `least_ns` of these. Where the recorder wrote no size, peers are those at the same place
     among a step's collectives, as far as all steps have the same number.
     """
+    return window.once(_collectives)
+
+
+def _collectives(window: WindowView) -> pl.DataFrame:
     rows = window.work.filter(pl.col("kind") == "communication").join(
         window.trace.args.filter(
             pl.col("event").is_in(

@@ -22,6 +22,10 @@ def matmuls(window: WindowView) -> pl.DataFrame:
     operands of the operator that launched it; `uses` ("yes", "no", "unknown"): whether it uses
     tensor cores, by its name. Kernels that only prepare operands are left out.
     """
+    return window.once(_matmuls)
+
+
+def _matmuls(window: WindowView) -> pl.DataFrame:
     rows = window.work.filter(pl.col("kind") == "compute", is_matrix_kernel())
     types = (
         window.trace.args.filter(pl.col("event").is_in(rows["op"].drop_nulls().unique().implode()))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +25,7 @@ from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
 BoolArray = npt.NDArray[np.bool_]
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +42,14 @@ class WindowView:
     trace: Trace
     asked: Scope = field(default_factory=Scope)
     baseline: Trace | None = None
+
+    def once(self, question: Callable[[WindowView], Answer]) -> Answer:
+        """The answer of a pure function of this window, which several rules ask, found once."""
+        known: dict[Callable[[WindowView], Any], Any] = self.__dict__.setdefault("_answers", {})
+        if question not in known:
+            known[question] = question(self)
+        found: Answer = known[question]
+        return found
 
     @cached_property
     def graph(self) -> StepGraph:

@@ -25,7 +25,6 @@ from stepscope.analysis.operands import (
     parse_call,
 )
 from stepscope.trace.classify import collective_group
-from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
 
 COLLECTIVES: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -94,26 +93,33 @@ def read_collectives(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
 
 def _around(trace: Trace, operators: pl.Series) -> tuple[pl.Series, pl.Series, pl.Series]:
     """For each operator: arguments that name a collective, its own arguments, its own name."""
-    events = trace.events.select("name_id").collect().to_series()
+    events = trace.columns("name_id").to_series()
     names = trace.names.select("name").collect().to_series()
     parent = trace.derived.select("parent").collect().to_series().fill_null(-1).to_numpy()
     distinct = operators.drop_nulls().unique().sort()
-    own_text = argument_texts(trace, distinct)
     own_name = names.gather(events.gather(distinct).cast(pl.Int64))
-    at: Int64Array = distinct.to_numpy().astype(np.int64)
-    best = pl.Series("text", [None] * len(distinct), dtype=pl.String)
-    for _ in range(_LEVELS):
-        valid = at >= 0
-        text = argument_texts(trace, pl.Series(np.where(valid, at, 0)))
-        names_it = (
-            text.str.contains('"Collective name"', literal=True).fill_null(value=False)
-            & pl.Series(valid)
-            & best.is_null()
-        )
-        best = pl.select(pl.when(names_it).then(text).otherwise(best)).to_series()
-        at = np.where(valid, parent[at], -1)
+    levels = [distinct.to_numpy().astype(np.int64)]
+    for _ in range(_LEVELS - 1):
+        at = levels[-1]
+        levels.append(np.where(at >= 0, parent[at], -1))
+    # All levels are read at once, and what several operators lie in but once.
+    above = np.unique(np.concatenate(levels))
+    above = above[above >= 0]
+    texts = argument_texts(trace, pl.Series(above))
+    names_it = (
+        texts.str.contains('"Collective name"', literal=True).fill_null(value=False).to_numpy()
+    )
+    own_text = texts.gather(np.searchsorted(above, levels[0]))
+    best = np.full(len(distinct), -1, np.int64)
+    for at in levels:
+        row = np.searchsorted(above, np.maximum(at, 0))
+        finds = (best < 0) & (at >= 0)
+        finds[finds] = names_it[row[finds]]
+        best[finds] = row[finds]
+    known = pl.Series(best >= 0)
+    text = pl.select(pl.when(known).then(texts.gather(np.maximum(best, 0)))).to_series()
     table = pl.DataFrame(
-        {"op": distinct, "text": best, "operator_text": own_text, "operator_name": own_name},
+        {"op": distinct, "text": text, "operator_text": own_text, "operator_name": own_name},
         schema_overrides={"op": pl.Int64},
     )
     joined = operators.to_frame("op").join(table, on="op", how="left", maintain_order="left")
