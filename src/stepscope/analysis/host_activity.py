@@ -32,6 +32,7 @@ from stepscope.analysis.input_waits import is_input_wait
 from stepscope.trace import intervals
 from stepscope.trace.intervals import Int64Array, Intervals
 from stepscope.trace.model import Trace
+from stepscope.trace.ordering import distinct_groups
 from stepscope.trace.schema import Category
 
 
@@ -117,19 +118,21 @@ def host_activity(trace: Trace, work: pl.DataFrame) -> HostActivity:
         main = int(steps["lane_id"][0])
         order = [main, *(lane for lane in order if lane != main)]
     rows = rows.filter(pl.col("state") >= 0)
+    lanes, state_of, event_of = (rows[name].to_numpy() for name in ("lane_id", "state", "event"))
+    start_of, end_of = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     sets: dict[int, list[Intervals]] = {}
     outermost: dict[tuple[int, int], tuple[Int64Array, Int64Array]] = {}
     for lane in order:
-        mine = rows.filter(pl.col("lane_id") == lane).sort("start_ns", maintain_order=True)
-        sets[lane] = _claims(mine)
-        states = mine["state"].to_numpy()
-        for state in np.unique(states):
-            part = mine.filter(pl.Series(states == state))
-            starts, ends = part["start_ns"].to_numpy(), part["end_ns"].to_numpy()
+        mine = np.nonzero(lanes == lane)[0]
+        mine = mine[np.argsort(start_of[mine], kind="stable")]
+        states = state_of[mine]
+        by_state = {state: mine[states == state] for state in distinct_groups(states)}
+        sets[lane] = _claims(by_state, start_of, end_of)
+        for state, part in by_state.items():
+            starts, ends = start_of[part], end_of[part]
             reach = np.maximum.accumulate(ends)
             is_outer = np.concatenate(([True], ends[1:] > reach[:-1]))
-            events = part["event"].to_numpy()
-            outermost[lane, int(state)] = (events[is_outer], starts[is_outer])
+            outermost[lane, state] = (event_of[part[is_outer]], starts[is_outer])
     return HostActivity({lane: _with_others(lane, order, sets) for lane in order}, outermost)
 
 
@@ -257,14 +260,20 @@ def _only_without_launches(
     return state
 
 
-def _claims(rows: pl.DataFrame) -> list[Intervals]:
-    """The moments of each state: those of its events that no state before it has."""
+def _claims(
+    by_state: dict[int, Int64Array], starts: Int64Array, ends: Int64Array
+) -> list[Intervals]:
+    """The moments of each state: those of its events that no state before it has.
+
+    Args:
+        by_state: Rows of each state, in order of their starts.
+        starts: Starts of all rows.
+        ends: Their ends.
+    """
     claims = []
     claimed = intervals.empty()
-    state = rows["state"].to_numpy()
-    starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     for one in range(State.PYTHON):
-        mine = state == one
+        mine = by_state.get(one, np.zeros(0, np.int64))
         own = intervals.merge(starts[mine], ends[mine])
         claims.append(intervals.difference(own, claimed))
         claimed = intervals.union(claimed, own)

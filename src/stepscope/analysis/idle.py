@@ -231,8 +231,10 @@ def _longest(trace: Trace, gaps: pl.DataFrame, inside: pl.DataFrame) -> pl.DataF
         weights=(inside["end_ns"] - inside["start_ns"]).to_numpy(),
         minlength=len(gaps),
     )
-    chosen = np.argsort(-length, kind="stable")[:LONGEST]
-    chosen = chosen[length[chosen] > 0]
+    # Of all gaps only those that can be among the longest are sorted.
+    least = np.partition(length, -LONGEST)[-LONGEST] if len(length) > LONGEST else 0
+    candidates = np.nonzero((length >= least) & (length > 0))[0]
+    chosen = candidates[np.argsort(-length[candidates], kind="stable")[:LONGEST]]
     mine = inside.filter(pl.col("gap").is_in(chosen.tolist()))
     mine = _with_activity(trace, mine.with_columns(name_id=_name_ids(trace, mine["event"])))
     main = (

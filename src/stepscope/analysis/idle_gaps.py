@@ -262,7 +262,7 @@ class Clipped(NamedTuple):
 
 def clip(segments: pl.DataFrame, windows: pl.DataFrame) -> Clipped:
     """The parts of the segments that lie in the windows of their device."""
-    parts = [Clipped(*(np.zeros(0, np.int64) for _ in Clipped._fields))]
+    parts = []
     segment_device, window_device = segments["device"].to_numpy(), windows["device"].to_numpy()
     for device in np.unique(window_device):
         rows = np.nonzero(segment_device == device)[0]
@@ -276,4 +276,8 @@ def clip(segments: pl.DataFrame, windows: pl.DataFrame) -> Clipped:
         )
         index = places(starts, first, "right") - 1
         parts.append(Clipped(rows[index], mine[window], first, last))
+    if not parts:
+        return Clipped(*(np.zeros(0, np.int64) for _ in Clipped._fields))
+    if len(parts) == 1:
+        return parts[0]
     return Clipped(*(np.concatenate(column) for column in zip(*parts, strict=True)))

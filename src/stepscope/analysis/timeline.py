@@ -30,10 +30,13 @@ from stepscope.analysis.scope import AnsweredScope, Scope
 from stepscope.trace import intervals
 from stepscope.trace.intervals import Int64Array, Intervals
 from stepscope.trace.model import Trace
-from stepscope.trace.schema import Kind
+from stepscope.trace.ordering import distinct_groups
+from stepscope.trace.schema import KIND, Kind
 
 PARTS = ("compute_ns", "exposed_comm_ns", "exposed_memcpy_ns", "idle_ns")
 """The parts that add up to `total_ns`."""
+_SETS = ((Kind.COMPUTE, Kind.MEMSET), (Kind.COMMUNICATION,), (Kind.MEMCPY,))
+_CODES = [[list(Kind).index(kind) for kind in kinds] for kinds in _SETS]
 
 
 @dataclass(frozen=True)
@@ -72,14 +75,19 @@ class DeviceSets:
 def device_sets(work: pl.DataFrame) -> list[DeviceSets]:
     """The sets of each device, from rows with device, kind, start_ns and end_ns."""
     sets = []
-    for (device,), rows in work.sort("device").group_by(["device"], maintain_order=True):
-        compute = _union_of(rows, Kind.COMPUTE, Kind.MEMSET)
-        communication = _union_of(rows, Kind.COMMUNICATION)
-        memcpy = _union_of(rows, Kind.MEMCPY)
+    devices, kinds = work["device"].to_numpy(), work["kind"].cast(KIND).to_physical().to_numpy()
+    starts, ends = work["start_ns"].to_numpy(), work["end_ns"].to_numpy()
+    for device in distinct_groups(devices):
+        compute, communication, memcpy = (
+            intervals.merge(starts[rows], ends[rows])
+            for rows in (
+                np.nonzero((devices == device) & np.isin(kinds, codes))[0] for codes in _CODES
+            )
+        )
         both = intervals.union(compute, communication)
         sets.append(
             DeviceSets(
-                device=int(device),
+                device=device,
                 compute=compute,
                 communication=communication,
                 memcpy=memcpy,
@@ -89,11 +97,6 @@ def device_sets(work: pl.DataFrame) -> list[DeviceSets]:
             )
         )
     return sets
-
-
-def _union_of(work: pl.DataFrame, *kinds: Kind) -> Intervals:
-    rows = work.filter(pl.col("kind").cast(pl.String).is_in([kind.value for kind in kinds]))
-    return intervals.merge(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
 
 
 @dataclass(frozen=True)
@@ -179,12 +182,13 @@ def _measured(sets: list[DeviceSets], windows: pl.DataFrame, work: pl.DataFrame)
     """The windows, in their order, with every number."""
     by_device = {one.device: one for one in sets}
     none = intervals.empty()
+    begun_of = work.select("device", "start_ns", "dur_ns")
     parts = []
     for (device,), rows in windows.group_by(["device"], maintain_order=True):
         starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
         # A device may have steps and no work that counts, as with linked events alone.
         did = by_device.get(device, DeviceSets(device, none, none, none, none, none, none))
-        mine = work.filter(pl.col("device") == device)
+        mine = begun_of.filter(pl.col("device") == device)
         begun = mine["start_ns"].to_numpy()  # sorted
         low, high = np.searchsorted(begun, starts), np.searchsorted(begun, ends)
         spent = np.concatenate(([0], np.cumsum(mine["dur_ns"].to_numpy())))

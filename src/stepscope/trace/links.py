@@ -208,7 +208,9 @@ def _forward_by_sequence(tables: Tables, forward: Int64Array) -> None:
         pl.col("start_ns_forward") <= pl.col("start_ns")
     )
     shared = (
-        pairs.group_by("thread", "lane_id").len().sort("len", "lane_id", descending=[True, False])
+        pairs.group_by("thread", "lane_id")
+        .len()
+        .sort("len", "lane_id", "thread", descending=[True, False, False])
     )
     lane_of: dict[int, int] = {}
     for thread, lane, _ in shared.rows():
@@ -235,9 +237,13 @@ def _forward_by_flows(tables: Tables, forward: Int64Array) -> None:
     )
     keys = ["lane_id", "start_ns"]
     at = ends.rename({"time_ns": "start_ns"}).select("flow_id", "phase", *keys)
-    made = at.filter(pl.col("phase") == "s").join(operators.unique(keys, keep="last"), on=keys)
-    used = at.filter(pl.col("phase") == "f").join(operators, on=keys)
-    pairs = used.join(
-        made.unique("flow_id", keep="first").select("flow_id", forward="event"), on="flow_id"
+    # Files merged from several use one number twice: then the first arrow counts, every time.
+    made = (
+        at.filter(pl.col("phase") == "s")
+        .join(operators.unique(keys, keep="last"), on=keys, maintain_order="left")
+        .unique("flow_id", keep="first")
+        .select("flow_id", forward="event")
     )
+    used = at.filter(pl.col("phase") == "f").join(operators, on=keys, maintain_order="left_right")
+    pairs = used.join(made, on="flow_id", maintain_order="left")
     forward[pairs["event"].to_numpy()] = pairs["forward"].to_numpy()
