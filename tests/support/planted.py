@@ -260,6 +260,38 @@ def _unlinked() -> GpuTrace:
     return job(body)
 
 
+def _launched_before_the_window() -> GpuTrace:
+    t = GpuTrace(memory_bytes=80 << 30)
+    t.memory(55 << 30)
+    for _ in range(10):
+        t.op("aten::mm", **MM).launch(GEMM, us(900), linked=False)
+    for number in range(STEPS):
+        with t.step():
+            healthy(t, number)
+            optimizer(t)
+    t.sync()
+    return t
+
+
+def _copies(direction: str, **options) -> GpuTrace:
+    def body(t: GpuTrace, _step: int) -> None:
+        # On the stream that computes: nothing can run beside it.
+        for _ in range(4):
+            t.op("aten::copy_").copy(direction, 256 << 20, us(400), **options)
+        products(t)
+
+    return job(body)
+
+
+def _copies_beside_the_products() -> GpuTrace:
+    def body(t: GpuTrace, _step: int) -> None:
+        for _ in range(4):
+            t.op("aten::copy_").copy("HtoD", 16 << 20, us(400), pinned=True, stream=13)
+        products(t)
+
+    return job(body)
+
+
 def _no_gpu_work() -> GpuTrace:
     t = job(lambda t, s: products(t))
     t.events = [event for event in t.events if event["cat"] not in ("kernel", "gpu_memcpy")]
@@ -342,6 +374,18 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
         ("compiling", _compiling, ("compilation-in-window",)),
         ("garbage collector", _garbage, ("garbage-collector",)),
         ("profiler overhead", _overhead, ("profiler-overhead",)),
+        ("copies within the GPU", lambda: _copies("DtoD"), ("exposed-copies",)),
+        (
+            "pinned copies that nothing runs beside",
+            lambda: _copies("HtoD", pinned=True),
+            ("exposed-copies",),
+        ),
+        ("copies beside the products", _copies_beside_the_products, ()),
+        (
+            "launched before the window",
+            _launched_before_the_window,
+            ("trace-incomplete",),
+        ),
         ("launches missing", _unlinked, ("trace-incomplete",)),
         ("GPU side missing", _no_gpu_work, ("trace-incomplete",)),
     )

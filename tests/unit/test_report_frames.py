@@ -50,3 +50,13 @@ def test_the_table_shows_markup_as_text():
 
 def test_parquet_comes_back_as_it_was():
     assert pl.read_parquet(io.BytesIO(frames.frame_as_parquet(FRAME))).equals(FRAME)
+
+
+def test_steps_of_a_scope_are_told_as_runs_whatever_lies_between_them() -> None:
+    from stepscope.analysis.scope import AnsweredScope, Scope
+    from stepscope.report.tables import describe_scope
+
+    steps = (3, 5, 6, 7, 9, 10, 999_999_999)
+    text = describe_scope(AnsweredScope(Scope(steps=steps), steps, (), 0))
+    assert text == "Scope: steps 3, 5 to 7, 9, 10, 999999999"
+    assert describe_scope(AnsweredScope(Scope(), (4, 5, 6), (), 0)).endswith("steps 4 to 6")

@@ -61,7 +61,9 @@ def test_the_late_rank_has_the_least_total_wait():
 def test_clocks_that_differ_are_aligned_by_common_ends():
     ranks = job([10, 30, 20], offsets_ms=[0, 0, 5000])
     wrong = find_stragglers(ranks, clock="recorded")
-    assert wrong.straggler == 2
+    # Nobody waits five seconds in a collective that takes milliseconds.
+    assert (wrong.straggler, wrong.fits) == (None, False)
+    assert "no ranks of one run" in wrong.notes[0]
     report = find_stragglers(ranks)
     assert (report.straggler, report.clock) == (1, Clock.ALIGNED)
     rows = {row["rank"]: row for row in report.ranks.to_dicts()}
@@ -157,3 +159,23 @@ def test_no_collectives_no_straggler():
     report = find_stragglers(made)
     assert report.straggler is None
     assert report.sets.is_empty()
+
+
+def test_traces_of_jobs_of_different_sizes_are_refused():
+    (first, one), (_, other) = job([10, 20])[0], job([10, 20, 30])[1]
+    with pytest.raises(UsageError, match="no ranks of one run: rank 0 is one of 2, rank 1 is one"):
+        find_stragglers([(first, one), (1, other)])
+
+
+def test_ends_that_no_offset_brings_together_name_no_straggler():
+    """Two runs taken for one: their steps last differently, so that no offset fits."""
+    made = []
+    for rank, step_ns in enumerate((ms(100), ms(130))):
+        t = GpuTrace(rank=rank, world_size=2, device=rank)
+        for _ in range(6):
+            with t.step(dur_ns=step_ns):
+                t.collective("all_reduce", 1 << 20, ms(1))
+        made.append((rank, t.load()))
+    report = find_stragglers(made)
+    assert report.clock is Clock.ALIGNED
+    assert (report.straggler, report.fits) == (None, False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from stepscope.advice.finding import Finding, Severity
-from stepscope.advice.ranks import RankComparison, compare_ranks, odd_parts
+from stepscope.advice.ranks import ODD_PARTS, RankComparison, compare_ranks, odd_parts
 from stepscope.advice.rules import RULES
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
@@ -26,6 +26,8 @@ from stepscope.trace.load import load
 from stepscope.trace.model import Trace
 
 _NOTABLE = 0.1  # of the step: what a saving must reach to become the verdict
+_USEFUL = ("compute", "forward", "backward", "optimizer")
+"""Parts of a step in which it does what it is there for."""
 _ORDER = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2, Severity.INFO: 3}
 
 
@@ -103,9 +105,11 @@ class Diagnosis:
         findings: All findings, the greatest saving first; those without one follow by severity.
         between: What several ranks' traces tell together; None for one rank, and where they have
             no collectives in common.
-        odd_parts: What takes far longer on one rank than on the others, columns `ranks.ODD_PARTS`.
+        odd_parts: What takes far longer on one rank than on the others, columns `ranks.ODD_PARTS`;
+            empty where nothing tells that the traces are of one run.
         shown: The rank whose step stands for the run: that of the verdict, else the slowest.
         skew: Which rank comes late, from the step records of all; None where they do not tell.
+        notes: What limits the comparison of the ranks.
     """
 
     run: Run
@@ -116,6 +120,7 @@ class Diagnosis:
     odd_parts: pl.DataFrame
     shown: RankDiagnosis
     skew: RankSkew | None = None
+    notes: tuple[str, ...] = ()
 
 
 def diagnose(
@@ -143,9 +148,10 @@ def diagnose(
     if not any(rank.steps or rank.host or rank.device for rank in ranks):
         raise UnreadableInputError(f"{run.path}: nothing to judge: {_why_nothing(run, ranks)}")
     between = None
+    notes: tuple[str, ...] = ()
     if len(ranks) > 1:
         views = [(rank.rank, rank.view) for rank in ranks if rank.view is not None]
-        between = compare_ranks(views, asked)
+        between, notes = compare_ranks(views, asked)
     skew = None
     if asked.steps is None:
         skew = rank_skew(rank_steps([(r.manifest, r.steps) for r in run.ranks if r.manifest]))
@@ -160,8 +166,10 @@ def diagnose(
     findings.sort(key=lambda f: (f.saving_ns is None, -(f.saving_ns or 0), _ORDER[f.severity]))
     verdict, shown = _verdict(ranks, findings, limits)
     partitions = [(rank.rank, rank.partition) for rank in ranks if rank.partition is not None]
-    odd = odd_parts(partitions, limits)
-    return Diagnosis(run, verdict, ranks, tuple(findings), between, odd, shown, skew)
+    odd = pl.DataFrame(schema=ODD_PARTS)
+    if between is not None or any(rank.manifest is not None for rank in run.ranks):
+        odd = odd_parts(partitions, limits)
+    return Diagnosis(run, verdict, ranks, tuple(findings), between, odd, shown, skew, notes)
 
 
 def _diagnose_rank(rank: RankRun, asked: Scope, baseline: Trace | None) -> RankDiagnosis:
@@ -258,6 +266,11 @@ def _verdict(
             f"uncertain: recording made the steps {slowed[slowest.rank]:.1f}× as long; "
             f"{share_of_largest} of a recorded step is {largest.name}"
         )
-    else:
+    elif largest.name in _USEFUL:
         words = f"nothing stands out: {share_of_largest} of the step is {largest.name}"
+    else:
+        words = (
+            f"{share_of_largest} of the step is {largest.name}, and no single finding promises a "
+            "tenth of it"
+        )
     return words, slowest

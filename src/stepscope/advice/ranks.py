@@ -43,8 +43,9 @@ ODD_PARTS: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 """One row per part of a rank's step that sets it apart, the greatest difference first."""
 
-_OF_ALL_RANKS = ("communication", "exposed communication")
-"""Parts in which a rank suffers from others: waiting shows in them, not its reason."""
+_NOT_OWN = ("communication", "exposed communication", "idle: launch not recorded")
+"""Parts that tell nothing of the rank itself: it suffers from others in them, or its recorder
+missed something."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,18 @@ class RankComparison:
         )
 
 
-def compare_ranks(views: Sequence[tuple[int, WindowView]], scope: Scope) -> RankComparison | None:
-    """Hold ranks against each other; None where fewer than two communicate together.
+def compare_ranks(
+    views: Sequence[tuple[int, WindowView]], scope: Scope
+) -> tuple[RankComparison | None, tuple[str, ...]]:
+    """Hold ranks against each other.
 
     Args:
         views: Rank and window of each.
         scope: What was asked for; devices are each rank's own.
+
+    Returns:
+        The comparison, None where fewer than two communicate together; and why it was refused,
+        where traces do not go together.
     """
     shared: set[int] | None = None
     for _, view in views:
@@ -96,13 +103,15 @@ def compare_ranks(views: Sequence[tuple[int, WindowView]], scope: Scope) -> Rank
     steps = tuple(sorted(shared or ()))
     traces = [(rank, view.trace) for rank, view in views if view.has_gpu]
     if len(traces) < 2:
-        return None
+        return None, ()
     try:
         report = find_stragglers(traces, Scope(steps=steps or None, events=scope.events))
-    except UsageError:
-        return None
+    except UsageError as error:
+        return None, (f"the ranks are not compared: {error}",)
     if report.sets.is_empty():
-        return None
+        return None, ()
+    if not report.fits:
+        return None, tuple(f"the ranks are not compared: {note}" for note in report.notes)
     count = max(1, len(steps))
     mean_steps = pl.DataFrame(
         [(rank, view.step_ns) for rank, view in views],
@@ -117,7 +126,7 @@ def compare_ranks(views: Sequence[tuple[int, WindowView]], scope: Scope) -> Rank
         .sort("rank")
         .select(pl.col(name).cast(dtype) for name, dtype in RANK_TIMES.items())
     )
-    return RankComparison(report, count, table)
+    return RankComparison(report, count, table), ()
 
 
 def odd_parts(partitions: Sequence[tuple[int, Partition]], limits: Thresholds) -> pl.DataFrame:
@@ -137,7 +146,7 @@ def odd_parts(partitions: Sequence[tuple[int, Partition]], limits: Thresholds) -
         ]
         step_ns = mine.total_ns / max(1, mine.steps)
         for part in mine.parts if others else ():
-            if part.name in _OF_ALL_RANKS:
+            if part.name in _NOT_OWN:
                 continue
             taken = mine.per_step_ns(part)
             usual = round(

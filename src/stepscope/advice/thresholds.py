@@ -33,6 +33,7 @@ class Thresholds:
         python_stretch_ns: A stretch of Python without operators counts from this length on.
         synchronisation_wait: Share of the step spent in waiting for the device, at least.
         exposed_communication: Share of the device's time in communication with nothing beside it.
+        exposed_copies: Share of the device's time in copies with nothing beside them.
         poor_overlap: Share of communication that is hidden behind computation, at most.
         abnormal_collective_factor: A collective is abnormal if it takes so many times the median
             of its peers.
@@ -78,6 +79,7 @@ class Thresholds:
     python_stretch_ns: int = 100_000
     synchronisation_wait: float = 0.02
     exposed_communication: float = 0.05
+    exposed_copies: float = 0.05
     poor_overlap: float = 0.5
     abnormal_collective_factor: float = 5.0
     abnormal_collective_peers: int = 4

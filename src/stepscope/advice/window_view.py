@@ -12,6 +12,7 @@ import polars as pl
 from stepscope.analysis.critical_path import CriticalPath, path_of
 from stepscope.analysis.graph_build import build_step_graph
 from stepscope.analysis.idle import IdleCauses, idle_causes
+from stepscope.analysis.operands import whole_number
 from stepscope.analysis.operator_forest import operator_forest
 from stepscope.analysis.recomputation import find_recomputed
 from stepscope.analysis.scope import EventChoice, Scope
@@ -23,6 +24,8 @@ from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
 BoolArray = npt.NDArray[np.bool_]
+
+_NEARLY_ALL = 0.9
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,6 +229,31 @@ class WindowView:
         return innermost
 
     @cached_property
+    def has_stacks(self) -> bool:
+        """Whether Python frames were recorded."""
+        return bool(self._frames)
+
+    def frame_over(self, start_ns: int, end_ns: int) -> str | None:
+        """The innermost Python frame of the main thread that spans nearly all of some time."""
+        if not self.has_stacks:
+            return None
+        nearly = _NEARLY_ALL * (end_ns - start_ns)
+        covers = pl.min_horizontal(pl.lit(end_ns), pl.col("start_ns") + pl.col("dur_ns")) - (
+            pl.max_horizontal(pl.lit(start_ns), pl.col("start_ns"))
+        )
+        found = (
+            self.trace.events.filter(
+                pl.col("category") == Category.PYTHON_FUNCTION.value,
+                pl.col("lane_id") == self.graph.main_lane,
+                covers >= nearly,
+            )
+            .select("event", "dur_ns", "start_ns")
+            .collect()
+            .sort("dur_ns", "start_ns", "event", descending=[False, True, True])
+        )
+        return self._frames.get(int(found["event"][0])) if len(found) else None
+
+    @cached_property
     def parents(self) -> Int64Array:
         """Parent of every event of the trace; -1: none."""
         column = self.trace.derived.select("parent").collect().to_series()
@@ -250,18 +278,14 @@ class WindowView:
         `total_bytes` is null where the file does not describe the device; empty without
         `[memory]` events of a GPU.
         """
-
-        def number(key: str) -> pl.Expr:
-            return pl.col("args").str.extract(rf'"{key}"\s*:\s*"?(-?\d+)').cast(pl.Int64)
-
         names = self.trace.names.filter(pl.col("name") == "[memory]").select("name_id")
         return (
             self.trace.instants.join(names, on="name_id")
             .select(
-                device=number("Device Id").cast(pl.Int32),
-                kind=number("Device Type"),
-                allocated_bytes=number("Total Allocated"),
-                reserved_bytes=number("Total Reserved"),
+                device=whole_number("Device Id").cast(pl.Int32, strict=False),
+                kind=whole_number("Device Type"),
+                allocated_bytes=whole_number("Total Allocated"),
+                reserved_bytes=whole_number("Total Reserved"),
             )
             .filter(pl.col("kind") > 0, pl.col("device") >= 0)
             .drop_nulls(["allocated_bytes", "reserved_bytes"])

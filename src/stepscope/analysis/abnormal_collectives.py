@@ -27,6 +27,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.communication import analyse_communication
+from stepscope.analysis.operands import whole_number
 from stepscope.analysis.scope import AnsweredScope, Scope
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
@@ -265,18 +266,15 @@ def _memory_within(
     if not len(devices):
         return none, none
 
-    def number(key: str) -> pl.Expr:
-        return pl.col("args").str.extract(rf'"{key}"\s*:\s*(-?\d{{1,18}})').cast(pl.Int64)
-
     names = trace.names.filter(pl.col("name") == "[memory]").select("name_id").collect()
     records = (
         trace.instants.filter(pl.col("name_id").is_in(names["name_id"].implode()))
         .select(
             "time_ns",
-            device=number("Device Id"),
-            type=number("Device Type"),
-            allocated=number("Total Allocated"),
-            reserved=number("Total Reserved"),
+            device=whole_number("Device Id"),
+            type=whole_number("Device Type"),
+            allocated=whole_number("Total Allocated"),
+            reserved=whole_number("Total Reserved"),
         )
         # Type 0 is the host's own allocator.
         .filter(pl.col("type") != 0)

@@ -138,7 +138,7 @@ def _interpreted(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         .then(from_operator)
         .otherwise(pl.col("classified"))
     )
-    world_size = _world_size(trace)
+    size_of_job = world_size(trace)
     rows = rows.with_columns(
         kind.alias("kind"),
         number("In msg nelems").alias("in_elements"),
@@ -157,9 +157,9 @@ def _interpreted(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         default=None,
         return_dtype=pl.Int64,
     )
-    assumed = pl.col("group_size").is_null() & pl.lit(world_size is not None)
+    assumed = pl.col("group_size").is_null() & pl.lit(size_of_job is not None)
     rows = rows.with_columns(
-        group_size=pl.coalesce("group_size", pl.lit(world_size, pl.Int64)),
+        group_size=pl.coalesce("group_size", pl.lit(size_of_job, pl.Int64)),
         group_size_is_assumed=assumed,
         in_bytes=pl.when(~pl.col("is_shared")).then(pl.col("in_elements") * item),
         out_bytes=pl.when(~pl.col("is_shared")).then(pl.col("out_elements") * item),
@@ -210,13 +210,15 @@ def _first_operand(dims: str | None, types: str | None) -> tuple[int, str] | Non
         return None
     shapes = [call.shape(index) for index in range(len(call.dims))]
     tensors = [(index, shape) for index, shape in enumerate(shapes) if shape is not None]
-    if not tensors or len({call.types[index] for index, _ in tensors}) != 1:
+    kinds = {call.types[index] for index, _ in tensors if index < len(call.types)}
+    if not tensors or len(kinds) != 1:
         return None
     elements = sum(prod(shape) for _, shape in tensors)
-    return (elements, call.types[tensors[0][0]]) if elements < _MOST_ELEMENTS else None
+    return (elements, kinds.pop()) if elements < _MOST_ELEMENTS else None
 
 
-def _world_size(trace: Trace) -> int | None:
+def world_size(trace: Trace) -> int | None:
+    """Number of ranks of the job, as the file tells it; None: it does not."""
     about = trace.header.get("distributedInfo")
     size = about.get("world_size") if isinstance(about, dict) else None
     return size if isinstance(size, int) and size > 0 else None

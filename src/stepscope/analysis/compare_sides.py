@@ -106,7 +106,7 @@ def make_side(
         parts = _record_parts(kept)
         return Side(path, basis, numbers, durations, parts, basis, empty, empty, "", None, ())
     measured = trace_steps(trace, asked)
-    if measured is None:
+    if measured is None or measured[2].is_empty():
         if durations is None:
             raise UsageError(f"{path}: the trace has neither steps nor GPU work to compare")
         return Side(path, basis, numbers, durations, empty, basis, empty, empty, "", None, ())

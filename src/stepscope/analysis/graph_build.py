@@ -33,6 +33,10 @@ from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
 
+_LONGEST_NS = 1 << 62
+"""Beyond it sums of durations leave 64 bits."""
+
+
 def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> StepGraph:
     """Build the graph.
 
@@ -44,7 +48,7 @@ def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> Step
 
     Raises:
         UsageError: A step is not in the trace, or the steps do not follow one another, or the trace
-            holds nothing that takes time on a thread.
+            holds nothing that takes time on a thread, or durations that no clock can have counted.
     """
     chosen, window = choose_steps(trace, steps)
     work = read_work(trace, chosen["step"] if len(chosen) else None)
@@ -57,6 +61,8 @@ def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> Step
         graph = _graph_of(trace, chosen, window, main_lane, lanes, work, host.result)
     if not len(graph):
         raise UsageError(f"{trace.path}: holds nothing that took time in the steps asked for")
+    if float(graph.dur_ns.sum(dtype=np.float64)) > _LONGEST_NS:
+        raise UsageError(f"{trace.path}: durations add up to centuries: the file is damaged")
     return graph
 
 

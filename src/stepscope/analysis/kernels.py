@@ -224,8 +224,9 @@ def _launch_shapes(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         parsed.group_by("name_id")
         .agg(
             pl.when(weight > 0).then(weighted / weight).alias("occupancy"),
-            pl.col("registers").max().cast(pl.Int64),
-            pl.col("shared_memory_bytes").max().cast(pl.Int64),
+            # What no integer holds is damage, and not known.
+            pl.col("registers").max().cast(pl.Int64, strict=False),
+            pl.col("shared_memory_bytes").max().cast(pl.Int64, strict=False),
         )
         .join(_most_frequent(parsed, "grid"), on="name_id", how="left")
         .join(_most_frequent(parsed, "block"), on="name_id", how="left")

@@ -22,6 +22,7 @@ import polars as pl
 
 from stepscope.analysis.call_places import call_places
 from stepscope.analysis.gpu_work import NO_STEPS, check_steps
+from stepscope.analysis.operands import whole_number
 from stepscope.analysis.scope import AnsweredScope, Scope
 from stepscope.errors import UsageError
 from stepscope.trace.intervals import Int64Array
@@ -151,13 +152,7 @@ def _parsed(texts: pl.LazyFrame) -> pl.DataFrame:
         # The streaming engine reads the texts on all cores.
         return texts.select("lane_id", "time_ns", *decoded).collect(engine="streaming")
     except pl.exceptions.ComputeError:  # one text that is no JSON, or holds other than integers
-        found = [
-            pl.col("args")
-            .str.extract(rf'"{key}"\s*:\s*"?(-?\d{{1,19}})\b')
-            .cast(pl.Int64, strict=False)
-            .alias(name)
-            for name, key in _FIELDS.items()
-        ]
+        found = [whole_number(key).alias(name) for name, key in _FIELDS.items()]
         return texts.select("lane_id", "time_ns", *found).collect()
 
 

@@ -74,6 +74,12 @@ def operand_columns(args: pl.Expr, *, concrete: bool = False) -> list[pl.Expr]:
     return [args.str.extract(pattern).alias(name) for name, pattern in patterns.items()]
 
 
+def whole_number(key: str) -> pl.Expr:
+    """A whole number out of the column `args`; null where there is none that fits into 64 bits."""
+    text = pl.col("args").str.extract(rf'"{key}"\s*:\s*"?(-?\d{{1,19}})(?:[^\d.eE]|$)')
+    return text.cast(pl.Int64, strict=False)
+
+
 def compact_operands(table: pl.DataFrame) -> pl.DataFrame:
     """The same table with shapes, types and strides without blanks."""
     for name in ("dims", "types", "strides"):

@@ -31,7 +31,7 @@ from enum import Enum
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.collectives import read_collectives
+from stepscope.analysis.collectives import read_collectives, world_size
 from stepscope.analysis.communication import bus_factor
 from stepscope.analysis.gpu_work import gpu_work
 from stepscope.analysis.scope import AnsweredScope, Scope
@@ -98,7 +98,8 @@ class StragglerReport:
     """Who waits for whom.
 
     Attributes:
-        straggler: The rank with the least total wait; None where nothing could be matched.
+        straggler: The rank with the least total wait; None where nothing could be matched, or
+            nothing fits.
         ranks: Columns `RANKS`.
         sets: Columns `SETS`.
         arrivals: Columns `ARRIVALS`.
@@ -108,6 +109,7 @@ class StragglerReport:
         scopes: For each rank what its part is about and what was left out of it.
         scope: The same of all ranks together.
         notes: What a reader must know.
+        fits: Whether waits can be what they seem: a rank that waits in a collective is in it.
     """
 
     straggler: int | None
@@ -120,6 +122,7 @@ class StragglerReport:
     scopes: dict[int, AnsweredScope] = field(metadata={"show": False})
     scope: AnsweredScope
     notes: tuple[str, ...]
+    fits: bool = field(default=True, metadata={"show": False})
 
 
 BY_SEQUENCE = "process group and its sequence number"
@@ -130,6 +133,10 @@ _NOT_IN_ALL = "collectives without a partner on every rank"
 _DIFFERENT = "collectives whose kind or size differs between the ranks"
 _OUTSIDE = "collectives outside the steps"
 _NOTHING = "no collective could be matched between the ranks, so there is nothing to compare"
+_DO_NOT_FIT = (
+    "waits are longer than the collectives that were waited in: these are no ranks of one run, or "
+    "their clocks cannot be brought together; no straggler is named"
+)
 
 
 def find_stragglers(
@@ -145,7 +152,8 @@ def find_stragglers(
         clock: How clocks are brought together.
 
     Raises:
-        UsageError: Fewer than two ranks, a rank twice, or a scope that a trace does not have.
+        UsageError: Fewer than two ranks, a rank twice, traces of jobs of different sizes, or a
+            scope that a trace does not have.
     """
     numbers = [rank for rank, _ in ranks]
     if len(numbers) < 2:
@@ -153,6 +161,7 @@ def find_stragglers(
     if len(set(numbers)) != len(numbers):
         twice = next(rank for rank in numbers if numbers.count(rank) > 1)
         raise UsageError(f"rank {twice} is given twice: name the ranks apart")
+    _check_one_job(ranks)
     asked = scope or Scope()
     parts: list[pl.DataFrame] = []
     scopes: dict[int, AnsweredScope] = {}
@@ -192,8 +201,10 @@ def find_stragglers(
     )
     table = _ranks(aligned, offsets)
     sets, arrivals = _sets(aligned)
+    fits = _fits(aligned)
+    notes = [_NOTHING] if sets.is_empty() else []
     return StragglerReport(
-        _straggler(table),
+        _straggler(table) if fits else None,
         table,
         sets,
         arrivals,
@@ -202,8 +213,31 @@ def find_stragglers(
         matched_by,
         scopes,
         _together(asked, scopes),
-        () if len(sets) else (_NOTHING,),
+        tuple(notes if fits else [_DO_NOT_FIT]),
+        fits,
     )
+
+
+def _check_one_job(ranks: Sequence[tuple[int, Trace]]) -> None:
+    """Refuse traces that say of themselves that they are of jobs of different sizes."""
+    sizes: dict[int, int] = {}
+    for rank, trace in ranks:
+        size = world_size(trace)
+        if size is not None:
+            sizes.setdefault(size, rank)
+    if len(sizes) > 1:
+        said = ", ".join(f"rank {rank} is one of {size}" for size, rank in sorted(sizes.items()))
+        raise UsageError(f"these traces are no ranks of one run: {said}")
+
+
+def _fits(aligned: pl.DataFrame) -> bool:
+    """Whether whoever waited was in the collective meanwhile, as far as clocks can tell.
+
+    In a synchronising collective a rank waits inside its kernel, which therefore lasts as long.
+    """
+    waits = aligned.filter(pl.col("kind").is_in(SYNCHRONISING))
+    beyond = (waits["wait_ns"] - waits["dur_ns"] - TOLERATED_NS).clip(lower_bound=0)
+    return 2 * int(beyond.sum()) <= int(waits["wait_ns"].sum())
 
 
 def _together(asked: Scope, scopes: dict[int, AnsweredScope]) -> AnsweredScope:

@@ -34,6 +34,7 @@ from stepscope.analysis.graph_work import (
     STREAM_WAIT,
     GpuWork,
 )
+from stepscope.analysis.operands import whole_number
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -83,15 +84,12 @@ def read_sync_records(trace: Trace, work: GpuWork) -> pl.DataFrame:
         .join(known, on="name_id")
     )
 
-    def number(key: str) -> pl.Expr:
-        return pl.col("args").str.extract(rf'"{key}"\s*:\s*"?(-?\d{{1,18}})').cast(pl.Int64)
-
     told = (
         trace.args.filter(pl.col("event").is_in(records["event"].implode()))
         .select(
             "event",
-            event_stream=number("wait_on_stream"),
-            recorded_by=number("wait_on_cuda_event_record_corr_id"),
+            event_stream=whole_number("wait_on_stream"),
+            recorded_by=whole_number("wait_on_cuda_event_record_corr_id"),
         )
         .collect()
     )

@@ -192,7 +192,7 @@ def saving(finding: Finding) -> str:
 
 def notes(diagnosis: Diagnosis) -> list[str]:
     """What could not be read, went wrong in the recording, or limits the answer."""
-    told = list(diagnosis.run.problems)
+    told = [*diagnosis.run.problems, *diagnosis.notes]
     for rank_run, rank in zip(diagnosis.run.ranks, diagnosis.ranks, strict=True):
         prefix = f"rank {rank.rank}: " if len(diagnosis.ranks) > 1 else ""
         manifest = rank_run.manifest

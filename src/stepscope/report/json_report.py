@@ -31,6 +31,7 @@ def diagnosis_to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "odd_parts": plain(diagnosis.odd_parts),
         "findings": [_finding(finding) for finding in diagnosis.findings],
         "problems": list(diagnosis.run.problems),
+        "notes": list(diagnosis.notes),
     }
 
 

@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -259,9 +260,14 @@ def describe_scope(scope: AnsweredScope) -> str:
 def _steps(steps: tuple[int, ...]) -> str:
     if len(steps) == 1:
         return f"step {steps[0]}"
-    if steps and steps == tuple(range(steps[0], steps[-1] + 1)):
-        return f"steps {steps[0]} to {steps[-1]}"
-    return f"steps {', '.join(map(str, steps))}"
+    # Numbers come from files: what lies between two of them may be any number of steps.
+    breaks = [at for at in range(1, len(steps)) if steps[at] != steps[at - 1] + 1]
+    runs = [(steps[a], steps[b - 1]) for a, b in pairwise([0, *breaks, len(steps)])]
+    words = [
+        f"{first} to {last}" if last > first + 1 else ", ".join(map(str, sorted({first, last})))
+        for first, last in runs
+    ]
+    return f"steps {', '.join(words)}"
 
 
 def label(name: str) -> str:

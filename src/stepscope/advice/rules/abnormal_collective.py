@@ -16,9 +16,16 @@ from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
+from stepscope.analysis.abnormal_collectives import (
+    ALLOCATION,
+    MEMORY_FULL,
+    MEMORY_FULL_AND_ALLOCATION,
+)
 from stepscope.analysis.what_if import unchanged
 
 ID = "abnormal-collective"
+_JOINED_BY = "rank "
+_MEMORY = (MEMORY_FULL, ALLOCATION, MEMORY_FULL_AND_ALLOCATION)
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -48,11 +55,27 @@ def find(subject: Subject) -> list[Finding]:
         assumption="each takes what others of its kind and size take",
         evidence=tuple(evidence),
         steps=tuple(sorted({_step(window, step) for step in odd["step"]})),
-        advice=(
-            "See what this or another rank did just before: allocation close to the memory limit "
-            "(lower the batch, expandable_segments), a slow batch, a checkpoint, or the network. "
-            "Compare the ranks' traces of that step."
-        ),
+        advice=_advice(worst["cause"]),
+    )
+
+
+def _advice(cause: str | None) -> str:
+    """What to do, as far as the cause is known."""
+    if cause is not None and cause.startswith(_JOINED_BY):
+        late = cause.removeprefix(_JOINED_BY).partition(" ")[0]
+        return (
+            f"See what rank {late} did in that step before it joined (`stepscope show idle` on "
+            "its trace): a slow batch, a checkpoint, Python, allocation."
+        )
+    if cause in _MEMORY:
+        return (
+            "Leave memory free on this rank: a smaller batch, activation checkpointing, "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, no empty_cache() in the loop."
+        )
+    return (
+        "See what this or another rank did just before: allocation close to the memory limit "
+        "(lower the batch, expandable_segments), a slow batch, a checkpoint, or the network. "
+        "Compare the ranks' traces of that step."
     )
 
 
@@ -62,7 +85,7 @@ def _with_waits(odd: pl.DataFrame, waits: pl.DataFrame | None) -> pl.DataFrame:
         return odd
     is_waiting = 2 * pl.col("wait_ns") >= pl.col("dur_ns") - pl.col("expected_ns")
     waited = pl.format(
-        "rank {} joined it {} ms later",
+        _JOINED_BY + "{} joined it {} ms later",
         "last_rank",
         (pl.col("wait_ns") / 1e6).round(2),
     )

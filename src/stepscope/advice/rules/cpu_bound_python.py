@@ -24,6 +24,11 @@ from stepscope.trace.intervals import Intervals
 
 ID = "cpu-bound-python"
 
+_ADVICE = (
+    "Move that Python out of the step: vectorise the loop as tensor operations, do logging and "
+    "bookkeeping less often or in another thread."
+)
+_STACKS = "Record with stacks to see the lines."
 _MEETINGS = ("backward", "communication")
 """Phases in which ranks wait for each other."""
 _DATA_PARALLEL = "DistributedDataParallel.forward"
@@ -61,11 +66,7 @@ def find(subject: Subject) -> list[Finding]:
         assumption="the long stretches of Python are gone, or run beside the training thread",
         evidence=tuple(evidence),
         steps=tuple(int(graph.steps[i]) for i in np.nonzero(uneven)[0]) if graph.steps else (),
-        advice=(
-            "Move that Python out of the step: vectorise the loop as tensor operations, do "
-            "logging and bookkeeping less often or in another thread. Record with stacks to see "
-            "the lines."
-        ),
+        advice=_ADVICE if window.has_stacks else f"{_ADVICE} {_STACKS}",
     )
 
 
@@ -104,9 +105,12 @@ def _meetings(window: WindowView, plain: Intervals, has_peers: bool) -> Interval
 
 
 def _place(window: WindowView, start_ns: int, end_ns: int) -> str:
-    """Where a stretch lies: in which Python frame, else between which operators."""
+    """Where a stretch lies: in which Python frame or range, else between which operators."""
+    frame = window.frame_over(start_ns, end_ns)
+    if frame is not None:
+        return f"in {frame}"
     host = window.host_events(
-        pl.col("category").is_in(["cpu_op", "python_function", "user_annotation"])
+        pl.col("category").is_in(["cpu_op", "user_annotation"])
         & (pl.col("group") != "profiler_step").fill_null(value=True)
     ).filter(pl.col("lane_id") == window.graph.main_lane)
     around = host.filter(pl.col("start_ns") <= start_ns, pl.col("end_ns") >= end_ns)

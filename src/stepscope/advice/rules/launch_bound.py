@@ -16,6 +16,7 @@ from stepscope.analysis.what_if import unchanged
 from stepscope.trace import intervals
 
 ID = "launch-bound"
+_SLOWS = "recording slows dispatch"
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -38,6 +39,7 @@ def find(subject: Subject) -> list[Finding]:
         )
         changes = changes.scale_host(mine, 0.0, lanes=(lane,))
     launches = window.work["launch"].n_unique()
+    slows = "recording with stacks slows dispatch much" if window.has_stacks else _SLOWS
     return replayed_finding(
         subject,
         window,
@@ -45,8 +47,8 @@ def find(subject: Subject) -> list[Finding]:
         rule=ID,
         title="the host launches more slowly than the GPU works",
         assumption=(
-            "dispatch and launches cost nothing, as in a captured CUDA graph; recording slows "
-            "dispatch, so an unrecorded step gains less"
+            f"dispatch and launches cost nothing, as in a captured CUDA graph; {slows}, so an "
+            "unrecorded step gains less"
         ),
         evidence=(
             Evidence("GPU idle for late launches", share, "share"),

@@ -1,7 +1,8 @@
 """Low GPU utilisation: kernels run for less than half of the time; and why.
 
-Measured as the device's time in which any kernel runs. The cause is what holds most of the rest of
-the critical path. It has findings of its own, with the saving; this one tells what they add up to.
+Measured as the device's time in which any kernel runs. The cause is copying, where the device does
+that in most of the rest of its time; else what holds most of the rest of the critical path. It has
+findings of its own, with the saving; this one tells what they add up to.
 """
 
 from __future__ import annotations
@@ -42,7 +43,11 @@ def find(subject: Subject) -> list[Finding]:
     rest = [part for part in window.path.partition.parts if part.name not in gpu]
     evidence = [Evidence("time in which kernels run", busy, "share")]
     cause = ""
-    if rest:
+    copying = window.timeline.exposed_memcpy_ns / window.timeline.total_ns
+    if 2 * copying > 1 - busy:
+        cause = "copying memory"
+        evidence.append(Evidence("time in which it only copies", copying, "share"))
+    elif rest:
         largest = max(rest, key=lambda part: part.total_ns)
         cause = _WORDS.get(largest.name, largest.name)
         share = window.path.partition.share(largest)
@@ -71,7 +76,8 @@ def _busy_share(line: Timeline, kernels: pl.DataFrame) -> float | None:
     busy_ns = 0
     for (device,), rows in kernels.group_by(["device"], maintain_order=True):
         busy = intervals.merge(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
-        steps = line.steps.filter(pl.col("device") == device)
+        # A damaged file may have work that tells no device.
+        steps = line.steps.filter(pl.col("device").eq_missing(pl.lit(device)))
         if len(steps):
             # Device steps follow one another without gaps.
             start = int(steps["start_ns"][0])

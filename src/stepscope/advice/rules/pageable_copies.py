@@ -16,6 +16,17 @@ from stepscope.advice.window_view import WindowView
 from stepscope.analysis.what_if import unchanged
 
 ID = "pageable-copies"
+_SMALL_BYTES = 64 << 10
+"""Copies shorter than that cost their waiting and not their bytes."""
+_ADVICE = (
+    "Use DataLoader(pin_memory=True) and tensor.to(device, non_blocking=True); keep tensors that "
+    "do not change on the GPU."
+)
+_SMALL_ADVICE = (
+    "They are small: it is the waiting that costs. Make such tensors on the GPU (torch.full, "
+    "arange, device=...) instead of torch.tensor(...).to(device), keep those that do not change "
+    "there, and put the rest into one pinned tensor copied with non_blocking=True."
+)
 
 
 def pageable_copies(window: WindowView) -> pl.DataFrame:
@@ -53,6 +64,7 @@ def find(subject: Subject) -> list[Finding]:
         .scale_host(window.spans(calls))
     )
     held_ns = window.spans(calls).total_ns
+    moved = int(copies["bytes"].sum())
     return replayed_finding(
         subject,
         window,
@@ -62,11 +74,8 @@ def find(subject: Subject) -> list[Finding]:
         assumption="copies leave pinned memory without blocking and take as long as now",
         evidence=(
             Evidence("such copies per step", len(copies) / window.steps, "count"),
-            Evidence("copied per step", window.per_step(int(copies["bytes"].sum())), "bytes"),
+            Evidence("copied per step", window.per_step(moved), "bytes"),
             Evidence("host held up per step", window.per_step(held_ns), "ns"),
         ),
-        advice=(
-            "Use DataLoader(pin_memory=True) and tensor.to(device, non_blocking=True); keep "
-            "tensors that do not change on the GPU."
-        ),
+        advice=_SMALL_ADVICE if 0 < moved < _SMALL_BYTES * len(copies) else _ADVICE,
     )

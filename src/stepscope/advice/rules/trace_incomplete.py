@@ -1,7 +1,9 @@
 """Trace incomplete: what the trace lacks, and what therefore cannot be judged.
 
 Three signs: the file is cut off or damaged; GPU work without its launch beyond a share; calls that
-launch kernels, and no GPU work at all (the recorder lost the device's side).
+launch kernels, and no GPU work at all (the recorder lost the device's side). Where the work without
+a launch is what its streams did before anything that was launched in the trace, nothing was lost:
+it had been launched before the recording began.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import polars as pl
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving
 from stepscope.advice.subject import Subject
+from stepscope.advice.window_view import WindowView
 from stepscope.trace.schema import Category
 
 ID = "trace-incomplete"
@@ -23,6 +26,15 @@ _DAMAGE = (
     "invalid_json",
     "unclosed",
 )
+_LOST = (
+    "Record again: let the window end before the process does, leave room on the disk, "
+    "and keep other profilers (nsys, DCGM) off the GPU meanwhile."
+)
+_BEFORE = (
+    "Nothing was lost: the host runs ahead, and the GPU was still at an earlier step's work when "
+    "the recording began. Judge the later steps (--steps), or record more of them."
+)
+_NEARLY_ALL = 0.9
 _LAUNCHES = r"Launch(Kernel|CooperativeKernel)|EnqueueKernel"
 
 
@@ -35,12 +47,19 @@ def find(subject: Subject) -> list[Finding]:
     ]
     title = "the trace is cut off or damaged" if evidence else ""
     severity = Severity.MEDIUM
+    advice = _LOST
     window = subject.window
     if window is not None and window.has_gpu:
         unlinked = int(window.work["launch"].is_null().sum())
         share = unlinked / max(1, len(window.work))
         if share >= subject.thresholds.unlinked_work:
-            title = title or f"{share:.0%} of the GPU work has no launch in the trace"
+            before = _launched_before(window)
+            if before >= _NEARLY_ALL * unlinked:
+                words = f"{share:.0%} of the GPU work was launched before the recording began"
+                advice = advice if evidence else _BEFORE
+            else:
+                words = f"{share:.0%} of the GPU work has no launch in the trace"
+            title = title or words
             severity = severity if evidence else Severity.INFO
             evidence.append(Evidence("GPU work without its launch", share, "share"))
     elif window is not None:
@@ -57,11 +76,15 @@ def find(subject: Subject) -> list[Finding]:
         severity=severity,
         reason="it is about what can be judged, not about the step",
         evidence=tuple(evidence),
-        advice=(
-            "Record again: let the window end before the process does, leave room on the disk, "
-            "and keep other profilers (nsys, DCGM) off the GPU meanwhile."
-        ),
+        advice=advice,
     )
+
+
+def _launched_before(window: WindowView) -> int:
+    """How much GPU work without its launch precedes all of its stream that has one."""
+    first = pl.col("start_ns").filter(pl.col("launch").is_not_null()).min().over("lane_id")
+    is_before = pl.col("launch").is_null() & (pl.col("start_ns") < first)
+    return int(window.work.select(is_before.sum()).item())
 
 
 def _launches(subject: Subject) -> int:

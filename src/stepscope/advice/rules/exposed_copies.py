@@ -1,0 +1,139 @@
+"""Exposed copies: the GPU copies memory, and neither computes nor communicates meanwhile.
+
+Measured as the part of the device's time in copies with nothing else beside them. Copies that hold
+the host up because their memory is pageable are `pageable-copies`' and left to it. The saving
+supposes that all the others run beside computation, or are not made at all.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.replayed import finding_without_saving, replayed_finding
+from stepscope.advice.rules.pageable_copies import pageable_copies
+from stepscope.advice.subject import Subject
+from stepscope.advice.window_view import WindowView
+from stepscope.analysis.what_if import unchanged
+from stepscope.trace import intervals
+
+ID = "exposed-copies"
+_WORDS = {
+    "host_to_device": "to the device",
+    "device_to_host": "to the host",
+    "device_to_device": "within the device",
+    "peer": "between devices",
+}
+_ADVICE = {
+    "host_to_device": (
+        "Copy the next batch, or the next layer's weights, while this one is worked on: pinned "
+        "memory, non_blocking=True, on a stream of its own. Keep on the GPU what does not change."
+    ),
+    "device_to_host": (
+        "Copy results to the host less often, together, and beside the computation: into pinned "
+        "memory, non_blocking=True, on a stream of its own."
+    ),
+    "device_to_device": (
+        "Find who copies (stepscope show operators): contiguous(), clone(), cat and copy_ of "
+        "large tensors. Write results where they are needed (views, out=, in place), and keep one "
+        "memory format throughout."
+    ),
+    "peer": (
+        "Copy between devices on a stream of its own while both compute, and fewer, larger pieces."
+    ),
+}
+
+
+def find(subject: Subject) -> list[Finding]:
+    """The finding, if copies that nothing runs beside are a notable part of the device's time."""
+    window = subject.window
+    if window is None or not window.has_gpu:
+        return []
+    copies = window.work.filter(pl.col("kind") == "memcpy").join(
+        pageable_copies(window).select("event"), on="event", how="anti"
+    )
+    exposed_ns = sum(_exposed(window, copies).values())
+    share = exposed_ns / max(1, window.timeline.total_ns)
+    if share < subject.thresholds.exposed_copies:
+        return []
+    direction, bytes_moved, copying_ns = _largest(copies)
+    evidence = [
+        Evidence("exposed per step", window.per_step(exposed_ns), "ns"),
+        Evidence("share of the device's time", share, "share"),
+        Evidence("copies per step", len(copies) / window.steps, "count"),
+        Evidence("most of them", _WORDS.get(direction, "of a direction not recorded"), "text"),
+    ]
+    if bytes_moved and copying_ns:
+        evidence += [
+            Evidence("which move, per step", window.per_step(bytes_moved), "bytes"),
+            Evidence("at", f"{bytes_moved / copying_ns:.3g} GB/s", "text"),
+        ]
+    launched_by = _operator(window, copies.filter(pl.col("group") == direction))
+    if launched_by:
+        evidence.append(Evidence("mostly launched by", launched_by, "text"))
+    title = f"{share:.0%} of the device's time is copying that nothing runs beside"
+    advice = _ADVICE.get(direction, _ADVICE["device_to_device"])
+    found = replayed_finding(
+        subject,
+        window,
+        unchanged(window.graph).scale_work(window.nodes(copies), 0.0),
+        rule=ID,
+        title=title,
+        assumption="all these copies run beside computation, or are not made",
+        evidence=tuple(evidence),
+        advice=advice,
+    )
+    limits = subject.thresholds
+    unlinked_ns = int(copies.filter(pl.col("launch").is_null())["dur_ns"].sum())
+    if found or unlinked_ns < limits.unlinked_work * int(copies["dur_ns"].sum()):
+        return found
+    # What a replay makes of work whose launch it does not know is no reason to be silent.
+    return finding_without_saving(
+        subject,
+        rule=ID,
+        title=title,
+        severity=Severity.MEDIUM if share >= limits.saving_medium else Severity.LOW,
+        reason="too many of the copies have no launch in the trace for a replay to tell",
+        evidence=tuple(evidence),
+        advice=advice,
+    )
+
+
+def _operator(window: WindowView, copies: pl.DataFrame) -> str:
+    """The operator that launched most of some copies, by their time; "" where none is known."""
+    by_operator = (
+        copies.drop_nulls("op")
+        .select("op", "dur_ns")
+        .join(
+            window.trace.events.select(op="event", name_id="name_id").collect(), on="op", how="left"
+        )
+        .join(window.trace.names.select("name_id", operator="name").collect(), on="name_id")
+        .group_by("operator")
+        .agg(pl.col("dur_ns").sum())
+        .sort("dur_ns", "operator", descending=[True, False])
+    )
+    return str(by_operator["operator"][0]) if len(by_operator) else ""
+
+
+def _exposed(window: WindowView, copies: pl.DataFrame) -> dict[int | None, int]:
+    """Per device the time in which some copies run and nothing else does."""
+    others = window.work.join(copies.select("event"), on="event", how="anti")
+    exposed = {}
+    for (device,), rows in copies.group_by(["device"], maintain_order=True):
+        beside = others.filter(pl.col("device").eq_missing(pl.lit(device, pl.Int32)))
+        alone = intervals.difference(window.spans(rows), window.spans(beside))
+        exposed[device] = alone.total_ns
+    return exposed
+
+
+def _largest(copies: pl.DataFrame) -> tuple[str, int, int]:
+    """The direction that takes most of the time, with its bytes and its time."""
+    if copies.is_empty():
+        return "", 0, 0
+    by_direction = (
+        copies.group_by("group")
+        .agg(pl.col("bytes").sum(), pl.col("dur_ns").sum())
+        .sort("dur_ns", "group", descending=[True, False])
+    )
+    group, moved, spent_ns = by_direction.select("group", "bytes", "dur_ns").row(0)
+    return str(group), int(moved or 0), int(spent_ns)
