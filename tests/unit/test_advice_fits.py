@@ -191,3 +191,33 @@ def test_the_report_as_json_has_the_notes(judge):
 
     diagnosis = dataclasses.replace(judge(job(lambda t, s: products(t))), notes=("a note",))
     assert json.loads(json.dumps(diagnosis_to_dict(diagnosis), default=str))["notes"] == ["a note"]
+
+
+def test_of_several_windows_the_report_says_which_it_is_about(tmp_path):
+    from stepscope.report.diagnosis_words import partition_basis
+
+    for number, length in enumerate((us(900), us(500))):
+        t = job(lambda t, s, length=length: products(t, length=length), rank=0, world_size=1)
+        (tmp_path / f"worker0.{1623143089861 + number}.pt.trace.json").write_bytes(dump(t))
+    diagnosis = diagnose(open_run(str(tmp_path)))
+    assert diagnosis.shown.windows == 2
+    told = partition_basis(diagnosis.shown)
+    assert "window 2 of 2: worker0.1623143089862.pt.trace.json" in told
+
+
+def test_whole_file_and_steps_are_not_left_to_contradict_each_other():
+    from stepscope.analysis.gpu_work import NOT_THE_STEPS
+    from stepscope.analysis.idle import idle_causes
+    from stepscope.analysis.scope import Scope
+    from stepscope.analysis.timeline import timeline
+
+    t = GpuTrace()
+    for step in range(3):
+        with t.step():
+            t.python(ms(40) if step == 0 else 0)
+            products(t)
+    trace = t.load()
+    for answer in (timeline(trace), idle_causes(trace)):
+        assert NOT_THE_STEPS in answer.notes
+    for answer in (timeline(trace, Scope(steps=(0, 1, 2))), idle_causes(trace, Scope(steps=(1,)))):
+        assert NOT_THE_STEPS not in answer.notes
