@@ -9,6 +9,7 @@ import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.planted import GEMM, MM, STEPS, dump, job, optimizer, products
 
+import stepscope
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding, Severity
 from stepscope.run.reader import open_run
@@ -221,3 +222,30 @@ def test_whole_file_and_steps_are_not_left_to_contradict_each_other():
         assert NOT_THE_STEPS in answer.notes
     for answer in (timeline(trace, Scope(steps=(0, 1, 2))), idle_causes(trace, Scope(steps=(1,)))):
         assert NOT_THE_STEPS not in answer.notes
+
+
+def test_collectives_held_against_a_baseline_say_so(tmp_path):
+    paths = []
+    for name, length in (("slow", ms(20)), ("right", us(500))):
+        path = tmp_path / f"{name}.pt.trace.json"
+        path.write_bytes(dump(_late(0, dict.fromkeys(range(6), length))))
+        paths.append(str(path))
+    slow, right = paths
+    alone = {finding.id for finding in diagnose(open_run(slow)).findings}
+    assert "abnormal-collective" not in alone  # all of a size are slow alike
+    finding = one(diagnose(open_run(slow), baseline=stepscope.load(right)), "abnormal-collective")
+    assert finding.title == "collectives take far longer than in the baseline"
+    assert finding.assumption == "each takes what its like take in the baseline"
+    assert seen(finding)["which is the median of"] == "the baseline"
+
+
+def test_a_saving_on_one_of_many_ranks_says_that_collectives_keep_their_length(judge):
+    def body(t: GpuTrace, _step: int) -> None:
+        t.python(ms(16))
+        products(t)
+        t.wait_collective(t.collective("all_reduce", 64 << 20, ms(1)))
+
+    assumption = one(judge(job(body, world_size=8)), "cpu-bound-python").assumption
+    assert assumption.endswith("; collectives last as long as now")
+    assumption = one(judge(job(lambda t, s: (t.python(ms(16)), products(t)))), "cpu-bound-python")
+    assert "collectives" not in assumption.assumption

@@ -48,6 +48,7 @@ def find(subject: Subject) -> list[Finding]:
         window,
         unchanged(graph).scale_work(communicates, 0.0),
         rule=ID,
+        about_collectives=True,
         title=f"{share:.0%} of the device's time is communication that nothing hides",
         before=calm,
         assumption=f"all communication hides behind computation, the most that is possible{first}",
@@ -79,6 +80,7 @@ def _on_the_host(subject: Subject, window: WindowView) -> list[Finding]:
         window,
         unchanged(graph).scale_host(waits, 0.0, lanes=(graph.main_lane,)),
         rule=ID,
+        about_collectives=True,
         title=f"{share:.0%} of the step is waiting for communication",
         assumption="no rank comes late, and all communication hides behind computation",
         evidence=(
