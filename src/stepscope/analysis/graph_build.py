@@ -32,7 +32,6 @@ from stepscope.errors import UsageError
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
-
 _LONGEST_NS = 1 << 62
 """Beyond it sums of durations leave 64 bits."""
 
