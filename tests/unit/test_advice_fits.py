@@ -249,3 +249,16 @@ def test_a_saving_on_one_of_many_ranks_says_that_collectives_keep_their_length(j
     assert assumption.endswith("; collectives last as long as now")
     assumption = one(judge(job(lambda t, s: (t.python(ms(16)), products(t)))), "cpu-bound-python")
     assert "collectives" not in assumption.assumption
+
+
+@pytest.mark.parametrize(("dtype", "is_advised"), [("Float", True), ("BFloat16", False)])
+def test_what_is_in_half_precision_already_is_not_advised_to_be(judge, dtype, is_advised):
+    def body(t: GpuTrace, _step: int) -> None:
+        products(t)
+        t.wait_collective(t.collective("all_reduce", 512 << 20, ms(4), dtype=dtype))
+
+    finding = one(judge(job(body, world_size=8)), "exposed-communication")
+    assert ("BF16" in finding.advice) is is_advised
+    # 512 MiB in 4 ms, times 2·7/8.
+    assert seen(finding)["its bus bandwidth"] == "235 GB/s"
+    assert seen(finding)["most exposed"] == "all_reduce of 512 MiB"
