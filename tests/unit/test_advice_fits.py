@@ -262,3 +262,17 @@ def test_what_is_in_half_precision_already_is_not_advised_to_be(judge, dtype, is
     # 512 MiB in 4 ms, times 2·7/8.
     assert seen(finding)["its bus bandwidth"] == "235 GB/s"
     assert seen(finding)["most exposed"] == "all_reduce of 512 MiB"
+
+
+def test_inference_is_not_advised_to_accumulate_less(judge):
+    def inference() -> GpuTrace:
+        t = GpuTrace(memory_bytes=80 << 30)
+        t.memory(2 << 30)
+        for _ in range(3):
+            with t.step():
+                products(t)
+        return t
+
+    assert "accumulation" not in one(judge(inference()), "memory-far-below-limit").advice
+    training = job(lambda t, s: products(t), memory=2 << 30)
+    assert "accumulation" in one(judge(training), "memory-far-below-limit").advice
