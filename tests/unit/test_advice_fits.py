@@ -9,6 +9,7 @@ import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.planted import GEMM, MM, STEPS, dump, job, optimizer, products
 
+import stepscope
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding, Severity
 from stepscope.run.reader import open_run
@@ -191,3 +192,87 @@ def test_the_report_as_json_has_the_notes(judge):
 
     diagnosis = dataclasses.replace(judge(job(lambda t, s: products(t))), notes=("a note",))
     assert json.loads(json.dumps(diagnosis_to_dict(diagnosis), default=str))["notes"] == ["a note"]
+
+
+def test_of_several_windows_the_report_says_which_it_is_about(tmp_path):
+    from stepscope.report.diagnosis_words import partition_basis
+
+    for number, length in enumerate((us(900), us(500))):
+        t = job(lambda t, s, length=length: products(t, length=length), rank=0, world_size=1)
+        (tmp_path / f"worker0.{1623143089861 + number}.pt.trace.json").write_bytes(dump(t))
+    diagnosis = diagnose(open_run(str(tmp_path)))
+    assert diagnosis.shown.windows == 2
+    told = partition_basis(diagnosis.shown)
+    assert "window 2 of 2: worker0.1623143089862.pt.trace.json" in told
+
+
+def test_whole_file_and_steps_are_not_left_to_contradict_each_other():
+    from stepscope.analysis.gpu_work import NOT_THE_STEPS
+    from stepscope.analysis.idle import idle_causes
+    from stepscope.analysis.scope import Scope
+    from stepscope.analysis.timeline import timeline
+
+    t = GpuTrace()
+    for step in range(3):
+        with t.step():
+            t.python(ms(40) if step == 0 else 0)
+            products(t)
+    trace = t.load()
+    for answer in (timeline(trace), idle_causes(trace)):
+        assert NOT_THE_STEPS in answer.notes
+    for answer in (timeline(trace, Scope(steps=(0, 1, 2))), idle_causes(trace, Scope(steps=(1,)))):
+        assert NOT_THE_STEPS not in answer.notes
+
+
+def test_collectives_held_against_a_baseline_say_so(tmp_path):
+    paths = []
+    for name, length in (("slow", ms(20)), ("right", us(500))):
+        path = tmp_path / f"{name}.pt.trace.json"
+        path.write_bytes(dump(_late(0, dict.fromkeys(range(6), length))))
+        paths.append(str(path))
+    slow, right = paths
+    alone = {finding.id for finding in diagnose(open_run(slow)).findings}
+    assert "abnormal-collective" not in alone  # all of a size are slow alike
+    finding = one(diagnose(open_run(slow), baseline=stepscope.load(right)), "abnormal-collective")
+    assert finding.title == "collectives take far longer than in the baseline"
+    assert finding.assumption == "each takes what its like take in the baseline"
+    assert seen(finding)["which is the median of"] == "the baseline"
+
+
+def test_a_saving_on_one_of_many_ranks_says_that_collectives_keep_their_length(judge):
+    def body(t: GpuTrace, _step: int) -> None:
+        t.python(ms(16))
+        products(t)
+        t.wait_collective(t.collective("all_reduce", 64 << 20, ms(1)))
+
+    assumption = one(judge(job(body, world_size=8)), "cpu-bound-python").assumption
+    assert assumption.endswith("; collectives last as long as now")
+    assumption = one(judge(job(lambda t, s: (t.python(ms(16)), products(t)))), "cpu-bound-python")
+    assert "collectives" not in assumption.assumption
+
+
+@pytest.mark.parametrize(("dtype", "is_advised"), [("Float", True), ("BFloat16", False)])
+def test_what_is_in_half_precision_already_is_not_advised_to_be(judge, dtype, is_advised):
+    def body(t: GpuTrace, _step: int) -> None:
+        products(t)
+        t.wait_collective(t.collective("all_reduce", 512 << 20, ms(4), dtype=dtype))
+
+    finding = one(judge(job(body, world_size=8)), "exposed-communication")
+    assert ("BF16" in finding.advice) is is_advised
+    # 512 MiB in 4 ms, times 2·7/8.
+    assert seen(finding)["its bus bandwidth"] == "235 GB/s"
+    assert seen(finding)["most exposed"] == "all_reduce of 512 MiB"
+
+
+def test_inference_is_not_advised_to_accumulate_less(judge):
+    def inference() -> GpuTrace:
+        t = GpuTrace(memory_bytes=80 << 30)
+        t.memory(2 << 30)
+        for _ in range(3):
+            with t.step():
+                products(t)
+        return t
+
+    assert "accumulation" not in one(judge(inference()), "memory-far-below-limit").advice
+    training = job(lambda t, s: products(t), memory=2 << 30)
+    assert "accumulation" in one(judge(training), "memory-far-below-limit").advice

@@ -13,11 +13,12 @@ from click.testing import CliRunner
 from tests.support.gpu_trace import GpuTrace, us
 from tests.support.step_records import step_records, write_run
 
-from stepscope.analysis.compare import FailOn, compare
+from stepscope.analysis.compare import FailOn, compare, student_95
 from stepscope.analysis.compare_sides import make_side
 from stepscope.analysis.step_record import summarise_steps
 from stepscope.commands.compare import command
 from stepscope.errors import UsageError
+from stepscope.report.compare_report import comparison_to_markdown
 
 
 def trace(products=4, length=100, jitter=(0, 3, 5, 2, 4), extra=None, module="layer", steps=5):
@@ -259,3 +260,39 @@ def test_devices_and_linked_events_can_be_chosen(tmp_path):
         )
     wrong = run([*files, "--device", "3"])
     assert isinstance(wrong.exception, UsageError)
+
+
+def test_the_interval_is_wide_where_few_steps_tell_of_their_own_spread():
+    """Percentiles of Student's t from tables; the normal distribution's 1.96 is the limit."""
+    for freedom, tabulated in ((4, 2.776), (6, 2.447), (10, 2.228), (30, 2.042), (1000, 1.962)):
+        assert student_95(freedom) == pytest.approx(tabulated, rel=0.01)
+
+
+def test_runs_on_different_gpus_are_said_to_be():
+    before, after = trace(), trace()
+    before.world_size, after.world_size = 8, 2
+    after.device_name = "Tesla V100-SXM2-16GB"
+    notes = compare(side(before), side(after)).notes
+    assert any("the GPUs differ" in note and "V100" in note for note in notes)
+    assert any("the jobs differ: 8 ranks before, 2 ranks after" in note for note in notes)
+    assert not any("differ" in note for note in compare(side(trace()), side(trace())).notes)
+
+
+def test_what_took_no_time_is_not_printed_and_places_tell_operators_apart():
+    def built(length: int, calls: int) -> GpuTrace:
+        t = GpuTrace()
+        for step in range(5):
+            with t.step():
+                for module in ("encoder", "decoder"):
+                    with t.op(module), t.op("wrapper"):
+                        t.op("aten::mm").launch("gemm", us(length + step))
+                for _ in range(calls):
+                    t.op("aten::view").python(us(1))
+        return t
+
+    comparison = compare(side(built(100, 1)), side(built(300, 5)))
+    text = comparison_to_markdown(comparison, 15)
+    assert "aten::mm in encoder" in text
+    assert "aten::mm in decoder" in text
+    assert "aten::view" not in text
+    assert row(comparison, "operator", "aten::view")["b_count"] == 5

@@ -11,7 +11,10 @@ from stepscope.analysis.abnormal_collectives import find_abnormal_collectives
 from stepscope.analysis.what_if import Changes, unchanged
 from stepscope.trace.intervals import Int64Array
 
-_OUTLIER = ("node", "event", "step", "kind", "dur_ns", "expected_ns", "times", "cause")
+_OUTLIER = (
+    *("node", "event", "step", "kind", "dur_ns", "expected_ns", "expected_from", "times", "cause"),
+)
+_SAME_PLACE = "the same place in the other steps"
 
 
 def collectives(window: WindowView) -> pl.DataFrame:
@@ -72,7 +75,8 @@ def _collectives(window: WindowView) -> pl.DataFrame:
 def outliers(window: WindowView, limits: Thresholds) -> pl.DataFrame:
     """Collectives that take far longer than others of their kind and size.
 
-    Columns: node, event, step (index), kind, dur_ns, expected_ns, times, cause (null: not known).
+    Columns: node, event, step (index), kind, dur_ns, expected_ns, expected_from, times, cause
+    (null: not known).
     """
     return pl.concat([_by_size(window, limits), _by_place(window, limits)])
 
@@ -101,7 +105,7 @@ def _by_size(window: WindowView, limits: Thresholds) -> pl.DataFrame:
         baseline=window.baseline,
         factor=limits.abnormal_collective_factor,
     )
-    found = report.table.select("event", "kind", "dur_ns", "expected_ns", "times", "cause")
+    found = report.table.select("event", *_OUTLIER[3:])
     return window.work.select("event", "node", "step").join(found, on="event").select(_OUTLIER)
 
 
@@ -115,6 +119,7 @@ def _by_place(window: WindowView, limits: Thresholds) -> pl.DataFrame:
         rows.with_columns(
             kind=pl.col("group"),
             expected_ns=expected,
+            expected_from=pl.lit(_SAME_PLACE),
             times=pl.col("dur_ns") / pl.max_horizontal(expected, pl.lit(1_000)),
             cause=pl.lit(None, pl.String),
         )

@@ -45,6 +45,7 @@ class RankDiagnosis:
         problems: What reader and links found wrong with it: problem, count, message.
         notes: What could not be read or was left out.
         metrics: What was sampled beside it; None where nothing was.
+        windows: How many windows it has; the last that could be read is the one judged.
     """
 
     rank: int
@@ -56,6 +57,7 @@ class RankDiagnosis:
     problems: tuple[tuple[str, int, str], ...]
     notes: tuple[str, ...]
     metrics: MetricsSummary | None = None
+    windows: int = 0
 
     @property
     def partition(self) -> Partition | None:
@@ -209,7 +211,17 @@ def _diagnose_rank(rank: RankRun, asked: Scope, baseline: Trace | None) -> RankD
             notes.append(f"{window.trace_path}: no ProfilerStep ranges, so it shows no steps")
             continue
         problems = tuple(wrong.select("problem", "count", "message").iter_rows())
-        return RankDiagnosis(rank.rank, summary, host, device, view, window, problems, tuple(notes))
+        return RankDiagnosis(
+            rank.rank,
+            summary,
+            host,
+            device,
+            view,
+            window,
+            problems,
+            tuple(notes),
+            windows=len(rank.windows),
+        )
     if not_there is not None:
         raise not_there
     return RankDiagnosis(rank.rank, summary, None, None, None, None, (), tuple(notes))

@@ -6,6 +6,7 @@ from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
+from stepscope.analysis.step_graph import NodeKind
 from stepscope.analysis.what_if import Changes, replay
 
 
@@ -29,6 +30,7 @@ def replayed_finding(
     steps: tuple[int, ...] = (),
     least: float | None = None,
     before: Changes | None = None,
+    about_collectives: bool = False,
 ) -> list[Finding]:
     """The finding, if the replay with the changes is shorter by a notable share.
 
@@ -48,6 +50,8 @@ def replayed_finding(
         least: Share of the step that the saving must reach; default: `saving_low`.
         before: What is taken to be mended already; default: nothing. The saving is what is gained
             beyond it.
+        about_collectives: Whether what is changed are collectives. In other replays they keep their
+            length, waiting for other ranks included, and the assumption says so.
     """
     again = replay(changes)
     limits = subject.thresholds
@@ -57,6 +61,9 @@ def replayed_finding(
     share = saving_ns / max(1, window.step_ns)
     if share < (limits.saving_low if least is None else least):
         return []
+    graph = window.graph
+    if not about_collectives and (graph.kind == NodeKind.COMMUNICATION).any():
+        assumption += "; collectives last as long as now"
     severity = severity_of(share, limits)
     factor = subject.recording_factor
     if factor >= limits.profiler_factor:

@@ -30,6 +30,8 @@ Answer = TypeVar("Answer")
 
 _NEARLY_ALL = 0.9
 
+_NEARLY_ALL = 0.9
+
 
 @dataclass(frozen=True, eq=False)
 class WindowView:

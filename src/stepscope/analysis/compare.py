@@ -4,6 +4,8 @@ Definitions
     The step's change is that of the median duration. Its noise is the 95 % interval of a difference
     of medians, with each median's standard error estimated from the median absolute deviation
     (1.253 × 1.483 × MAD / √n): single slow steps neither move it nor widen it.
+    Intervals are those of Student's t with as many degrees of freedom as both sides have steps,
+    less two: few steps tell less of their own spread.
     Parts, kernels and operators are compared by their means per step, so that parts add up to the
     mean step; a step that lacks a kernel counts as 0. Their noise is the 95 % interval of a
     difference of means (standard error s / √n).
@@ -30,7 +32,6 @@ from stepscope.errors import UsageError
 from stepscope.trace.intervals import Int64Array
 
 LEAST_STEPS = 3
-_NORMAL_95 = 1.96
 _MEDIAN_FROM_MAD = 1.2533 * 1.4826
 
 CHANGES: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -97,6 +98,11 @@ class Comparison:
 def compare(a: Side, b: Side) -> Comparison:
     """Compare two sides, the second against the first."""
     notes = [*(f"{a.path}: {note}" for note in a.notes), *(f"{b.path}: {n}" for n in b.notes)]
+    notes += [
+        f"the {what} differ: {ours} before, {theirs} after"
+        for what, ours, theirs in (("GPUs", a.gpus, b.gpus), ("jobs", a.ranks, b.ranks))
+        if ours and theirs and ours != theirs
+    ]
     if a.basis != b.basis:
         notes.append(f"steps differ in kind: {a.basis} against {b.basis}")
     pieces = []
@@ -125,7 +131,7 @@ def _step_change(a: Int64Array, b: Int64Array) -> StepChange:
     noise = None
     if min(len(a), len(b)) >= LEAST_STEPS:
         errors = [_MEDIAN_FROM_MAD * _deviation(side) / math.sqrt(len(side)) for side in (a, b)]
-        noise = round(_NORMAL_95 * math.hypot(*errors))
+        noise = round(student_95(len(a) + len(b) - 2) * math.hypot(*errors))
     delta = second - first
     return StepChange(
         first,
@@ -137,6 +143,21 @@ def _step_change(a: Int64Array, b: Int64Array) -> StepChange:
         len(a),
         len(b),
     )
+
+
+def student_95(freedom: int) -> float:
+    """The 97.5th percentile of Student's t, so that the interval around 0 holds 95 %.
+
+    By the expansion of Cornish and Fisher (Abramowitz and Stegun, 26.7.5): right to 1 % from 4
+    degrees of freedom on, which are three steps a side.
+    """
+    z = 1.959964
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return math.fsum((z, *(term / freedom**n for n, term in enumerate(terms, start=1))))
 
 
 def _deviation(values: Int64Array) -> float:
@@ -207,7 +228,8 @@ def _match_operators(a: Side, b: Side) -> pl.DataFrame:
 def _judge(both: pl.DataFrame, a: Side, b: Side, table: str) -> pl.DataFrame:
     is_known = min(_steps_of(a), _steps_of(b)) >= LEAST_STEPS
     error = (pl.col("a_error2").fill_null(0.0) + pl.col("b_error2").fill_null(0.0)).sqrt()
-    noise = (error * _NORMAL_95).round().cast(pl.Int64)
+    percentile = student_95(max(1, _steps_of(a) + _steps_of(b) - 2))
+    noise = (error * percentile).round().cast(pl.Int64)
     delta = pl.col("b_ns").fill_null(0) - pl.col("a_ns").fill_null(0)
     limit = pl.col("noise_ns").fill_null(0)
     return (

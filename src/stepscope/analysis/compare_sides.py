@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.collectives import world_size
 from stepscope.analysis.device_partition import IDLE_WORDS
 from stepscope.analysis.gpu_work import gpu_work
 from stepscope.analysis.host_partition import OTHER, PARTS, partition_host
@@ -50,6 +51,8 @@ class Side:
         operators_basis: Which of the two.
         scope: What parts, kernels and operators are about; None without a trace.
         notes: What a reader must know.
+        gpus: The kinds of GPU that were used, as the trace names them; empty where it does not.
+        ranks: How many ranks the job had; empty where the trace does not say.
     """
 
     path: str
@@ -63,6 +66,8 @@ class Side:
     operators_basis: str
     scope: AnsweredScope | None
     notes: tuple[str, ...]
+    gpus: str = ""
+    ranks: str = ""
 
 
 def make_side(
@@ -130,6 +135,8 @@ def make_side(
         operators_basis=operators_basis,
         scope=selected.answered,
         notes=notes,
+        gpus=", ".join(trace.devices.filter("is_used")["name"].drop_nulls().unique().sort()),
+        ranks="" if (size := world_size(trace)) is None else f"{size} rank{'s'[: size > 1]}",
     )
 
 

@@ -139,7 +139,7 @@ def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> Criti
             Scope(steps=None if asked is None else asked.steps),
             graph.steps,
             (),
-            events=int((segments["event"].is_not_null()).sum()),
+            events=int(graph.is_gpu.sum()),
         ),
         total_ns=graph.total_ns,
         causes=causes.sort("total_ns", descending=True),

@@ -31,6 +31,11 @@ from stepscope.trace.model import Trace
 from stepscope.trace.ordering import by_group_and_time
 
 NO_STEPS = "the trace has no step annotations (ProfilerStep#N): the answer is for the whole file"
+NOT_THE_STEPS = (
+    "the whole file lasts from its first GPU work to its last, and its steps from the start of the "
+    "first host step: so they do not add up to it"
+)
+_NOTABLE = 0.01
 NO_GPU_WORK = "the trace has no GPU work: no kernel, copy or fill was recorded"
 
 _COLUMNS = (
@@ -75,6 +80,17 @@ class GpuWork:
     device_steps: pl.DataFrame
     answered: AnsweredScope
     notes: tuple[str, ...]
+
+    @property
+    def notes_on_windows(self) -> tuple[str, ...]:
+        """Where the whole file is asked for: why its steps together are not as long."""
+        if self.answered.asked.steps is not None or self.device_steps.is_empty():
+            return ()
+        length = pl.col("end_ns") - pl.col("start_ns")
+        whole, steps = (
+            int(t.select(length.sum()).item()) for t in (self.windows, self.device_steps)
+        )
+        return (NOT_THE_STEPS,) if abs(whole - steps) > _NOTABLE * whole else ()
 
     @property
     def members(self) -> pl.DataFrame:

@@ -33,6 +33,9 @@ from stepscope.trace.model import Trace
 _LONGEST_NS = 1 << 62
 """Beyond it sums of durations leave 64 bits."""
 
+_LONGEST_NS = 1 << 62
+"""Beyond it sums of durations leave 64 bits."""
+
 
 def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> StepGraph:
     """Build the graph.

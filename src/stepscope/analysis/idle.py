@@ -117,7 +117,7 @@ def idle_causes(trace: Trace, scope: Scope | None = None) -> IdleCauses:
         gaps=gaps,
         segments=inside,
         scope=work.answered,
-        notes=work.notes,
+        notes=(*work.notes, *work.notes_on_windows),
     )
 
 

@@ -161,7 +161,7 @@ def timeline_of(work: GpuWork) -> Timeline:
         raise ValueError("the parts of the timeline do not add up")
     overlap = int(devices["overlap_ns"].sum())
     comm = totals["total_comm_ns"]
-    notes = list(work.notes)
+    notes = [*work.notes, *work.notes_on_windows]
     lost = _steps_of_no_length(work)
     if lost:
         notes.append(

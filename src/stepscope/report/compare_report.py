@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stepscope.analysis.compare import Comparison, StepChange
-from stepscope.analysis.compare_sides import Side
+from stepscope.analysis.compare_sides import SEPARATOR, Side
 from stepscope.report import units
 from stepscope.report.tables import (
     describe_scope,
@@ -154,7 +154,23 @@ def _chosen(comparison: Comparison, table: str, rows: int) -> pl.DataFrame:
     found = comparison.changes.filter(pl.col("table") == table)
     if table == "part":
         return found
-    return found.filter(pl.col("status") != "same").head(rows)
+    # What took no time on either side changes nothing, however often it was called.
+    took = (pl.col("a_ns") > 0) | (pl.col("b_ns") > 0)
+    chosen = found.filter(pl.col("status") != "same", took).head(rows)
+    return chosen.with_columns(name=_told_apart(chosen)) if table == "operator" else chosen
+
+
+def _told_apart(rows: pl.DataFrame) -> pl.Series:
+    """Names of operators; one that stands there several times is told by what is around it."""
+    names = rows["name"].to_list()
+    around = [(place or "").split(SEPARATOR)[-2::-1] for place in rows["place"].to_list()]
+    words = []
+    for at, name in enumerate(names):
+        others = [set(around[n]) for n in range(len(names)) if n != at and names[n] == name]
+        telling = (outer for outer in around[at] if not any(outer in other for other in others))
+        nearest = next(telling, around[at][0] if around[at] else None)
+        words.append(f"{name} in {nearest}" if others and nearest else name)
+    return pl.Series(words, dtype=pl.String)
 
 
 def _table(rows: pl.DataFrame) -> Table:

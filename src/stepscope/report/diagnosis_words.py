@@ -69,6 +69,11 @@ def partition_basis(rank: RankDiagnosis) -> str:
         words += f", {units.plural(partition.steps, 'step')}"
     if rank.host is not None and rank.steps is not None and (rank.steps.recording_factor or 0) > 1:
         words += f"; recording made them {rank.steps.recording_factor:.2f}× as long"
+    window = rank.window
+    if rank.windows > 1 and window is not None and window.trace_path is not None:
+        path = window.trace_path
+        name = path.name if window.record is None else f"{path.parent.name}/{path.name}"
+        words += f"; window {window.index + 1} of {rank.windows}: {name}"
     return words
 
 

@@ -18,6 +18,7 @@ from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.abnormal_collectives import (
     ALLOCATION,
+    BASELINE,
     MEMORY_FULL,
     MEMORY_FULL_AND_ALLOCATION,
 )
@@ -42,17 +43,24 @@ def find(subject: Subject) -> list[Finding]:
         Evidence("worst", f"{worst['kind']} in step {_step(window, worst['step'])}", "text"),
         Evidence("it took", worst["dur_ns"], "ns"),
         Evidence("expected of it", worst["expected_ns"], "ns"),
+        Evidence("which is the median of", worst["expected_from"], "text"),
         Evidence("times that", worst["times"], "factor"),
     ]
     if worst["cause"] is not None:
         evidence.append(Evidence("seen at the time", worst["cause"], "text"))
+    title = "single collectives take far longer than others of their kind and size"
+    assumption = "each takes what others of its kind and size take"
+    if 2 * int((odd["expected_from"] == BASELINE).sum()) > len(odd):
+        title = "collectives take far longer than in the baseline"
+        assumption = "each takes what its like take in the baseline"
     return replayed_finding(
         subject,
         window,
         unchanged(window.graph).shorten_work(shortened(window, odd, odd["expected_ns"])),
         rule=ID,
-        title="single collectives take far longer than others of their kind and size",
-        assumption="each takes what others of its kind and size take",
+        title=title,
+        assumption=assumption,
+        about_collectives=True,
         evidence=tuple(evidence),
         steps=tuple(sorted({_step(window, step) for step in odd["step"]})),
         advice=_advice(worst["cause"]),

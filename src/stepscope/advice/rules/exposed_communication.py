@@ -12,6 +12,8 @@ the backend does (gloo).
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from stepscope.advice.collectives import undisturbed
@@ -19,12 +21,15 @@ from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
+from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.host_causes import HostCause
+from stepscope.analysis.operands import plain_type
 from stepscope.analysis.step_graph import NodeKind
 from stepscope.analysis.what_if import unchanged
 from stepscope.trace import intervals
 
 ID = "exposed-communication"
+_HALF = ("bfloat16", "half", "float16")
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -42,12 +47,14 @@ def find(subject: Subject) -> list[Finding]:
     communicates = graph.kind == NodeKind.COMMUNICATION
     calm, is_disturbed = undisturbed(window, subject.thresholds, subject.waits)
     first = "; late ranks and abnormal collectives are mended first" if is_disturbed else ""
+    most = _most_exposed(window)
     hidden = 0.0 if line.overlap_share is None else line.overlap_share
     return replayed_finding(
         subject,
         window,
         unchanged(graph).scale_work(communicates, 0.0),
         rule=ID,
+        about_collectives=True,
         title=f"{share:.0%} of the device's time is communication that nothing hides",
         before=calm,
         assumption=f"all communication hides behind computation, the most that is possible{first}",
@@ -57,12 +64,38 @@ def find(subject: Subject) -> list[Finding]:
             Evidence("all communication per step", window.per_step(line.total_comm_ns), "ns"),
             Evidence("hidden behind computation", hidden, "share"),
             Evidence("collectives per step", int(np.sum(communicates)) / window.steps, "count"),
+            *_bandwidth(most),
         ),
-        advice=(
-            "Overlap it (smaller DDP buckets, FSDP prefetching, no wait between gradient and "
-            "reduction), send less (BF16 gradients, accumulation over micro-batches), and check "
-            "whether a rank comes late."
-        ),
+        advice=_advice(most),
+    )
+
+
+def _most_exposed(window: WindowView) -> dict[str, Any] | None:
+    """The kind and size of collective that is exposed longest; None where no size is known."""
+    sizes = analyse_communication(window.trace, window.scope).sizes
+    known = sizes.drop_nulls(["message_bytes", "bus_bandwidth_gb_per_s"])
+    return None if known.is_empty() else known.row(0, named=True)
+
+
+def _bandwidth(most: dict[str, Any] | None) -> tuple[Evidence, ...]:
+    """What it is and how fast: far below what the link can do, ranks wait or the network fails."""
+    if most is None:
+        return ()
+    size = most["message_bytes"] / 2**20
+    return (
+        Evidence("most exposed", f"{most['kind']} of {size:.3g} MiB", "text"),
+        Evidence("between ranks", most["group_size"], "count"),
+        Evidence("its bus bandwidth", f"{most['bus_bandwidth_gb_per_s']:.3g} GB/s", "text"),
+    )
+
+
+def _advice(most: dict[str, Any] | None) -> str:
+    is_half = most is not None and plain_type(most["dtype"] or "") in _HALF
+    less = "" if is_half else "BF16 gradients, "
+    return (
+        "Overlap it (smaller DDP buckets, FSDP prefetching, no wait between gradient and "
+        f"reduction), send less ({less}accumulation over micro-batches), and check whether a rank "
+        "comes late or the bus bandwidth is far below the link's."
     )
 
 
@@ -79,6 +112,7 @@ def _on_the_host(subject: Subject, window: WindowView) -> list[Finding]:
         window,
         unchanged(graph).scale_host(waits, 0.0, lanes=(graph.main_lane,)),
         rule=ID,
+        about_collectives=True,
         title=f"{share:.0%} of the step is waiting for communication",
         assumption="no rank comes late, and all communication hides behind computation",
         evidence=(

@@ -7,11 +7,19 @@ no saving per step.
 
 from __future__ import annotations
 
+import polars as pl
+
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving
 from stepscope.advice.subject import Subject
+from stepscope.advice.window_view import WindowView
 
 ID = "memory-far-below-limit"
+_TRAINING = (
+    "Try a larger micro-batch with fewer accumulation steps, less activation checkpointing, or "
+    "fewer shards, and compare samples per second."
+)
+_INFERENCE = "Try a larger batch, and compare samples per second."
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -36,8 +44,13 @@ def find(subject: Subject) -> list[Finding]:
             Evidence("reserved at the peak", row["reserved_bytes"], "bytes"),
             Evidence("memory of the device", row["total_bytes"], "bytes"),
         ),
-        advice=(
-            "Try a larger micro-batch with fewer accumulation steps, less activation "
-            "checkpointing, or fewer shards, and compare samples per second."
-        ),
+        advice=_TRAINING if _trains(window) else _INFERENCE,
     )
+
+
+def _trains(window: WindowView) -> bool:
+    """Whether there is a backward or an optimizer in the trace."""
+    of_training = (pl.col("group") == "optimizer_step").fill_null(value=False) | pl.col(
+        "name"
+    ).str.starts_with("autograd::engine")
+    return bool(len(window.trace.names.filter(of_training).head(1).collect()))

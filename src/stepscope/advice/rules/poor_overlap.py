@@ -35,6 +35,7 @@ def find(subject: Subject) -> list[Finding]:
         window,
         unchanged(window.graph).drop_edges(waits),
         rule=ID,
+        about_collectives=True,
         title=f"only {line.overlap_share:.0%} of the communication runs beside computation",
         assumption="within a step, computation waits for collectives only before its last work",
         evidence=(

@@ -47,6 +47,7 @@ def find(subject: Subject) -> list[Finding]:
         window,
         unchanged(window.graph).shorten_work(shortened(window, rows, rows["least_ns"])),
         rule=ID,
+        about_collectives=True,
         title="collectives take far longer than the quickest of their kind and size",
         assumption="all ranks arrive together: each collective takes what its quickest peer takes",
         evidence=(
@@ -86,6 +87,7 @@ def _by_arrivals(subject: Subject, window: WindowView, waits: pl.DataFrame) -> l
             shortened(window, rows, rows["dur_ns"] - rows["wait_ns"])
         ),
         rule=ID,
+        about_collectives=True,
         title=f"it waits for others in its collectives, most for rank {straggler}",
         assumption="all ranks arrive together, when this one does",
         evidence=(
