@@ -1,11 +1,15 @@
 """Derived columns of real traces against what the files themselves say by other means."""
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 from tests.support.traces import KINETO, read_derived, read_tables
 
 from stepscope.trace import links
+from stepscope.trace.derive import derive_all, looks_into_args
 from stepscope.trace.intervals import merge_by_group
 
 WORK = ["kernel", "gpu_memcpy", "gpu_memset"]
@@ -130,3 +134,13 @@ def test_nothing_that_matters_is_left_unclassified(name):
     assert set(copies["kind"].to_list()) <= {"memcpy"}
     named = work["name"].str.contains("(?i)nccl")
     assert ((work["kind"] == "communication") == named).all()
+
+
+def test_arguments_that_deriving_looks_into_are_all_it_needs(name):
+    tables = read_tables(name)
+    fewer = tables.args.filter(looks_into_args())
+    assert len(fewer) < len(tables.args)
+    alone = derive_all(replace(tables, args=fewer))
+    assert_frame_equal(alone.columns, read_derived(name).columns)
+    assert_frame_equal(alone.device_steps, read_derived(name).device_steps)
+    assert_frame_equal(alone.problems, read_derived(name).problems)

@@ -19,7 +19,7 @@ class Served:
         has_ranges: Whether it answers requests for ranges.
         version: Its ETag; None: it tells neither that nor a time.
         breaks_at: After how many bytes of a whole file it drops the connection.
-        sent: How many bytes of content it has sent.
+        sent: How many bytes of content it has begun to send.
     """
 
     content: bytes
@@ -70,13 +70,13 @@ def serving(served: Served) -> Iterator[str]:
 
         def _send(self, body: bytes, *, is_whole: bool) -> None:
             part = body[: served.breaks_at] if is_whole else body
+            served.sent += len(part)  # before whoever asked can have it, and look here
             try:
                 self.wfile.write(part)
                 self.wfile.flush()
             except OSError:  # the reader had enough
                 self.close_connection = True
                 return
-            served.sent += len(part)
             if len(part) < len(body):
                 self.close_connection = True
 

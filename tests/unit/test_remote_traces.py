@@ -6,6 +6,7 @@ import datetime
 import gzip
 import logging
 import secrets
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -294,6 +295,14 @@ def test_errors_name_the_url_and_the_remedy(bucket: str, monkeypatch: pytest.Mon
     monkeypatch.setenv("STEPSCOPE_REMOTE_TIMEOUT", "soon")
     with pytest.raises(UsageError, match="STEPSCOPE_REMOTE_TIMEOUT=soon"):
         load(f"{bucket}/folder/trace.json")
+
+
+def test_http_without_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    with pytest.raises(UnreadableInputError, match="pip install aiohttp") as raised:
+        load("https://user:hidden@host.invalid/trace.json?key=hidden")
+    assert "https://host.invalid/trace.json" in str(raised.value)
+    assert "hidden" not in str(raised.value)
 
 
 def test_what_is_said_of_a_url() -> None:

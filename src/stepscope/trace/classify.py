@@ -43,6 +43,9 @@ _COLLECTIVES: Rules = (
 )
 """Which collective, where it is known already that the name is one of communication."""
 
+COLLECTIVE_NAME = '"Collective name"'
+"""In the arguments of kernels that their own metadata calls communication."""
+
 COLLECTIVE_GROUPS: tuple[str, ...] = (
     *(group for _, group in _COLLECTIVES),
     "expert_dispatch",
@@ -334,7 +337,7 @@ def classify_by_metadata(kernels: pl.DataFrame) -> pl.DataFrame:
     word = pl.col("args").str.extract(r'"Collective name"\s*:\s*"([^"]+)"')
     return (
         kernels.lazy()
-        .filter(pl.col("args").str.contains('"Collective name"', literal=True))
+        .filter(pl.col("args").str.contains(COLLECTIVE_NAME, literal=True))
         .select("event", word.alias("word"))
         .filter(pl.col("word").is_not_null())
         .select(

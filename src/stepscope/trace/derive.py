@@ -19,9 +19,10 @@ import polars as pl
 
 from stepscope.trace.calltree import Nesting, clock_resolution_ns, nest
 from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK
-from stepscope.trace.classify import COLLECTIVE_GROUPS, classify_by_metadata
+from stepscope.trace.classify import COLLECTIVE_GROUPS, COLLECTIVE_NAME, classify_by_metadata
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.links import (
+    SEQUENCE_NUMBER,
     Launches,
     enclosing_operator,
     link_forward,
@@ -61,6 +62,14 @@ class Derived:
 
     problems: pl.DataFrame
     """What looks wrong, with the columns of `schema.PROBLEMS`; adds to the reader's."""
+
+
+def looks_into_args() -> pl.Expr:
+    """Which rows of `args` deriving looks into: tables without the others give the same."""
+    return pl.any_horizontal(
+        pl.col("args").str.contains(word, literal=True)
+        for word in (COLLECTIVE_NAME, SEQUENCE_NUMBER)
+    )
 
 
 def derive(tables: Tables) -> pl.DataFrame:

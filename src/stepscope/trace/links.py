@@ -31,6 +31,9 @@ from stepscope.trace.intervals import Int64Array
 from stepscope.trace.schema import Category
 from stepscope.trace.tables import Tables
 
+SEQUENCE_NUMBER = 'equence number"'
+"""In the arguments of operators that autograd numbered, as every age of the format spells it."""
+
 CALLS = (Category.RUNTIME, Category.DRIVER)
 OPERATORS = (Category.CPU_OP, Category.USER_ANNOTATION)
 
@@ -175,7 +178,7 @@ def _forward_by_sequence(tables: Tables, forward: Int64Array) -> None:
         .filter(pl.col("category") == Category.CPU_OP.value)
         .select("event", "lane_id", "start_ns")
         .join(
-            tables.args.lazy().filter(pl.col("args").str.contains('equence number"', literal=True)),
+            tables.args.lazy().filter(pl.col("args").str.contains(SEQUENCE_NUMBER, literal=True)),
             on="event",
         )
         .select(

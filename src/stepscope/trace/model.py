@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,10 +118,13 @@ class Trace:
     def _derivation(self) -> Derivation:
         if self._kept is not None:
             return self._kept
-        from stepscope.trace.derive import derive_all
+        from stepscope.trace.derive import derive_all, looks_into_args
         from stepscope.trace.derived_store import Derivation
 
-        derived = derive_all(self.tables(), self.__dict__.get("steps"))
+        tables = self._tables(with_args=False)
+        # On disk, arguments are most of a trace; few of them matter here.
+        args = self.args if self.store is None else self.args.filter(looks_into_args())
+        derived = derive_all(replace(tables, args=args.collect()), self.__dict__.get("steps"))
         if self.derived_files is None:
             return Derivation.of(derived)
         return self.derived_files.keep(derived)

