@@ -299,7 +299,7 @@ def test_errors_name_the_url_and_the_remedy(bucket: str, monkeypatch: pytest.Mon
 
 def test_http_without_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiohttp", None)
-    with pytest.raises(UnreadableInputError, match="pip install aiohttp") as raised:
+    with pytest.raises(UnreadableInputError, match="stepscope\\[http\\]") as raised:
         load("https://user:hidden@host.invalid/trace.json?key=hidden")
     assert "https://host.invalid/trace.json" in str(raised.value)
     assert "hidden" not in str(raised.value)

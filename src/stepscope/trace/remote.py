@@ -305,10 +305,10 @@ def _http_options(url: str) -> dict[str, Any]:
     if not url.startswith(("http://", "https://")):
         return {}
     try:
-        aiohttp = importlib.import_module("aiohttp")  # no dependency: fsspec asks for it too
+        aiohttp = importlib.import_module("aiohttp")  # an extra: fsspec needs it too
     except ImportError as error:
         raise UnreadableInputError(
-            f"{redacted(url)}: reading over HTTP needs aiohttp; pip install aiohttp, or"
+            f"{redacted(url)}: reading over HTTP needs aiohttp: pip install 'stepscope[http]', or"
             " download the file and open that"
         ) from error
     from fsspec.config import conf
