@@ -275,6 +275,19 @@ def test_a_job_makes_everything_and_says_so(tmp_path, trace_format):
     assert rows["aten::mm"]["self_cpu_ns"] == "50000"
 
 
+def test_tensorboards_names_are_in_the_order_of_the_windows_whichever_is_finished_first(tmp_path):
+    board = tmp_path / "board"
+    options = {"tensorboard_directory": str(board), "tensorboard_worker": "rank0_here_1"}
+    jobs = [
+        job_for(tmp_path / str(n), STEP, steps=(n,), tensorboard_ns=1000 + n, **options)
+        for n in range(2)
+    ]
+    for job in reversed(jobs):
+        finish(job)
+    names = sorted(path.name for path in board.iterdir())
+    assert names == [f"rank0_here_1.{1000 + n}.pt.trace.json.gz" for n in range(2)]
+
+
 @pytest.mark.parametrize(
     ("events", "options", "word"),
     [
