@@ -13,9 +13,10 @@ from stepscope.advice.diagnosis import diagnose
 from stepscope.analysis.compare import compare
 from stepscope.analysis.compare_sides import make_side
 from stepscope.analysis.critical_path import path_of as critical_path_of
+from stepscope.analysis.graph_build import build_step_graph
 from stepscope.analysis.graph_edges import EdgeKind
 from stepscope.analysis.host_causes import HostCause
-from stepscope.analysis.step_graph import NodeKind, build_step_graph
+from stepscope.analysis.step_graph import NodeKind
 from stepscope.analysis.what_if import replay, unchanged
 from stepscope.run.reader import open_run
 from stepscope.trace import intervals

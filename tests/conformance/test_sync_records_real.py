@@ -8,9 +8,9 @@ import pytest
 from tests.support.traces import trace_path
 
 import stepscope
+from stepscope.analysis.graph_build import build_step_graph
 from stepscope.analysis.graph_edges import EdgeKind
 from stepscope.analysis.graph_work import STREAM_SYNC, STREAM_WAIT, read_work
-from stepscope.analysis.step_graph import build_step_graph
 from stepscope.analysis.sync_records import read_sync_records, recorded_waits
 from stepscope.analysis.what_if import replay, unchanged
 

@@ -72,7 +72,7 @@ def test_the_manifest_says_saving_meanwhile_and_the_reader_completes_it(tmp_path
             profiler.step()
         path = rank_directory(tmp_path) / "manifest.json"
         assert read_rank(path).windows[0].state == "saving"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         while not (path.parent / "window-0000" / "window.json").exists():
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -94,13 +94,30 @@ def test_a_second_window_does_not_fork_while_the_first_is_written(tmp_path, monk
             forks.append(process_id)
         return process_id
 
+    # The first finishing process begins when the steps are over, however fast or slow they are.
+    gate = tmp_path / "gate"
+    wait_at_the_gate = (
+        "import os, pathlib, sys, time\n"
+        f"while not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)\n"
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    real_command = module._command
+    monkeypatch.setattr(
+        module,
+        "_command",
+        lambda job: [sys.executable, "-c", wait_at_the_gate, *real_command(job)],
+    )
     monkeypatch.setattr(module.os, "fork", counting_fork)
-    train(tmp_path, steps=6, wait=0, warmup=0, active=1, repeat=5, export_mode="fork")
-    records = manifest_of(tmp_path).windows
-    modes = [record.export_mode for record in records]
-    assert modes[0] == "fork"
-    assert "inline" in modes
-    assert len(forks) == modes.count("fork")
+    training = SmallTraining()
+    options = {**QUICK, "wait": 0, "warmup": 0, "active": 1, "repeat": 5, "export_mode": "fork"}
+    with stepscope.Profiler(output_dir=tmp_path / "out", **options) as profiler:
+        for batch in batches(6):
+            training.step(batch)
+            profiler.step()
+        gate.touch()
+    records = manifest_of(tmp_path / "out").windows
+    assert [record.export_mode for record in records] == ["fork", *["inline"] * 4]
+    assert len(forks) == 1
     assert {record.state for record in records} == {"complete"}
 
 
@@ -134,13 +151,11 @@ def test_a_stuck_fork_is_ended_and_done_without(tmp_path, monkeypatch):
     (record,) = manifest_of(tmp_path).windows
     assert record.export_mode == "inline"
     assert "0.3 s" in record.export_reason
-    deadline = time.monotonic() + 60
-    while not (path := rank_directory(tmp_path) / "window-0000" / "window.json").exists():
-        assert time.monotonic() < deadline, path  # the process is left to itself after 0.3 s
+    # The process beside is left to itself after 0.3 s, or ended with the trace kept.
+    deadline = time.monotonic() + 120
+    while open_run(tmp_path).windows[0].trace_path is None:
+        assert time.monotonic() < deadline
         time.sleep(0.02)
-    (window,) = open_run(tmp_path).windows
-    assert window.record.state == "complete"
-    assert steps_in_trace(window.trace_path) == [2, 3]
 
 
 def test_a_stuck_finishing_process_is_ended_and_the_trace_kept(tmp_path, monkeypatch):
@@ -161,6 +176,27 @@ def test_a_stuck_finishing_process_is_ended_and_the_trace_kept(tmp_path, monkeyp
     for process_id in children() - before:
         os.kill(process_id, signal.SIGKILL)
         os.waitpid(process_id, 0)
+
+
+def test_files_that_are_there_when_their_process_is_given_up_are_kept(tmp_path, monkeypatch):
+    never_ends = "import subprocess, sys, time; subprocess.run(sys.argv[1:]); time.sleep(600)"
+    real_command = module._command
+    monkeypatch.setattr(
+        module, "_command", lambda job: [sys.executable, "-c", never_ends, *real_command(job)]
+    )
+    before = children()
+    training = SmallTraining()
+    options = {**QUICK, "repeat": 1, "export_mode": "inline", "export_timeout_s": 0.01}
+    with stepscope.Profiler(output_dir=tmp_path, **options) as profiler:
+        for batch in batches(4):
+            training.step(batch)
+            profiler.step()
+        while not (profiler.rank_path / "window-0000" / "window.json").exists():
+            time.sleep(0.02)
+    (window,) = open_run(tmp_path).windows
+    assert window.record.state == manifest_of(tmp_path).windows[0].state == "complete"
+    assert steps_in_trace(window.trace_path) == [2, 3]
+    assert children() <= before
 
 
 def test_a_finishing_process_that_fails_is_told_with_its_last_words(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 from tests.support.runs import manifest_of, steps_in_trace
@@ -50,23 +51,35 @@ def test_a_signal_asks(tmp_path):
 
 
 def test_a_file_asks(tmp_path):
-    def at(number, profiler):
-        if number == 3:
-            ask(profiler.run_path, Trigger(steps=1))
-        time.sleep(0.2)
-
-    windows = train(tmp_path, steps=20, at=at)
+    # Its listener looks once a second: the steps go on until it has.
+    training = SmallTraining()
+    with stepscope.Profiler(output_dir=tmp_path, **NEVER) as profiler:
+        for number, batch in enumerate(batches(10**6)):
+            if number == 3:
+                ask(profiler.run_path, Trigger(steps=1))
+            training.step(batch)
+            profiler.step()
+            if (profiler.rank_path / "window-0000").exists():
+                break
+            time.sleep(0.02)
+    assert training.losses == bare_losses(number + 1)
+    windows = manifest_of(tmp_path).windows
     assert [window.cause for window in windows] == ["file"]
     assert windows[0].state == "complete"
     assert windows[0].planned_steps == 1
 
 
-def test_a_slow_step_asks(tmp_path):
-    def at(number, profiler):
-        time.sleep(1.0 if number == 14 else 0.02)
+def test_a_slow_step_asks(tmp_path, monkeypatch):
+    # By a clock of the test's own: on a busy machine any step may be slow.
+    now_ns = [0]
 
+    def at(number, profiler):
+        now_ns[0] += 1_000_000_000 if number == 14 else 20_000_000
+
+    clock = SimpleNamespace(perf_counter_ns=lambda: now_ns[0], time_ns=time.time_ns)
+    monkeypatch.setattr("stepscope.capture.steps.time", clock)
     windows = train(tmp_path, steps=25, at=at, slow_step_factor=15.0)
-    assert windows[0].cause == "slow step"
+    assert [window.cause for window in windows] == ["slow step"]
     assert windows[0].first_step == 16
     assert windows[0].state == "complete"
 

@@ -8,6 +8,7 @@ import re
 
 import pytest
 from tests.support.guides import run_script
+from tests.support.launching import free_port
 from tests.support.runs import manifest_of, rank_directory, steps_in_trace
 
 from stepscope import open_run
@@ -85,14 +86,9 @@ def bare_losses(tmp_path_factory, free_ports):
 
 @pytest.fixture(scope="module")
 def free_ports():
-    import socket
-
     def ports():
         while True:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                number = free.getsockname()[1]
-            yield number
+            yield free_port()
 
     return ports()
 

@@ -25,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 STEPS = 12
 # Windows of steps 2-3, 6-7 and 10-11.
 OPTIONS = {"wait": 1, "warmup": 1, "active": 2, "repeat": 0, "activities": "cpu"}
+PATIENT = {"grace_s": 200.0}
+"""A busy machine may take longer for a window's files than a scheduler waits after SIGTERM."""
 
 SCRIPT = """
     import json, os, resource, shutil, signal, sys, time
@@ -37,10 +39,17 @@ SCRIPT = """
 
     def wait_for_window(index):
         path = os.path.join(open_run(output).path, "rank00000", f"window-{index:04d}")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         while not os.path.exists(os.path.join(path, "window.json")):
             assert time.monotonic() < deadline, path
             time.sleep(0.01)
+
+    def wait_for_the_end_of_a_process():
+        # It stays to be collected by the profiler, unless that has come first.
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            print("nothing is at work any more", file=sys.stderr)
 
     def fault(step):
         @fault@
@@ -83,7 +92,7 @@ def start(tmp_path, output, fault, before="", **options):
 
 def run(tmp_path, output, fault, before="", **options):
     process = start(tmp_path, output, fault, before, **options)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=280)
     return process.returncode, out, err
 
 
@@ -111,7 +120,12 @@ def test_kill_9_inside_a_window_loses_that_window_only(tmp_path, mode):
             wait_for_window(0)
             os.kill(os.getpid(), signal.SIGKILL)
     """
-    returncode, _, err = run(tmp_path, tmp_path / "out", fault, export_mode=mode)
+    # On a disk that is slow again and again lines are gathered for a second, and a kill costs them.
+    before = """
+        from stepscope.run.files import LineFile
+        LineFile._SLOW_WRITE_NS = 10**15
+    """
+    returncode, _, err = run(tmp_path, tmp_path / "out", fault, before, export_mode=mode)
     assert returncode == -signal.SIGKILL, err
     assert readable_windows(tmp_path / "out") == {0: [2, 3]}
     found = open_run(tmp_path / "out")
@@ -128,7 +142,7 @@ def test_kill_9_right_after_a_window_does_not_lose_it(tmp_path):
     """
     returncode, _, err = run(tmp_path, tmp_path / "out", fault, export_mode="inline")
     assert returncode == -signal.SIGKILL, err
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not list((tmp_path / "out").rglob("window.json")):
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -139,12 +153,11 @@ def test_sigterm_saves_everything_and_ends_by_the_signal(tmp_path):
     fault = """
         if step == 7:
             os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(60)
+            time.sleep(600)
+            print("slept to the end")
     """
-    started = time.monotonic()
-    returncode, _, err = run(tmp_path, tmp_path / "out", fault)
-    assert returncode == -signal.SIGTERM, err
-    assert time.monotonic() - started < 60
+    returncode, out, err = run(tmp_path, tmp_path / "out", fault, **PATIENT)
+    assert (returncode, out) == (-signal.SIGTERM, ""), err
     manifest = manifest_of(tmp_path / "out")
     assert manifest.state == "stopped"
     assert manifest.ended.startswith("SIGTERM in step 7")
@@ -162,7 +175,8 @@ def test_sigterm_that_the_training_handles_saves_the_window_and_goes_on(tmp_path
     fault = """
         if step == 7:
             os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0.1)
+            while not seen:
+                time.sleep(0.01)
             assert seen == [signal.SIGTERM]
     """
     result = run(tmp_path, tmp_path / "out", fault, before)
@@ -200,7 +214,7 @@ def test_sigterm_while_the_profiler_itself_works_is_put_off_until_it_is_through(
             real_save(self, reason, step)
         WindowKeeper._save = slow_save
     """
-    returncode, _, err = run(tmp_path, tmp_path / "out", "pass", before)
+    returncode, _, err = run(tmp_path, tmp_path / "out", "pass", before, **PATIENT)
     assert returncode == -signal.SIGTERM, err
     manifest = manifest_of(tmp_path / "out")
     assert manifest.windows[0].state == "complete"
@@ -248,10 +262,7 @@ FILL = """
                     assert error.errno == errno.ENOSPC
         if step == 9:
             # Whatever makes window 1's files must have met the full disk before there is room.
-            try:
-                os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-            except ChildProcessError:
-                print("nothing is at work any more", file=sys.stderr)
+            wait_for_the_end_of_a_process()
             filler = os.path.join(output, "..", "filler")
             if {frees} and os.path.exists(filler):
                 os.remove(filler)
@@ -312,8 +323,9 @@ def test_a_disk_that_turns_read_only_costs_the_windows_of_its_time(tmp_path, sma
     output = small_disk / "out"
     fault = f"""
         if step == 5:
+            # A disk on which a file is open for writing cannot turn read-only.
+            wait_for_the_end_of_a_process()
             wait_for_window(0)
-            time.sleep(0.3)
             assert os.system("mount -o remount,ro {small_disk}") == 0
     """
     result = run(tmp_path, output, fault, step_record=False, min_free_bytes=0)
@@ -342,12 +354,18 @@ def test_a_quota_costs_what_exceeds_it(tmp_path, mode):
     assert manifest_of(output).windows[1].state == "failed"
 
 
+def remove(folder):
+    """Remove a folder although somebody may be writing into it."""
+    while folder.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def test_a_directory_that_is_removed_is_made_again_for_what_comes(tmp_path):
     training = SmallTraining()
     with stepscope.Profiler(output_dir=tmp_path / "out", **OPTIONS) as profiler:
         for number, batch in enumerate(batches(STEPS)):
             if number == 5:
-                shutil.rmtree(tmp_path / "out")
+                remove(tmp_path / "out")
             training.step(batch)
             profiler.step()
     assert training.losses == bare_losses(STEPS)

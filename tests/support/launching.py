@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -53,6 +54,13 @@ def recorded(folder, text, arguments=(), before=(), options=("--no-report",), **
     """Run the same script below `stepscope run`."""
     ours = ["-m", "stepscope", "run", *QUICK, *options, "--", sys.executable, *before]
     return plainly(folder, text, arguments, ours, **more)
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 def paths_of_this_process() -> str:

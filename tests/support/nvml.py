@@ -84,7 +84,7 @@ def read(
         check=True,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=250,
     )
     assert ended.stderr == ""
     return json.loads(ended.stdout)
@@ -100,6 +100,6 @@ def stepscope(
         check=False,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=250,
         cwd=cwd,
     )

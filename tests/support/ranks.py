@@ -18,7 +18,7 @@ import stepscope
 
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 output = sys.argv[1]
-timeout_s = float(os.environ.get("GROUP_TIMEOUT_S", "60"))
+timeout_s = float(os.environ.get("GROUP_TIMEOUT_S", "250"))
 distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout_s))
 
 
@@ -40,7 +40,7 @@ model = torch.nn.Linear(16, 4)
 """
 
 
-def torchrun(folder, body, ranks, *, output, group_timeout_s=60.0, timeout=150):
+def torchrun(folder, body, ranks, *, output, group_timeout_s=250.0, timeout=280):
     """Run `body` after the head above on several ranks; returns the finished process."""
     script = Path(folder) / "job.py"
     script.write_text(HEAD + textwrap.dedent(body))

@@ -167,6 +167,22 @@ def test_an_optimizer_inside_another_is_one_step(script):
     assert script.count("step") == 1
 
 
+def test_steps_go_on_after_one_that_raised(script):
+    script.recorder.watch.before_optimizer(script.optimizer, (), {})  # and no hook after it
+    for _ in range(3):
+        script.backward()
+        script.learn()
+    assert script.count("step") == 3
+
+
+def test_a_step_with_a_backward_pass_of_its_own_is_one_step(script):
+    for _ in range(3):
+        script.recorder.watch.before_optimizer(script.optimizer, (), {})
+        script.backward()
+        script.recorder.watch.after_optimizer(script.optimizer, (), {})
+    assert script.count("step") == 3
+
+
 @pytest.mark.parametrize("is_keyword", [True, False])
 def test_a_closure_is_no_part_of_the_optimizer(script, is_keyword):
     given = ((script.optimizer,), {"closure": script.backward})

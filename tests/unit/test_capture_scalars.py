@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -115,6 +116,33 @@ def test_a_writer_that_fails_is_given_up_with_one_line(tmp_path, caplog):
             curves.look(None)
     assert len(caplog.records) == 1
     assert "disk full" in caplog.text
+
+
+def test_a_look_that_is_slow_and_the_end_write_nothing_twice(tmp_path):
+    """Importing a writer's package may take longer than the end waits for the listening thread."""
+    written, begun, may_go_on = [], threading.Event(), threading.Event()
+
+    def slow(values, at):
+        begun.set()
+        assert may_go_on.wait(120)
+        written.append(at)
+
+    curves = sink(tmp_path, slow, every=1)
+    for number in range(3):
+        curves.step_ended(step(number, 10))
+    looking = threading.Thread(target=curves.look, args=(None,))
+    looking.start()
+    assert begun.wait(120)
+    curves.step_ended(step(3, 10))
+    ending = threading.Thread(target=curves.close, args=(None,))
+    ending.start()
+    may_go_on.set()
+    looking.join()
+    ending.join()
+    assert written == [0, 1, 2, 3]
+    curves.step_ended(step(4, 10))
+    curves.look(None)
+    assert written == [0, 1, 2, 3], "nothing is written after the end"
 
 
 def test_wandb_gets_values_beside_the_trainings_own(tmp_path, monkeypatch):

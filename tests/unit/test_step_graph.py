@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from tests.support.gpu_trace import GpuTrace, ms, us
 
 from stepscope.analysis.critical_path import critical_path, path_of
+from stepscope.analysis.graph_build import build_step_graph
 from stepscope.analysis.graph_edges import EdgeKind
 from stepscope.analysis.host_causes import HostCause
-from stepscope.analysis.step_graph import NodeKind, build_step_graph
+from stepscope.analysis.step_graph import NodeKind
 from stepscope.analysis.what_if import replay, sweep, unchanged
 from stepscope.analysis.what_if_table import what_if_table
 from stepscope.errors import UsageError

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.gpu_trace import COMPUTE_STREAM, GpuTrace, us
 
+from stepscope.analysis.graph_build import build_step_graph
 from stepscope.analysis.graph_edges import EdgeKind
-from stepscope.analysis.step_graph import build_step_graph
 from stepscope.analysis.what_if import replay, unchanged
 
 FIRST, SECOND, THIRD = COMPUTE_STREAM, 30, 31

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from stepscope.adapters.engines import EngineSteps
 from stepscope.capture.config import CaptureConfig
 from stepscope.capture.phases import PhaseWatch
 from stepscope.capture.profiler import Profiler
@@ -41,6 +42,7 @@ def install(launch: dict[str, Any]) -> None:
     recorder = ScriptRecorder(options, launch["step_on"], Path(launch["notes"]))
     recorder.note()
     recorder.watch.install()
+    recorder.engines.install()
     os.register_at_fork(after_in_child=recorder.forked)
     before = sys.excepthook
 
@@ -66,6 +68,7 @@ class ScriptRecorder:
 
     Attributes:
         watch: What tells it of waits, phases and optimizers.
+        engines: What tells it of engines that have optimizers of their own.
         error: What ended the script, where something did.
     """
 
@@ -77,6 +80,7 @@ class ScriptRecorder:
         self._is_off = False
         self._process_id = os.getpid()
         self.watch = PhaseWatch(self, lambda: self._profiler)
+        self.engines = EngineSteps(self)
         self.error: BaseException | None = None
         self._has_trained = False
         self._backwards = 0
@@ -92,7 +96,9 @@ class ScriptRecorder:
 
     def listens(self) -> bool:
         """Whether this is the main thread of a process that may be recorded."""
-        return not self._is_off and threading.current_thread() is threading.main_thread()
+        if self._is_off or self.engines.is_making:
+            return False
+        return threading.current_thread() is threading.main_thread()
 
     def before_fetch(self, iterator: Any) -> Profiler | None:
         """A batch is asked for: end the iteration, or leave an evaluation out of the step."""
@@ -133,8 +139,8 @@ class ScriptRecorder:
         return self._running(is_from_start=False)
 
     def after_optimizer(self, optimizer: Any) -> None:
-        """An optimizer's step has ended."""
-        if self._profiler is None:
+        """An optimizer's step has ended, or an engine's with all that it had its optimizer do."""
+        if self._profiler is None or self.engines.hides:
             return
         self._has_trained = True
         if self._ends_steps(optimizer) and not (self._is_iteration and self._training_data):
@@ -146,6 +152,7 @@ class ScriptRecorder:
         self._profiler = None
         self._process_id = os.getpid()
         self.watch.forget()
+        self.engines.forget()
 
     # -- the steps ------------------------------------------------------------------------------
 
@@ -160,6 +167,8 @@ class ScriptRecorder:
             return None
         try:
             profiler = Profiler(CaptureConfig(**self._options))
+            # `stepscope run` says it, after everything else; of a copy only this process knows.
+            profiler.says_where = bool(profiler.config.upload_to)
             profiler.start()
         except Exception as error:  # noqa: BLE001 - nothing of ours may end the script
             self._is_off = True

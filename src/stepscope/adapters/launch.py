@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,6 +98,14 @@ def _environment(wishes: dict[str, Any]) -> dict[str, str]:
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     environment["STEPSCOPE_LAUNCH"] = json.dumps(wishes)
     return environment
+
+
+def startable(command: Sequence[str]) -> tuple[str, ...]:
+    """The command, with this Python before a script that cannot be started by itself."""
+    first = Path(command[0])
+    if first.suffix == ".py" and first.is_file() and shutil.which(command[0]) is None:
+        return (sys.executable, *command)
+    return tuple(command)
 
 
 def run_command(command: Sequence[str], environment: dict[str, str]) -> int:

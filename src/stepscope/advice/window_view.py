@@ -10,11 +10,12 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.critical_path import CriticalPath, path_of
+from stepscope.analysis.graph_build import build_step_graph
 from stepscope.analysis.idle import IdleCauses, idle_causes
 from stepscope.analysis.operator_forest import operator_forest
 from stepscope.analysis.recomputation import find_recomputed
 from stepscope.analysis.scope import EventChoice, Scope
-from stepscope.analysis.step_graph import StepGraph, build_step_graph
+from stepscope.analysis.step_graph import StepGraph
 from stepscope.analysis.timeline import Timeline, timeline
 from stepscope.trace import intervals
 from stepscope.trace.intervals import Int64Array, Intervals

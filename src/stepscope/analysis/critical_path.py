@@ -21,11 +21,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.graph_build import build_step_graph
 from stepscope.analysis.graph_edges import EdgeKind
 from stepscope.analysis.host_causes import CAUSES, cause_names
 from stepscope.analysis.partition import Part, Partition
 from stepscope.analysis.scope import AnsweredScope, EventChoice, Scope
-from stepscope.analysis.step_graph import NodeKind, StepGraph, build_step_graph
+from stepscope.analysis.step_graph import NodeKind, StepGraph
 from stepscope.analysis.what_if import NUMBA_PAYS_FROM
 from stepscope.trace.intervals import Int64Array
 from stepscope.trace.model import Trace

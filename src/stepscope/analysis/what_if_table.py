@@ -12,10 +12,11 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.critical_path import what_steps_depend_on
+from stepscope.analysis.graph_build import build_step_graph
 from stepscope.analysis.graph_edges import EdgeKind
 from stepscope.analysis.host_causes import cause_names
 from stepscope.analysis.scope import AnsweredScope, Scope
-from stepscope.analysis.step_graph import NodeKind, StepGraph, build_step_graph
+from stepscope.analysis.step_graph import NodeKind, StepGraph
 from stepscope.analysis.what_if import Changes, replay, unchanged
 from stepscope.trace import intervals
 from stepscope.trace.model import Trace

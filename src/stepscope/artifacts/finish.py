@@ -194,7 +194,8 @@ def _listed(kind: str, path: Path) -> ArtifactRecord:
 def _put_into_tensorboard(job: FinishJob) -> ArtifactRecord:
     """A copy of the trace under the name by which TensorBoard finds it."""
     suffix = "json.gz" if job.trace_format == "json.gz" else "json"
-    name = f"{job.tensorboard_worker}.{time.time_ns()}.pt.trace.{suffix}"
+    # The end of the window: two that are finished at once keep their order.
+    name = f"{job.tensorboard_worker}.{job.tensorboard_ns}.pt.trace.{suffix}"
     path = Path(job.tensorboard_directory) / name
     try:
         with replacing(path) as temporary:

@@ -41,6 +41,7 @@ class FinishJob:
         custom: Custom artifacts to make here, as "module:qualified.name".
         tensorboard_directory: Where to put a copy under TensorBoard's names; empty for none.
         tensorboard_worker: Name of the worker in those names.
+        tensorboard_ns: The time in those names, nanoseconds since the epoch: when the window ended.
         search_path: Folders in which custom artifacts' modules are found.
     """
 
@@ -66,6 +67,7 @@ class FinishJob:
     custom: tuple[str, ...] = ()
     tensorboard_directory: str = ""
     tensorboard_worker: str = ""
+    tensorboard_ns: int = 0
     search_path: tuple[str, ...] = ()
 
     @property

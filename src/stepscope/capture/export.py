@@ -30,6 +30,7 @@ from stepscope.capture.window import let_go
 from stepscope.errors import UnreadableInputError
 from stepscope.run.manifest import (
     ArtifactRecord,
+    FinishedRecord,
     WindowRecord,
     merge_finished,
     read_finished,
@@ -204,6 +205,8 @@ class Exporter:
         while self._pending and time.monotonic_ns() - started_ns < limit_s() * 1e9:
             time.sleep(0.005)
             self.collect()
+        # Between the last look and the limit a machine that is busy may have let much time pass.
+        self.collect()
         for pending in self._pending:
             self._drop_profiler(pending)
             with warnings.catch_warnings():
@@ -238,20 +241,31 @@ class Exporter:
         except UnreadableInputError as error:
             self._try_again(pending, str(error))
             return
+        self._take_in(pending, finished)
+
+    def _give_up(self, pending: PendingExport) -> None:
+        """A process took too long and was ended.
+
+        Its files may be there all the same, and a fork that hung can be done without.
+        """
+        try:
+            finished = read_finished(pending.job.result_path)
+        except UnreadableInputError:
+            told = f"making the files took longer than {self._timeout_ns / 1e9:g} s"
+            if pending.profiler is None or _is_whole(pending.job):
+                self._fail(pending, told)
+            else:
+                self._write_inline(pending, told)
+            return
+        self._take_in(pending, finished)
+
+    def _take_in(self, pending: PendingExport, finished: FinishedRecord) -> None:
         self._drop_profiler(pending)
         _remove(pending.scratch)
         record = merge_finished(pending.record, finished)
         if record.state == "empty":
             _remove(pending.job.window_path)
         self._done(record)
-
-    def _give_up(self, pending: PendingExport) -> None:
-        """A process took too long and was ended: a fork that hung can be done without."""
-        told = f"making the files took longer than {self._timeout_ns / 1e9:g} s"
-        if pending.profiler is None or _is_whole(pending.job):
-            self._fail(pending, told)
-        else:
-            self._write_inline(pending, told)
 
     def _try_again(self, pending: PendingExport, problem: str) -> None:
         message = _last_words(pending.scratch)

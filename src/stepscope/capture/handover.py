@@ -91,6 +91,7 @@ def job_of(
         if config.tensorboard_dir
         else "",
         tensorboard_worker=f"rank{rank}_{socket.gethostname()}_{os.getpid()}",
+        tensorboard_ns=time.time_ns(),
         search_path=tuple(map(os.path.abspath, sys.path)) if config.custom_artifacts else (),
     )
 

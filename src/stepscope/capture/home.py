@@ -15,7 +15,7 @@ from stepscope.run.layout import RunLayout
 
 log = logging.getLogger("stepscope")
 
-_AGREE_SECONDS = 10.0
+_AGREE_SECONDS = 30.0
 _KEY = "stepscope/run_name"
 _MOST_TRIES = 10_000
 

@@ -6,7 +6,7 @@ import os
 
 from stepscope.capture.config import CaptureConfig
 from stepscope.capture.ranks import RankIdentity
-from stepscope.monitor.beside import RecordingBeside
+from stepscope.monitor.beside import PATIENCE_S, RecordingBeside
 from stepscope.monitor.recorder import RecordingJob
 from stepscope.monitor.sampler import Watched
 from stepscope.run.layout import RankLayout
@@ -56,6 +56,6 @@ class RankMonitor:
         properties = cuda.get_device_properties(used[0])
         self._beside.use_gpu(str(getattr(properties, "uuid", "")) if len(used) == 1 else "")
 
-    def close(self) -> str:
-        """End it; returns what went wrong, or an empty text."""
-        return self._beside.close()
+    def close(self, patience_s: float = PATIENCE_S) -> str:
+        """End it within so many seconds; returns what went wrong, or an empty text."""
+        return self._beside.close(patience_s)

@@ -117,6 +117,7 @@ class PhaseWatch:
         self._optimizer_depth = 0
         self._communication_depth = 0
         self._is_in_closure = False
+        self._has_gone_on = False
         self._undo: list[Callable[[], None]] = []
 
     # -- into torch and out of it ---------------------------------------------------------------
@@ -267,8 +268,12 @@ class PhaseWatch:
 
     def _begin_backward(self) -> PhaseTimer | None:
         profiler = self._listener.before_backward() if self._listener.listens() else None
-        if profiler is not None and (not self._optimizer_depth or self._is_in_closure):
+        if profiler is None:
+            return None
+        if not self._optimizer_depth or self._is_in_closure:
             self.leave()
+        else:
+            self._has_gone_on = True
         return profiler
 
     def _around_collective(
@@ -311,6 +316,9 @@ class PhaseWatch:
         profiler = self._listener.before_optimizer()
         if profiler is None:
             return None
+        if self._has_gone_on:
+            # A backward pass since: the step that was begun has raised, and somebody caught that.
+            self._optimizer_depth, self._has_gone_on = 0, False
         self._optimizer_depth += 1
         if self._optimizer_depth > 1:
             return None  # one inside another, as wrappers have them
@@ -350,5 +358,6 @@ class PhaseWatch:
         self._optimizer_depth -= 1
         if self._optimizer_depth:
             return
+        self._has_gone_on = False
         self.leave()
         self._listener.after_optimizer(optimizer)

@@ -307,6 +307,15 @@ class Profiler:
         return getattr(ProcessClaim.holder(), "profiler", None)
 
     @property
+    def says_where(self) -> bool:
+        """Whether the capture ends with a line that says where the run is; it does as a rule."""
+        return self._session.says_where
+
+    @says_where.setter
+    def says_where(self, says: bool) -> None:
+        self._session.says_where = says
+
+    @property
     def records_windows(self) -> bool:
         """Whether this is one of the ranks that record windows, and the capture is going on."""
         return self._session.is_on and records(self.config.ranks, self._session.identity)

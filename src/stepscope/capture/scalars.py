@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import statistics
 import sys
+import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ from stepscope.run.step_record import StepRecord
 log = logging.getLogger("stepscope")
 
 _PATIENCE_S = 10.0
+_LAST_LOOK_S = 10.0
 _MOST_PENDING = 8
 
 
@@ -67,6 +69,8 @@ class StepAverages:
 class ScalarSink:
     """Averages steps, gathers the ranks' averages, and writes them as curves.
 
+    The listening thread looks, and the training's thread closes: one of them at a time.
+
     Args:
         writer: "tensorboard", "wandb", or a function.
         every: Steps to a point of the curves.
@@ -87,6 +91,8 @@ class ScalarSink:
         self._ready: deque[tuple[int, dict[str, float]]] = deque(maxlen=_MOST_PENDING)
         self._gathering: deque[tuple[int, float]] = deque()
         self._own: dict[int, dict[str, float]] = {}
+        self._lock = threading.Lock()
+        self._is_closed = False
 
     def step_ended(self, record: StepRecord) -> None:
         """Count a step in; steps of another kind and recorded ones would bend the curves."""
@@ -98,6 +104,29 @@ class ScalarSink:
 
     def look(self, store: SharedStore | None) -> None:
         """Send on and write what is ready. Called in the listening thread."""
+        with self._lock:
+            if not self._is_closed:
+                self._look(store)
+
+    def close(self, store: SharedStore | None) -> None:
+        """Write what there is, without waiting for other ranks."""
+        # A look that imports the writer's package takes seconds; one at a dead store, for ever.
+        if not self._lock.acquire(timeout=_LAST_LOOK_S):
+            log.warning("stepscope: the last points of the curves are left out: a look hangs")
+            return
+        try:
+            self._is_closed = True
+            self._look(store)
+            while self._gathering:
+                step, _ = self._gathering.popleft()
+                self._write(step, self._points(step, store))
+            close = getattr(self._writer, "close", None)
+            if close is not None:
+                close()
+        finally:
+            self._lock.release()
+
+    def _look(self, store: SharedStore | None) -> None:
         has_news = bool(self._ready)
         while self._ready:
             step, values = self._ready.popleft()
@@ -120,16 +149,6 @@ class ScalarSink:
             self._gathering.popleft()
             self._write(step, points)
             self._own.pop(step, None)
-
-    def close(self, store: SharedStore | None) -> None:
-        """Write what there is, without waiting for other ranks."""
-        self.look(store)
-        while self._gathering:
-            step, _ = self._gathering.popleft()
-            self._write(step, self._points(step, store))
-        close = getattr(self._writer, "close", None)
-        if close is not None:
-            close()
 
     def _points(self, step: int, store: SharedStore | None) -> list[dict[str, float]]:
         points = [self._own[step]]

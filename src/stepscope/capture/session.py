@@ -37,6 +37,7 @@ from stepscope.capture.upload import Uploader
 from stepscope.capture.window import another_profiler_runs
 from stepscope.capture.windows import WindowKeeper
 from stepscope.errors import UsageError
+from stepscope.monitor.beside import PATIENCE_S
 from stepscope.run.step_record import DATA_WAIT_RANGE
 
 log = logging.getLogger("stepscope")
@@ -82,6 +83,7 @@ class CaptureSession:
         self.flops: FlopCount | None = None
         self.before_end: list[Callable[[], object]] = []
         self.profiler: Any = None
+        self.says_where = True
         self.phases: AutoPhases | None = None
         self._probe: DeviceProbe | None = None
         self._signals: SignalWatch | None = None
@@ -471,7 +473,8 @@ class CaptureSession:
             journal.close(error, self._ending(error, note), verdict)
         if self._monitor is not None:
             with self.contain("ending the monitor", is_exclusive=False):
-                problem = self._monitor.close()
+                # Half of what a scheduler may leave us: the windows' files are worth more.
+                problem = self._monitor.close(min(PATIENCE_S, self._patience_s() / 2))
                 if problem:
                     journal.note("the monitor", problem, self.step)
         if windows is not None:
@@ -491,7 +494,7 @@ class CaptureSession:
                     self.step,
                 )
         with self.contain("saying where the run is"):
-            if self.identity.rank == 0 and (journal.windows or self.step):
+            if self.says_where and self.identity.rank == 0 and (journal.windows or self.step):
                 say_where(place, verdict)
 
     def _ending(self, error: BaseException | None, note: str) -> str:

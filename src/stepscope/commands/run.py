@@ -95,11 +95,12 @@ def command(
     from stepscope.adapters.dialects import find_dialect
     from stepscope.adapters.external.below import write_beginning, write_result
     from stepscope.adapters.external.session import Outcome, run_with
-    from stepscope.adapters.launch import launch
+    from stepscope.adapters.launch import launch, startable
     from stepscope.adapters.settings import resolve
 
     if not command_line:
         raise click.UsageError("no command: stepscope run -- python train.py")
+    command_line = startable(command_line)
     tool = take_tool(values)
     given = {
         name: (value, f"--{name.replace('_', '-')}")

@@ -14,7 +14,9 @@ from stepscope.monitor.recorder import GPU, STOP, Recorder, RecorderThread, Reco
 
 log = logging.getLogger("stepscope")
 
-_PATIENCE_S = 5.0
+PATIENCE_S = 30.0
+"""How long the end waits for the last sample. It comes at once, but for a machine so busy that the
+recorder, which lets everything else go first, has hardly been able to start."""
 
 
 class RecordingBeside:
@@ -55,17 +57,21 @@ class RecordingBeside:
         """Record only this GPU from now on; all that are visible where `uuid` is empty."""
         self._tell(f"{GPU}{uuid}")
 
-    def close(self) -> str:
-        """End it, with a last sample; returns what went wrong, or an empty text."""
+    def close(self, patience_s: float = PATIENCE_S) -> str:
+        """End it, with a last sample; returns what went wrong, or an empty text.
+
+        Args:
+            patience_s: A recorder that takes longer than this for its end is killed.
+        """
         if os.getpid() != self._process_id:
             return ""  # a forked child holds a copy of this object, and no recorder
         self._tell(STOP)
         child, self._child = self._child, None
         if child is not None:
-            self._collect(child)
+            self._collect(child, patience_s)
         thread, self._thread = self._thread, None
         if thread is not None:
-            thread.join(_PATIENCE_S)
+            thread.join(patience_s)
             self.problem = self.problem or thread.problem
         return self.problem
 
@@ -78,14 +84,14 @@ class RecordingBeside:
                 self._child.stdin.write(f"{order}\n".encode())
                 self._child.stdin.flush()
 
-    def _collect(self, child: subprocess.Popen[bytes]) -> None:
+    def _collect(self, child: subprocess.Popen[bytes], patience_s: float) -> None:
         try:
             # Closes its standard input first, which ends it as well.
-            _, messages = child.communicate(timeout=_PATIENCE_S)
+            _, messages = child.communicate(timeout=patience_s)
         except subprocess.TimeoutExpired:
             child.kill()
             _, messages = child.communicate()
-            self.problem = f"the sampler did not end within {_PATIENCE_S:g} s, and was killed"
+            self.problem = f"the sampler did not end within {patience_s:g} s, and was killed"
             return
         if child.returncode:
             words = (messages or b"").decode("utf-8", "replace").strip().splitlines()

@@ -59,8 +59,9 @@ class LineFile:
     Each line goes to the operating system at once (no buffer of ours to lose), as one write, so
     that a killed process leaves at most one incomplete line. Where the file system makes that
     slow, lines are gathered and written once a second instead: a slow disk must not slow the
-    training. Nothing here raises after the file was opened: the first error is kept in
-    `problem` and later lines are counted in `lost_lines`.
+    training. It is the file system's nature if more than a third of the writes are slow; now and
+    then one is on any busy machine. Nothing here raises after the file was opened: the first error
+    is kept in `problem` and later lines are counted in `lost_lines`.
 
     Attributes:
         problem: The first error while writing, or None.
@@ -69,13 +70,15 @@ class LineFile:
 
     _SLOW_WRITE_NS = 2_000_000
     _GATHER_NS = 1_000_000_000
+    _SLOW_WEIGHT = 2
+    _MOST_SLOWNESS = 6
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor: int | None = _open_for_lines(path)
         self._gathered: list[bytes] = []
         self._gathering = False
-        self._slow_writes = 0
+        self._slowness = 0
         self._last_write_ns = 0
         self._has_torn_line = False
         self.problem: str | None = None
@@ -92,9 +95,10 @@ class LineFile:
         self._put(line, 1)
         self._last_write_ns = time.monotonic_ns()
         if self._last_write_ns - started_ns > self._SLOW_WRITE_NS:
-            self._slow_writes += 1
-            # One slow write is an accident; a third one is the file system's nature.
-            self._gathering = self._slow_writes >= 3
+            self._slowness += self._SLOW_WEIGHT
+            self._gathering = self._slowness >= self._MOST_SLOWNESS
+        elif self._slowness:
+            self._slowness -= 1
 
     def flush(self) -> None:
         """Write the lines gathered so far."""
