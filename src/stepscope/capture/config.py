@@ -291,6 +291,12 @@ class CaptureConfig:
                 _check_whole(name, getattr(self, name), least)
         if self.max_pause_s is not None:
             _check_seconds("max_pause_s", self.max_pause_s)
+        for name in ("max_pause_s", "max_window_bytes"):
+            if getattr(self, name) is not None and self.warmup == 0:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)!r} needs a step to be recorded on trial before "
+                    "the window: give warmup=1 or more"
+                )
         self._settle_cycle()
         self._settle_max_steps()
         self._settle_words()

@@ -243,6 +243,22 @@ class Exporter:
             return
         self._take_in(pending, finished)
 
+    def _give_up(self, pending: PendingExport) -> None:
+        """A process took too long and was ended.
+
+        Its files may be there all the same, and a fork that hung can be done without.
+        """
+        try:
+            finished = read_finished(pending.job.result_path)
+        except UnreadableInputError:
+            told = f"making the files took longer than {self._timeout_ns / 1e9:g} s"
+            if pending.profiler is None or _is_whole(pending.job):
+                self._fail(pending, told)
+            else:
+                self._write_inline(pending, told)
+            return
+        self._take_in(pending, finished)
+
     def _take_in(self, pending: PendingExport, finished: FinishedRecord) -> None:
         self._drop_profiler(pending)
         _remove(pending.scratch)
@@ -250,23 +266,6 @@ class Exporter:
         if record.state == "empty":
             _remove(pending.job.window_path)
         self._done(record)
-
-    def _give_up(self, pending: PendingExport) -> None:
-        """A process took too long and was ended.
-
-        Its files may be there all the same; and a fork that hung can be done without.
-        """
-        try:
-            finished = read_finished(pending.job.result_path)
-        except UnreadableInputError:
-            told = f"making the files took longer than {self._timeout_ns / 1e9:g} s"
-        else:
-            self._take_in(pending, finished)
-            return
-        if pending.profiler is None or _is_whole(pending.job):
-            self._fail(pending, told)
-        else:
-            self._write_inline(pending, told)
 
     def _try_again(self, pending: PendingExport, problem: str) -> None:
         message = _last_words(pending.scratch)

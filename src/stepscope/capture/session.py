@@ -439,8 +439,7 @@ class CaptureSession:
             self._is_stopped = True
             ProcessClaim.give_back(self)
             atexit.unregister(self._stop_at_exit)
-            if self.windows is not None and self.windows.has_leftover:
-                atexit.register(self.tidy)
+            self._attempt("leaving a window", self._tidy_later)
             if self._signals is not None:
                 self._attempt("ending on a signal", self._signals.resume)
                 self._attempt("leaving the signals", self._signals.remove)
@@ -464,6 +463,8 @@ class CaptureSession:
             with self.contain("saving the last window"):
                 cause = f"{name_of(error)} ended the loop" if error else "the loop ended"
                 windows.flush(cause, self.step)
+            with self.contain("leaving torch alone"):
+                windows.put_down()
         if self.requests is not None:
             with self.contain("leaving the triggers"):
                 self.requests.close()
@@ -527,6 +528,10 @@ class CaptureSession:
         if error is not None or self.step == 0:
             recorder.end(self.step, window=self.recording_index, is_partial=True)
         recorder.cancel()
+
+    def _tidy_later(self) -> None:
+        if self.windows is not None and self.windows.has_leftover:
+            atexit.register(self.tidy)
 
     def tidy(self) -> None:
         """The capture is over: end a window that another thread could not."""

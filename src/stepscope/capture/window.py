@@ -193,9 +193,9 @@ class WindowCapture:
             WindowLostError: Another profiler has taken the recorder meanwhile.
         """
         started_ns = time.perf_counter_ns()
-        self.ranges.close(is_whole=False)
         self.is_recording = False
         try:
+            self.ranges.close(is_whole=False)
             self._check_ownership()
             self.profiler.stop_trace()
         finally:
