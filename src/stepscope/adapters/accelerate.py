@@ -24,6 +24,7 @@ from accelerate.state import GradientState, PartialState
 
 from stepscope.adapters.profiler import Profiler
 from stepscope.adapters.training import MICRO_BATCH, identity_of, unit_of
+from stepscope.adapters.work import work_of
 from stepscope.capture import profiler as capture
 from stepscope.capture.config import CaptureConfig
 from stepscope.capture.phases import PhaseWatch
@@ -109,9 +110,12 @@ class AccelerateProfiler(Profiler):
         """
         asks = batches_per_step is None
         self._has_stepped = False
+        self._forget_work()
         for batch in super().watch(loader, batches_per_step=batches_per_step or 0):
             if self._session.is_on:
                 self._watch_of_torch.enter(self, "forward")
+                if asks:
+                    self.offer(work_of(batch))
             try:
                 yield batch
             except GeneratorExit:
@@ -141,7 +145,7 @@ class AccelerateProfiler(Profiler):
         """Waits are timed by `watch`."""
         return None
 
-    def after_fetch(self, profiler: capture.Profiler) -> None:
+    def after_fetch(self, profiler: capture.Profiler, batch: Any) -> None:
         """Waits are timed by `watch`."""
 
     def before_backward(self) -> capture.Profiler | None:

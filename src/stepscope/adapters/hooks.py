@@ -122,7 +122,7 @@ class ScriptRecorder:
         self._fetched.add(data)
         return profiler
 
-    def after_fetch(self, profiler: Profiler) -> None:
+    def after_fetch(self, profiler: Profiler, batch: Any) -> None:  # noqa: ARG002 - any will do
         """A batch has come: what follows is the forward pass, until something else begins."""
         self.watch.enter(profiler, "forward")
 

@@ -62,9 +62,17 @@ class CallbackEvents(TrainingDoor):
         self._recorder.begin(identity_in(trainer))
         self._count.begin(trainer)
 
-    def on_train_batch_start(self, *_: Any, **__: Any) -> None:
+    def on_train_batch_start(
+        self,
+        trainer: Any,  # noqa: ARG002 - given by position
+        module: Any,  # noqa: ARG002
+        batch: Any,
+        *_: Any,
+        **__: Any,
+    ) -> None:
         """A batch has come."""
         self._recorder.forward()
+        self._recorder.use_batch(batch)
 
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
         """A batch has ended, and perhaps a step with it."""

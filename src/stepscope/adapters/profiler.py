@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from stepscope.adapters.arguments import settings_of, words_of
 from stepscope.adapters.layouts import LAYOUTS, Place, put_lone_file, put_snapshot
 from stepscope.adapters.settings import Settings
+from stepscope.adapters.work import Work
 from stepscope.capture import profiler as capture
 from stepscope.capture.config import CaptureConfig
 from stepscope.capture.ranks import RankIdentity
@@ -54,6 +56,8 @@ class Profiler(capture.Profiler):
         self._placed = placed
         self._newest_placed = -1
         self._overviews: list[Callable[[], str]] = []
+        self._offered: Work | None = None
+        self._counted: set[str] = set()
 
     def renewed(self, *, identity: RankIdentity | None = None, **changes: Any) -> Profiler:
         """A new profiler with the same options, not started.
@@ -116,6 +120,55 @@ class Profiler(capture.Profiler):
         if self._session.journal is not None:
             self._session.journal.window_ready = self._put_in_place
             self._session.journal.file_ready = self._put_file_in_place
+
+    def offer(self, work: Work) -> None:
+        """Add to what a door knows of the work in the step that is going on.
+
+        Where the loop itself counts samples or tokens in that step, its number holds.
+        """
+        self._offered = work if self._offered is None else self._offered + work
+
+    def count(self, *, tokens: int | None = None, samples: int | None = None) -> None:
+        """Add to the work done in the step that is going on."""
+        if tokens is not None:
+            self._counted.add("tokens")
+        if samples is not None:
+            self._counted.add("samples")
+        super().count(tokens=tokens, samples=samples)
+
+    def step(self, *, tokens: int | None = None, samples: int | None = None) -> None:
+        """End the step that is going on and begin the next one.
+
+        Args:
+            tokens: Tokens processed in the step that ends.
+            samples: Samples processed in the step that ends.
+        """
+        offered = self._offered
+        if offered is not None:
+            if tokens is None and "tokens" not in self._counted:
+                tokens = offered.tokens
+            if samples is None and "samples" not in self._counted:
+                samples = offered.samples
+        super().step(tokens=tokens, samples=samples)
+        self._forget_work()
+
+    def restart_step(self) -> None:
+        """Begin the step that is going on anew: what came before belongs to no step."""
+        super().restart_step()
+        self._forget_work()
+
+    @contextlib.contextmanager
+    def aside(self, kind: str) -> Iterator[None]:
+        """Leave what is done inside out of the steps; see `stepscope.capture.profiler`."""
+        try:
+            with super().aside(kind):
+                yield
+        finally:
+            self._forget_work()
+
+    def _forget_work(self) -> None:
+        self._offered = None
+        self._counted.clear()
 
     def add_overview(self, overview: Callable[[], str]) -> None:
         """Have a function asked for its words wherever a layout writes an overview of memory."""

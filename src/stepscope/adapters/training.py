@@ -6,12 +6,14 @@ import logging
 import os
 import sys
 import threading
+from collections import deque
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 from stepscope.adapters.profiler import Profiler
+from stepscope.adapters.work import UNKNOWN, Work, work_of
 from stepscope.capture import profiler as capture
 from stepscope.capture.config import CaptureConfig
 from stepscope.capture.holder import NestedProfilerError
@@ -25,6 +27,8 @@ MICRO_BATCH = "micro-batch"
 OPTIMIZER_STEP = "optimizer step"
 EVALUATION = "evaluation"
 CHECKPOINT = "checkpoint"
+_MOST_FETCHED = 4096
+"""Batches that a framework may have fetched and not used."""
 
 
 _Door = TypeVar("_Door", bound="TrainingDoor")
@@ -88,6 +92,7 @@ class TrainingRecorder:
         self._is_in_step = False
         self._owner = (0, 0)
         self._data: int | None = None
+        self._fetched: deque[Work] | None = None
         self._aside: tuple[str, AbstractContextManager[None]] | None = None
         self._hook_before: Any = None
 
@@ -104,7 +109,12 @@ class TrainingRecorder:
     # -- beginning and end ----------------------------------------------------------------------
 
     def begin(
-        self, identity: RankIdentity, *, data: object = None, times_fetches: bool = True
+        self,
+        identity: RankIdentity,
+        *,
+        data: object = None,
+        times_fetches: bool = True,
+        keeps_work: bool = False,
     ) -> None:
         """A training begins.
 
@@ -112,6 +122,8 @@ class TrainingRecorder:
             identity: Who this process is.
             data: The training's dataset: other DataLoaders are not waited for. None for any.
             times_fetches: Whether waits for DataLoaders are timed here.
+            keeps_work: Whether the framework uses each batch that was fetched, in their order, and
+                tells by `use_batch` when: it may fetch them long before.
 
         Raises:
             NestedProfilerError: Another profiler is recording in this process.
@@ -138,6 +150,7 @@ class TrainingRecorder:
         self._is_in_step = self.has_stepped = False
         self._owner = (os.getpid(), threading.get_ident())
         self._data = None if data is None else id(data)
+        self._fetched = deque(maxlen=_MOST_FETCHED) if keeps_work else None
         self._watch = PhaseWatch(self)
         self._watch.install(fetches=times_fetches)
         self._hook_before = sys.excepthook
@@ -171,6 +184,20 @@ class TrainingRecorder:
             self.come_back()
             self._is_in_step = True
             self._watch.enter(self.profiler, "forward")
+
+    def use_batch(self, batch: Any = None) -> None:
+        """The step uses a batch: this one, or of those that were fetched the oldest."""
+        if not self._is_on or self.profiler is None:
+            return
+        if batch is not None:
+            self.profiler.offer(work_of(batch))
+        elif self._fetched is not None:
+            self.profiler.offer(self._fetched.popleft() if self._fetched else UNKNOWN)
+
+    def forget_batches(self) -> None:
+        """What was fetched and not used will not be."""
+        if self._fetched is not None:
+            self._fetched.clear()
 
     def phase(self, name: str) -> None:
         """A phase of the step begins; it ends with the next one, or with `leave_phase`."""
@@ -254,8 +281,10 @@ class TrainingRecorder:
         self.come_back()
         return self.profiler
 
-    def after_fetch(self, profiler: capture.Profiler) -> None:
+    def after_fetch(self, profiler: capture.Profiler, batch: Any) -> None:  # noqa: ARG002
         """A batch has come: the framework says where its forward pass begins."""
+        if self._fetched is not None:
+            self._fetched.append(work_of(batch))
 
     def before_backward(self) -> Profiler | None:
         """A backward pass begins."""

@@ -51,18 +51,25 @@ class StepscopeCallback(TrainingDoor, TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002
         """The training begins."""
         identity = identity_of(args.process_index, args.local_process_index, args.world_size)
-        data = getattr(more.get("train_dataloader"), "dataset", None)
-        self._recorder.begin(identity, data=data)
+        loader = more.get("train_dataloader")
+        data = getattr(loader, "dataset", None)
+        self._recorder.begin(identity, data=data, keeps_work=_uses_all(loader, data, state))
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002
+        """An epoch begins, and nothing of it has been fetched."""
+        self._recorder.forget_batches()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002
         """The batches of an optimizer step are there."""
         self._recorder.forward()
+        self._recorder.use_batch()
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **more: Any) -> Any:  # noqa: ARG002
         """A micro-batch has ended that is not the last of its optimizer step."""
         if self._recorder.counts_micro_batches and self._recorder.step_ended():
             control.should_training_stop = True
         self._recorder.forward()
+        self._recorder.use_batch()
         return control
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002
@@ -129,3 +136,11 @@ class StepscopeCallback(TrainingDoor, TrainerCallback):
         else:
             # It was not announced: its beginning is not known, only that it is over.
             self._recorder.restart_step()
+
+
+def _uses_all(loader: Any, data: Any, state: Any) -> bool:
+    """Whether this rank uses each batch that it fetches, so that it tells how much is in it."""
+    if type(loader).__name__ == "DataLoaderDispatcher":
+        return False  # the first rank fetches for all, and hands each its part
+    is_resumed = getattr(state, "global_step", 0) > 0
+    return not is_resumed or hasattr(data, "__getitem__")  # others are fetched to be skipped

@@ -58,7 +58,7 @@ class AutoPhases:
         """An iterator over a DataLoader is asked for a batch."""
         return None if self._fetches else self._running()
 
-    def after_fetch(self, profiler: Any) -> None:
+    def after_fetch(self, profiler: Any, batch: Any) -> None:  # noqa: ARG002 - any counts
         """It has given one."""
         self.watch.enter(profiler, FORWARD)
 

@@ -66,7 +66,7 @@ class Listener(Protocol):
     def before_fetch(self, iterator: Any) -> PhaseTimer | None:
         """An iterator over a DataLoader is asked for a batch."""
 
-    def after_fetch(self, profiler: Any) -> None:
+    def after_fetch(self, profiler: Any, batch: Any) -> None:
         """It has given one."""
 
     def before_backward(self) -> PhaseTimer | None:
@@ -225,7 +225,7 @@ class PhaseWatch:
                     batch = fetch(iterator)
             finally:
                 self._fetch_depth -= 1
-            self._listener.after_fetch(profiler)
+            self._listener.after_fetch(profiler, batch)
             return batch
 
         return next_batch

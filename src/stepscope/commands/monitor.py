@@ -223,7 +223,7 @@ def _run(
     """Run a command, with a recorder in a thread beside it: this process has nothing else to do."""
     import os
 
-    from stepscope.adapters.launch import run_command
+    from stepscope.adapters.launch import run_command, startable
     from stepscope.adapters.options import parse_size
     from stepscope.monitor.recorder import Recorder, RecordingJob
     from stepscope.monitor.sampler import Watched
@@ -245,7 +245,7 @@ def _run(
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
     with recorder.in_thread():
-        code = run_command(words, dict(os.environ))
+        code = run_command(startable(words), dict(os.environ))
     _summarise(path)
     return code
 
