@@ -110,7 +110,7 @@ def test_the_callback_of_lightning(tmp_path, package):
     needs(package)
     door = importlib.import_module(f"stepscope.adapters.{package}")
     callback = door.StepscopeCallback(output_dir=tmp_path, **OPTIONS)
-    trainer, model = fit(package, callbacks=[callback], max_epochs=1)
+    trainer, _ = fit(package, callbacks=[callback], max_epochs=1)
     assert trainer.global_step == 12
     steps = steps_of(tmp_path)
     assert [(step.samples, step.tokens) for step in steps] == [(8, None)] * 12
