@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,6 +98,13 @@ class TestPermissions:
             found = self.find(machine, name)
             assert found.state is State.OK
             assert found.detail == str(tmp_path / "programs" / name)
+
+    def test_programs_of_this_python_need_no_path(self, tmp_path):
+        machine = make_machine(tmp_path, programs=["py-spy", "memray"])
+        beside = replace(machine, environment={"PATH": ""}, beside=tmp_path / "programs")
+        for name in ("py-spy", "memray"):
+            assert self.find(machine, name) == self.find(beside, name)
+        assert this_machine().beside == Path(sys.executable).parent
 
     def test_programs_that_are_missing(self, tmp_path):
         machine = make_machine(tmp_path)

@@ -23,6 +23,7 @@ class Machine:
         environment: The environment variables.
         user: Effective user number; None where the system has none.
         cpu_count: CPUs that this process may be scheduled on.
+        beside: The folder of this Python, where its packages put their programs; None for none.
     """
 
     system: str
@@ -30,6 +31,7 @@ class Machine:
     environment: Mapping[str, str] = field(default_factory=dict)
     user: int | None = None
     cpu_count: int = 1
+    beside: Path | None = None
 
     @property
     def is_linux(self) -> bool:
@@ -56,8 +58,11 @@ class Machine:
         return self.root / path.lstrip("/")
 
     def find_program(self, name: str) -> str | None:
-        """Where a program stands on the PATH; None if it is not there."""
-        return shutil.which(name, path=self.environment.get("PATH", ""))
+        """Where a program stands, on the PATH or beside this Python; None if it is not there."""
+        found = shutil.which(name, path=self.environment.get("PATH", ""))
+        if found is None and self.beside is not None:
+            found = shutil.which(name, path=str(self.beside))
+        return found
 
     def has_capability(self, name: str) -> bool:
         """Whether this process holds a capability of the Linux kernel.
@@ -83,4 +88,5 @@ def this_machine() -> Machine:
         cpu_count = len(os.sched_getaffinity(0))
     else:
         cpu_count = os.cpu_count() or 1
-    return Machine(sys.platform, Path("/"), dict(os.environ), user, cpu_count)
+    beside = Path(sys.executable).parent if sys.executable else None
+    return Machine(sys.platform, Path("/"), dict(os.environ), user, cpu_count, beside)

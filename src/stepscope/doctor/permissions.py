@@ -31,7 +31,7 @@ def _py_spy(machine: Machine) -> Check:
     found = machine.find_program("py-spy")
     if found:
         return Check(AREA, "py-spy", State.OK, found)
-    return Check(AREA, "py-spy", State.ABSENT, "not on the PATH", 'pip install "stepscope[py-spy]"')
+    return Check(AREA, "py-spy", State.ABSENT, "not installed", 'pip install "stepscope[py-spy]"')
 
 
 def _memray(machine: Machine) -> Check:
@@ -41,7 +41,7 @@ def _memray(machine: Machine) -> Check:
     if machine.system == "win32":
         text, remedy = "not made for Windows", "use it under Linux or macOS"
         return Check(AREA, "memray", State.ABSENT, text, remedy)
-    return Check(AREA, "memray", State.ABSENT, "not on the PATH", 'pip install "stepscope[memray]"')
+    return Check(AREA, "memray", State.ABSENT, "not installed", 'pip install "stepscope[memray]"')
 
 
 def check_attaching(machine: Machine) -> Check:
