@@ -181,6 +181,37 @@ def test_signals_reach_the_script_and_its_end_is_ours(tmp_path):
     assert time.time_ns() > rank.steps[-1].start_ns
 
 
+OWN = (
+    HEAD
+    + """
+import stepscope
+
+data = DataLoader(TensorDataset(torch.randn(48, 16)), batch_size=4)
+BEFORE
+model = nn.Linear(16, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with stepscope.Profiler(output_dir="own", wait=1, warmup=1, active=1) as profiler:
+    for (x,) in profiler.watch(data):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+"""
+)
+
+
+@pytest.mark.parametrize("before", ["", "next(iter(data))"])
+def test_a_script_that_records_itself_is_left_to_it(tmp_path, before):
+    ours = recorded(tmp_path, OWN.replace("BEFORE", before))
+    assert ours.returncode == 0, ours.stderr
+    run = open_run(tmp_path / "own")
+    assert run.ranks[0].manifest.steps == 12
+    assert "the script records itself: the run is its own" in ours.stderr
+    assert f"stepscope report {run.path}" in ours.stderr
+    assert "nothing was trained" not in ours.stderr
+    profiles = tmp_path / "profiles"
+    assert not profiles.exists() or list(profiles.iterdir()) == []
+
+
 def test_the_sitecustomize_that_would_have_run_still_runs(tmp_path):
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("import sys; sys.was_customised = True")

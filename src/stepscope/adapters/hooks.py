@@ -21,6 +21,7 @@ from typing import Any
 
 from stepscope.adapters.engines import EngineSteps
 from stepscope.capture.config import CaptureConfig
+from stepscope.capture.holder import NestedProfilerError
 from stepscope.capture.phases import PhaseWatch
 from stepscope.capture.profiler import Profiler
 from stepscope.run.files import write_atomically
@@ -28,6 +29,9 @@ from stepscope.run.layout import RunLayout
 
 log = logging.getLogger("stepscope")
 
+_THEIRS = (
+    "the script records itself: the run is its own, and the options given here do not hold for it"
+)
 _OTHERS_BEFORE_CHANGE = 50
 """Steps of other optimizers after which the one that ends steps counts as no longer used."""
 
@@ -91,6 +95,7 @@ class ScriptRecorder:
         self._training_data: set[int] = set()
         self._suspects: set[int] = set()
         self._problem = ""
+        self._theirs: Profiler | None = None
 
     # -- what the watch asks and tells ----------------------------------------------------------
 
@@ -169,7 +174,14 @@ class ScriptRecorder:
             profiler = Profiler(CaptureConfig(**self._options))
             # `stepscope run` says it, after everything else; of a copy only this process knows.
             profiler.says_where = bool(profiler.config.upload_to)
+            profiler.gives_way = self._give_way
             profiler.start()
+        except NestedProfilerError as error:
+            self._is_off = True
+            self._theirs = Profiler.running()
+            self._problem = _THEIRS if self._theirs is not None else str(error)
+            self.note()
+            return None
         except Exception as error:  # noqa: BLE001 - nothing of ours may end the script
             self._is_off = True
             self._problem = f"{type(error).__name__}: {error}"
@@ -208,10 +220,27 @@ class ScriptRecorder:
 
     # -- the end --------------------------------------------------------------------------------
 
+    def _give_way(self, theirs: Profiler) -> None:
+        """The script begins to record itself."""
+        self._theirs = theirs
+        self._problem = _THEIRS
+        profiler, self._profiler = self._profiler, None
+        self._is_off = True
+        if profiler is None:
+            return
+        self.watch.leave()
+        profiler.stop()
+        if not profiler.step_number:
+            _remove_run(profiler)
+
     def finish(self) -> None:
         """The process ends: save everything, or remove what holds no training."""
+        if os.getpid() != self._process_id:
+            return
+        if self._theirs is not None:
+            self.note()
         profiler, self._profiler = self._profiler, None
-        if profiler is None or os.getpid() != self._process_id:
+        if profiler is None:
             return
         self._is_off = True
         self.watch.leave()
@@ -227,13 +256,13 @@ class ScriptRecorder:
 
     def note(self, profiler: Profiler | None = None) -> None:
         """Tell `stepscope run` how things stand in this process."""
-        profiler = profiler or self._profiler
+        profiler = profiler or self._profiler or self._theirs
         path = profiler.run_path if profiler is not None else None
         rank_path = profiler.rank_path if profiler is not None else None
         note = {
             "process_id": os.getpid(),
             "rank": RunLayout.rank_of(rank_path.name) if rank_path is not None else None,
-            "run": str(path) if path is not None and path.is_dir() else None,
+            "run": str(path.absolute()) if path is not None and path.is_dir() else None,
             "steps": profiler.step_number if profiler is not None else 0,
             "has_trained": self._has_trained,
             "batches_per_step": self._most_backwards,

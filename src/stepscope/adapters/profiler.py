@@ -116,6 +116,9 @@ class Profiler(capture.Profiler):
         Raises:
             NestedProfilerError: Another profiler is recording in this process.
         """
+        running = capture.Profiler.running()
+        if self.config.enabled and running is not None and running.gives_way is not None:
+            running.gives_way(self)
         super().start()
         if self._session.journal is not None:
             self._session.journal.window_ready = self._put_in_place

@@ -49,6 +49,8 @@ class Profiler:
         config: The options.
         watch_ends_steps: Whether `watch` ends steps by counting batches. A door that ends them
             where a framework's engine does sets it to False.
+        gives_way: Called with another profiler that is about to start in this process: it ends
+            this one. None: the other is refused.
 
     Raises:
         ConfigError: An option cannot work.
@@ -67,6 +69,7 @@ class Profiler:
             config = _config_of(options)
         self.config = config
         self.watch_ends_steps = True
+        self.gives_way: Callable[[Profiler], object] | None = None
         self._session = CaptureSession(config, identity)
         self._session.profiler = self
         self._stepped_in_watch = False
