@@ -428,3 +428,9 @@ def test_options_of_memray_are_read():
     }  # fmt: skip
     assert take_tool(values) == MemrayOptions(native=True, follow_fork=False)
     assert values == {"active": "3"}
+
+
+def test_the_help_of_run_tells_defaults():
+    text = " ".join(CliRunner().invoke(run, ["--help"]).output.split())
+    assert "--wait INT Steps of each cycle in which nothing is recorded. [default: 5]" in text
+    assert "--trace-format json.gz|json|json.zst Format of the trace. [default: json.gz]" in text

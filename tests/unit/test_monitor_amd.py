@@ -148,6 +148,38 @@ def test_what_fails_is_one_note_and_not_asked_again(smi):
     )
 
 
+def test_an_answer_of_another_form_ends_nothing(smi, monkeypatch):
+    monkeypatch.setattr(smi, "amdsmi_get_gpu_process_list", lambda handle: [object()])
+    monkeypatch.setattr(smi, "amdsmi_get_gpu_activity", lambda handle: "N/A")
+    notes = Notes()
+    first = AmdSource.open(notes, {}).read(WANTED, [42])[0]
+    assert first["power.draw"] == 610
+    assert first.get("process.gpu.memory") is first.get("utilization.gpu") is None
+    whys = {note.what: note.why for note in notes.entries}
+    assert "an answer of another form" in whys["process.gpu.memory of GPU 0"]
+
+
+def test_numbers_that_stand_for_none(smi, monkeypatch):
+    power = {"current_socket_power": 0xFFFFFFFF, "average_socket_power": 0xFFFF}
+    monkeypatch.setattr(smi, "amdsmi_get_power_info", lambda handle: power)
+    assert AmdSource.open(Notes(), {}).read(WANTED, [])[0]["power.draw"] is None
+
+
+def test_what_fails_in_passing_is_asked_again(smi, monkeypatch):
+    answers = iter(["BUSY", {"gfx_activity": 87, "umc_activity": 12}, *["BUSY"] * 9])
+
+    def activity(handle):
+        if isinstance(answer := next(answers), dict):
+            return answer
+        raise RuntimeError(f"AMDSMI_STATUS_{answer}")
+
+    monkeypatch.setattr(smi, "amdsmi_get_gpu_activity", activity)
+    source = AmdSource.open(Notes(), {"HIP_VISIBLE_DEVICES": "0"})
+    values = [source.read(WANTED, [])[0]["utilization.gpu"] for _ in range(10)]
+    assert values == [None, 87, *[None] * 8]
+    assert len(list(answers)) == 4  # five in a row are enough
+
+
 @pytest.mark.parametrize(
     ("variables", "numbers"),
     [

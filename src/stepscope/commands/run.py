@@ -12,7 +12,7 @@ from stepscope.adapters.external.memray import MemrayOptions
 from stepscope.adapters.external.nsys import NsysOptions
 from stepscope.adapters.external.options import external_options, take_tool
 from stepscope.adapters.external.py_spy import PySpyOptions
-from stepscope.adapters.options import OPTIONS
+from stepscope.adapters.options import OPTIONS, as_text
 from stepscope.errors import StepscopeError
 from stepscope.run.layout import RunLayout
 
@@ -39,7 +39,11 @@ def _options(function: Any) -> Any:
         if option.name in _LEFT_OUT:
             continue
         name = option.name.replace("_", "-")
-        shape: dict[str, Any] = {"default": None, "help": option.help}
+        text = option.help
+        if option.default is not None:
+            # No default of click's: variables and pyproject.toml come before it.
+            text += f"  [default: {as_text(option.default)}]"
+        shape: dict[str, Any] = {"default": None, "help": text}
         if option.kind == "bool":
             names = f"--{name}/--no-{name}"
         else:

@@ -39,6 +39,12 @@ _COLUMNS = frozenset(
 )
 """The columns that are read from AMD's driver."""
 
+_UNSET = frozenset({(1 << 16) - 1, (1 << 32) - 1, (1 << 64) - 1})
+"""What the library leaves in a number that the GPU does not have."""
+_PASSING = ("BUSY", "RETRY", "INTERRUPT", "TIMEOUT", "NO_DATA", "NOT_READY")
+"""In the names of errors that may be gone at the next sample."""
+_MOST_PASSING = 5
+
 
 class AmdSource:
     """The AMD GPUs that are sampled.
@@ -107,13 +113,14 @@ class AmdSource:
 
 
 class _Gpu:
-    """One GPU. What failed once is not asked for again."""
+    """One GPU. What failed for good, or several times in a row, is not asked for again."""
 
     def __init__(self, smi: Any, index: int, handle: Any, count: int) -> None:
         self._smi = smi
         self._handle = handle
         self._count = count
         self._failed: dict[str, str] = {}
+        self._failures: dict[str, int] = {}
         self._is_noted: set[str] = set()
         asic = self._ask("amdsmi_get_gpu_asic_info") or {}
         uuid = _text(self._ask("amdsmi_get_gpu_device_uuid"))
@@ -129,8 +136,15 @@ class _Gpu:
             "uuid": self.description.uuid or None,
         }
         for columns, read in self._readers(pids):
-            if columns & set(wanted):
-                values.update((name, value) for name, value in read().items() if name in wanted)
+            if not columns & set(wanted) or columns & self._failed.keys():
+                continue
+            try:
+                found = read()
+            except Exception as error:  # noqa: BLE001 - an answer of another form ends no sampler
+                why = f"{type(error).__name__}: {error}"
+                self._failed.update(dict.fromkeys(columns, f"an answer of another form: {why}"))
+                continue
+            values.update((name, value) for name, value in found.items() if name in wanted)
         for name in wanted:
             if name in _COLUMNS and values.get(name) is None and name not in self._is_noted:
                 self._is_noted.add(name)
@@ -241,16 +255,20 @@ class _Gpu:
         return getattr(getattr(self._smi, group, None), name, None)
 
     def _ask(self, function: str, *arguments: Any, key: str = "") -> Any:
-        """What a function of amdsmi says; None where it fails, and then for ever."""
+        """What a function of amdsmi says; None where it fails."""
         name = f"{function} {key}".strip()
         if name in self._failed:
             return None
         try:
-            return getattr(self._smi, function)(self._handle, *arguments)
+            answer = getattr(self._smi, function)(self._handle, *arguments)
         except Exception as error:  # noqa: BLE001 - a library whose errors differ by version
             why = " ".join(str(error).split()) or type(error).__name__
-            self._failed[name] = f"{name}: {why}"
+            failures = self._failures[name] = self._failures.get(name, 0) + 1
+            if failures >= _MOST_PASSING or not any(word in why.upper() for word in _PASSING):
+                self._failed[name] = f"{name}: {why}"
             return None
+        self._failures.pop(name, None)
+        return answer
 
 
 def _visible(
@@ -305,8 +323,8 @@ def _uuid(smi: Any, handle: Any) -> str:
 
 
 def _number(value: object) -> float | None:
-    """A number; None for the texts and None that amdsmi gives where it has none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    """A number; None for all that amdsmi gives where it has none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value in _UNSET:
         return None
     return value
 
