@@ -188,6 +188,12 @@ class ScriptRecorder:
             log.warning("stepscope: nothing is recorded: %s", error)
             self.note()
             return None
+        if profiler.run_path is None:
+            # The log has the reason.
+            self._is_off = True
+            self._problem = f"no run could be begun in {profiler.config.output_dir}"
+            self.note()
+            return None
         if not is_from_start:
             # Its beginning was not seen: such a step must not be counted among the whole ones.
             profiler.mark("begun late")

@@ -136,7 +136,7 @@ def command(
             "memray: no windows were recorded, since torch's profiler would have been counted; "
             "--window-recorder torch records them all the same"
         )
-    if not launched.runs:
+    if not launched.runs and not launched.problems:
         _say(_why_nothing(launched.imported_torch))
     elif launched.batches_per_step > 1 and step_on == "optimizer":
         _say(f"gradients are accumulated: {launched.batches_per_step} batches to a step")
