@@ -19,10 +19,10 @@ from tests.support.chrome_traces import assert_same_tables, kernel, operator, re
 from stepscope.commands.cache import command
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.trace import store as store_module
+from stepscope.trace.content import prefetched
 from stepscope.trace.load import load
 from stepscope.trace.progress import Progress
 from stepscope.trace.schema import ARGS, EVENTS
-from stepscope.trace.source import prefetched
 from stepscope.trace.store import MANIFEST, StoreWriter, find_store, key_of, stores_in
 
 EVENTS_LISTED = [make(start=str(number)) for number in range(50) for make in (operator, kernel)]
@@ -277,4 +277,4 @@ def test_prefetching_keeps_order_passes_errors_and_stops() -> None:
     endless = prefetched(iter(lambda: b"x", b""))
     assert next(endless) == b"x"
     endless.close()
-    assert not [thread for thread in threading.enumerate() if thread.name == "stepscope-inflate"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "stepscope-read"]

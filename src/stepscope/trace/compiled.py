@@ -21,7 +21,7 @@ def compiled(function: Function) -> Function:
     cannot be written to; where neither can, it is compiled anew in each process.
     """
     compile_it: Any = numba.njit  # its own types say more than is known here
-    options = {"nogil": True, "error_model": "numpy"}
+    options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
     try:
         compiled_function: Function = compile_it(cache=True, **options)(function)
     except RuntimeError:  # "no locator available": nowhere to keep it
@@ -30,7 +30,13 @@ def compiled(function: Function) -> Function:
 
 
 def part(function: Function) -> Function:
-    """Marks a small function that only compiled functions call: it becomes part of each of them."""
+    """Marks a small function that only compiled functions call: it becomes part of each of them.
+
+    Python itself cannot call it, which saves the time to compile what that would need.
+    """
     compile_it: Any = numba.njit
-    inlined: Function = compile_it(forceinline=True, nogil=True, error_model="numpy")(function)
+    options = {"nogil": True, "error_model": "numpy", "forceinline": True}
+    inlined: Function = compile_it(no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)(
+        function
+    )
     return inlined
