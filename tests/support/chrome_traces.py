@@ -9,6 +9,7 @@ from typing import Any
 
 from polars.testing import assert_frame_equal
 
+from stepscope.trace.content import Content
 from stepscope.trace.document import read_events_tolerantly
 from stepscope.trace.kineto import read_kineto_blocks
 from stepscope.trace.problems import Problems
@@ -98,10 +99,10 @@ def write(
     return text.encode("utf-8", "surrogatepass")
 
 
-def pieces(data: bytes, size: int) -> Any:
-    """The blocks of a file."""
+def pieces(data: bytes, size: int) -> Content:
+    """A file that is read in blocks."""
     stream = io.BytesIO(data)
-    return iter(lambda: stream.read(size), b"")
+    return Content(iter(lambda: stream.read(size), b""), size)
 
 
 def read_tolerantly(data: bytes, block: int = 1 << 22) -> Tables:

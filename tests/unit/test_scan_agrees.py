@@ -133,6 +133,15 @@ def test_on_strings_that_look_like_the_space_between_events(block: int, layout: 
     assert len(read_compiled(write(listed, layout), block).events) == 6
 
 
+def test_on_metadata_events_before_a_footer() -> None:
+    label = {"ph": "M", "name": "process_labels", "pid": 1, "tid": 0, "args": {"labels": "a"}}
+    short = label | {"name": "x", "args": {}}
+    both(write([operator(), label, operator(), short], "minified", "header-after"), 100)
+    metadata = read_compiled(write([operator(), label, short], "minified", "header-after")).metadata
+    assert metadata["key"].to_list()[:2] == ["process_labels (pid 1, tid 0)", "x (pid 1, tid 0)"]
+    assert metadata["value"].to_list()[1] == "{}"
+
+
 def test_on_more_names_than_the_tables_hold_at_first() -> None:
     listed = [operator(f"name {n}", str(n), pid=n, tid=n) for n in range(12_000)]
     both(write(listed, "minified"), 100_000)

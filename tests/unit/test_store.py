@@ -20,10 +20,10 @@ from stepscope.commands.cache import command
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.trace import store as store_module
 from stepscope.trace import store_place
+from stepscope.trace.content import prefetched
 from stepscope.trace.load import load
 from stepscope.trace.progress import Progress
 from stepscope.trace.schema import ARGS, EVENTS
-from stepscope.trace.source import prefetched
 from stepscope.trace.store import StoreWriter
 from stepscope.trace.store import find_store as find_store_of
 from stepscope.trace.store_list import stores_in
@@ -347,4 +347,4 @@ def test_prefetching_keeps_order_passes_errors_and_stops() -> None:
     endless = prefetched(iter(lambda: b"x", b""))
     assert next(endless) == b"x"
     endless.close()
-    assert not [thread for thread in threading.enumerate() if thread.name == "stepscope-inflate"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "stepscope-read"]

@@ -8,9 +8,11 @@ order of their first appearance.
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,11 @@ from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK, category_of
 from stepscope.trace.classify import classify_names
 from stepscope.trace.problems import Problems
 from stepscope.trace.rows import (
+    BEGIN_ROLE,
+    COUNTER_ROLE,
+    END_ROLE,
+    EVENT_ROLE,
+    FLOW_ROLE,
     HAS_BYTES,
     HAS_CORRELATION,
     HAS_DEVICE,
@@ -29,7 +36,10 @@ from stepscope.trace.rows import (
     HAS_FLOW,
     HAS_STREAM,
     HAS_TIME,
+    INSTANT_ROLE,
     INT64_MAX,
+    METADATA_ROLE,
+    UNKNOWN_ROLE,
     LanePair,
     NamePair,
     Rows,
@@ -49,29 +59,35 @@ from stepscope.trace.schema import (
 )
 from stepscope.trace.tables import Tables
 
+if TYPE_CHECKING:  # they import numba
+    from stepscope.trace.plain_events import Filling, Meaning, PlainEvents
+    from stepscope.trace.scanned import Scanned
+
 _CATEGORIES = list(Category)
 _CATEGORY_VALUES = pl.Series("category", [category.value for category in _CATEGORIES], CATEGORY)
 _CODES = {category: code for code, category in enumerate(_CATEGORIES)}
 
-_UNKNOWN, _EVENT, _INSTANT, _COUNTER, _FLOW, _METADATA, _BEGIN, _END = range(8)
 _ROLES = np.zeros(256, np.uint8)
 for _role, _phases in (
-    (_EVENT, "X"),
-    (_INSTANT, "iIRn"),
-    (_COUNTER, "C"),
-    (_FLOW, "stf"),
-    (_METADATA, "M"),
-    (_BEGIN, "BbS"),
-    (_END, "EeF"),
+    (EVENT_ROLE, "X"),
+    (INSTANT_ROLE, "iIRn"),
+    (COUNTER_ROLE, "C"),
+    (FLOW_ROLE, "stf"),
+    (METADATA_ROLE, "M"),
+    (BEGIN_ROLE, "BbS"),
+    (END_ROLE, "EeF"),
 ):
     for _phase in _phases:
         _ROLES[ord(_phase)] = _role
-_NAMED = np.isin(np.arange(8), (_EVENT, _INSTANT, _COUNTER, _FLOW, _BEGIN))
+_NAMED = np.isin(np.arange(8), (EVENT_ROLE, INSTANT_ROLE, COUNTER_ROLE, FLOW_ROLE, BEGIN_ROLE))
 _IS_ASYNCHRONOUS = np.isin(np.arange(256), list(map(ord, "bSeF")))
 
 _PHASE_WORDS = pl.Series("phase", [chr(code) for code in range(128)] + ["?"] * 128)
 
 _NO_TEXT = pl.Series("args", [None], pl.String)
+_MOST_UNDER_WAY = 3  # each keeps its block in memory
+
+_NO_MOMENTS = pl.DataFrame(schema=INSTANTS)
 
 _is_gpu_category = np.array([category in GPU_CATEGORIES for category in _CATEGORIES])
 _is_gpu_work = np.array([category in GPU_WORK for category in _CATEGORIES])
@@ -117,12 +133,18 @@ def _lane_number(text: str | None) -> int | None:
 class Assembler:
     """Collects the tables of one file from consecutive `Rows`.
 
+    What has to happen in the order of the file happens here and is little; the columns of blocks
+    as the scanner reads them are written by other threads.
+
     Args:
+        pool: Threads for that.
         stays: Whether the tables stay in memory. Then they are not made in memory that is used
             again, and they keep no block of the file there for the arguments that stand in it.
     """
 
-    def __init__(self, *, stays: bool = False) -> None:
+    def __init__(self, pool: Executor, *, stays: bool = False) -> None:
+        self._pool = pool
+        self._under_way: deque[Future[tuple[Chunk, PlainEvents]]] = deque()
         self._buffers = None if stays else Buffers()
         self.problems = Problems()
         self.metadata: list[tuple[str, str]] = []
@@ -161,27 +183,41 @@ class Assembler:
 
     # -- stretches -------------------------------------------------------------------------
 
-    def add(self, rows: Rows) -> Chunk:
-        """Appends consecutive events, and returns what they add to the tables."""
+    def add(self, rows: Rows | Scanned) -> list[Chunk]:
+        """Appends consecutive events.
+
+        Returns:
+            What these and earlier ones add to the tables, in the order of the file. Of some of them
+            later calls will tell.
+        """
+        if not isinstance(rows, Rows):
+            if self._start(rows):
+                return self._finished(_MOST_UNDER_WAY)
+            rows = rows.rows()
+        return [*self._finished(0), self._added(rows)]
+
+    def _added(self, rows: Rows) -> Chunk:
         self.problems.merge(rows.problems)
         role = _ROLES[rows.phase]
         named = _NAMED[role]
         name_id = self._name_ids(rows, named)
         # An end must find the lane of its beginning, or none at all.
-        lane_id = self._lane_ids(rows, named | (role == _END))
+        lane_id = self._lane_ids(rows, named | (role == END_ROLE))
         has_time = (rows.flags & HAS_TIME) != 0
         self._count(rows, "no_phase", rows.phase == 0)
-        self._count(rows, "phase_not_kept", (role == _UNKNOWN) & (rows.phase != 0))
-        needs_time = named | (role == _END)
+        self._count(rows, "phase_not_kept", (role == UNKNOWN_ROLE) & (rows.phase != 0))
+        needs_time = named | (role == END_ROLE)
         self._count(rows, "no_time", needs_time & ~has_time)
 
-        for index in np.flatnonzero(role == _METADATA):
-            self._add_metadata(rows, int(index))
+        for index in np.flatnonzero(role == METADATA_ROLE):
+            name, _ = rows.names.pairs[int(rows.name[index])]
+            lane = rows.lanes.pairs[int(rows.lane[index])]
+            self._add_metadata(name, lane, rows.args[int(index)])
         return Chunk(
             *self._event_tables(rows, role, has_time, _Ids(name_id, lane_id)),
-            self._moments(rows, (role == _INSTANT) & has_time, name_id, lane_id, INSTANTS),
-            self._moments(rows, (role == _COUNTER) & has_time, name_id, lane_id, COUNTERS),
-            self._flows(rows, (role == _FLOW) & has_time, name_id, lane_id),
+            self._moments(rows, (role == INSTANT_ROLE) & has_time, name_id, lane_id, INSTANTS),
+            self._moments(rows, (role == COUNTER_ROLE) & has_time, name_id, lane_id, COUNTERS),
+            self._flows(rows, (role == FLOW_ROLE) & has_time, name_id, lane_id),
         )
 
     def _count(self, rows: Rows, kind: str, wrong: npt.NDArray[np.bool_]) -> None:
@@ -196,14 +232,10 @@ class Assembler:
         has_time: npt.NDArray[np.bool_],
         ids: _Ids,
     ) -> tuple[pl.DataFrame, pl.DataFrame]:
-        if rows.scanned is not None and not (role >= _BEGIN).any():
-            plain = self._plain_events(rows)
-            if plain is not None:
-                return plain
         name_id, lane_id = ids.name, ids.lane
         codes = np.array(self._name_category, np.uint8)
         code = codes[name_id] if len(codes) else np.zeros(len(rows), np.uint8)
-        complete = (role == _EVENT) & has_time
+        complete = (role == EVENT_ROLE) & has_time
         dur = rows.dur_ns.copy()
         dur[(rows.flags & HAS_DURATION) == 0] = 0
         never_ran = complete & _is_gpu_work[code] & (rows.time_ns == 0) & (dur == 0)
@@ -219,7 +251,7 @@ class Assembler:
         at = np.flatnonzero(complete)
         frame = self._frame(rows, at, code, ids, dur)
         args = rows.args.gather(at) if len(at) < len(rows) else rows.args
-        paired = np.flatnonzero(((role == _BEGIN) | (role == _END)) & has_time)
+        paired = np.flatnonzero(((role == BEGIN_ROLE) | (role == END_ROLE)) & has_time)
         if len(paired):
             closed, closed_args, places = self._pair(rows, paired, name_id, lane_id)
             order = np.argsort(np.concatenate([at, places]), kind="stable")
@@ -230,30 +262,62 @@ class Assembler:
             self._latest_ns = max(self._latest_ns, int(ends.max()))
         return self._numbered(frame, args)
 
-    def _plain_events(self, rows: Rows) -> tuple[pl.DataFrame, pl.DataFrame] | None:
-        """As `_event_tables`, of scanned rows; None where one of their events is wrong."""
-        from stepscope.trace.plain_events import Meaning, plain_events
+    # -- blocks as the scanner reads them --------------------------------------------------
 
-        name_id = rows.names.found_in(self._names).clip(0).astype(np.uint32)
-        lane_id = rows.lanes.found_in(self._lanes).clip(0).astype(np.uint32)
-        meaning = Meaning(
-            is_complete=_ROLES == _EVENT,
-            is_gpu=_is_gpu_category,
-            is_work=_is_gpu_work,
+    def _start(self, scanned: Scanned) -> bool:
+        """Has the columns of a block written; False, and nothing done, where some is unusual."""
+        from stepscope.trace.plain_events import Filling, survey_of
+
+        meaning = self._meaning(scanned)
+        survey = survey_of(scanned, meaning)
+        if survey is not None and survey.has_new_words:
+            rows = scanned.rows()
+            named = _NAMED[_ROLES[rows.phase]]
+            self._name_ids(rows, named)
+            self._lane_ids(rows, named)
+            meaning = self._meaning(scanned)
+            survey = survey_of(scanned, meaning)
+        if survey is None:
+            return False
+        filling = Filling(scanned, meaning, survey, self._events, self._buffers)
+        self._events += survey.events
+        self._under_way.append(self._pool.submit(_filled, filling))
+        if survey.metadata:
+            for row in np.flatnonzero(
+                _ROLES[scanned.phases[: len(scanned)]] == METADATA_ROLE
+            ).tolist():
+                name, _ = scanned.names.pairs[int(scanned.name[row])]
+                lane = scanned.lanes.pairs[int(scanned.lane[row])]
+                self._add_metadata(name, lane, scanned.text(row))
+        return True
+
+    def _finished(self, most: int) -> list[Chunk]:
+        """Takes the oldest of the blocks under way until at most so many are left."""
+        chunks = []
+        while len(self._under_way) > most:
+            chunk, found = self._under_way.popleft().result()
+            self._latest_ns = max(self._latest_ns, found.latest_ns)
+            for lane, place in found.gpu_lanes.items():
+                self._note_gpu_lane(lane, *place)
+            chunks.append(chunk)
+        return chunks
+
+    def _meaning(self, scanned: Scanned) -> Meaning:
+        from stepscope.trace.plain_events import Meaning
+
+        name_id, lane_id = scanned.names.found_in(self._names), scanned.lanes.found_in(self._lanes)
+        return Meaning(
+            role=_ROLES,
+            is_gpu=_is_gpu_category.astype(np.int64),
+            is_work=_is_gpu_work.astype(np.int64),
             name_id=name_id,
-            code=np.array(self._name_category or [0], np.uint8)[name_id],
+            code=np.array(self._name_category or [0], np.int64)[name_id.clip(0)],
             lane_id=lane_id,
-            device=np.array(self._lane_device or [-1], np.int64)[lane_id],
-            stream=np.array(self._lane_stream or [-1], np.int64)[lane_id],
+            device=np.array(self._lane_device or [-1], np.int64)[lane_id.clip(0)],
+            stream=np.array(self._lane_stream or [-1], np.int64)[lane_id.clip(0)],
         )
-        found = plain_events(rows, meaning, self._buffers)
-        if found is None:
-            return None
-        self._latest_ns = max(self._latest_ns, found.latest_ns)
-        for lane, place in found.gpu_lanes.items():
-            self._note_gpu_lane(lane, *place)
-        frame = pl.DataFrame(found.columns).insert_column(1, _categories(found.code))
-        return self._numbered(frame, found.args)
+
+    # -- complete events -------------------------------------------------------------------
 
     def _numbered(self, frame: pl.DataFrame, args: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
         number = pl.Series(
@@ -343,7 +407,7 @@ class Assembler:
         for index, text in zip(paired.tolist(), rows.args.gather(paired), strict=True):
             lane, time_ns = int(lane_id[index]), int(rows.time_ns[index])
             self._latest_ns = max(self._latest_ns, time_ns)
-            if _ROLES[rows.phase[index]] == _BEGIN:
+            if _ROLES[rows.phase[index]] == BEGIN_ROLE:
                 values = _optional_values(rows, index)
                 opened = _Open(int(name_id[index]), time_ns, values, text)
                 self._open.setdefault(lane, []).append(opened)
@@ -393,8 +457,9 @@ class Assembler:
         code = np.array(self._name_category or [0], np.uint8)[names]
         return self._frame(rows, np.arange(count), code, _Ids(names, lanes), durations)
 
-    def close(self) -> Chunk:
+    def close(self) -> list[Chunk]:
         """Ends the file: what is still open ends with the latest time seen."""
+        finished = self._finished(0)
         left = [
             (opened.time_ns, lane, opened)
             for lane, stack in sorted(self._open.items())
@@ -408,12 +473,13 @@ class Assembler:
         ]
         series = pl.Series("args", [opened.args for opened, _, _ in closed], pl.String)
         frame = self._closed_frame(closed)
-        return Chunk(
+        chunk = Chunk(
             *self._numbered(frame, series),
             pl.DataFrame(schema=INSTANTS),
             pl.DataFrame(schema=COUNTERS),
             pl.DataFrame(schema=FLOWS),
         )
+        return [*finished, chunk]
 
     # -- the other tables ------------------------------------------------------------------
 
@@ -460,11 +526,9 @@ class Assembler:
             ]
         )
 
-    def _add_metadata(self, rows: Rows, index: int) -> None:
+    def _add_metadata(self, name: str, lane: LanePair, text: str | None) -> None:
         """Names of processes and threads; anything else goes to `metadata`, sort orders aside."""
-        name = rows.names.pairs[int(rows.name[index])][0]
-        pid, tid = rows.lanes.pairs[int(rows.lane[index])]
-        text = rows.args[index]
+        pid, tid = lane
         if name.endswith("_sort_index"):
             return
         if name in ("process_name", "thread_name"):
@@ -531,6 +595,30 @@ class Assembler:
         )
 
 
+def _filled(filling: Filling) -> tuple[Chunk, PlainEvents]:
+    """Writes the columns of a block; called in any thread."""
+    found = filling.run()
+    scanned, meaning = filling.scanned, filling.meaning
+    args = pl.DataFrame([found.events[0], found.args])
+    events = pl.DataFrame(found.events).insert_column(2, _categories(found.code))
+    phases, nothing = _PHASE_WORDS.gather(found.flow_phases), _NO_TEXT.new_from_index
+    flows = pl.DataFrame([*found.flows, phases, nothing(0, len(found.flow_phases))])
+    instants = counters = _NO_MOMENTS
+    if len(found.moments):
+        moments = pl.DataFrame(
+            {
+                "name_id": meaning.name_id[scanned.name[found.moments]],
+                "lane_id": meaning.lane_id[scanned.lane[found.moments]],
+                "time_ns": scanned.times[found.moments],
+                "args": found.moment_args,
+            },
+            schema=INSTANTS,
+        )
+        is_instant = pl.Series(_ROLES[scanned.phases[found.moments]] == INSTANT_ROLE)
+        instants, counters = moments.filter(is_instant), moments.filter(~is_instant)
+    return Chunk(events, args, instants, counters, flows), found
+
+
 def classified(names: pl.DataFrame) -> pl.DataFrame:
     """`names` complete: with `kind` and `group` from the classifier."""
     return classify_names(names).select(list(NAMES)).cast(NAMES)  # type: ignore[arg-type]
@@ -558,8 +646,6 @@ def _texts_of(rows: Rows, at: npt.NDArray[np.intp]) -> pl.Series:
     Few rows of a block are moments or flows: they must not keep all of it in memory until there
     are enough of them for a part of the store.
     """
-    if rows.scanned is not None and not rows.scanned.views[at, 0].any():
-        return _NO_TEXT.new_from_index(0, len(at))
     return pl.Series("args", rows.args.gather(at).to_list(), pl.String)
 
 

@@ -27,7 +27,7 @@ def compiled(function: Function, arguments: tuple[Any, ...] | None = None) -> Fu
             two types.
     """
     compile_it: Any = numba.njit  # its own types say more than is known here
-    options = {"nogil": True, "error_model": "numpy"}
+    options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
     signature = () if arguments is None else (arguments,)
     try:
         compiled_function: Function = compile_it(*signature, cache=True, **options)(function)
@@ -42,7 +42,13 @@ def array_of(element: Any, *, written: bool = False) -> Any:
 
 
 def part(function: Function) -> Function:
-    """Marks a small function that only compiled functions call: it becomes part of each of them."""
+    """Marks a small function that only compiled functions call: it becomes part of each of them.
+
+    Python itself cannot call it, which saves the time to compile what that would need.
+    """
     compile_it: Any = numba.njit
-    inlined: Function = compile_it(forceinline=True, nogil=True, error_model="numpy")(function)
+    options = {"nogil": True, "error_model": "numpy", "forceinline": True}
+    inlined: Function = compile_it(no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)(
+        function
+    )
     return inlined

@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from stepscope.errors import UnreadableInputError
 from stepscope.trace.assemble import Assembler
+from stepscope.trace.content import Content
 from stepscope.trace.event_text import (
     Between,
     Outcome,
@@ -25,6 +27,9 @@ from stepscope.trace.event_text import (
 )
 from stepscope.trace.lenient_json import LenientError, read_lenient
 from stepscope.trace.rows import Rows, rows_from_events
+
+if TYPE_CHECKING:
+    from stepscope.trace.scanned import Scanned  # imports numba
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")
@@ -49,9 +54,10 @@ class Ending:
     closed: bool
 
 
-Take = Callable[[Rows], None]
-ReadEvents = Callable[[bytes, int, Iterator[bytes], Take], Ending]
-"""Reads the list of events: bytes at hand, their place, the blocks after them, the taker."""
+Take = Callable[["Rows | Scanned"], None]
+"""Receives consecutive events."""
+ReadEvents = Callable[[bytes, int, Content, Take], Ending]
+"""Reads the list of events: bytes at hand, their place, the content after them, the taker."""
 
 
 def decode(data: bytes) -> str:
@@ -115,7 +121,7 @@ def more(data: bytes, blocks: Iterator[bytes]) -> tuple[bytes, bool]:
 class _Walk:
     """The state of walking one document."""
 
-    def __init__(self, name: str, blocks: Iterator[bytes], assembler: Assembler) -> None:
+    def __init__(self, name: str, blocks: Content, assembler: Assembler) -> None:
         self.name = name
         self.blocks = blocks
         self.assembler = assembler
@@ -331,7 +337,7 @@ def _ends_early(text: str, at: int) -> bool:
 
 def read_document(
     name: str,
-    blocks: Iterator[bytes],
+    content: Content,
     assembler: Assembler,
     read_events: ReadEvents,
     take: Take,
@@ -340,7 +346,7 @@ def read_document(
 
     Args:
         name: For messages.
-        blocks: The uncompressed content.
+        content: The bytes.
         assembler: Receives the metadata and the problems.
         read_events: The reader of the list of events.
         take: Receives the events.
@@ -348,4 +354,4 @@ def read_document(
     Raises:
         UnreadableInputError: This is no trace.
     """
-    _Walk(name, blocks, assembler).walk(read_events, take)
+    _Walk(name, content, assembler).walk(read_events, take)

@@ -7,14 +7,21 @@ scanner's oracle in tests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from stepscope.trace.assemble import Assembler, Chunk
+from stepscope.trace.content import Content
 from stepscope.trace.document import ReadEvents, read_document, read_events_tolerantly
 from stepscope.trace.problems import Problems
 from stepscope.trace.rows import Rows
 from stepscope.trace.source import Location, open_source
 from stepscope.trace.tables import Tables
+
+if TYPE_CHECKING:
+    from stepscope.trace.scanned import Scanned  # imports numba
 
 
 def read_kineto(location: Location) -> Tables:
@@ -36,7 +43,7 @@ def read_kineto(location: Location) -> Tables:
 
 def read_kineto_blocks(
     name: str,
-    blocks: Iterator[bytes],
+    content: Content,
     problems: Problems,
     read_events: ReadEvents = read_events_tolerantly,
 ) -> Tables:
@@ -44,34 +51,47 @@ def read_kineto_blocks(
 
     Args:
         name: For messages.
-        blocks: The content, in order.
-        problems: What reading the blocks itself has found.
+        content: The bytes.
+        problems: What reading the content itself has found.
         read_events: The tolerant reader or the compiled one.
     """
     chunks: list[Chunk] = []
-    assembler = Assembler(stays=True)
-    return read_into(name, blocks, problems, read_events, chunks.append, assembler).tables(chunks)
+    read = read_into(name, content, problems, read_events, chunks.append, stays=True)
+    return read.tables(chunks)
 
 
 def read_into(
     name: str,
-    blocks: Iterator[bytes],
+    content: Content,
     problems: Problems,
     read_events: ReadEvents,
     take: Callable[[Chunk], None],
-    assembler: Assembler | None = None,
+    *,
+    stays: bool = False,
 ) -> Assembler:
     """As `read_kineto_blocks`, handing over the growing tables piece by piece.
+
+    Args:
+        name: For messages.
+        content: The bytes.
+        problems: What reading the content itself has found.
+        read_events: The tolerant reader or the compiled one.
+        take: Receives what blocks of events add to the tables.
+        stays: Whether that stays in memory (see `Assembler`).
 
     Returns:
         The assembler, for the tables that do not grow with the file.
     """
-    assembler = assembler or Assembler()
+    threads = min(os.cpu_count() or 1, 4)
+    with ThreadPoolExecutor(threads, thread_name_prefix="stepscope-assemble") as pool:
+        assembler = Assembler(pool, stays=stays)
 
-    def assemble(rows: Rows) -> None:
-        take(assembler.add(rows))
+        def assemble(rows: Rows | Scanned) -> None:
+            for chunk in assembler.add(rows):
+                take(chunk)
 
-    read_document(name, blocks, assembler, read_events, assemble)
-    take(assembler.close())
+        read_document(name, content, assembler, read_events, assemble)
+        for chunk in assembler.close():
+            take(chunk)
     assembler.problems.merge(problems)
     return assembler

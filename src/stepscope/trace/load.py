@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import tempfile
-from collections import deque
 from collections.abc import Iterator
 from enum import Enum
 from itertools import chain
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from stepscope.errors import UnreadableInputError, UsageError
-from stepscope.trace.document import read_events_tolerantly
+from stepscope.trace.document import ReadEvents, read_events_tolerantly
 from stepscope.trace.kineto import read_into, read_kineto_blocks
 from stepscope.trace.model import Trace
 from stepscope.trace.problems import Problems
@@ -124,21 +123,22 @@ def _read(
     source: Source, origin: Origin | None, store: bool | Literal["auto"], progress: Progress
 ) -> Trace:
     problems = Problems()
-    blocks = source.blocks(problems, progress=progress.advance)
-    first = next(blocks, b"")
+    content = source.blocks(problems, progress=progress.advance)
+    first = next(content, b"")
     kind = format_of(source, first)
     if kind is not Format.CHROME:
         if store is True:
             raise UsageError(f"{source.name}: a store is only made of Chrome traces")
-        tables = _read_other(kind, source, chain([first], blocks))
+        tables = _read_other(kind, source, chain([first], content))
         return Trace.from_tables(tables, source.name)
-    head, is_whole = _up_to(first, blocks, COMPILED_ABOVE_BYTES)
-    read_events = read_events_tolerantly
+    head, is_whole = _up_to(first, content, COMPILED_ABOVE_BYTES)
+    content.put_back(head)
+    del head  # as memory that is soon free again
+    read_events: ReadEvents = read_events_tolerantly
     if not is_whole:
         from stepscope.trace.scan import read_events_compiled
 
         read_events = read_events_compiled
-    content = chain(_drained(head), blocks)
     if store is True or (store == "auto" and _is_large(source, origin, is_whole=is_whole)):
         with StoreWriter(origin or origin_of_stream(source.name)) as writer:
             assembler = read_into(source.name, content, problems, read_events, writer.add)
@@ -158,9 +158,9 @@ def _is_large(source: Source, origin: Origin | None, *, is_whole: bool) -> bool:
     return source.size_bytes > above
 
 
-def _up_to(first: bytes, blocks: Iterator[bytes], size: int) -> tuple[deque[bytes], bool]:
+def _up_to(first: bytes, blocks: Iterator[bytes], size: int) -> tuple[list[bytes], bool]:
     """Reads ahead until so many bytes are at hand; and whether that is all there is."""
-    head = deque([first])
+    head = [first]
     total = len(first)
     while total <= size:
         block = next(blocks, None)
@@ -169,12 +169,6 @@ def _up_to(first: bytes, blocks: Iterator[bytes], size: int) -> tuple[deque[byte
         head.append(block)
         total += len(block)
     return head, False
-
-
-def _drained(head: deque[bytes]) -> Iterator[bytes]:
-    """The blocks read ahead, none of which is kept."""
-    while head:
-        yield head.popleft()
 
 
 def _read_other(kind: Format, source: Source, blocks: Iterator[bytes]) -> Tables:

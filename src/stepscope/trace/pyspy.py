@@ -16,6 +16,7 @@ import polars as pl
 
 from stepscope.errors import UnreadableInputError
 from stepscope.trace.classify import classify_names
+from stepscope.trace.content import Content
 from stepscope.trace.kineto import read_kineto_blocks
 from stepscope.trace.problems import Problems
 from stepscope.trace.schema import ARGS, EVENTS, LANES, NAMES, Category
@@ -33,10 +34,10 @@ def read_pyspy(path: Path) -> Tables:
         UnreadableInputError: The file cannot be read, or holds no frame of py-spy.
     """
     try:
-        content = path.read_bytes()
+        recording = path.read_bytes()
     except OSError as error:
         raise UnreadableInputError(f"{path}: {error.strerror}") from error
-    tables = read_kineto_blocks(str(path), iter([content]), Problems())
+    tables = read_kineto_blocks(str(path), Content([recording]), Problems())
     if not (tables.names["raw_category"] == _RAW_CATEGORY).any():
         raise UnreadableInputError(
             f"{path}: holds no frames of py-spy; record with `py-spy record --format chrometrace`"

@@ -26,6 +26,10 @@ HAS_DEVICE = 32
 HAS_STREAM = 64
 HAS_BYTES = 128
 
+# What becomes of an event with some phase.
+UNKNOWN_ROLE, EVENT_ROLE, INSTANT_ROLE, COUNTER_ROLE, FLOW_ROLE, METADATA_ROLE = range(6)
+BEGIN_ROLE, END_ROLE = 6, 7
+
 INT64_MAX = 2**63 - 1
 INT64_MIN = -(2**63)
 UINT64_MAX = 2**64 - 1
@@ -88,21 +92,6 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Scanned:
-    """Where the scanner left rows, for compiled code that goes on with them.
-
-    Attributes:
-        columns: The numbers, in the order of `scan_events`; there may be more columns than rows.
-        views: The arguments, as `arrow_columns.strings_of` wants them; likewise.
-        data: The block that they stand in.
-    """
-
-    columns: npt.NDArray[np.int64]
-    views: npt.NDArray[np.uint32]
-    data: npt.NDArray[np.uint8]
-
-
-@dataclass(frozen=True)
 class Rows:
     """Consecutive events of a file as columns, row for row, in file order.
 
@@ -128,7 +117,6 @@ class Rows:
     names: Vocabulary[NamePair]
     lanes: Vocabulary[LanePair]
     problems: Problems = field(default_factory=Problems)
-    scanned: Scanned | None = None
 
     def __len__(self) -> int:
         return len(self.phase)

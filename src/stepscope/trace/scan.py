@@ -11,42 +11,27 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.trace.arrow_columns import strings_of
 from stepscope.trace.buffers import Buffers
+from stepscope.trace.content import Content, prefetched
 from stepscope.trace.document import Ending, Take, byte_offsets, decode
 from stepscope.trace.event_text import Between, Outcome, Stretch, read_stretch
 from stepscope.trace.problems import Problems
-from stepscope.trace.rows import Event, Rows, Scanned, Vocabulary, rows_from_events
+from stepscope.trace.rows import Event, Rows, Vocabulary, rows_from_events
 from stepscope.trace.scan_bytes import PADDING
-from stepscope.trace.scan_events import (
-    BETWEEN,
-    BYTES,
-    COLUMNS,
-    CORRELATION,
-    DEVICE,
-    DURATION,
-    ENDED,
-    EXTERNAL,
-    FLOW,
-    FULL,
-    HANDED_OVER,
-    PLACE,
-    POSITION,
-    ROWS,
-    STREAM,
-    TIME,
-    scan_events,
-)
+from stepscope.trace.scan_events import ENDED, FULL, HANDED_OVER, scan_events
 from stepscope.trace.scan_words import Words
+from stepscope.trace.scanned import BETWEEN, INT64_COLUMNS, POSITION, ROWS, Scanned
 
 _CUT = re.compile(
     rb'\}[ \t\r\n]*,[ \t\r\n]*(?=\{[ \t\r\n]*"(?:ph|cat|name|pid|tid|ts|dur|id|args)"[ \t\r\n]*:)'
@@ -93,64 +78,54 @@ class Scan:
         self.scale = scale
         self.buffers = buffers
         self.words = words
-        self.state = np.array([0, between.value, 0], np.int64)
-        self.columns = buffers.take((COLUMNS, rows), np.int64)
+        self.columns = buffers.take((INT64_COLUMNS, rows), np.int64)
         self.views = buffers.take((rows, 2), np.int64)
-        self.phases = buffers.take(rows, np.uint8)
-        self.flags = buffers.take(rows, np.uint32)
-        self.name = buffers.take((1, rows), np.int32)[0]
-        self.lane = buffers.take((rows, 1), np.int32)[:, 0]
+        self.bytes = buffers.take((2, rows), np.uint8)
+        self.numbers = buffers.take((2, rows), np.int32)
+        self.state = np.array(
+            [
+                self.data.ctypes.data, self.end, 0, between.value, 0, rows,
+                *(
+                    column.ctypes.data
+                    for column in (self.columns, self.views, *self.bytes, *self.numbers)
+                ),
+            ],
+            np.int64,
+        )  # fmt: skip
         self.status = HANDED_OVER
 
     def run(self) -> Scan:
         """Scans from the state on."""
         self.status = scan_events(
-            self.data.ctypes.data, self.end, self.state, self.columns, self.views, self.phases,
-            self.flags, self.name, self.lane,
-            self.words.names.table.ctypes.data, self.words.lanes.table.ctypes.data,
-        )  # fmt: skip
+            self.state.ctypes.data,
+            self.words.names.table.ctypes.data,
+            self.words.lanes.table.ctypes.data,
+        )
         return self
 
     def larger(self) -> Scan:
         """The same block from its beginning, with more room."""
-        if int(self.state[ROWS]) < len(self.phases):
+        if int(self.state[ROWS]) < len(self.views):
             words = Words(self.words.scale * 4)
             return Scan(self.piece, self.between, self.buffers, words, self.scale).run()
         return Scan(self.piece, self.between, self.buffers, self.words, self.scale * 4).run()
 
-    def rows(self) -> Rows:
+    def scanned(self) -> Scanned:
         """What was scanned so far."""
         self.words.catch_up()
-        count = int(self.state[ROWS])
-        columns, views = self.columns[:, :count], self.views[:count].view(np.uint32)
-        return Rows(
-            phase=self.phases[:count],
-            flags=self.flags[:count],
-            name=self.name[:count],
-            lane=self.lane[:count],
-            time_ns=columns[TIME],
-            dur_ns=columns[DURATION],
-            flow_id=columns[FLOW].view(np.uint64),
-            correlation=columns[CORRELATION].view(np.uint64),
-            external_id=columns[EXTERNAL].view(np.uint64),
-            device=columns[DEVICE],
-            stream=columns[STREAM],
-            bytes=columns[BYTES],
-            place=columns[PLACE] + self.place,
-            args=strings_of(
-                "args", self.data, views, np.packbits(views[:, 0] > 0, bitorder="little")
-            ),
-            names=self.words.names,
-            lanes=self.words.lanes,
-            scanned=Scanned(self.columns, self.views.view(np.uint32), self.data),
-        )
+        phases, flags = self.bytes
+        name, lane = self.numbers
+        return Scanned(
+            self.state, self.data, self.place, self.columns, self.views, phases, flags, name, lane,
+            self.words.names, self.words.lanes,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class _Finished:
     """A block that was read as far as it can be without the next one."""
 
-    rows: Rows
+    rows: Rows | Scanned
     words: Words
     stop: int
     between: Between
@@ -192,7 +167,9 @@ def _finish(scan: Scan, final: bool) -> _Finished:
         last_rows = scanned
         if not _hand_over(scan, by_hand, final, most):
             break
-    rows = _merged(scan.rows(), by_hand)
+    rows: Rows | Scanned = scan.scanned()
+    if by_hand.events or by_hand.problems:
+        rows = _merged(scan.scanned().rows(), by_hand)
     stop = min(int(scan.state[POSITION]), scan.end)
     between = Between(int(scan.state[BETWEEN]))
     return _Finished(rows, scan.words, stop, between, scan.status == ENDED)
@@ -250,41 +227,52 @@ def _merged(rows: Rows, by_hand: _ByHand) -> Rows:
 
 
 class _Cutter:
-    """Cuts a stream where events seem to begin.
+    """Cuts what is read where events seem to begin, in a thread of its own.
 
     Attributes:
-        carry: What was read but stands behind the last cut.
+        carry: What was read but stands behind the last cut, once there are no more pieces.
+        enough: Set where no more pieces are wanted.
     """
 
-    def __init__(self, data: bytes, place: int, blocks: Iterator[bytes], buffers: Buffers) -> None:
+    def __init__(self, data: bytes, place: int, content: Content) -> None:
         self.carry = data
+        self.enough = threading.Event()
         self._place = place
-        self._blocks = blocks
-        self._buffers = buffers
+        self._content = content
+        self._buffers = Buffers()
 
-    def next(self) -> _Piece | None:
-        """The next piece; None at the end of the file."""
-        block = next(self._blocks, None)
-        if block is None:
-            last, self.carry = self.carry, b""
-            return _piece([last], self._place, self._buffers) if last else None
-        piece = _piece([self.carry, block], self._place, self._buffers)
-        cut = _last_cut(piece.view, piece.end)
-        self.carry = bytes(piece.view[cut : piece.end])
-        self._place += cut
-        return replace(piece, end=cut)
+    def pieces(self) -> Iterator[_Piece]:
+        """The pieces in order. Each is read into memory that an earlier one no longer needs."""
+        while not self.enough.is_set():
+            carried = len(self.carry)
+            data = _room_for(carried + self._content.size, self._buffers)
+            end = carried + self._content.read_into(
+                data.data[carried : carried + self._content.size]
+            )
+            data[:carried] = np.frombuffer(self.carry, np.uint8)
+            data[end : end + PADDING] = 0
+            if end == carried:
+                self.carry = b""
+                if end:
+                    yield _Piece(data, end, self._place)
+                return
+            cut = _last_cut(data.data, end)
+            self.carry = bytes(data.data[cut:end])
+            yield _Piece(data, cut, self._place)
+            self._place += cut
 
 
-def _piece(parts: list[bytes], place: int, buffers: Buffers) -> _Piece:
-    """Joins bytes, with the padding that the scanner wants."""
-    size = sum(map(len, parts))
-    room = -(-(size + PADDING) // _ROOM) * _ROOM
-    data = buffers.take(room, np.uint8)
-    at = 0
-    for part in parts:
-        data[at : at + len(part)] = np.frombuffer(part, np.uint8)
-        at += len(part)
-    data[at : at + PADDING] = 0
+def _room_for(size: int, buffers: Buffers) -> npt.NDArray[np.uint8]:
+    """Memory for so many bytes, with the padding that the scanner wants."""
+    return buffers.take(-(-(size + PADDING) // _ROOM) * _ROOM, np.uint8)
+
+
+def _piece(text: bytes, place: int, buffers: Buffers) -> _Piece:
+    """Bytes with the padding that the scanner wants."""
+    size = len(text)
+    data = _room_for(size, buffers)
+    data[:size] = np.frombuffer(text, np.uint8)
+    data[size : size + PADDING] = 0
     return _Piece(data, size, place)
 
 
@@ -322,6 +310,9 @@ class _Reader:
 
     def next(self, scan: Scan) -> None:
         """Takes the next block."""
+        if self.ended:
+            self.carry += bytes(scan.raw[: scan.end])
+            return
         if self.carry or scan.between is not self.between:
             self.carry += bytes(scan.raw[: scan.end])
             self._words.append(scan.words)
@@ -336,12 +327,12 @@ class _Reader:
             self._accept(self._again(), final=True)
 
     def _again(self) -> Scan:
-        piece = _piece([self.carry], self.place, self.buffers)
+        piece = _piece(self.carry, self.place, self.buffers)
         return Scan(piece, self.between, self.buffers, self.words()).run()
 
     def _accept(self, scan: Scan, final: bool) -> None:
         finished = _finish(scan, final)
-        if len(finished.rows) or finished.rows.problems:
+        if len(finished.rows) or not isinstance(finished.rows, Scanned):
             self.take(finished.rows)
         self._words.append(finished.words)
         self.carry = bytes(scan.raw[finished.stop : scan.end])
@@ -352,43 +343,37 @@ class _Reader:
 
 
 def read_events_compiled(
-    data: bytes, place: int, blocks: Iterator[bytes], take: Take, threads: int | None = None
+    data: bytes, place: int, content: Content, take: Take, threads: int | None = None
 ) -> Ending:
     """Reads the list of events from its opening bracket on, with the compiled scanner.
 
     Args:
         data: Bytes at hand that follow the bracket.
         place: Their offset in the uncompressed file.
-        blocks: What follows them.
+        content: What follows them.
         take: Receives the events in order.
         threads: How many scan at once; None: one for each processor, at most 8.
     """
     count = threads or min(os.cpu_count() or 1, 8)
     buffers = Buffers()
     reader = _Reader(place, take, buffers)
-    cutter = _Cutter(data, place, blocks, buffers)
+    cutter = _Cutter(data, place, content)
     waiting: deque[Future[Scan]] = deque()
-    first = True
-    with ThreadPoolExecutor(count, thread_name_prefix="stepscope-scan") as pool:
-        exhausted = False
-        while waiting or not exhausted:
-            while not exhausted and not reader.ended and len(waiting) < count + 1:
-                piece = cutter.next()
-                if piece is None:
-                    exhausted = True
-                    break
-                between = Between.START if first else Between.AFTER_COMMA
-                first = False
-                waiting.append(pool.submit(Scan(piece, between, buffers, reader.words()).run))
-                del piece
-            if not waiting:
-                break
-            scan = waiting.popleft().result()
+    with (
+        ThreadPoolExecutor(count, thread_name_prefix="stepscope-scan") as pool,
+        closing(prefetched(cutter.pieces(), ahead=1)) as pieces,
+    ):
+        between = Between.START
+        for piece in pieces:
+            waiting.append(pool.submit(Scan(piece, between, buffers, reader.words()).run))
+            between = Between.AFTER_COMMA
+            del piece
+            if len(waiting) > count:
+                reader.next(waiting.popleft().result())
             if reader.ended:
-                reader.carry += bytes(scan.raw[: scan.end])
-            else:
-                reader.next(scan)
-            del scan  # its buffers may be used again
+                cutter.enough.set()
+        while waiting:
+            reader.next(waiting.popleft().result())
     if reader.ended:
         return Ending(reader.carry + cutter.carry, reader.place, closed=True)
     reader.finish()

@@ -26,6 +26,9 @@ handed an array counts its references up and down, which costs more than most of
 as_long = cast("Callable[[Any], int]", np.int64)
 """A number as a signed one: mixing unsigned and signed ones would make floats of both."""
 
+Ints = int
+"""Where an int32 array begins in memory."""
+
 Longs = int
 """Where an int64 array begins in memory."""
 
@@ -38,7 +41,10 @@ if TYPE_CHECKING:
     byte_at: Callable[[Data, int], int]
     word_at: Callable[[Data, int], np.uint64]
     strings_go_on: Callable[[Data, int], int]
+    int_at: Callable[[Ints, int], int]
     long_at: Callable[[Longs, int], int]
+    put_byte: Callable[[Data, int, int], None]
+    put_int: Callable[[Ints, int, int], None]
     put_long: Callable[[Longs, int, int], None]
     put_word: Callable[[Data, int, np.uint64], None]
 else:
@@ -99,27 +105,37 @@ else:
 
         return types.uint64(data, at), generate
 
-    @intrinsic
-    def long_at(_: Any, longs: Any, index: Any) -> Any:
-        """An element of an int64 array."""
+    def _element(size: int, widened: str) -> Any:
+        """An intrinsic that reads an element of an array of integers of some size."""
 
-        def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
-            offset = builder.mul(arguments[1], ir.Constant(_LONG, 8))
-            return _load(builder, (arguments[0], offset), _LONG)
+        def element(_: Any, array: Any, index: Any) -> Any:
+            def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+                offset = builder.mul(arguments[1], ir.Constant(_LONG, size))
+                value = _load(builder, (arguments[0], offset), ir.IntType(8 * size))
+                return getattr(builder, widened)(value, _LONG)
 
-        return types.int64(longs, index), generate
+            return types.int64(array, index), generate
 
-    @intrinsic
-    def put_long(_: Any, longs: Any, index: Any, value: Any) -> Any:
-        """Sets an element of an int64 array."""
+        return intrinsic(element)
 
-        def generate(context: Any, builder: Any, __: Any, arguments: Any) -> Any:
-            offset = builder.mul(arguments[1], ir.Constant(_LONG, 8))
-            pointer = builder.inttoptr(builder.add(arguments[0], offset), _LONG.as_pointer())
-            builder.store(arguments[2], pointer, align=8)
-            return context.get_dummy_value()
+    def _put_element(size: int) -> Any:
+        """An intrinsic that sets an element of an array of integers of some size."""
 
-        return types.void(longs, index, value), generate
+        def put_element(_: Any, array: Any, index: Any, value: Any) -> Any:
+            def generate(context: Any, builder: Any, __: Any, arguments: Any) -> Any:
+                offset = builder.mul(arguments[1], ir.Constant(_LONG, size))
+                kind = ir.IntType(8 * size)
+                address = builder.add(arguments[0], offset)
+                pointer = builder.inttoptr(address, kind.as_pointer())
+                builder.store(builder.trunc(arguments[2], kind), pointer, align=size)
+                return context.get_dummy_value()
+
+            return types.void(array, index, value), generate
+
+        return intrinsic(put_element)
+
+    int_at, long_at = _element(4, "sext"), _element(8, "sext")
+    put_byte, put_int, put_long = _put_element(1), _put_element(4), _put_element(8)
 
     @intrinsic
     def put_word(_: Any, data: Any, at: Any, value: Any) -> Any:

@@ -8,7 +8,6 @@ event; the tolerant reader takes that one, and the scanner goes on after it.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from stepscope.trace.compiled import compiled, part
 from stepscope.trace.rows import (
@@ -34,6 +33,9 @@ from stepscope.trace.scan_bytes import (
     Longs,
     as_long,
     byte_at,
+    long_at,
+    put_byte,
+    put_int,
     put_long,
     skip_space,
     string_end,
@@ -41,17 +43,33 @@ from stepscope.trace.scan_bytes import (
 )
 from stepscope.trace.scan_values import integer_end, is_digit, magnitude, nanoseconds_at, value_end
 from stepscope.trace.scan_words import intern
-
-# Rows of the matrix of int64 columns.
-TIME, DURATION, FLOW, CORRELATION, EXTERNAL, DEVICE, STREAM, BYTES = range(8)
-PLACE = 8
-COLUMNS = 9
+from stepscope.trace.scanned import (
+    BETWEEN,
+    BYTES,
+    COLUMNS,
+    CORRELATION,
+    DATA,
+    DEVICE,
+    DURATION,
+    END,
+    EXTERNAL,
+    FLAGS,
+    FLOW,
+    INLINE_BYTES,
+    LANE,
+    NAME,
+    PHASES,
+    PLACE,
+    POSITION,
+    ROOM,
+    ROWS,
+    STREAM,
+    TIME,
+    VIEWS,
+)
 
 # Why the scanner stopped.
 USED_UP, ENDED, HANDED_OVER, FULL = range(4)
-
-# Elements of the scanner's state.
-POSITION, BETWEEN, ROWS = range(3)
 
 _START, _AFTER_EVENT, _AFTER_COMMA = range(3)  # as event_text.Between
 
@@ -72,7 +90,6 @@ _KEY_BYTES, _KEY_DEVICE, _KEY_STREAM = _word(b'bytes"'), _word(b'device"'), _wor
 _CORRELAT, _ION = _word(b"correlat"), _word(b'ion"')
 _EXTERNAL_NEW, _EXTERNAL_OLD, _SPACE_ID = _word(b"External"), _word(b"external"), _word(b' id"')
 
-_INLINE_BYTES = 12
 _ARGUMENT_BITS = HAS_CORRELATION | HAS_EXTERNAL | HAS_DEVICE | HAS_STREAM | HAS_BYTES
 _EXTERNAL_NEW_SLOT = 100
 
@@ -210,31 +227,12 @@ def lane_word(data: Data, at: int) -> tuple[int, int, int]:
 
 
 @compiled
-def scan_events(
-    data: Data,
-    end: int,
-    state: npt.NDArray[np.int64],
-    columns: npt.NDArray[np.int64],
-    views: npt.NDArray[np.int64],
-    phases: npt.NDArray[np.uint8],
-    flag_column: npt.NDArray[np.uint32],
-    name_column: npt.NDArray[np.int32],
-    lane_column: npt.NDArray[np.int32],
-    name_table: Longs,
-    lane_table: Longs,
-) -> int:
+def scan_events(block: Longs, name_table: Longs, lane_table: Longs) -> int:
     """Scans events until the block ends, the list ends, or something unusual comes.
 
     Args:
-        data: Where the block, with its padding, begins in memory.
-        end: Where the block ends.
-        state: Where to begin, and the counts so far; updated.
-        columns: One row per int64 column; `PLACE` counts from the start of the block.
-        views: The text of the arguments, as `arrow_columns.strings_of` wants it; length 0: none.
-        phases: The phase of each event.
-        flag_column: Which columns have a value (`rows.HAS_*`).
-        name_column: Number of each event's pair of name and category.
-        lane_column: Number of each event's pair of pid and tid.
+        block: What there is to scan, where to begin, and where to put it (`scanned`); position and
+            counts are updated. Length 0 among the views means that there are no arguments.
         name_table: Where the table of names is (`scan_words`), whose words have quotes.
         lane_table: Where the table of lanes is, whose words have none.
 
@@ -242,9 +240,11 @@ def scan_events(
         `USED_UP`, `ENDED`, `HANDED_OVER` (the event at the position is unusual) or `FULL`
         (no room for another row or word).
     """
-    at, between, row = state[POSITION], state[BETWEEN], state[ROWS]
-    most_rows = columns.shape[1]
-    first_column = as_long(columns.ctypes.data)
+    data, end, most_rows = long_at(block, DATA), long_at(block, END), long_at(block, ROOM)
+    at, between, row = long_at(block, POSITION), long_at(block, BETWEEN), long_at(block, ROWS)
+    columns, views = long_at(block, COLUMNS), long_at(block, VIEWS)
+    phases, flag_column = long_at(block, PHASES), long_at(block, FLAGS)
+    name_column, lane_column = long_at(block, NAME), long_at(block, LANE)
     status = HANDED_OVER
     while True:
         at = skip_space(data, at)
@@ -305,10 +305,10 @@ def scan_events(
                 if here < 0:
                     break
                 if word3 == _TS:
-                    columns[TIME, row] = value
+                    put_long(columns, TIME * most_rows + row, value)
                     flags |= HAS_TIME
                 else:
-                    columns[DURATION, row] = value
+                    put_long(columns, DURATION * most_rows + row, value)
                     flags |= HAS_DURATION
             elif word4 == _PID:
                 pid_start, pid_length, here = lane_word(data, here)
@@ -319,7 +319,7 @@ def scan_events(
                     here = -1
                     break
                 args_start = here
-                here, found = scan_arguments(data, here, first_column + 8 * row, most_rows)
+                here, found = scan_arguments(data, here, columns + 8 * row, most_rows)
                 args_end = here
                 flags = (flags & ~_ARGUMENT_BITS) | found
             elif word3 == _ID:
@@ -329,7 +329,7 @@ def scan_events(
                 if character == MINUS or not fits:
                     here = -1
                     break
-                columns[FLOW, row] = as_long(number)
+                put_long(columns, FLOW * most_rows + row, as_long(number))
                 flags |= HAS_FLOW
             else:  # a string
                 if character != QUOTE:
@@ -369,20 +369,22 @@ def scan_events(
         if name_number < 0 or lane_number < 0:
             status = FULL
             break
-        name_column[row] = name_number
-        lane_column[row] = lane_number
-        phases[row] = phase
-        flag_column[row] = flags
-        columns[PLACE, row] = at
+        put_int(name_column, row, name_number)
+        put_int(lane_column, row, lane_number)
+        put_byte(phases, row, phase)
+        put_byte(flag_column, row, flags)
+        put_long(columns, PLACE * most_rows + row, at)
         length = args_end - args_start
-        if length <= _INLINE_BYTES:
+        if length <= INLINE_BYTES:
             low, high = short_view(data, args_start, args_end)
         else:
             low, high = as_long(word_at(data, args_start) & _FOUR), args_start << 32
-        views[row, 0] = length | (low << 32)
-        views[row, 1] = high
+        put_long(views, 2 * row, length | (low << 32))
+        put_long(views, 2 * row + 1, high)
         row += 1
         at = here
         between = _AFTER_EVENT
-    state[POSITION], state[BETWEEN], state[ROWS] = at, between, row
+    put_long(block, POSITION, at)
+    put_long(block, BETWEEN, between)
+    put_long(block, ROWS, row)
     return status

@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import io
 import os
-import queue
 import stat
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
 from stepscope.errors import UnreadableInputError
+from stepscope.trace.content import BLOCK_BYTES, Content
 from stepscope.trace.problems import Problems
 from stepscope.trace.remote import RemoteFile, find_remote
-
-BLOCK_BYTES = 4 * 1024 * 1024
-"""How much of a file is in hand at once, uncompressed."""
 
 Location = str | os.PathLike[str] | IO[bytes]
 """A path, an fsspec URL (`s3://…`) or a binary stream; what `fsspec.open` returns is as a URL."""
@@ -30,7 +28,6 @@ Location = str | os.PathLike[str] | IO[bytes]
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _FIRST_BYTES = 64
-_PATIENCE_SECONDS = 1.0
 _OTHER_COMPRESSIONS = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip"}
 SQLITE_MAGIC = b"SQLite format 3\x00"
 NSYS_REPORT_MAGIC = b"NVIDIA"
@@ -80,12 +77,12 @@ class Source:
         problems: Problems,
         size: int = BLOCK_BYTES,
         progress: Callable[[int], None] | None = None,
-    ) -> Iterator[bytes]:
-        """The uncompressed content, in order, in blocks of about `size` bytes.
+    ) -> Content:
+        """The uncompressed content.
 
         Args:
             problems: Receives what is wrong with the compressed stream.
-            size: Of a block.
+            size: How many bytes should be in hand at once.
             progress: Is told how many bytes, as stored, were read.
 
         A damaged or truncated compressed stream ends early, with an entry in `problems`.
@@ -100,12 +97,13 @@ class Source:
                     "unpack it, or pack it with gzip or zstd"
                 )
         if self.first.startswith(_GZIP):
-            raw = self._raw(size // 64, progress)
-            return prefetched(_inflated(raw, _gzip_inflater, problems, size))
+            raw = self._raw(max(size // 64, 1), progress)
+            return Content(_inflated(raw, _gzip_inflater, problems), size)
         if self.first.startswith(_ZSTD):
-            raw = self._raw(size // 64, progress)
-            return prefetched(_inflated(raw, self._zstd_inflater, problems, size))
-        return prefetched(self._raw(size, progress))
+            raw = self._raw(max(size // 64, 1), progress)
+            return Content(_inflated(raw, self._zstd_inflater, problems), size)
+        raw = self._raw(size, progress)
+        return Content(raw, size, None if self.path is None else partial(self._fill, progress))
 
     def _raw(self, size: int, progress: Callable[[int], None] | None) -> Iterator[bytes]:
         """Pieces as stored, of `size` bytes: pipes and sockets hand out less at once."""
@@ -122,6 +120,20 @@ class Source:
                     progress(held)
                 yield b"".join(pieces)
             pieces, held = [], 0
+
+    def _fill(self, progress: Callable[[int], None] | None, target: memoryview) -> int:
+        with self._reading():
+            count: int = cast("BufferedReader", self.stream).readinto(target)
+        if progress is not None:
+            progress(count)
+        return count
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, EOFError, ValueError) as error:
+            raise UnreadableInputError(f"{self.name}: cannot be read: {error}") from error
 
     def _zstd_inflater(self) -> _Inflater:
         if sys.version_info >= (3, 14):
@@ -143,15 +155,11 @@ def _gzip_inflater() -> _Inflater:
     return cast(_Inflater, isal_zlib.decompressobj(wbits=31))
 
 
-def _inflated(
-    raw: Iterator[bytes], new_inflater: Any, problems: Problems, size: int
-) -> Iterator[bytes]:
+def _inflated(raw: Iterator[bytes], new_inflater: Any, problems: Problems) -> Iterator[bytes]:
     """Inflates a stream of one or several members."""
     inflater = new_inflater()
     started = False  # the current member has had data
     total = 0
-    pieces: list[bytes] = []
-    held = 0
     for compressed in raw:
         data = compressed
         while data:
@@ -163,64 +171,15 @@ def _inflated(
             try:
                 plain = inflater.decompress(data)
             except Exception:  # noqa: BLE001 - each library raises its own class
-                if total or held:
-                    problems.add("corrupt_stream", total + held)
-                    if held:
-                        yield b"".join(pieces)
-                    return
-                problems.add("corrupt_stream", 0)
+                problems.add("corrupt_stream", total)
                 return
             started = True
             data = inflater.unused_data if inflater.eof else b""
-            pieces.append(plain)
-            held += len(plain)
-            if held >= size:
-                yield b"".join(pieces)
-                total += held
-                pieces, held = [], 0
-    if held:
-        yield b"".join(pieces)
-        total += held
+            total += len(plain)
+            if plain:
+                yield plain
     if started and not inflater.eof:
         problems.add("truncated_stream", total)
-
-
-def prefetched(blocks: Iterator[bytes], ahead: int = 2) -> Iterator[bytes]:
-    """The same blocks, made in a thread of their own while earlier ones are worked on."""
-    ready: queue.Queue[bytes | BaseException | None] = queue.Queue(ahead)
-    abandoned = threading.Event()
-
-    def put(item: bytes | BaseException | None) -> bool:
-        while not abandoned.is_set():
-            try:
-                ready.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-            return True
-        return False
-
-    def work() -> None:
-        try:
-            for block in blocks:
-                if not put(block):
-                    return
-            put(None)
-        except BaseException as error:  # noqa: BLE001 - handed to the thread that reads
-            put(error)
-
-    thread = threading.Thread(target=work, name="stepscope-inflate", daemon=True)
-    thread.start()
-    try:
-        while True:
-            item = ready.get()
-            if item is None:
-                return
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        abandoned.set()
-        thread.join(_PATIENCE_SECONDS)  # what reads from a silent pipe cannot be stopped
 
 
 @contextmanager

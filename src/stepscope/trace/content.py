@@ -1,0 +1,111 @@
+"""What a trace says, uncompressed: handed out in blocks, or read into memory that is at hand."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import TypeVar
+
+BLOCK_BYTES = 4 * 1024 * 1024
+"""How much of a file is in hand at once, uncompressed."""
+
+_PATIENCE_SECONDS = 1.0
+
+Item = TypeVar("Item")
+
+
+class Content(Iterator[bytes]):
+    """The bytes of a trace in order, each of them once.
+
+    Args:
+        pieces: The bytes, in pieces of any size but none.
+        size: How many should be in hand at once.
+        fill: Where bytes can be read into memory that is at hand, without copying: does so, and
+            says how many; 0 at the end. It goes on where `pieces` would, once these have begun.
+    """
+
+    def __init__(
+        self,
+        pieces: Iterable[bytes],
+        size: int = BLOCK_BYTES,
+        fill: Callable[[memoryview], int] | None = None,
+    ) -> None:
+        self.size = size
+        self._pieces = iter(pieces)
+        self._fill = fill
+        self._has_begun = False
+        self._ahead: deque[memoryview] = deque()
+
+    def __next__(self) -> bytes:
+        """The next bytes, as many as come at once."""
+        return bytes(self._next())
+
+    def _next(self) -> memoryview | bytes:
+        self._has_begun = True
+        return self._ahead.popleft() if self._ahead else next(self._pieces)
+
+    def put_back(self, pieces: Iterable[bytes]) -> None:
+        """Hands out again what was taken, before everything else."""
+        self._ahead.extendleft(map(memoryview, reversed(list(pieces))))
+
+    def read_into(self, target: memoryview) -> int:
+        """Fills memory, less than all of it only at the end; says how many bytes were read."""
+        at = 0
+        while at < len(target):
+            if self._fill is not None and self._has_begun and not self._ahead:
+                count = self._fill(target[at:])
+                if not count:
+                    break
+                at += count
+                continue
+            try:
+                piece = memoryview(self._next())
+            except StopIteration:
+                break
+            count = min(len(piece), len(target) - at)
+            target[at : at + count] = piece[:count]
+            at += count
+            if count < len(piece):
+                self._ahead.appendleft(piece[count:])
+        return at
+
+
+def prefetched(items: Iterator[Item], ahead: int = 2) -> Generator[Item, None, None]:
+    """The same items, made in a thread of their own while earlier ones are worked on."""
+    ready: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(ahead)
+    abandoned = threading.Event()
+
+    def put(item: Item | None, error: BaseException | None = None) -> bool:
+        while not abandoned.is_set():
+            try:
+                ready.put((item, error), timeout=0.1)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def work() -> None:
+        try:
+            for item in items:
+                if not put(item):
+                    return
+            put(None)
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that reads
+            put(None, error)
+
+    thread = threading.Thread(target=work, name="stepscope-read", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item, error = ready.get()
+            if error is not None:
+                raise error
+            if item is None:
+                return
+            yield item
+            del item  # whoever had it alone may use its memory again
+    finally:
+        abandoned.set()
+        thread.join(_PATIENCE_SECONDS)  # what reads from a silent pipe cannot be stopped
