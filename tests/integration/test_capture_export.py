@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -136,7 +137,7 @@ def test_what_a_fork_cannot_write_is_written_inline(tmp_path, monkeypatch):
     assert "code 91" in open_run(tmp_path).windows[0].record.note
 
 
-def test_a_stuck_child_is_ended_and_told(tmp_path, monkeypatch):
+def test_a_stuck_fork_is_ended_and_done_without(tmp_path, monkeypatch):
     def stuck_fork(profiler, job, scratch):
         process_id = os.fork()
         if process_id == 0:
@@ -144,14 +145,37 @@ def test_a_stuck_child_is_ended_and_told(tmp_path, monkeypatch):
             os._exit(0)
         return process_id
 
-    before = children()
     monkeypatch.setattr(module, "_fork", stuck_fork)
     losses = train(tmp_path, steps=5, repeat=1, export_mode="fork", export_timeout_s=0.3)
     assert losses == bare_losses(5)
     (record,) = manifest_of(tmp_path).windows
-    assert record.state == "failed"
-    assert "0.3 s" in record.reason
-    assert children() <= before
+    assert record.export_mode == "inline"
+    assert "0.3 s" in record.export_reason
+    # The process beside is left to itself after 0.3 s, or ended with the trace kept.
+    deadline = time.monotonic() + 120
+    while open_run(tmp_path).windows[0].trace_path is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_stuck_finishing_process_is_ended_and_the_trace_kept(tmp_path, monkeypatch):
+    def sleeping(job):
+        return [sys.executable, "-c", "import time; time.sleep(600)"]
+
+    monkeypatch.setattr(module, "_command", sleeping)
+    before = children()
+    losses = train(
+        tmp_path, steps=4, repeat=1, active=1, export_mode="inline", export_timeout_s=0.2
+    )
+    assert losses == bare_losses(4)
+    (record,) = manifest_of(tmp_path).windows
+    assert record.state in {"partial", "saving"}
+    if record.state == "partial":
+        assert "0.2 s; the trace was kept" in record.reason
+        assert [item.path for item in record.artifacts] == ["window-0000/trace.json"]
+    for process_id in children() - before:
+        os.kill(process_id, signal.SIGKILL)
+        os.waitpid(process_id, 0)
 
 
 def test_files_that_are_there_when_their_process_is_given_up_are_kept(tmp_path, monkeypatch):
@@ -181,9 +205,13 @@ def test_a_finishing_process_that_fails_is_told_with_its_last_words(tmp_path, mo
 
     monkeypatch.setattr(module, "_command", broken)
     assert train(tmp_path, export_mode="inline") == bare_losses(10)
-    for record in manifest_of(tmp_path).windows:
-        assert record.state == "failed"
-        assert "code 1: out of luck" in record.reason
+    for window in open_run(tmp_path).windows:
+        assert window.record.state == "partial"
+        assert "code 1: out of luck; the trace was kept" in window.record.reason
+        assert window.trace_path.name == "trace.json"
+        events = json.loads(window.trace_path.read_bytes())["traceEvents"]
+        steps = range(window.record.first_step, window.record.last_step + 1)
+        assert {f"ProfilerStep#{step}" for step in steps} <= {event["name"] for event in events}
 
 
 def test_a_finishing_process_that_is_killed_is_told(tmp_path, monkeypatch):
@@ -199,7 +227,7 @@ def test_a_finishing_process_that_is_killed_is_told(tmp_path, monkeypatch):
             profiler.step()
         (child,) = children() - before
         os.kill(child, signal.SIGKILL)
-    assert manifest_of(tmp_path).windows[0].state == "failed"
+    assert manifest_of(tmp_path).windows[0].state == "partial"
     assert "code -9" in manifest_of(tmp_path).windows[0].reason
 
 
@@ -207,10 +235,17 @@ def test_auto_never_forks_a_process_that_uses_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     exporter = module.Exporter("auto", 10.0, lambda record: None)
     assert "cuda" in module.fork_is_unsafe()
-    assert exporter._choose_mode(10**12) == "inline"
+    assert exporter._choose_mode(10**12)[0] == "inline"
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", module)
+    assert exporter._choose_mode(10**12) == (
+        "inline",
+        "mpi4py.MPI is loaded, which may hold memory for RDMA",
+    )
+    monkeypatch.undo()
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
-    assert exporter._choose_mode(10**12) == "fork"
-    assert exporter._choose_mode(1000) == "inline"
+    assert exporter._choose_mode(10**12) == ("fork", "a fork takes less time than writing")
+    assert exporter._choose_mode(1000) == ("inline", "writing takes less time than a fork")
 
 
 def test_the_working_directory_cannot_lend_modules_to_the_finishing_process(tmp_path, monkeypatch):

@@ -95,6 +95,19 @@ def test_a_copy_on_another_file_system_is_a_run_of_its_own(tmp_path):
     assert len(stepscope.open_run(copied).windows) == 1
 
 
+def test_files_that_a_guide_promises_beside_the_run_are_copied_too(tmp_path):
+    layout = {"layout": "fsdp-qlora", "words": {"model_name": "tiny", "train_type": "full"}}
+    train(output_dir="memory://bucket/profiles", **layout)
+    memory = fsspec.filesystem("memory")
+    beside = {name for name in memory.find("/bucket/profiles") if "/profiles/run/" not in name}
+    folder = "profiles/tiny_full-0"
+    names = ("tiny-full-chrome-trace.json.gz", "tiny-full-key_averages.txt")
+    assert beside == {f"/bucket/{folder}/{name}" for name in names}
+    for name in names:
+        there = memory.cat_file(f"/bucket/{folder}/{name}")
+        assert there == (tmp_path / folder / name).read_bytes()
+
+
 def test_what_was_copied_can_be_removed_locally(tmp_path):
     train(upload_to="memory://bucket", keep_local=False)
     assert not (tmp_path / "profiles" / "run").exists()

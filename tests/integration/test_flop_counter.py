@@ -124,6 +124,27 @@ def test_a_mode_of_the_trainings_own_is_not_taken_away():
     assert "before the end of step 1" in text
 
 
+def test_a_counter_that_is_a_mode_itself_is_left_too(monkeypatch):
+    # As in torch 2.4; since then it has one.
+    class Counter(TorchDispatchMode):
+        def __init__(self, display):
+            super().__init__()
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+        def get_flop_counts(self):
+            return {"Global": {"aten.mm": 48}}
+
+    monkeypatch.setattr("torch.utils.flop_counter.FlopCounterMode", Counter)
+    texts = []
+    count = FlopCount(0, texts.append)
+    count.step_begins(0)
+    assert count.step_ended(0)
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+    assert "Total: 48" in texts[0]
+
+
 def test_a_step_without_any_operation_that_is_known():
     assert "Total: 0 (0 FLOP)" in table_of({}, 4)
     assert short(1_500) == "1.5 kFLOP"

@@ -16,6 +16,9 @@ class FakeCuda:
         self.devices = devices
         self.available = available
         self.fails = False
+        self.is_up = available
+        self.refuses_observers = False
+        self._waiting = []
         self.memory = SimpleNamespace(
             _record_memory_history=lambda **options: self.calls.append(("history", options)),
             _snapshot=self._snapshot,
@@ -31,7 +34,20 @@ class FakeCuda:
         return self.available
 
     def is_initialized(self):
-        return self.available
+        return self.is_up
+
+    def _lazy_call(self, function):
+        self._waiting.append(function)
+
+    def bring_up(self):
+        self.is_up = True
+        for function in self._waiting:
+            function()
+
+    def _attach(self, observer):
+        if self.refuses_observers:
+            raise RuntimeError("no observers here")
+        self.observers.append(observer)
 
     def device_count(self):
         return self.devices
@@ -50,5 +66,5 @@ class FakeCuda:
 
     @property
     def torch(self):
-        c_module = SimpleNamespace(_cuda_attach_out_of_memory_observer=self.observers.append)
+        c_module = SimpleNamespace(_cuda_attach_out_of_memory_observer=self._attach)
         return SimpleNamespace(cuda=self, _C=c_module)

@@ -53,6 +53,8 @@ from stepscope.errors import StepscopeError, UsageError
         ({"grace_s": float("nan")}, ("grace_s", "nan", "seconds")),
         ({"max_pause_s": "1"}, ("max_pause_s", "'1'", "seconds")),
         ({"max_window_bytes": 0}, ("max_window_bytes", "0", "1 or more")),
+        ({"max_pause_s": 1.0, "warmup": 0}, ("max_pause_s", "1.0", "warmup=1")),
+        ({"max_window_bytes": 9, "warmup": 0}, ("max_window_bytes", "9", "warmup=1")),
         ({"max_run_bytes": -1}, ("max_run_bytes", "-1", "1 or more")),
         ({"min_free_bytes": -1}, ("min_free_bytes", "-1", "0 or more")),
         ({"keep_windows": 1.0}, ("keep_windows", "1.0", "whole number")),

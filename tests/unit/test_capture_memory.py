@@ -44,8 +44,39 @@ def test_the_history_is_capped_and_covers_the_run(tmp_path):
     watch.close()
     assert cuda.calls == [
         ("history", {"max_entries": 77, "stacks": "python"}),
+        ("snapshot", {}),
         ("history", {"enabled": None}),
     ]
+
+
+def test_a_history_that_was_shown_needs_no_snapshot_at_the_end(tmp_path):
+    cuda = FakeCuda()
+    watch, noted = make(tmp_path, cuda, memory_history=True)
+    watch.snapshot("code")
+    watch.close()
+    assert [record.cause for record in noted] == ["code"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "ended", "causes"),
+    [
+        ((0, 0), 3, ["steps 0 to 0"]),
+        ((0, 2), 3, ["steps 0 to 2"]),
+        ((1, 1), 3, ["steps 1 to 1"]),
+        ((1, 9), 3, ["end, within steps 1 to 9"]),
+        ((7, 9), 3, []),
+    ],
+)
+def test_the_history_begins_with_its_first_step_and_is_never_lost(tmp_path, steps, ended, causes):
+    cuda = FakeCuda()
+    watch, noted = make(tmp_path, cuda, memory_history=True, memory_history_steps=steps)
+    assert bool(cuda.calls) == (steps[0] == 0)
+    for step in range(ended):
+        watch.step_ended(step)
+    watch.close()
+    assert [record.cause for record in noted] == causes
+    kinds = [name for name, _ in cuda.calls]
+    assert kinds == (["history", "snapshot", "history"] if causes else [])
 
 
 def test_the_history_of_chosen_steps_ends_with_a_snapshot(tmp_path):
@@ -97,6 +128,45 @@ def test_running_out_of_memory_takes_one_snapshot(tmp_path):
     watch.close()
     observer(1, 1, 0, 0)
     assert len(noted) == 1
+
+
+def test_running_out_of_memory_in_the_first_step_is_seen(tmp_path):
+    cuda = FakeCuda()
+    _, noted = make(tmp_path, cuda)
+    cuda.observers[0](0, GIB, 0, 42)
+    assert len(noted) == 1
+
+
+def test_a_process_that_has_not_brought_cuda_up_is_observed_from_then_on(tmp_path):
+    cuda = FakeCuda()
+    cuda.is_up = False
+    _, noted = make(tmp_path, cuda)
+    assert cuda.observers == []
+    cuda.bring_up()
+    cuda.observers[0](0, GIB, 0, 42)
+    assert len(noted) == 1
+
+
+def test_a_fork_neither_observes_nor_writes_for_its_parent(tmp_path, monkeypatch):
+    cuda, later = FakeCuda(), FakeCuda()
+    later.is_up = False
+    (tmp_path / "now").mkdir()
+    _, noted = make(tmp_path / "now", cuda)
+    make(tmp_path / "later", later)
+    monkeypatch.setattr("stepscope.capture.memory.os.getpid", lambda: -1)
+    cuda.observers[0](0, GIB, 0, 42)
+    later.bring_up()
+    assert noted == []
+    assert later.observers == []
+
+
+def test_an_observer_that_torch_refuses_does_not_keep_cuda_from_coming_up(tmp_path, caplog):
+    cuda = FakeCuda()
+    cuda.is_up = False
+    cuda.refuses_observers = True
+    make(tmp_path, cuda)
+    cuda.bring_up()
+    assert "no snapshot will be taken" in caplog.text
 
 
 def test_an_observer_that_fails_does_not_change_the_error(tmp_path):

@@ -161,3 +161,29 @@ def test_the_first_quiet_step(skip_first, wait, warmup, active, repeat, skips_fi
         assert all(schedule.action(step) is not Action.NONE for step in horizon)
     else:
         assert all(schedule.action(step) is not Action.NONE for step in range(first, found))
+
+
+@given(
+    skip_first=numbers,
+    wait=numbers,
+    warmup=numbers,
+    active=st.integers(1, 6),
+    repeat=st.integers(0, 4),
+    first=st.integers(5, 60),
+    steps=st.integers(1, 8),
+    own_warmup=st.integers(0, 3),
+)
+def test_room_for_another_window(
+    skip_first, wait, warmup, active, repeat, first, steps, own_warmup
+):
+    schedule = Schedule(skip_first, wait, warmup, active, repeat)
+
+    def is_free(start):
+        wanted = range(start - own_warmup, start + steps)
+        return all(schedule.action(step) is Action.NONE for step in wanted)
+
+    found = schedule.room_for(first, steps, own_warmup)
+    assert found >= first
+    horizon = range(first, max(first, schedule.first_end()) + schedule.cycle + 1)
+    free = [start for start in horizon if is_free(start)]
+    assert found == (free[0] if free else first)

@@ -315,3 +315,47 @@ def test_memory_that_cannot_be_read_costs_the_memory_only(recorder, time, writte
     recorder.close()
     assert [record.dur_ns for record in written] == [2]
     assert written[0].peak_allocated_bytes == ()
+
+
+class CapturedEvents(FakeEvents):
+    """A device whose current stream is captured into a graph at times: touching it breaks that."""
+
+    def __init__(self):
+        super().__init__()
+        self.is_capturing = False
+
+    def __call__(self):
+        assert not self.is_capturing
+        event = FakeEvent(self)
+        record, query = event.record, event.query
+
+        def checked(call):
+            def calling():
+                assert not self.is_capturing
+                return call()
+
+            return calling
+
+        event.record, event.query = checked(record), checked(query)
+        return event
+
+
+def test_a_graph_that_is_being_captured_is_left_alone(recorder, time, written):
+    device = CapturedEvents()
+    timer = DeviceTimer(device, lambda: device.is_capturing)
+    recorder.attach_device(timer, lambda: ((), ()))
+    recorder.begin()
+    for step in range(6):
+        device.is_capturing = step in {2, 3}
+        with_phase = recorder.enter_phase("forward")
+        device.clock_ms += 1.0
+        device.passed_ms = device.clock_ms
+        if with_phase:
+            recorder.leave_phase()
+        recorder.end(step)
+    recorder.close()
+    assert recorder.problem is None
+    assert [record.step for record in written] == list(range(6))
+    told = [record.device_ns for record in written]
+    assert told[:2] + told[5:] == [1_000_000] * 3
+    assert told[2:4] == [None, None]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 
 import orjson
 import pytest
 from click.testing import CliRunner
 
-from stepscope.capture.clock_sync import measure
 from stepscope.capture.ranks import RankIdentity
+from stepscope.capture.schedule import Action, Schedule
 from stepscope.capture.shared_store import SharedStore
 from stepscope.capture.together import PauseTogether
 from stepscope.capture.triggers import SlowStepWatch, TriggerDesk, applies_to
@@ -175,6 +176,50 @@ def test_several_requests_come_in_order_and_once(tmp_path):
     assert len(accepted[1]) == 0 or accepted[1] == accepted[0]
 
 
+def test_what_all_ranks_notice_at_once_is_one_window(tmp_path):
+    store = FakeStore()
+    accepted = [[], [], []]
+    desks = [make_desk(tmp_path, rank, 3, accepted[rank], store) for rank in range(3)]
+    for _ in range(2):
+        for desk in desks:
+            desk.ask(Trigger("slow step", 2))
+    for _ in range(3):
+        for desk in desks:
+            desk.look()
+    (first,) = accepted[0]
+    assert accepted == [[first]] * 3
+    for desk in desks:
+        desk.note_step(first.first_step + 2, 1_000_000)
+        desk.ask(Trigger("slow step", 2))
+        desk.look()
+    assert len(accepted[0]) == 2
+
+
+def test_windows_that_are_asked_for_do_not_meet(tmp_path):
+    accepted = []
+    desk = make_desk(tmp_path, 0, 2, accepted, warmup=2)
+    desk.ask(Trigger("file", 3))
+    desk.ask(Trigger("file", 3))
+    desk.ask(Trigger("code", 4))
+    desk.look()
+    assert [trigger.steps for trigger in accepted] == [3, 3, 4]
+    for before, after in itertools.pairwise(accepted):
+        assert after.first_step - 2 > before.first_step + before.steps - 1
+
+
+def test_windows_that_are_asked_for_do_not_meet_the_schedules(tmp_path):
+    accepted = []
+    schedule = Schedule(0, 30, 2, 5, 0)
+    desk = make_desk(tmp_path, 0, 2, accepted, warmup=2, room_for=schedule.room_for)
+    for step in range(0, 80, 7):
+        desk.note_step(step, 1_000_000_000)
+        desk.ask(Trigger("file", 3))
+        desk.look()
+    for trigger in accepted:
+        for step in range(trigger.first_step - 2, trigger.first_step + 3):
+            assert schedule.action(step) is Action.NONE
+
+
 def test_a_store_that_dies_is_given_up_and_files_do(tmp_path, caplog):
     store = FakeStore()
     accepted = [[], []]
@@ -277,7 +322,3 @@ def test_a_dead_store_ends_the_waiting():
     words.open(5)
     store.is_broken = True
     assert words.wait(5) < 1
-
-
-def test_the_clock_is_not_waited_for_where_nobody_tells_it():
-    assert measure(FakeStore(), "", 1) is None

@@ -157,6 +157,7 @@ OPTIONS: dict[str, Option] = {
         _option("with_stack", "bool", "Record Python stacks; also writes stacks.txt."),
         _option("with_flops", "bool", "Estimate floating-point operations."),
         _option("with_modules", "bool", "Record the module hierarchy (TorchScript)."),
+        _option("cuda_sync_events", "bool", "Record what host and streams wait for on a GPU."),
         _option("auto_phases", "bool", "Time the parts of each step by listening to torch."),
         _option("step_record", "bool", "Write one line for each step."),
         _option(

@@ -129,6 +129,7 @@ class Profiler(capture.Profiler):
             self._newest_placed = max(self._newest_placed, window.index)
             with self._session.contain("putting files where the guide promises them"):
                 files = LAYOUTS[self._layout](place, folder, window)
+                self._session.copy_beside(files)
                 if self._placed is not None and files:
                     self._placed(files)
 
@@ -137,7 +138,8 @@ class Profiler(capture.Profiler):
         if place is None or folder is None:
             return
         with self._session.contain("putting a file where the guide promises it"):
-            put_lone_file(self._layout, place, record.kind, folder / record.path)
+            lone = put_lone_file(self._layout, place, record.kind, folder / record.path)
+            self._session.copy_beside([lone] if lone is not None else [])
             if record.kind == "snapshot" and self._snapshot_path is not None:
                 put_snapshot(self._snapshot_path, place, folder / record.path)
 

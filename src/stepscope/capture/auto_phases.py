@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from stepscope.capture.phases import FORWARD, PhaseTimer, PhaseWatch
@@ -33,18 +32,21 @@ class AutoPhases:
         """Whether this is the training's thread, in its process."""
         return self._owner == (os.getpid(), threading.get_ident())
 
-    @contextlib.contextmanager
-    def fetching(self) -> Iterator[None]:
-        """The loop itself waits for a batch inside; a DataLoader's wait is a part of that."""
+    def begin_fetch(self) -> bool:
+        """The loop itself waits for a batch from now on, of which a DataLoader's wait is a part.
+
+        Returns:
+            Whether `end_fetch` must follow.
+        """
         if not self.listens():
-            yield
-            return
+            return False
         self.watch.leave()
         self._fetches += 1
-        try:
-            yield
-        finally:
-            self._fetches -= 1
+        return True
+
+    def end_fetch(self) -> None:
+        """The loop's wait is over, whether the batch came or not."""
+        self._fetches -= 1
 
     def batch_came(self) -> None:
         """The batch that the loop waited for is there."""

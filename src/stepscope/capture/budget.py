@@ -104,11 +104,11 @@ class Budget:
             log.warning("stepscope: window %d: %s", plan.index, note)
         return dataclasses.replace(plan, steps=fitted, with_stack=with_stack, note=note)
 
-    def refusal(self) -> str:
-        """Why no window may be opened now; empty if nothing speaks against it."""
+    def refusal(self, steps: int) -> str:
+        """Why no window of so many steps may be opened now; empty if nothing speaks against it."""
         needed = float(self._config.min_free_bytes)
         if self._sample is not None and needed:
-            window_bytes = self._sample.raw_bytes * self._config.active * _ROOM_FACTOR
+            window_bytes = self._sample.raw_bytes * steps * _ROOM_FACTOR
             needed = max(needed, window_bytes)
         if not needed:
             return ""

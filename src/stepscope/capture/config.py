@@ -90,6 +90,8 @@ class CaptureConfig:
         with_stack: Record Python stacks; also writes `stacks.txt`.
         with_flops: Estimate floating-point operations (implies shapes).
         with_modules: Record the module hierarchy (TorchScript).
+        cuda_sync_events: Record what the host and streams wait for on a GPU: synchronisations of
+            devices, streams and events. They are no GPU work, and tell why there is none.
         window_recorder: What records the steps of a window. "torch": torch's profiler.
             "cuda-range": another tool does, such as nsys; the window is marked for it by
             cudaProfilerStart and -Stop, and its steps and operators by NVTX ranges.
@@ -158,7 +160,8 @@ class CaptureConfig:
             taken after the last.
         memory_max_entries: Greatest number of entries of the history.
         memory_stacks: "python", or "all" with C++ frames, which takes very much longer to write.
-        memory_snapshot_at_end: Take a snapshot when the capture ends.
+        memory_snapshot_at_end: Take a snapshot when the capture ends; a history that no snapshot
+            has shown gets one in any case.
         oom_snapshot: Take a snapshot when CUDA runs out of memory, before the error is raised.
         memory_log: Write a line on each GPU's memory to `memory.log` every `memory_log_steps`
             steps. It resets CUDA's peak statistics, so that each line has its own peak.
@@ -204,6 +207,7 @@ class CaptureConfig:
     with_stack: bool = False
     with_flops: bool = False
     with_modules: bool = False
+    cuda_sync_events: bool = False
     window_recorder: str = "torch"
     tracemalloc_frames: int = 1
     tracemalloc_rows: int = 25
@@ -287,6 +291,12 @@ class CaptureConfig:
                 _check_whole(name, getattr(self, name), least)
         if self.max_pause_s is not None:
             _check_seconds("max_pause_s", self.max_pause_s)
+        for name in ("max_pause_s", "max_window_bytes"):
+            if getattr(self, name) is not None and self.warmup == 0:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)!r} needs a step to be recorded on trial before "
+                    "the window: give warmup=1 or more"
+                )
         self._settle_cycle()
         self._settle_max_steps()
         self._settle_words()

@@ -31,8 +31,11 @@ class DeviceProbe:
 
     def timer(self) -> DeviceTimer:
         """A timer of steps on the current stream."""
-        event = self._torch.cuda.Event
-        return DeviceTimer(lambda: event(enable_timing=True))
+        cuda = self._torch.cuda
+        return DeviceTimer(
+            lambda: cuda.Event(enable_timing=True),
+            getattr(cuda, "is_current_stream_capturing", lambda: False),
+        )
 
     def peak_memory(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """(allocated, reserved) peak bytes, one number per visible device; 0 where unused.

@@ -29,6 +29,7 @@ from stepscope.capture.resident import resident_bytes
 from stepscope.capture.window import let_go
 from stepscope.errors import UnreadableInputError
 from stepscope.run.manifest import (
+    ArtifactRecord,
     FinishedRecord,
     WindowRecord,
     merge_finished,
@@ -46,6 +47,13 @@ _UNKNOWN_BYTES = 1 << 30
 _EXPORT_PART_OF_STOP = 0.4
 """What a raw export takes, at least, as a part of what stopping took: both grow with the events."""
 _MESSAGE_BYTES = 2000
+_UNSAFE_MODULES = {
+    "mpi4py.MPI": "which may hold memory for RDMA",
+    "horovod.torch": "which may hold memory for RDMA",
+    "torch_npu": "whose device's memory a fork cannot share",
+    "torch_xla": "whose device's memory a fork cannot share",
+    "habana_frameworks.torch": "whose device's memory a fork cannot share",
+}
 
 
 @dataclass
@@ -107,7 +115,8 @@ class Exporter:
     Args:
         mode: "auto", "fork" or "inline".
         timeout_s: After this long a finishing process is given up.
-        done: Receives each window's record once its files are there, or cannot be.
+        done: Receives each window's record once its files are there, or cannot be, or are made in
+            another way than was said.
     """
 
     def __init__(self, mode: str, timeout_s: float, done: Callable[[WindowRecord], None]) -> None:
@@ -140,12 +149,15 @@ class Exporter:
         scratch = job.raw_path.parent
         started_ns = time.perf_counter_ns()
         deadline_ns = time.monotonic_ns() + self._timeout_ns
-        mode = "inline" if is_raw_there else self._choose_mode(record.stop_ns)
+        mode, reason = self._choose_mode(record.stop_ns)
+        if is_raw_there:
+            mode, reason = "inline", "on_trace_ready functions had it written already"
         process_id = _fork(profiler, job, scratch) if mode == "fork" else None
         if process_id is not None:
             pending = PendingExport(job, record, process_id, profiler, deadline_ns, scratch)
         else:
-            mode = "inline"
+            if mode == "fork":
+                mode, reason = "inline", "the system refused a fork"
             if not is_raw_there:
                 profiler.export_chrome_trace(job.raw)
             RawTrace(job.raw_path).check_ends()
@@ -156,6 +168,7 @@ class Exporter:
             record,
             state="saving",
             export_mode=mode,
+            export_reason=reason,
             export_ns=record.export_ns + time.perf_counter_ns() - started_ns,
         )
         self._pending.append(pending)
@@ -196,20 +209,30 @@ class Exporter:
         self.collect()
         for pending in self._pending:
             self._drop_profiler(pending)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)  # it is left to itself on purpose
+                pending.child = None
         self._pending.clear()
 
-    def _choose_mode(self, stop_ns: int) -> str:
-        if self._mode == "inline" or not hasattr(os, "fork") or self._pending:
-            return "inline"
+    def _choose_mode(self, stop_ns: int) -> tuple[str, str]:
+        """How to hand the events over, and why."""
+        if self._mode == "inline":
+            return "inline", "export_mode='inline'"
+        if not hasattr(os, "fork"):
+            return "inline", "this system cannot fork"
+        if self._pending:
+            return "inline", "another window's files were still being made"
         reason = fork_is_unsafe()
         if self._mode == "fork":
             if reason:
                 log.warning("stepscope: export_mode='fork' although %s", reason)
-            return "fork"
+            return "fork", "export_mode='fork'" + (f", although {reason}" if reason else "")
         if reason:
-            return "inline"
+            return "inline", reason
         fork_ns = _FORK_BASE_NS + _FORK_NS_PER_BYTE * (resident_bytes() or _UNKNOWN_BYTES)
-        return "fork" if stop_ns * _EXPORT_PART_OF_STOP > fork_ns else "inline"
+        if stop_ns * _EXPORT_PART_OF_STOP > fork_ns:
+            return "fork", "a fork takes less time than writing"
+        return "inline", "writing takes less time than a fork"
 
     def _settle(self, pending: PendingExport) -> None:
         """A process has ended: read what it says, or do again what it could not."""
@@ -221,12 +244,18 @@ class Exporter:
         self._take_in(pending, finished)
 
     def _give_up(self, pending: PendingExport) -> None:
-        """A process took too long and was ended: its files may be there all the same."""
+        """A process took too long and was ended.
+
+        Its files may be there all the same, and a fork that hung can be done without.
+        """
         try:
             finished = read_finished(pending.job.result_path)
         except UnreadableInputError:
-            limit_s = self._timeout_ns / 1e9
-            self._fail(pending, f"making the files took longer than {limit_s:g} s")
+            told = f"making the files took longer than {self._timeout_ns / 1e9:g} s"
+            if pending.profiler is None or _is_whole(pending.job):
+                self._fail(pending, told)
+            else:
+                self._write_inline(pending, told)
             return
         self._take_in(pending, finished)
 
@@ -244,7 +273,10 @@ class Exporter:
         told += f": {message}" if message else f" ({problem})"
         if pending.profiler is None:
             self._fail(pending, told)
-            return
+        else:
+            self._write_inline(pending, told)
+
+    def _write_inline(self, pending: PendingExport, told: str) -> None:
         # The events are still in this process: what the fork could not write, it can.
         log.warning("stepscope: window %d: %s: writing it inline", pending.record.index, told)
         profiler, pending.profiler = pending.profiler, None
@@ -259,11 +291,15 @@ class Exporter:
             return
         note = f"{pending.record.note}; " if pending.record.note else ""
         pending.record = dataclasses.replace(
-            pending.record, export_mode="inline", note=f"{note}written inline after {told}"
+            pending.record,
+            export_mode="inline",
+            export_reason=told,
+            note=f"{note}written inline after {told}",
         )
         pending.child, pending.process_id, pending.exit_code = child, child.pid, None
         pending.deadline_ns = time.monotonic_ns() + self._timeout_ns
         self._pending.append(pending)
+        self._done(pending.record)
 
     @staticmethod
     def _drop_profiler(pending: PendingExport) -> None:
@@ -273,12 +309,46 @@ class Exporter:
 
     def _fail(self, pending: PendingExport, reason: str) -> None:
         self._drop_profiler(pending)
+        kept = _keep_trace(pending.job)
         _remove(pending.scratch)
+        record = pending.record
+        if kept is not None:
+            reason += "; the trace was kept"
+            record = dataclasses.replace(record, artifacts=(*record.artifacts, kept))
         self._done(
             dataclasses.replace(
-                pending.record, state="failed", reason=with_reason(pending.record, reason)
+                record,
+                state="failed" if kept is None else "partial",
+                reason=with_reason(record, reason),
             )
         )
+
+
+def _is_whole(job: FinishJob) -> bool:
+    """Whether torch's own trace has been written to its end."""
+    try:
+        RawTrace(job.raw_path).check_ends()
+    except RawTraceError:
+        return False
+    return True
+
+
+def _keep_trace(job: FinishJob) -> ArtifactRecord | None:
+    """What is left of a window whose finishing failed: its trace, as torch wrote it at least.
+
+    It is moved and neither read nor compressed: this is the training thread.
+    """
+    path = job.trace_path
+    try:
+        if not path.exists():
+            if not job.trace or not _is_whole(job):
+                return None
+            path = job.window_path / "trace.json"
+            job.raw_path.replace(path)
+        return ArtifactRecord("trace", f"{path.parent.name}/{path.name}", path.stat().st_size)
+    except OSError as error:
+        log.debug("stepscope: the trace could not be kept: %s", error)
+        return None
 
 
 def fork_is_unsafe() -> str:
@@ -286,6 +356,9 @@ def fork_is_unsafe() -> str:
     import torch
     from torch import distributed
 
+    for name, what in _UNSAFE_MODULES.items():
+        if name in sys.modules:
+            return f"{name} is loaded, {what}"
     for name in ("cuda", "xpu"):
         module = getattr(torch, name, None)
         if module is not None and module.is_initialized():

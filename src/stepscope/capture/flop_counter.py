@@ -93,7 +93,8 @@ def _is_innermost(mode: Any) -> bool:
     from torch.utils import _python_dispatch
 
     current: Callable[[], Any] = _python_dispatch._get_current_dispatch_mode
-    return current() is mode.mode
+    # The counter has a mode of its own, or is one itself (2.4).
+    return current() is getattr(mode, "mode", mode)
 
 
 def table_of(counts: Mapping[str, Mapping[str, int]], step: int) -> str:

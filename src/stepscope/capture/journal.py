@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from stepscope.run.files import LineFile, digest_of, write_atomically
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import (
     ArtifactRecord,
+    ClockSample,
     ProblemRecord,
     RankManifest,
     WindowRecord,
@@ -31,6 +33,7 @@ log = logging.getLogger("stepscope")
 
 _MOST_PROBLEMS = 100
 _MOST_WINDOWS = 1000
+_MOST_CLOCK_SAMPLES = 64
 _FILELESS = frozenset({"removed", "skipped", "abandoned", "empty", "failed"})
 
 
@@ -58,7 +61,7 @@ class Journal:
         self._steps = 0
         self._windows: dict[int, WindowRecord] = {}
         self._has_failed = False
-        self._clock_offset: ClockOffset | None = None
+        self._clock_offsets: deque[ClockOffset] = deque()
         self.window_ready: Callable[[WindowRecord], None] | None = None
         self.file_ready: Callable[[ArtifactRecord], None] | None = None
 
@@ -106,12 +109,25 @@ class Journal:
     def count_step(self) -> None:
         """Count a step that ended."""
         self._steps += 1
-        offset, self._clock_offset = self._clock_offset, None
-        if offset is not None:
-            self._manifest = dataclasses.replace(
-                self._manifest, clock_offset_ns=offset.offset_ns, clock_error_ns=offset.error_ns
-            )
-            self._write_quietly()
+        if self._clock_offsets:
+            is_first = self._manifest.clock_offset_ns is None
+            self._take_clock_offsets()
+            if is_first:  # later ones are written with what comes next
+                self._write_quietly()
+
+    def _take_clock_offsets(self) -> None:
+        samples = list(self._manifest.clock_samples)
+        while self._clock_offsets:
+            found = self._clock_offsets.popleft()
+            samples.append(ClockSample(found.time_ns, found.offset_ns, found.error_ns))
+        while len(samples) > _MOST_CLOCK_SAMPLES:
+            samples = samples[:-1:2] + samples[-1:]
+        self._manifest = dataclasses.replace(
+            self._manifest,
+            clock_offset_ns=samples[-1].offset_ns,
+            clock_error_ns=samples[-1].error_ns,
+            clock_samples=tuple(samples),
+        )
 
     def add_window(self, record: WindowRecord) -> None:
         """Note a window."""
@@ -166,11 +182,11 @@ class Journal:
             self.file_ready(record)
 
     def note_clock(self, offset: ClockOffset) -> None:
-        """Note how far this rank's clock is from rank 0's; it is written when the step ends.
+        """Note how far this rank's clock is from rank 0's; it is taken in when a step ends.
 
         May be called from any thread.
         """
-        self._clock_offset = offset
+        self._clock_offsets.append(offset)
 
     def note(self, where: str, message: str, step: int) -> None:
         """Note something that went wrong; after a hundred of them, only the log has them."""
@@ -196,6 +212,8 @@ class Journal:
                     f"{self._lines.problem}; {lost} lines lost",
                     self._steps,
                 )
+        if self._clock_offsets:
+            self._take_clock_offsets()
         self._manifest = dataclasses.replace(
             self._manifest, state=_state(error), ended=ended, verdict=verdict
         )

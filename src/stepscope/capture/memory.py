@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
+import os
 import pickle
 import socket
 from collections.abc import Callable
@@ -55,7 +56,8 @@ class MemoryWatch:
         self._note = note
         self._is_recording = False
         self._is_closed = False
-        self._is_attached = False
+        self._process_id = os.getpid()
+        self._snapshots = 0
         self._had_oom = False
         self._lines: Any = None
         self.is_available = bool(torch_module.cuda.is_available())
@@ -73,7 +75,11 @@ class MemoryWatch:
                 "stepscope: %s: left out, since torch finds no CUDA device here", ", ".join(wanted)
             )
             return
-        if self.is_available and config.memory_history and config.memory_history_steps is None:
+        if not self.is_available:
+            return
+        if config.oom_snapshot:
+            self._attach_when_in_use()
+        if config.memory_history and (config.memory_history_steps or (0, 0))[0] == 0:
             self.record()
 
     def step_ended(self, step: int) -> None:
@@ -81,13 +87,11 @@ class MemoryWatch:
         if not self.is_available:
             return
         config = self._config
-        if not self._is_attached and config.oom_snapshot and self._torch.cuda.is_initialized():
-            self._attach()
         if config.memory_history and config.memory_history_steps is not None:
             first, last = config.memory_history_steps
-            if step + 1 == first or (step == 0 and first == 0):
+            if step + 1 == first:
                 self.record()
-            elif step == last and self._is_recording:
+            elif step >= last and self._is_recording:
                 self.snapshot(f"steps {first} to {last}")
                 self.stop()
         if config.memory_log and (step + 1) % config.memory_log_steps == 0:
@@ -116,6 +120,7 @@ class MemoryWatch:
         if not self.is_available or not self._torch.cuda.is_initialized():
             log.warning("stepscope: no memory snapshot: CUDA is not in use in this process")
             return None
+        self._snapshots += 1
         moment = datetime.datetime.now(datetime.timezone.utc)
         name = f"{socket.gethostname()}_{moment:%Y%m%dT%H%M%S%f}Z_rank{self._rank}.pickle"
         path = self._layout.snapshots / name
@@ -135,31 +140,54 @@ class MemoryWatch:
         return path
 
     def close(self) -> None:
-        """End everything; takes the last snapshot if the options want one."""
+        """End everything; takes the last snapshot if the options want one.
+
+        A history that is still being recorded, and that no snapshot has shown, gets one in any
+        case: it would be lost otherwise.
+        """
         if self._is_closed:
             return
-        if self.is_available and self._config.memory_snapshot_at_end and not self._had_oom:
-            self.snapshot("end")
+        steps = self._config.memory_history_steps
+        is_unseen = self._is_recording and (steps is not None or not self._snapshots)
+        is_wanted = self._config.memory_snapshot_at_end or is_unseen
+        if self.is_available and is_wanted and not self._had_oom:
+            self.snapshot(f"end, within steps {steps[0]} to {steps[1]}" if steps else "end")
         with contextlib.suppress(Exception):
             self.stop()
         self._is_closed = True
         if self._lines is not None:
             self._lines.close()
 
-    def _attach(self) -> None:
-        """Ask the allocator to call before it raises for want of memory."""
-        self._is_attached = True
-        attach = getattr(self._torch._C, "_cuda_attach_out_of_memory_observer", None)
-        if attach is None:
-            log.debug("stepscope: this torch has no observer for lack of memory")
+    def _attach_when_in_use(self) -> None:
+        """Ask the allocator to call before it raises, now or as soon as CUDA is brought up.
+
+        The first step is the likeliest to run out of memory, so that waiting for its end is too
+        late; and asking earlier would bring CUDA up in a process that may want to fork before.
+        """
+        cuda = self._torch.cuda
+        if cuda.is_initialized():
+            self._attach()
             return
-        attach(self._on_out_of_memory)
+        later = getattr(cuda, "_lazy_call", None)
+        if later is not None:
+            later(self._attach)
+
+    def _attach(self) -> None:
+        """Ask the allocator to call before it raises for want of memory. Never raises."""
+        attach = getattr(self._torch._C, "_cuda_attach_out_of_memory_observer", None)
+        if attach is None or self._is_closed or os.getpid() != self._process_id:
+            return
+        try:
+            attach(self._on_out_of_memory)
+        except Exception as error:  # noqa: BLE001 - torch calls this while it brings CUDA up
+            log.warning("stepscope: no snapshot will be taken on lack of memory: %s", error)
 
     def _on_out_of_memory(
         self, device: int, wanted: int, _allocated: int, device_free: int
     ) -> None:
         """The allocator is about to raise. Once is enough: a loop may catch it and try again."""
-        if self._had_oom or self._is_closed:
+        # The allocator keeps its observers for good, and a fork has them too.
+        if self._had_oom or self._is_closed or os.getpid() != self._process_id:
             return
         self._had_oom = True
         with contextlib.suppress(Exception):

@@ -14,9 +14,10 @@ arguments and hands on what it returns or raises.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 FORWARD = "forward"
 BACKWARD = "backward"
@@ -45,6 +46,19 @@ _COLLECTIVES = (
     "scatter_object_list",
     "send",
 )
+
+
+log = logging.getLogger("stepscope")
+_Result = TypeVar("_Result")
+
+
+def _attempt(call: Callable[..., _Result], *given: Any) -> _Result | None:
+    """Call what listens. It stands in the way of the training's own calls: it must not raise."""
+    try:
+        return call(*given)
+    except Exception as error:
+        log.debug("stepscope: listening to torch failed: %s", error, exc_info=True)
+        return None
 
 
 class PhaseTimer(Protocol):
@@ -212,38 +226,35 @@ class PhaseWatch:
 
         @functools.wraps(fetch)
         def next_batch(iterator: Any) -> Any:
-            if self._fetch_depth or not self._listener.listens():
+            if self._fetch_depth or not (profiler := _attempt(self._begin_fetch, iterator)):
                 return fetch(iterator)
             self._fetch_depth += 1
             try:
-                profiler = self._listener.before_fetch(iterator)
-                if profiler is None:
-                    return fetch(iterator)
-                self._optimizer_depth = 0  # an optimizer's step that raised has left it behind
-                self.leave()
                 with profiler.waiting():
                     batch = fetch(iterator)
             finally:
                 self._fetch_depth -= 1
-            self._listener.after_fetch(profiler)
+            _attempt(self._listener.after_fetch, profiler)
             return batch
 
         return next_batch
+
+    def _begin_fetch(self, iterator: Any) -> PhaseTimer | None:
+        if not self._listener.listens():
+            return None
+        profiler = self._listener.before_fetch(iterator)
+        if profiler is not None:
+            self._optimizer_depth = 0  # an optimizer's step that raised has left it behind
+            self.leave()
+        return profiler
 
     def around_backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
         """`torch.autograd.backward`, timed as a phase."""
 
         @functools.wraps(backward)
         def timed(*arguments: Any, **keywords: Any) -> Any:
-            if self._backward_depth or not self._listener.listens():
+            if self._backward_depth or not (profiler := _attempt(self._begin_backward)):
                 return backward(*arguments, **keywords)
-            profiler = self._listener.before_backward()
-            if profiler is None:
-                return backward(*arguments, **keywords)
-            if not self._optimizer_depth or self._is_in_closure:
-                self.leave()
-            else:
-                self._has_gone_on = True
             self._backward_depth += 1
             try:
                 if self._own_depth:
@@ -254,6 +265,16 @@ class PhaseWatch:
                 self._backward_depth -= 1
 
         return timed
+
+    def _begin_backward(self) -> PhaseTimer | None:
+        profiler = self._listener.before_backward() if self._listener.listens() else None
+        if profiler is None:
+            return None
+        if not self._optimizer_depth or self._is_in_closure:
+            self.leave()
+        else:
+            self._has_gone_on = True
+        return profiler
 
     def _around_collective(
         self, collective: Callable[..., Any], running: Callable[[], PhaseTimer | None]
@@ -267,9 +288,9 @@ class PhaseWatch:
             if is_compiling():
                 return collective(*arguments, **keywords)
             is_inside = self._communication_depth or self._own_depth
-            if is_inside or keywords.get("async_op") or not self._listener.listens():
+            if is_inside or keywords.get("async_op") or not _attempt(self._listener.listens):
                 return collective(*arguments, **keywords)
-            timer = running()
+            timer = _attempt(running)
             if timer is None:
                 return collective(*arguments, **keywords)
             self._communication_depth += 1
@@ -285,6 +306,11 @@ class PhaseWatch:
         self, _: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Called by torch before any optimizer's step; a closure is timed as what it is."""
+        return _attempt(self._begin_optimizer, arguments, keywords)
+
+    def _begin_optimizer(
+        self, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         if not self._listener.listens():
             return None
         profiler = self._listener.before_optimizer()
@@ -312,18 +338,21 @@ class PhaseWatch:
 
         @functools.wraps(closure)
         def timed(*arguments: Any, **keywords: Any) -> Any:
-            self.enter(profiler, FORWARD)
+            _attempt(self.enter, profiler, FORWARD)
             self._is_in_closure = True
             try:
                 return closure(*arguments, **keywords)
             finally:
                 self._is_in_closure = False
-                self.enter(profiler, OPTIMIZER)
+                _attempt(self.enter, profiler, OPTIMIZER)
 
         return timed
 
     def after_optimizer(self, optimizer: Any, *_: Any) -> None:
         """Called by torch after any optimizer's step."""
+        _attempt(self._end_optimizer, optimizer)
+
+    def _end_optimizer(self, optimizer: Any) -> None:
         if not self._optimizer_depth or not self._listener.listens():
             return
         self._optimizer_depth -= 1

@@ -205,12 +205,14 @@ class Profiler:
             with self._session.phase(name):
                 yield
             return
-        phases.watch.stand_back()
+        with self._session.contain("listening to torch"):
+            phases.watch.stand_back()
         try:
             with self._session.phase(name):
                 yield
         finally:
-            phases.watch.come_back()
+            with self._session.contain("listening to torch"):
+                phases.watch.come_back()
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -296,7 +298,8 @@ class Profiler:
     def mark(self, kind: str) -> None:
         """Say of what kind the step that is going on is, such as "evaluation" or "checkpoint"."""
         if self._session.is_on and self._session.recorder is not None:
-            self._session.recorder.mark(kind)
+            with self._session.contain("marking a step"):
+                self._session.recorder.mark(str(kind))
 
     @classmethod
     def running(cls) -> Any:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 
+from stepscope.capture.clock_sync import ClockRounds
 from stepscope.capture.config import CaptureConfig, StepCondition
 from stepscope.capture.journal import Journal
 from stepscope.capture.plans import WindowPlanner, WindowRequest
 from stepscope.capture.ranks import RankIdentity, parse_ranks
 from stepscope.capture.scalars import ScalarSink
 from stepscope.capture.shared_store import SharedStore
+from stepscope.capture.steps import Clock
 from stepscope.capture.triggers import SlowStepWatch, TriggerDesk, applies_to
 from stepscope.run.step_record import StepRecord
 from stepscope.run.triggers import Trigger
@@ -26,6 +29,7 @@ class RequestSources:
         identity: Who this rank is.
         journal: Where problems are noted.
         planner: What decides when windows open.
+        clock: This rank's clock.
     """
 
     def __init__(
@@ -34,6 +38,7 @@ class RequestSources:
         identity: RankIdentity,
         journal: Journal,
         planner: WindowPlanner,
+        clock: Clock,
     ) -> None:
         self._config = config
         self._identity = identity
@@ -58,11 +63,18 @@ class RequestSources:
                 identity,
                 lambda: SharedStore.connect(root.name, own_connection=True),
                 self._accept,
-                journal.note_clock,
+                ClockRounds(
+                    identity.rank,
+                    identity.local_rank,
+                    identity.world_size,
+                    lambda: clock.epoch(time.perf_counter_ns()),
+                    journal.note_clock,
+                ),
                 chore=self._scalars.look if self._scalars is not None else None,
                 is_listening=config.triggers,
                 active=config.active,
                 warmup=self._warmup,
+                room_for=config.schedule.room_for,
             )
 
     def start(self) -> None:

@@ -72,6 +72,29 @@ class Schedule:
                 return step
         return max(first, self._origin + self.repeat * self.cycle) if self.repeat else first
 
+    def room_for(self, first: int, steps: int, warmup: int) -> int:
+        """Where a window besides the schedule's can begin, with its warm-up, and meet none of them.
+
+        Args:
+            first: The earliest step that it may record.
+            steps: Number of steps that it records.
+            warmup: Steps of warming up before them.
+
+        Returns:
+            The first step from `first` on; `first` itself where the next cycle has no such room.
+        """
+        start = first
+        while start <= max(first, self.first_end()) + self.cycle:
+            busy = [
+                step
+                for step in range(start - warmup, start + steps)
+                if self.action(step) is not Action.NONE
+            ]
+            if not busy:
+                return start
+            start = busy[-1] + 1 + warmup
+        return first
+
     @property
     def _origin(self) -> int:
         """Where the first cycle would begin if it waited; before it, nothing is done."""

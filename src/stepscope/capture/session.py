@@ -9,9 +9,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from stepscope.capture.auto_phases import AutoPhases
 from stepscope.capture.config import CaptureConfig
@@ -40,6 +41,9 @@ from stepscope.monitor.beside import PATIENCE_S
 from stepscope.run.step_record import DATA_WAIT_RANGE
 
 log = logging.getLogger("stepscope")
+
+_MOST_FAILURES = 3
+_Result = TypeVar("_Result")
 
 
 class CaptureSession:
@@ -91,6 +95,7 @@ class CaptureSession:
         self._is_aside = False
         self._process_id = os.getpid()
         self._lock = threading.RLock()
+        self._failures: Counter[tuple[str, type]] = Counter()
         self._is_closing = False
         self._busy = 0
         self._is_told_to_end = False
@@ -128,7 +133,7 @@ class CaptureSession:
                 "another stepscope.Profiler is running in this process: stop it first"
             )
         try:
-            if another_profiler_runs():
+            if self._attempt("looking for another profiler", another_profiler_runs):
                 raise NestedProfilerError(
                     "a torch profiler is already recording in this process, and torch can serve "
                     "only one: remove it, or start this one after it has stopped"
@@ -174,7 +179,7 @@ class CaptureSession:
             self.config, self.journal, layout, self.identity, self.memory.snapshot
         )
         self.requests = RequestSources(
-            self.config, self.identity, self.journal, self.windows.planner
+            self.config, self.identity, self.journal, self.windows.planner, clock
         )
         self.requests.start()
         if self.config.upload_to is not None:
@@ -211,28 +216,56 @@ class CaptureSession:
         ended = self.step
         if self.flops is not None and self.flops.is_counting:
             recorder.mark(STEP_KIND)
-        index = windows.lengthening_index if windows is not None else None
-        record = recorder.end(ended, window=index)
-        self.journal.count_step()
-        if record is not None:
-            self._tally.add(record)
-        if self.requests is not None:
-            self.requests.step_ended(record)
-        if self.memory is not None and self.memory.is_available:
-            self.memory.step_ended(ended)
-        if self._monitor is not None:
-            self._monitor.step_ended()
-        has_worked = self.flops is not None and self.flops.step_ended(ended)
         self.step += 1
-        if windows is not None and windows.advance(ended):
+        index = windows.lengthening_index if windows is not None else None
+        record = self._attempt("recording a step", recorder.end, ended, window=index)
+        self._attempt("counting a step", self.journal.count_step)
+        if record is not None:
+            self._attempt("summing steps up", self._tally.add, record)
+        if self.requests is not None:
+            self._attempt("looking for requests", self.requests.step_ended, record)
+        if self.memory is not None and self.memory.is_available:
+            self._attempt("watching memory", self.memory.step_ended, ended)
+        if self._monitor is not None:
+            self._attempt("telling the monitor", self._monitor.step_ended)
+        has_worked = self._count_flops(ended)
+        if windows is not None and self._attempt("a window", windows.advance, ended):
             has_worked = True
         if has_worked:
             # What opening or saving a window takes is the profiler's time and no step's.
             recorder.begin()
         if self._probe is not None:
-            self._attach_device()
+            self._attempt("reading the device", self._attach_device)
         if self.flops is not None:
-            self.flops.step_begins(self.step)
+            self._attempt("counting operations", self.flops.step_begins, self.step)
+
+    def _count_flops(self, ended: int) -> bool:
+        """Let the counter end its step; whether it did anything. One that fails is given up."""
+        flops = self.flops
+        if flops is None:
+            return False
+        has_worked = self._attempt("counting operations", flops.step_ended, ended)
+        if has_worked is None:
+            self.flops = None
+            with contextlib.suppress(Exception):
+                flops.leave()
+        return bool(has_worked)
+
+    def _attempt(
+        self, where: str, call: Callable[..., _Result], *given: Any, **named: Any
+    ) -> _Result | None:
+        """Call one of the capture's parts: what it raises is noted, and costs no other part."""
+        try:
+            return call(*given, **named)
+        except Exception as error:  # noqa: BLE001 - the training must go on
+            self._note_failure(where, error)
+            return None
+
+    def copy_beside(self, paths: Iterable[Path]) -> None:
+        """Copy files too that were put beside the run, where the run is copied."""
+        if self._uploader is not None:
+            for path in paths:
+                self._uploader.add_beside(path)
 
     def _keep_flops(self, text: str) -> None:
         if self.journal is not None:
@@ -272,34 +305,40 @@ class CaptureSession:
 
     def _leave_phase(self) -> None:
         if self.phases is not None:
-            self.phases.watch.leave()
+            self._attempt("listening to torch", self.phases.watch.leave)
 
     @contextlib.contextmanager
     def fetching(self) -> Iterator[None]:
         """The loop waits for a batch inside; `batch_came` must follow if it came."""
         phases = self.phases
-        heard = phases.fetching() if phases is not None else contextlib.nullcontext()
-        with heard, self.range(DATA_WAIT_RANGE):
-            yield
+        is_heard = phases is not None and self._attempt("listening to torch", phases.begin_fetch)
+        try:
+            with self.range(DATA_WAIT_RANGE):
+                yield
+        finally:
+            if phases is not None and is_heard:
+                self._attempt("listening to torch", phases.end_fetch)
 
     def batch_came(self, waited_ns: int) -> None:
         """The batch that the loop waited for is there."""
         if self.recorder is not None:
-            self.recorder.add_wait(waited_ns)
+            self._attempt("timing a wait", self.recorder.add_wait, waited_ns)
         if self.phases is not None:
-            self.phases.batch_came()
+            self._attempt("listening to torch", self.phases.batch_came)
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Time a part of the step, and mark it in the trace."""
         recorder = self.recorder if self.is_on else None
-        is_timed = recorder is not None and recorder.enter_phase(name)
+        is_timed = recorder is not None and self._attempt(
+            "timing a phase", recorder.enter_phase, str(name)
+        )
         try:
             with self.range(name):
                 yield
         finally:
             if is_timed and recorder is not None:
-                recorder.leave_phase()
+                self._attempt("timing a phase", recorder.leave_phase)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -308,7 +347,8 @@ class CaptureSession:
         with self.range(DATA_WAIT_RANGE):
             yield
         if self.is_on and self.recorder is not None:
-            self.recorder.add_wait(time.perf_counter_ns() - started_ns)
+            waited_ns = time.perf_counter_ns() - started_ns
+            self._attempt("timing a wait", self.recorder.add_wait, waited_ns)
 
     @contextlib.contextmanager
     def aside(self, kind: str) -> Iterator[None]:
@@ -339,13 +379,22 @@ class CaptureSession:
     @contextlib.contextmanager
     def range(self, name: str) -> Iterator[None]:
         """A range in the trace, where one is being recorded; nothing otherwise."""
-        if self.recording_index is None:
+        marked = self._attempt("marking a range", self._open_range, name)
+        try:
             yield
-            return
+        finally:
+            if marked is not None:
+                self._attempt("marking a range", marked.__exit__, None, None, None)
+
+    def _open_range(self, name: str) -> Any:
+        """The range, begun; None where nothing is being recorded."""
+        if self.recording_index is None:
+            return None
         import torch
 
-        with torch.profiler.record_function(name):
-            yield
+        marked = torch.profiler.record_function(str(name))
+        marked.__enter__()
+        return marked
 
     def _attach_device(self) -> None:
         """Time and measure the GPU from the first step on that finds it in use."""
@@ -378,11 +427,10 @@ class CaptureSession:
             self._is_stopped = True
             ProcessClaim.give_back(self)
             atexit.unregister(self._stop_at_exit)
-            if self.windows is not None and self.windows.has_leftover:
-                atexit.register(self.tidy)
+            self._attempt("leaving a window", self._tidy_later)
             if self._signals is not None:
-                self._signals.resume()
-                self._signals.remove()
+                self._attempt("ending on a signal", self._signals.resume)
+                self._attempt("leaving the signals", self._signals.remove)
 
     def _close(self, journal: Journal, error: BaseException | None, note: str) -> None:
         for function in self.before_end:
@@ -403,6 +451,8 @@ class CaptureSession:
             with self.contain("saving the last window"):
                 cause = f"{name_of(error)} ended the loop" if error else "the loop ended"
                 windows.flush(cause, self.step)
+            with self.contain("leaving torch alone"):
+                windows.put_down()
         if self.requests is not None:
             with self.contain("leaving the triggers"):
                 self.requests.close()
@@ -443,8 +493,9 @@ class CaptureSession:
                     self._ending(error, note),
                     self.step,
                 )
-        if self.says_where and self.identity.rank == 0 and (journal.windows or self.step):
-            say_where(place, verdict)
+        with self.contain("saying where the run is"):
+            if self.says_where and self.identity.rank == 0 and (journal.windows or self.step):
+                say_where(place, verdict)
 
     def _ending(self, error: BaseException | None, note: str) -> str:
         follows = self.windows is not None and self.windows.planner.follows_schedule
@@ -465,6 +516,10 @@ class CaptureSession:
         if error is not None or self.step == 0:
             recorder.end(self.step, window=self.recording_index, is_partial=True)
         recorder.cancel()
+
+    def _tidy_later(self) -> None:
+        if self.windows is not None and self.windows.has_leftover:
+            atexit.register(self.tidy)
 
     def tidy(self) -> None:
         """The capture is over: end a window that another thread could not."""
@@ -487,6 +542,18 @@ class CaptureSession:
                 self.windows.flush("SIGTERM came", self.step)
         return True
 
+    def _note_failure(self, where: str, error: Exception) -> None:
+        """Say what failed; what fails again and again is said a few times only."""
+        kind = (where, type(error))
+        self._failures[kind] += 1
+        if self._failures[kind] > _MOST_FAILURES:
+            return
+        log.warning("stepscope: %s failed: %s: %s", where, type(error).__name__, error)
+        log.debug("stepscope: %s failed", where, exc_info=error)
+        if self.journal is not None:
+            with contextlib.suppress(Exception):
+                self.journal.note(where, f"{type(error).__name__}: {error}", self.step)
+
     @contextlib.contextmanager
     def contain(self, where: str, *, is_exclusive: bool = True) -> Iterator[None]:
         """Keep the capture's own failures from the training: they are noted instead.
@@ -499,13 +566,9 @@ class CaptureSession:
         try:
             with self._lock if is_exclusive else contextlib.nullcontext():
                 yield
-        except Exception as error:
-            log.warning("stepscope: %s failed: %s: %s", where, type(error).__name__, error)
-            log.debug("stepscope: %s failed", where, exc_info=True)
-            if self.journal is not None:
-                with contextlib.suppress(Exception):
-                    self.journal.note(where, f"{type(error).__name__}: {error}", self.step)
+        except Exception as error:  # noqa: BLE001 - the training must go on
+            self._note_failure(where, error)
         finally:
             self._busy -= 1
             if self._is_told_to_end and not self._busy and self._signals is not None:
-                self._signals.resume()
+                self._attempt("ending on a signal", self._signals.resume)

@@ -40,28 +40,39 @@ class DeviceTimer:
 
     An event is recorded at each boundary. A step's time is asked for later, when both of its
     events have passed; a step whose events are still on the way after `LATEST` further steps is
-    given up, so that nothing accumulates when the host runs far ahead.
+    given up, so that nothing accumulates when the host runs far ahead. While the stream is being
+    captured into a graph, nothing is recorded or asked: that would become part of the training's
+    graph, or break its capture.
 
     Args:
         event: Makes a timing event, such as `torch.cuda.Event(enable_timing=True)`.
+        is_capturing: Whether the current stream is being captured into a graph.
     """
 
     LATEST = 64
 
-    def __init__(self, event: Callable[[], Any]) -> None:
+    def __init__(
+        self, event: Callable[[], Any], is_capturing: Callable[[], bool] = lambda: False
+    ) -> None:
         self._event = event
+        self.is_capturing = is_capturing
         self._spare: list[Any] = []
         self._last: Any = None
 
     def boundary(self) -> tuple[Any, Any] | None:
         """Record an event now; returns it with the one of the boundary before, if there is one."""
+        if self.is_capturing():
+            self._last = None
+            return None
         event = self._spare.pop() if self._spare else self._event()
         event.record()
         before, self._last = self._last, event
         return None if before is None else (before, event)
 
     def mark(self) -> Any:
-        """Record an event now, for a phase's beginning or end."""
+        """Record an event now, for a phase's beginning or end; None while that cannot be."""
+        if self.is_capturing():
+            return None
         event = self._spare.pop() if self._spare else self._event()
         event.record()
         return event
@@ -269,7 +280,8 @@ class StepRecorder:
         except Exception as error:  # noqa: BLE001 - a device can fail in any way
             self._give_up_device(error)
             return None
-        self._owned_marks.append(mark)
+        if mark is not None:
+            self._owned_marks.append(mark)
         return mark
 
     def _clear(self) -> None:
@@ -305,6 +317,8 @@ class StepRecorder:
 
     def _drain(self) -> None:
         """Hand over the finished steps whose device time is known, or need not be waited for."""
+        if self._device_timer is not None and self._device_timer.is_capturing():
+            return
         while self._waiting:
             record, marks = self._waiting[0]
             device_ns = self._device_time(marks.boundaries)

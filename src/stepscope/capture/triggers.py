@@ -19,8 +19,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from stepscope.capture import clock_sync
-from stepscope.capture.clock_sync import ClockOffset
+from stepscope.capture.clock_sync import ClockRounds
 from stepscope.capture.ranks import RankIdentity, parse_ranks, records
 from stepscope.capture.shared_store import SharedStore
 from stepscope.errors import UsageError
@@ -31,6 +30,9 @@ log = logging.getLogger("stepscope")
 
 _HEAR_S = 3.0
 """Time in which every rank surely looks once more."""
+_CLOSE_S = 2.0
+_TURN_S = 0.01
+"""What a rank takes in a round of comparing clocks, in which the others wait for their turn."""
 
 
 class TriggerDesk:
@@ -42,12 +44,14 @@ class TriggerDesk:
         connect: Gives the process group's store, or None while there is none; called in the
             listening thread until it gives one.
         accept: Receives each agreed trigger, with its first step, in the listening thread.
-        synchronised: Receives how far this rank's clock is from rank 0's, once it is known.
+        clocks: Compares this rank's clock with rank 0's, again and again; None for not at all.
         chore: Something else to do at every look, with the store.
         is_listening: Whether requests are heard at all; otherwise only the chore is done.
         poll_s: How often to look.
         active: Steps of a window that does not say how many.
         warmup: Steps of warming up before it.
+        room_for: Says from which step on a window meets none of the schedule's: the earliest
+            step, its number of steps and its warm-up.
     """
 
     def __init__(
@@ -56,25 +60,28 @@ class TriggerDesk:
         identity: RankIdentity,
         connect: Callable[[], SharedStore | None],
         accept: Callable[[Trigger], None],
-        synchronised: Callable[[ClockOffset], None],
+        clocks: ClockRounds | None = None,
         *,
         chore: Callable[[SharedStore | None], None] | None = None,
         is_listening: bool = True,
         poll_s: float = 1.0,
         active: int = 3,
         warmup: int = 1,
+        room_for: Callable[[int, int, int], int] = lambda first, _steps, _warmup: first,
     ) -> None:
         self._run = run
         self._identity = identity
         self._connect = connect
         self._store: SharedStore | None = None
         self._accept = accept
-        self._synchronised = synchronised
+        self._clocks = clocks
         self._chore = chore
         self._is_listening = is_listening
         self._poll_s = poll_s
         self._active = active
         self._warmup = warmup
+        self._room_for = room_for
+        self._agreed: Trigger | None = None
         self._step = 0
         self._recent_s: collections.deque[float] = collections.deque(maxlen=20)
         self._seen: set[str] = {path.name for path in files.asked(run)}
@@ -90,10 +97,14 @@ class TriggerDesk:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening, without waiting for a look that may hang."""
+        """Stop listening; a look that hangs is not waited for longer than moments.
+
+        A thread that is within a call of torch's when the interpreter ends takes the process down
+        with it, so that one that does not hang is let come to its end.
+        """
         self._is_closed = True
         self._wakeup.set()
-        self._thread.join(timeout=0.5)
+        self._thread.join(timeout=_CLOSE_S)
 
     @property
     def store(self) -> SharedStore | None:
@@ -123,8 +134,10 @@ class TriggerDesk:
         """Look once for requests and agreements."""
         if self._store is None and self._identity.world_size > 1:
             self._store = self._connect()
-            if self._store is not None:
-                self._synchronise(self._store)
+        store = self._store
+        if self._clocks is not None and store is not None and store.is_own and store.is_usable:
+            with contextlib.suppress(Exception):  # a store can fail in many ways
+                self._clocks.look(store.store, store.prefix, lambda: self._is_closed)
         if self._chore is not None:
             self._chore(self._store)
         if not self._is_listening:
@@ -139,16 +152,6 @@ class TriggerDesk:
             self._look_for_requests()
         else:
             self._look_for_agreements()
-
-    def _synchronise(self, store: SharedStore) -> None:
-        if not store.is_own:
-            return
-        if self._identity.rank == 0:
-            clock_sync.serve(store.store, store.prefix, self._identity.world_size)
-            return
-        offset = clock_sync.measure(store.store, store.prefix, self._identity.rank)
-        if offset is not None:
-            self._synchronised(offset)
 
     def _look_for_requests(self) -> None:
         for path in files.asked(self._run):
@@ -181,14 +184,27 @@ class TriggerDesk:
         files.put(self._run, trigger)
 
     def _decide(self, trigger: Trigger) -> None:
-        """Rank 0 alone: choose the first step, and tell everybody."""
+        """Rank 0 alone: choose the first step, and tell everybody.
+
+        What one rank notices, the others notice too, and code runs on all of them: what asks for
+        the same as the window that is to come asks for that one.
+        """
+        trigger = dataclasses.replace(trigger, steps=trigger.steps or self._active)
+        coming = self._agreed
+        if coming is not None and _last_step(coming) < self._step:
+            coming = None
+        if coming is not None and trigger.cause != "file" and _asks_the_same(trigger, coming):
+            return
         lead = self._warmup + 1
         if self._identity.world_size > 1:
             usual_s = statistics.median(self._recent_s) if self._recent_s else 1.0
-            lead += 1 + math.ceil(max(_HEAR_S, 3 * self._poll_s) / max(usual_s, 1e-4))
-        agreed = dataclasses.replace(
-            trigger, first_step=self._step + lead, steps=trigger.steps or self._active
-        )
+            hear_s = max(_HEAR_S, 3 * self._poll_s) + _TURN_S * self._identity.world_size
+            lead += 1 + math.ceil(hear_s / max(usual_s, 1e-4))
+        first = self._step + lead
+        if coming is not None:
+            first = max(first, _last_step(coming) + 1 + self._warmup)
+        first = self._room_for(first, trigger.steps, self._warmup)
+        agreed = self._agreed = dataclasses.replace(trigger, first_step=first)
         if self._identity.world_size > 1:
             number = self._next_agreed
             self._next_agreed += 1
@@ -216,6 +232,19 @@ class TriggerDesk:
     def _hand_out(self, trigger: Trigger) -> None:
         if not self._is_closed:
             self._accept(trigger)
+
+
+def _last_step(agreed: Trigger) -> int:
+    return (agreed.first_step or 0) + agreed.steps - 1
+
+
+def _asks_the_same(trigger: Trigger, agreed: Trigger) -> bool:
+    return (trigger.cause, trigger.steps, trigger.ranks, trigger.with_memory) == (
+        agreed.cause,
+        agreed.steps,
+        agreed.ranks,
+        agreed.with_memory,
+    )
 
 
 class SlowStepWatch:

@@ -74,6 +74,7 @@ class Uploader:
         self._pauses_s = _PAUSES_S if pauses_s is None else pauses_s
         self._file_system: Any = None
         self._remote = ""
+        self._beside: set[Path] = set()
         self._copied: dict[Path, _Version] = {}
         self._copied_at: dict[Path, float] = {}
         self._failed: dict[Path, str] = {}
@@ -86,6 +87,11 @@ class Uploader:
     def start(self) -> None:
         """Begin to copy."""
         self._thread.start()
+
+    def add_beside(self, path: Path) -> None:
+        """Copy a file too that lies beside the run, below the folder that holds it."""
+        if path.is_relative_to(self._root.parent):
+            self._beside.add(path)
 
     def finish(self, limit_s: Callable[[], float]) -> None:
         """Copy what is left, except the manifest, and wait for that within a limit."""
@@ -115,7 +121,7 @@ class Uploader:
             return [f"nothing was copied to {self.target}: {self._problem}"]
         left = [path for path in self._files() if path.name != MANIFEST_FILE and self._is_new(path)]
         return [
-            f"{path.relative_to(self._root)} stays here, {path}: "
+            f"{path.relative_to(self._base(path))} stays here, {path}: "
             f"{self._failed.get(path, 'there was no time left')}"
             for path in left
         ]
@@ -208,7 +214,9 @@ class Uploader:
 
     def _copy(self, path: Path) -> None:
         version = _version(path)
-        remote = f"{self._remote}/{path.relative_to(self._root).as_posix()}"
+        base = self._base(path)
+        place = self._remote if base == self._root else self._remote.rpartition("/")[0]
+        remote = f"{place}/{path.relative_to(base).as_posix()}"
         parent = remote.rpartition("/")[0]
         self._file_system.makedirs(parent, exist_ok=True)
         left = version.size
@@ -242,6 +250,12 @@ class Uploader:
             named = _OF_A_RANK.match(path.name)
             if self._rank == (int(named.group(1)) if named else 0):
                 yield path
+        # A copy of the set: the training's thread adds to it.
+        yield from sorted(path for path in tuple(self._beside) if path.is_file())
+
+    def _base(self, path: Path) -> Path:
+        """The folder that a file's place in the copy is told from."""
+        return self._root if path.is_relative_to(self._root) else self._root.parent
 
     def _is_new(self, path: Path) -> bool:
         try:

@@ -14,6 +14,9 @@ from stepscope.capture.config import CaptureConfig
 
 log = logging.getLogger("stepscope")
 
+_NEW_WISHES = ("trace_only",)
+"""What only newer versions of torch know, and nobody misses."""
+
 
 class WindowLostError(Exception):
     """The window's events are gone: another profiler took torch's only recorder."""
@@ -190,9 +193,9 @@ class WindowCapture:
             WindowLostError: Another profiler has taken the recorder meanwhile.
         """
         started_ns = time.perf_counter_ns()
-        self.ranges.close(is_whole=False)
         self.is_recording = False
         try:
+            self.ranges.close(is_whole=False)
             self._check_ownership()
             self.profiler.stop_trace()
         finally:
@@ -350,17 +353,19 @@ def _make_profiler(
 ) -> Any:
     import torch.profiler
 
-    experimental = getattr(torch._C._profiler, "_ExperimentalConfig", None)
-    extra: dict[str, Any] = {}
-    if plan.with_stack and experimental is not None:
+    wishes: dict[str, bool] = {}
+    if plan.with_stack:
         # Without it torch's own export_stacks, which a handler may call, writes an empty file.
-        extra["experimental_config"] = experimental(verbose=True)
-    elif not config.handlers and config.memory_timeline != "torch" and experimental is not None:
+        wishes["verbose"] = True
+    elif not config.handlers and config.memory_timeline != "torch":
         # Nobody here asks torch for its list of events, and not making it halves the pause.
-        try:
-            extra["experimental_config"] = experimental(trace_only=True)
-        except TypeError:
-            log.debug("stepscope: this torch has no trace_only")
+        wishes["trace_only"] = True
+    if config.cuda_sync_events:
+        wishes["enable_cuda_sync_events"] = True
+    extra: dict[str, Any] = {}
+    experimental = _experimental_config(wishes)
+    if experimental is not None:
+        extra["experimental_config"] = experimental
     if execution_trace is not None:
         extra["execution_trace_observer"] = execution_trace.observer
     return torch.profiler.profile(
@@ -372,3 +377,25 @@ def _make_profiler(
         with_modules=config.with_modules,
         **extra,
     )
+
+
+def _experimental_config(wishes: dict[str, bool]) -> Any:
+    """Torch's configuration of what it may change at any time; None where nothing is left."""
+    import torch
+
+    make = getattr(torch._C._profiler, "_ExperimentalConfig", None)
+    known = {}
+    for name, value in wishes.items():
+        if make is not None and _takes(make, name):
+            known[name] = value
+        elif name not in _NEW_WISHES:
+            log.warning("stepscope: this torch cannot record with %s", name)
+    return make(**known) if make is not None and known else None
+
+
+def _takes(make: Callable[..., Any], name: str) -> bool:
+    try:
+        make(**{name: True})
+    except TypeError:
+        return False
+    return True

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from stepscope.artifacts.raw import RawTrace, RawTraceError
+from stepscope.artifacts.raw import RawTrace
 from stepscope.capture.budget import Budget, sample_of
 from stepscope.capture.config import CaptureConfig
 from stepscope.capture.export import Exporter
@@ -23,11 +23,9 @@ from stepscope.capture.shared_store import SharedStore
 from stepscope.capture.together import PauseTogether
 from stepscope.capture.window import (
     WindowCapture,
-    WindowLostError,
     WindowPlan,
     another_profiler_runs,
     choose_activities,
-    let_go,
     record_nothing,
 )
 from stepscope.run.layout import RankLayout
@@ -233,6 +231,12 @@ class WindowKeeper:
             window.abandon()
         self._note(window.plan, "abandoned", f"{cause} while it was warming up")
 
+    def put_down(self) -> None:
+        """Whatever happened before: leave torch as it was."""
+        for window in (self._window, self._trial):
+            if window is not None and not self._is_elsewhere():
+                _discard(window)
+
     def wait_for_files(self, limit_s: Callable[[], float]) -> None:
         """Wait until the files of all windows are there, within a limit."""
         self._exporter.finish(limit_s)
@@ -245,7 +249,7 @@ class WindowKeeper:
             plan = self.planner.next_plan(step)
             if plan is None:
                 return False
-            refusal = self._budget.refusal()
+            refusal = self._budget.refusal(plan.steps)
             if self._config.window_recorder != "tracemalloc" and another_profiler_runs():
                 refusal = "another torch profiler was recording in this process"
             if refusal:
@@ -302,11 +306,11 @@ class WindowKeeper:
             RawTrace(raw).check_ends()
             export_ns = time.perf_counter_ns() - started_ns
             self._budget.learn(sample_of(raw, stop_ns + export_ns))
-        except (OSError, RawTraceError, WindowLostError, RuntimeError) as error:
+        except Exception as error:  # noqa: BLE001 - the training must go on
             log.warning("stepscope: a step recorded on trial was lost: %s", error)
         finally:
             raw.unlink(missing_ok=True)
-            let_go(trial.profiler, keep_events=False)
+            _discard(trial)
         window = WindowCapture(self._config, trial.plan, self._activities)
         self._window = self._fitted(window)
 
@@ -340,6 +344,9 @@ class WindowKeeper:
             words.begin(plan.first_step)
         try:
             self._stop_and_hand_over(window, reason, step_number)
+        except Exception as error:  # noqa: BLE001 - the training must go on
+            _discard(window)
+            self._note(plan, "failed", f"{type(error).__name__}: {error}")
         finally:
             if words is not None:
                 words.end(plan.first_step)

@@ -61,7 +61,8 @@ class ArtifactRecord:
         kind: "trace", "key_averages", "stacks", …
         path: Relative to the rank's directory, with forward slashes.
         bytes: Size; 0 where the file could not be made.
-        digest: BLAKE2b of 16 bytes in hexadecimal; empty where there is no file.
+        digest: BLAKE2b of 16 bytes in hexadecimal; empty where there is no file, and where a
+            trace was saved from a finishing process that failed.
         problem: Why the file is missing or may not be trusted; empty where all is well.
         cause: Why it was made, where that is not plain from its kind.
     """
@@ -97,6 +98,7 @@ class WindowRecord:
         stop_ns: The part of the pause that torch took to stop recording.
         export_ns: The part of the pause that handing the events over took.
         export_mode: How they were handed over: "fork" or "inline"; empty if they were not.
+        export_reason: Why in that way.
         predicted_pause_ns: What the pause was expected to be; None if nothing was known.
         events: Number of events in the trace.
         raw_bytes: Size of the trace before compression.
@@ -115,6 +117,7 @@ class WindowRecord:
     stop_ns: int = 0
     export_ns: int = 0
     export_mode: str = ""
+    export_reason: str = ""
     predicted_pause_ns: int | None = None
     events: int = 0
     raw_bytes: int = 0
@@ -192,6 +195,21 @@ class ProblemRecord:
 
 
 @dataclass(frozen=True)
+class ClockSample:
+    """How far a rank's clock was from rank 0's at one moment: clocks drift apart.
+
+    Attributes:
+        time_ns: When, nanoseconds since the epoch on the rank's own clock.
+        offset_ns: Rank 0's clock less this rank's.
+        error_ns: The offset is right to within this much.
+    """
+
+    time_ns: int
+    offset_ns: int
+    error_ns: int
+
+
+@dataclass(frozen=True)
 class RankManifest:
     """`manifest.json`: what one rank recorded, and how it ended.
 
@@ -218,8 +236,10 @@ class RankManifest:
         node: Number of the node, from 0, where the launcher tells; None otherwise.
         coordinates: The rank's place in the device mesh, by dimension ("dp", "tp", …), as the
             capture's options say.
-        clock_offset_ns: Rank 0's clock less this rank's; None where it was not measured.
+        clock_offset_ns: Rank 0's clock less this rank's, as it was found last; None where it was
+            not measured.
         clock_error_ns: The offset is right to within this much.
+        clock_samples: The offsets as they were found, oldest first; of many, some.
         uploaded_to: URL of the run's copy, where one is made; empty otherwise. What could not be
             copied stands among the problems.
         format: Word that marks the file.
@@ -247,6 +267,7 @@ class RankManifest:
     coordinates: dict[str, int] = field(default_factory=dict)
     clock_offset_ns: int | None = None
     clock_error_ns: int | None = None
+    clock_samples: tuple[ClockSample, ...] = ()
     uploaded_to: str = ""
     format: str = "stepscope-rank"
     version: int = FORMAT_VERSION
@@ -290,7 +311,7 @@ def write_record(path: Path, record: Any) -> None:
         OSError: The file cannot be written.
     """
     data = orjson.dumps(
-        dataclasses.asdict(record),
+        record,  # orjson takes dataclasses as they are, many times faster than `asdict` first
         option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS,
         default=str,
     )

@@ -23,6 +23,7 @@ longest wait counts, since in a step the ranks wait where they meet first.
 
 from __future__ import annotations
 
+import bisect
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -30,7 +31,7 @@ from dataclasses import dataclass
 
 from stepscope.errors import UnreadableInputError
 from stepscope.run.layout import RunLayout
-from stepscope.run.manifest import RankManifest, read_rank
+from stepscope.run.manifest import ClockSample, RankManifest, read_rank
 from stepscope.run.step_record import StepRecord, input_wait, read_last_steps
 
 COMMUNICATION = "communication"
@@ -58,6 +59,7 @@ class RankSteps:
         clock_offset_ns: What to add to its times for rank 0's clock; None where that is unknown.
         clock_error_ns: The offset is right to within this much.
         stage: Its place in a pipeline; None where there is none or it is not known.
+        clock_samples: The offset as it was found at several moments, oldest first.
     """
 
     rank: int
@@ -65,6 +67,19 @@ class RankSteps:
     clock_offset_ns: int | None = None
     clock_error_ns: int = 0
     stage: int | None = None
+    clock_samples: Sequence[ClockSample] = ()
+
+    def offset_at(self, time_ns: int) -> int:
+        """What to add to a time of this rank's clock for rank 0's; between samples, their line."""
+        samples = self.clock_samples
+        place = bisect.bisect(samples, time_ns, key=lambda sample: sample.time_ns)
+        if not samples:
+            return self.clock_offset_ns or 0
+        if place in {0, len(samples)}:
+            return samples[max(0, place - 1)].offset_ns
+        before, after = samples[place - 1], samples[place]
+        part = (time_ns - before.time_ns) / (after.time_ns - before.time_ns)
+        return before.offset_ns + round(part * (after.offset_ns - before.offset_ns))
 
 
 @dataclass(frozen=True)
@@ -197,20 +212,26 @@ def rank_steps(
     Processes of one machine have one clock, whether it was compared or not.
     """
     hosts = {manifest.rank: manifest.host for manifest, _ in ranks}
-    offsets = {
-        manifest.host: (manifest.clock_offset_ns, manifest.clock_error_ns or 0)
-        for manifest, _ in ranks
+    # The rank that was compared most often speaks for its machine.
+    compared = {
+        manifest.host: manifest
+        for manifest, _ in sorted(ranks, key=lambda rank: len(rank[0].clock_samples))
         if manifest.clock_offset_ns is not None
     }
     result = []
     for manifest, records in ranks:
-        offset_ns, error_ns = offsets.get(manifest.host, (None, 0))
+        offset_ns: int | None = None
+        error_ns = 0
+        samples: Sequence[ClockSample] = ()
         if manifest.host and manifest.host == hosts.get(0):
-            offset_ns, error_ns = 0, 0
+            offset_ns = 0
+        elif (known := compared.get(manifest.host)) is not None:
+            offset_ns, samples = known.clock_offset_ns, known.clock_samples
+            error_ns = max([known.clock_error_ns or 0, *(sample.error_ns for sample in samples)])
         stage = next(
             (place for name, place in manifest.coordinates.items() if name.lower() in _STAGES), None
         )
-        result.append(RankSteps(manifest.rank, records, offset_ns, error_ns, stage))
+        result.append(RankSteps(manifest.rank, records, offset_ns, error_ns, stage, samples))
     return tuple(result)
 
 
@@ -258,13 +279,12 @@ def _phase_ns(phases: dict[str, int], name: str) -> int | None:
 
 def _by_borders(ranks: Sequence[RankSteps], rows: list[list[StepRecord]]) -> RankSkew | None:
     """From the moment at which each rank has its batch, on one clock."""
-    offsets = [rank.clock_offset_ns for rank in ranks]
-    if None in offsets:
+    if any(rank.clock_offset_ns is None for rank in ranks):
         return None
     places = [
         [
-            record.start_ns + (offset_ns or 0) + input_wait(record)
-            for record, offset_ns in zip(row, offsets, strict=True)
+            record.start_ns + rank.offset_at(record.start_ns) + input_wait(record)
+            for record, rank in zip(row, ranks, strict=True)
         ]
         for row in rows
     ]

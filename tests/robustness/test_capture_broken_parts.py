@@ -1,0 +1,34 @@
+"""Each part of the capture in turn raises whenever it is called: the training does not notice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.broken_parts import MODULES
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICK = ("windows",)
+
+
+@pytest.mark.parametrize(
+    "module_name",
+    [
+        pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow], id=name)
+        for name in MODULES
+    ],
+)
+def test_a_broken_part_costs_the_training_nothing(tmp_path, module_name):
+    result = subprocess.run(
+        [sys.executable, "-m", "tests.support.broken_parts", str(tmp_path), module_name],
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}/src:{ROOT}", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == ""

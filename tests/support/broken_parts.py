@@ -1,0 +1,168 @@
+"""Breaks each part of the capture in turn, and trains: `python -m tests.support.broken_parts`.
+
+Prints what the training noticed, a line each.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import itertools
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import stepscope
+from stepscope.capture.holder import ProcessClaim
+from tests.support.training import SmallTraining, bare_losses, batches
+
+STEPS = 7
+MODULES = (
+    "auto_phases",
+    "budget",
+    "clock_sync",
+    "devices",
+    "ending",
+    "export",
+    "flop_counter",
+    "handlers",
+    "handover",
+    "home",
+    "job",
+    "journal",
+    "memory",
+    "monitoring",
+    "phases",
+    "plans",
+    "requests",
+    "schedule",
+    "shared_store",
+    "signals",
+    "steps",
+    "tally",
+    "triggers",
+    "window",
+    "windows",
+)
+# What a profiler is made of before it starts, where wrong options do raise.
+SPARED = {
+    "schedule.Schedule.first_end",
+    "schedule.Schedule.cycle",
+    "schedule.Schedule._origin",
+    "tally.StepTally.__init__",
+    # What contains the others, and how torch comes to it.
+    "phases._attempt",
+    "phases.PhaseWatch.before_optimizer",
+    "phases.PhaseWatch.after_optimizer",
+}
+
+
+def parts():
+    """Every function and method of the capture: (module, class or None, name)."""
+    for module_name in MODULES:
+        module = importlib.import_module(f"stepscope.capture.{module_name}")
+        for name, found in vars(module).items():
+            if getattr(found, "__module__", None) != module.__name__:
+                continue
+            if inspect.isfunction(found):
+                if f"{module_name}.{name}" not in SPARED:
+                    yield module_name, None, name
+            elif inspect.isclass(found) and not issubclass(found, BaseException):
+                for method, what in vars(found).items():
+                    is_code = inspect.isfunction(what) or isinstance(what, (property, classmethod))
+                    is_magic = method.startswith("__") and method != "__init__"
+                    place = f"{module_name}.{name}.{method}"
+                    if is_code and not is_magic and place not in SPARED:
+                        yield module_name, name, method
+
+
+def break_part(monkeypatch, module_name, class_name, name):
+    module = importlib.import_module(f"stepscope.capture.{module_name}")
+    owner = module if class_name is None else getattr(module, class_name)
+
+    def broken(*_, **__):
+        raise ZeroDivisionError("a broken part")
+
+    original = inspect.getattr_static(owner, name)
+    if isinstance(original, property):
+        monkeypatch.setattr(owner, name, property(broken))
+        return
+    monkeypatch.setattr(owner, name, broken)
+    if class_name is None:
+        # Other modules have it under a name of their own.
+        for other in MODULES:
+            there = importlib.import_module(f"stepscope.capture.{other}")
+            if vars(there).get(name) is original:
+                monkeypatch.setattr(there, name, broken)
+        session = importlib.import_module("stepscope.capture.session")
+        if vars(session).get(name) is original:
+            monkeypatch.setattr(session, name, broken)
+
+
+def train(output):
+    training = SmallTraining()
+    options = {
+        "wait": 1,
+        "warmup": 1,
+        "active": 1,
+        "repeat": 2,
+        "activities": "cpu",
+        "export_timeout_s": 20.0,
+        "auto_phases": True,
+        "slow_step_factor": 1.0,
+        "trigger_when": lambda record: record.step == 3,
+        "max_pause_s": 60.0,
+        "flop_counter": True,
+        "memory_log": True,
+        "scalars": lambda values, step: None,
+        "on_trace_ready": lambda profiler: None,
+    }
+    profiler = stepscope.Profiler(output_dir=output, **options)
+    with profiler:
+        for batch in itertools.islice(profiler.watch(batches(20)), STEPS - 2):
+            with profiler.phase("work"):
+                training.step(batch)
+            profiler.mark("train")
+            profiler.step(tokens=3, samples=1)
+        with profiler.aside("evaluation"):
+            profiler.trigger()
+        for batch in list(batches(STEPS))[STEPS - 2 :]:
+            with profiler.waiting():
+                profiler.restart_step()
+            training.step(batch)
+            profiler.count(tokens=1)
+            profiler.snapshot()
+            profiler.add_text("note", "note.txt", "text")
+            profiler.step()
+    return training.losses
+
+
+def harm_of(part, output):
+    """What a training notices of a broken part; empty where it notices nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        break_part(patch, *part)
+        try:
+            harm = "" if train(output) == bare_losses(STEPS) else "other losses"
+        except Exception as error:
+            harm = repr(error)
+    if torch.autograd._profiler_enabled():
+        harm += " left torch recording"
+        torch.autograd._disable_profiler()
+    if ProcessClaim.holder() is not None:
+        harm += " kept its claim on the process"
+        ProcessClaim.give_back(ProcessClaim.holder())
+    return harm
+
+
+def main():
+    output = Path(sys.argv[1])
+    for number, part in enumerate(item for item in parts() if item[0] in sys.argv[2:]):
+        harm = harm_of(part, output / str(number))
+        if harm:
+            print(*part, harm)
+
+
+if __name__ == "__main__":
+    main()
