@@ -388,7 +388,7 @@ def test_evaluations_that_the_trainer_does_not_announce(tmp_path, callback_class
     assert manifest_of(tmp_path / "profiles").problems == ()
 
 
-def test_a_script_with_the_callback_goes_on_below_stepscope_run(tmp_path):
+def test_a_script_with_the_callback_keeps_its_own_run_below_stepscope_run(tmp_path):
     script = (
         HEAD
         + """
@@ -405,10 +405,10 @@ tell(trainer.state.global_step)
     ours = recorded(tmp_path, script, PYTHONPATH=paths_of_this_process())
     assert ours.returncode == 0, ours.stderr
     assert "RESULT 12" in ours.stdout
-    (rank,) = open_run(tmp_path / "profiles").ranks
+    (rank,) = open_run(tmp_path / "own").ranks
     assert rank.manifest.steps == 12
-    assert not (tmp_path / "own").exists()
-    assert "this callback records nothing" in ours.stderr
+    assert not any((tmp_path / "profiles").iterdir())
+    assert "the script records itself" in ours.stderr
 
 
 def test_two_ranks_of_torchrun(tmp_path):

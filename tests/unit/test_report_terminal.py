@@ -13,6 +13,8 @@ from stepscope.advice.diagnosis import diagnose
 from stepscope.report import units
 from stepscope.report.json_report import diagnosis_to_dict
 from stepscope.report.terminal import print_diagnosis
+from stepscope.run.layout import RunLayout
+from stepscope.run.manifest import WindowRecord, read_rank, write_record
 from stepscope.run.reader import open_run
 
 
@@ -100,6 +102,17 @@ def test_what_was_done_besides_the_steps_is_told(tmp_path):
     shown = screen(write_run(tmp_path, {0: records}))
     assert "besides the steps: evaluation 1.50 s in 2, checkpoint 750 ms in 1" in shown
     assert "median of 9 steady steps" in shown
+
+
+def test_a_killed_rank_and_a_window_without_files_are_told_in_words(tmp_path):
+    path = write_run(tmp_path, {0: step_records([100] * 9)})
+    file = RunLayout(path).rank(0).manifest
+    window = WindowRecord(0, "saving", first_step=3, last_step=4, planned_steps=2)
+    manifest = dataclasses.replace(read_rank(file), state="running", ended="", windows=(window,))
+    write_record(file, manifest)
+    told = " ".join(screen(path).split())
+    assert "running: no end was written: the process runs still, or was killed" in told
+    assert "window 0 is saving: its files were still being made" in told
 
 
 def test_several_ranks_are_listed_the_slowest_first(tmp_path):

@@ -15,6 +15,9 @@ from stepscope.run.rank_skew import RankSkew
 
 MOST_RANKS = 16
 _MOST_ODD = 6
+_NO_END = "no end was written: the process runs still, or was killed"
+_NO_REASON = "the manifest does not say why"
+_STILL_MADE = "its files were still being made when the manifest was written"
 _RANK_COLUMNS = {
     "rank": "rank",
     "steady_steps": "steps",
@@ -203,10 +206,12 @@ def notes(diagnosis: Diagnosis) -> list[str]:
         manifest = rank_run.manifest
         if manifest is not None:
             if manifest.state != "finished" or "no window" in manifest.ended:
-                told.append(f"{prefix}{manifest.state}: {manifest.ended}")
+                told.append(f"{prefix}{manifest.state}: {manifest.ended or _NO_END}")
             for window in manifest.windows:
                 if window.state != "complete":
-                    told.append(f"{prefix}window {window.index} is {window.state}: {window.reason}")
+                    is_made = window.state == "saving"
+                    reason = window.reason or (_STILL_MADE if is_made else _NO_REASON)
+                    told.append(f"{prefix}window {window.index} is {window.state}: {reason}")
                 told += [
                     f"{prefix}window {window.index}: {artifact.problem}"
                     for artifact in window.artifacts
