@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+from pathlib import Path
 
 import fsspec
 import pytest
@@ -276,3 +278,26 @@ with stepscope.Profiler(
     assert all(window.trace_path is not None for window in run.windows)
     assert run.problems == ()
     assert not list((tmp_path / "out").rglob("*.gz"))
+
+
+def test_a_folder_that_another_rank_removes_meanwhile_costs_nothing(tmp_path, monkeypatch):
+    layout = RunLayout(tmp_path / "out" / "run")
+    for rank in (0, 1):
+        layout.rank(rank).root.mkdir(parents=True)
+        layout.rank(rank).steps.write_bytes(b"{}\n")
+    list_folder = os.scandir
+
+    def scandir(place="."):
+        if RunLayout.rank_of(Path(place).name) == 1:
+            raise FileNotFoundError(place)
+        return list_folder(place)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    uploader = Uploader(f"file://{tmp_path}/copy", layout, 0)
+    uploader.start()
+    uploader.finish(lambda: 60)
+    assert uploader.is_complete
+    uploader.remove_copied()
+    assert (tmp_path / "copy" / "run" / "rank00000" / "steps.jsonl").read_bytes() == b"{}\n"
+    assert not layout.rank(0).root.exists()
+    assert layout.rank(1).steps.exists()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import threading
 import time
@@ -238,20 +239,27 @@ class Uploader:
 
     def _files(self) -> Iterator[Path]:
         """This rank's files; for the first rank also those that are nobody's."""
-        for path in sorted(self._root.rglob("*")):
-            parts = path.relative_to(self._root).parts
+        # Another rank may be removing its folder: that is not looked into, and a folder that is
+        # gone is passed over.
+        found = []
+        for folder, folders, names in os.walk(self._root):
+            if folder == str(self._root):
+                folders[:] = [name for name in folders if self._is_mine(name)]
             # Names that begin with a dot are of files that are still being written.
-            if any(part.startswith(".") for part in parts) or not path.is_file():
-                continue
-            if RunLayout.rank_of(parts[0]) is not None:
-                if self._own.name == parts[0]:
-                    yield path
-                continue
-            named = _OF_A_RANK.match(path.name)
-            if self._rank == (int(named.group(1)) if named else 0):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            found += [Path(folder, name) for name in names if not name.startswith(".")]
+        for path in sorted(found):
+            if self._own not in path.parents:
+                named = _OF_A_RANK.match(path.name)
+                if self._rank != (int(named.group(1)) if named else 0):
+                    continue
+            if path.is_file():
                 yield path
         # A copy of the set: the training's thread adds to it.
         yield from sorted(path for path in tuple(self._beside) if path.is_file())
+
+    def _is_mine(self, folder: str) -> bool:
+        return RunLayout.rank_of(folder) is None or folder == self._own.name
 
     def _base(self, path: Path) -> Path:
         """The folder that a file's place in the copy is told from."""
