@@ -189,8 +189,8 @@ def child(kind: str, path: Path) -> None:
 
     sys.path.insert(0, str(SOURCE))
     if kind.startswith("ours"):  # libraries and machine code are not what is measured here
+        import stepscope.trace.formats.chrome.scan
         import stepscope.trace.load
-        import stepscope.trace.scan
 
         with tempfile.TemporaryDirectory() as directory:
             small = Path(directory) / "small.json"

@@ -31,10 +31,10 @@ from pathlib import Path
 
 import polars as pl
 
-from stepscope.report.questions import QUESTIONS
+from stepscope.report.answer.questions import QUESTIONS
+from stepscope.trace.arrays.memory_reuse import keep_freed_memory
 from stepscope.trace.classify import classify_names
 from stepscope.trace.load import load
-from stepscope.trace.memory_reuse import keep_freed_memory
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import CATEGORY, EVENTS
 from stepscope.trace.tables import Tables

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from stepscope._version import __version__
 
 if TYPE_CHECKING:
-    from stepscope.adapters.arguments import add_arguments, click_options, profiled
+    from stepscope.adapters.options.arguments import add_arguments, click_options, profiled
     from stepscope.adapters.profiler import Profiler, profiler_from_args
-    from stepscope.capture.config import CaptureConfig
+    from stepscope.capture.options.config import CaptureConfig
     from stepscope.errors import StepscopeError
     from stepscope.run.reader import Run, open_run
     from stepscope.trace.load import load
@@ -36,16 +36,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CaptureConfig": "stepscope.capture.config",
+    "CaptureConfig": "stepscope.capture.options.config",
     "Profiler": "stepscope.adapters.profiler",
     "Run": "stepscope.run.reader",
     "StepscopeError": "stepscope.errors",
     "Trace": "stepscope.trace.model",
-    "add_arguments": "stepscope.adapters.arguments",
-    "click_options": "stepscope.adapters.arguments",
+    "add_arguments": "stepscope.adapters.options.arguments",
+    "click_options": "stepscope.adapters.options.arguments",
     "load": "stepscope.trace.load",
     "open_run": "stepscope.run.reader",
-    "profiled": "stepscope.adapters.arguments",
+    "profiled": "stepscope.adapters.options.arguments",
     "profiler_from_args": "stepscope.adapters.profiler",
 }
 

@@ -9,7 +9,7 @@ from tests.support.traces import trace_path
 
 from stepscope.analysis.abnormal_collectives import find_abnormal_collectives
 from stepscope.analysis.communication import analyse_communication
-from stepscope.analysis.scope import EventChoice, Scope
+from stepscope.analysis.selection.scope import EventChoice, Scope
 from stepscope.analysis.stragglers import Clock, find_stragglers
 
 

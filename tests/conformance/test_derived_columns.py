@@ -8,9 +8,9 @@ import pytest
 from polars.testing import assert_frame_equal
 from tests.support.traces import KINETO, read_derived, read_tables
 
-from stepscope.trace import links
-from stepscope.trace.derive import derive_all, looks_into_args
-from stepscope.trace.intervals import merge_by_group
+from stepscope.trace.arrays.intervals import merge_by_group
+from stepscope.trace.derive import links
+from stepscope.trace.derive.columns import derive_all, looks_into_args
 
 WORK = ["kernel", "gpu_memcpy", "gpu_memset"]
 

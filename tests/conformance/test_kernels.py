@@ -10,8 +10,8 @@ import pytest
 from tests.support.real_traces import NAMES, real_trace
 from tests.support.traces import trace_path
 
-from stepscope.analysis.gpu_work import gpu_work
 from stepscope.analysis.kernels import kernels
+from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.timeline import timeline
 
 

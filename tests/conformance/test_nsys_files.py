@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 from tests.support.traces import trace_path
 
-from stepscope.trace.derive import derive_all
-from stepscope.trace.nsys import read_nsys
+from stepscope.trace.derive.columns import derive_all
+from stepscope.trace.formats.nsys.reader import read_nsys
 
 FILES = ("nsys/h100_2gpu_1s.sqlite", "nsys/mfu_2gpu_before.sqlite")
 

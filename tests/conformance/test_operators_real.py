@@ -8,7 +8,7 @@ from tests.support.real_traces import NAMES, real_trace
 from tests.support.traces import trace_path
 
 from stepscope.analysis.operators import OperatorReport, analyse_operators
-from stepscope.analysis.scope import EventChoice, Scope
+from stepscope.analysis.selection.scope import EventChoice, Scope
 
 TOLERANCE = 1e-4
 FILLS_NS = {"aten::convolution_backward": 124_127, "aten::miopen_convolution": 203_710}

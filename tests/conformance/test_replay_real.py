@@ -10,16 +10,16 @@ import pytest
 from tests.support.real_traces import NAMES, path_of, real_trace
 
 from stepscope.advice.diagnosis import diagnose
-from stepscope.analysis.compare import compare
-from stepscope.analysis.compare_sides import make_side
+from stepscope.analysis.comparison.compare import compare
+from stepscope.analysis.comparison.side import make_side
 from stepscope.analysis.critical_path import path_of as critical_path_of
-from stepscope.analysis.graph_build import build_step_graph
-from stepscope.analysis.graph_edges import EdgeKind
-from stepscope.analysis.host_causes import HostCause
-from stepscope.analysis.step_graph import NodeKind
-from stepscope.analysis.what_if import replay, unchanged
+from stepscope.analysis.graph.build import build_step_graph
+from stepscope.analysis.graph.edges import EdgeKind
+from stepscope.analysis.graph.replay import replay, unchanged
+from stepscope.analysis.graph.step_graph import NodeKind
+from stepscope.analysis.host.causes import HostCause
 from stepscope.run.reader import open_run
-from stepscope.trace import intervals
+from stepscope.trace.arrays import intervals
 
 SOME = tuple(n for n in NAMES if not re.search(r"dlrm_8rank/rank[1-6]", n))
 each_trace = pytest.mark.parametrize("name", SOME)

@@ -10,9 +10,9 @@ import pytest
 from tests.support.real_traces import NAMES, real_trace
 from tests.support.traces import trace_path
 
-from stepscope.analysis.gpu_work import gpu_work
 from stepscope.analysis.idle import CAUSES, idle_causes
-from stepscope.analysis.scope import EventChoice, Scope
+from stepscope.analysis.selection.gpu_work import gpu_work
+from stepscope.analysis.selection.scope import EventChoice, Scope
 from stepscope.analysis.timeline import PARTS, device_sets, timeline
 
 _ROWS = {

@@ -11,10 +11,10 @@ from tests.support.training import SmallTraining, bare_losses, batches
 
 import stepscope
 from stepscope import open_run
-from stepscope.capture import budget as module
-from stepscope.capture.budget import Budget, StepSample
-from stepscope.capture.config import CaptureConfig
-from stepscope.capture.window import WindowPlan
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.windows import budget as module
+from stepscope.capture.windows.budget import Budget, StepSample
+from stepscope.capture.windows.window import WindowPlan
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 

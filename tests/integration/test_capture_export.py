@@ -16,7 +16,7 @@ from tests.support.training import SmallTraining, bare_losses, batches
 
 import stepscope
 from stepscope import open_run
-from stepscope.capture import export as module
+from stepscope.capture.windows import finishing as module
 from stepscope.run.manifest import read_rank
 
 QUICK = {"wait": 1, "warmup": 1, "active": 2, "repeat": 2, "activities": "cpu"}

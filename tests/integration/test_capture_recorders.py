@@ -16,12 +16,12 @@ from tests.support.training import SmallTraining, batches
 
 import stepscope
 from stepscope.advice.diagnosis import diagnose
-from stepscope.capture.config import CaptureConfig, ConfigError
-from stepscope.capture.cuda_range import CudaRangeWindow
-from stepscope.capture.python_memory import PYTHON_MEMORY_FILE, changes_between
-from stepscope.capture.ranks import RankIdentity
-from stepscope.capture.recorders import other_window
-from stepscope.capture.window import WindowPlan
+from stepscope.capture.options.config import CaptureConfig, ConfigError
+from stepscope.capture.together.ranks import RankIdentity
+from stepscope.capture.windows.cuda_range import CudaRangeWindow
+from stepscope.capture.windows.python_memory import PYTHON_MEMORY_FILE, changes_between
+from stepscope.capture.windows.recorders import other_window
+from stepscope.capture.windows.window import WindowPlan
 from stepscope.commands.info import command as info
 from stepscope.run.reader import open_run
 

@@ -16,8 +16,8 @@ from tests.support.training import SmallTraining, bare_losses, batches
 
 import stepscope
 from stepscope.advice.diagnosis import diagnose
-from stepscope.capture.config import ConfigError
-from stepscope.capture.upload import Uploader
+from stepscope.capture.options.config import ConfigError
+from stepscope.capture.record.upload import Uploader
 from stepscope.errors import UnreadableInputError
 from stepscope.run.layout import RunLayout
 
@@ -146,7 +146,7 @@ class Broken(MemoryFileSystem):
 @pytest.fixture
 def broken(monkeypatch):
     fsspec.register_implementation("broken", Broken, clobber=True)
-    monkeypatch.setattr("stepscope.capture.upload._PAUSES_S", (0.01, 0.01))
+    monkeypatch.setattr("stepscope.capture.record.upload._PAUSES_S", (0.01, 0.01))
     for name in ("refuses", "cuts", "gate", "attempts", "patience"):
         monkeypatch.setattr(Broken, name, getattr(Broken, name))
     return Broken
@@ -180,7 +180,7 @@ def test_a_service_that_cannot_be_reached_costs_the_copy_and_nothing_else(tmp_pa
     def unreachable(url):
         raise OSError("no route to host")
 
-    monkeypatch.setattr("stepscope.capture.upload._file_system", unreachable)
+    monkeypatch.setattr("stepscope.capture.record.upload._file_system", unreachable)
     train(output_dir="memory://bucket", keep_local=False)
     (problem,) = manifest_of(tmp_path / "profiles").problems
     assert problem.message == "nothing was copied to memory://bucket/run: OSError: no route to host"

@@ -362,14 +362,14 @@ def test_an_nsys_that_refuses_is_told(tmp_path):
 def test_a_tool_that_dies_later_leaves_the_training_alone(tmp_path, monkeypatch):
     """Once it has trained for a while, the training is worth more than the recording."""
     from stepscope.adapters.external import below
-    from stepscope.adapters.launch import Launched
+    from stepscope.adapters.script.launch import Launched
 
     monkeypatch.setattr(below, "EARLY_S", 0.0)
     result = tmp_path / "result.json"
     inner = (
         "import time, sys; from pathlib import Path\n"
         "from stepscope.adapters.external.below import write_beginning, write_result\n"
-        "from stepscope.adapters.launch import Launched\n"
+        "from stepscope.adapters.script.launch import Launched\n"
         f"path = Path({str(result)!r})\n"
         "write_beginning(path)\n"
         "time.sleep(2)\n"

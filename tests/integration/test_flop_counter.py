@@ -11,7 +11,7 @@ from tests.support.training import SmallTraining, bare_losses, batches
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepscope import Profiler, open_run
-from stepscope.capture.flop_counter import FlopCount, short, table_of
+from stepscope.capture.steps.flop_counter import FlopCount, short, table_of
 
 FORWARD = 2 * 8 * 16 * 32 + 2 * 8 * 32 * 4
 BACKWARD = 2 * 16 * 8 * 32 + 2 * 32 * 8 * 4 + 2 * 8 * 4 * 32

@@ -20,9 +20,9 @@ from tests.support.training import SmallTraining, batches
 
 from stepscope import Profiler, open_run
 from stepscope.analysis.metrics import read_metrics, summarise_metrics
-from stepscope.capture.config import ConfigError
-from stepscope.capture.monitoring import RankMonitor
-from stepscope.capture.ranks import RankIdentity
+from stepscope.capture.options.config import ConfigError
+from stepscope.capture.record.monitoring import RankMonitor
+from stepscope.capture.together.ranks import RankIdentity
 from stepscope.monitor.beside import RecordingBeside
 from stepscope.monitor.recorder import RecordingJob
 from stepscope.monitor.sampler import Watched
@@ -320,7 +320,7 @@ def test_a_rank_shows_the_gpu_that_it_uses(tmp_path, monkeypatch):
     monkeypatch.setattr(cuda, "device_count", lambda: 2)
     monkeypatch.setattr(cuda, "memory_reserved", lambda index: reserved[index])
     monkeypatch.setattr(cuda, "get_device_properties", lambda index: FakeProperties)
-    from stepscope.capture.config import CaptureConfig
+    from stepscope.capture.options.config import CaptureConfig
     from stepscope.run.layout import RankLayout
 
     config = CaptureConfig(monitor=True, monitor_interval_s=0.05)

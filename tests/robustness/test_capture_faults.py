@@ -206,7 +206,7 @@ def test_sigterm_that_the_training_ignores_stays_ignored(tmp_path):
 
 def test_sigterm_while_the_profiler_itself_works_is_put_off_until_it_is_through(tmp_path):
     before = """
-        from stepscope.capture.windows import WindowKeeper
+        from stepscope.capture.windows.keeper import WindowKeeper
         real_save = WindowKeeper._save
         def slow_save(self, reason, step):
             os.kill(os.getpid(), signal.SIGTERM)

@@ -11,7 +11,7 @@ from tests.support.scripts import run_script
 from tests.support.training import SmallTraining, batches
 
 import stepscope
-from stepscope.capture.holder import ProcessClaim
+from stepscope.capture.together.holder import ProcessClaim
 
 
 def test_steps_that_several_threads_end_at_once_end_no_process(tmp_path):
@@ -130,7 +130,7 @@ def test_a_claim_is_not_inherited(monkeypatch):
     owner = object()
     assert ProcessClaim.take(owner)
     try:
-        monkeypatch.setattr("stepscope.capture.holder.os.getpid", lambda: -1)
+        monkeypatch.setattr("stepscope.capture.together.holder.os.getpid", lambda: -1)
         assert ProcessClaim.holder() is None
     finally:
         monkeypatch.undo()

@@ -15,47 +15,47 @@ import pytest
 import torch
 
 import stepscope
-from stepscope.capture.holder import ProcessClaim
+from stepscope.capture.together.holder import ProcessClaim
 from tests.support.training import SmallTraining, bare_losses, batches
 
 STEPS = 7
 MODULES = (
-    "auto_phases",
-    "budget",
-    "clock_sync",
-    "devices",
+    "steps.auto_phases",
+    "windows.budget",
+    "together.clock_sync",
+    "steps.devices",
     "ending",
-    "export",
-    "flop_counter",
-    "handlers",
-    "handover",
-    "home",
-    "job",
-    "journal",
-    "memory",
-    "monitoring",
-    "phases",
-    "plans",
-    "requests",
-    "schedule",
-    "shared_store",
-    "signals",
-    "steps",
-    "tally",
-    "triggers",
-    "window",
-    "windows",
+    "windows.finishing",
+    "steps.flop_counter",
+    "windows.handlers",
+    "windows.handover",
+    "record.home",
+    "record.job",
+    "record.journal",
+    "record.memory",
+    "record.monitoring",
+    "steps.phases",
+    "windows.plans",
+    "requests.sources",
+    "options.schedule",
+    "together.shared_store",
+    "requests.signals",
+    "steps.recorder",
+    "steps.tally",
+    "requests.triggers",
+    "windows.window",
+    "windows.keeper",
 )
 # What a profiler is made of before it starts, where wrong options do raise.
 SPARED = {
-    "schedule.Schedule.first_end",
-    "schedule.Schedule.cycle",
-    "schedule.Schedule._origin",
-    "tally.StepTally.__init__",
+    "options.schedule.Schedule.first_end",
+    "options.schedule.Schedule.cycle",
+    "options.schedule.Schedule._origin",
+    "steps.tally.StepTally.__init__",
     # What contains the others, and how torch comes to it.
-    "phases._attempt",
-    "phases.PhaseWatch.before_optimizer",
-    "phases.PhaseWatch.after_optimizer",
+    "steps.phases._attempt",
+    "steps.phases.PhaseWatch.before_optimizer",
+    "steps.phases.PhaseWatch.after_optimizer",
 }
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from polars.testing import assert_frame_equal
 
-from stepscope.trace.content import Content
-from stepscope.trace.document import read_events_tolerantly
-from stepscope.trace.kineto import read_kineto_blocks
+from stepscope.trace.formats.chrome.document import read_events_tolerantly
+from stepscope.trace.formats.chrome.kineto import read_kineto_blocks
 from stepscope.trace.problems import Problems
+from stepscope.trace.source.content import Content
 from stepscope.trace.tables import Tables
 
 HEADER = {
@@ -113,7 +113,7 @@ def read_tolerantly(data: bytes, block: int = 1 << 22) -> Tables:
 
 def read_compiled(data: bytes, block: int = 1 << 22) -> Tables:
     """What the compiled scanner with its fall-back makes of some bytes."""
-    from stepscope.trace.scan import read_events_compiled
+    from stepscope.trace.formats.chrome.scan import read_events_compiled
 
     problems = Problems()
     return read_kineto_blocks("test", pieces(data, block), problems, read_events_compiled)

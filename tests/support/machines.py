@@ -8,7 +8,7 @@ from typing import Any
 
 from stepscope.doctor.check import Check
 from stepscope.doctor.machine import Machine
-from stepscope.doctor.self_test import TorchReport
+from stepscope.doctor.torch_check import TorchReport
 
 CAPABILITIES = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38}
 

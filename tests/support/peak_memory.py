@@ -101,7 +101,9 @@ class PackedStream:
 
 def read_made(trace: int | str, block_bytes: int, rows: int, packed: bool) -> tuple[int, int]:
     """As `peak_of_reading`, in this process: the events, and its peak in bytes."""
-    from stepscope.trace import load, source, store
+    from stepscope.trace import load
+    from stepscope.trace.source import opening as source
+    from stepscope.trace.store import files as store
 
     load.COMPILED_ABOVE_BYTES = 0
     source.Source.blocks.__defaults__ = (block_bytes, None)  # type: ignore[attr-defined]

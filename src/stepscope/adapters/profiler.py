@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from stepscope.adapters.arguments import settings_of, words_of
-from stepscope.adapters.layouts import LAYOUTS, Place, put_lone_file, put_snapshot
-from stepscope.adapters.settings import Settings
-from stepscope.adapters.work import Work
+from stepscope.adapters.callbacks.work import Work
+from stepscope.adapters.options.arguments import settings_of, words_of
+from stepscope.adapters.options.layouts import LAYOUTS, Place, put_lone_file, put_snapshot
+from stepscope.adapters.options.settings import Settings
 from stepscope.capture import profiler as capture
-from stepscope.capture.config import CaptureConfig
-from stepscope.capture.ranks import RankIdentity
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.together.ranks import RankIdentity
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 log = logging.getLogger("stepscope")

@@ -5,7 +5,7 @@
     trainer = Trainer(callbacks=[StepscopeCallback(output_dir="profiles")])
     trainer = Trainer(profiler=StepscopeProfiler(output_dir="profiles"))
 
-`stepscope.adapters.lightning_events` says what is counted as a step.
+`stepscope.adapters.callbacks.lightning_events` says what is counted as a step.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from pytorch_lightning import Callback
 from pytorch_lightning.profilers import Profiler as LightningProfiler
 
-from stepscope.adapters.lightning_events import CallbackEvents, ProfilerEvents
+from stepscope.adapters.callbacks.lightning_events import CallbackEvents, ProfilerEvents
 
 __all__ = ["StepscopeCallback", "StepscopeProfiler"]
 

@@ -32,15 +32,15 @@ from torch.profiler import (
     tensorboard_trace_handler,
 )
 
-from stepscope.adapters.dialects import find_dialect
-from stepscope.adapters.settings import resolve
+from stepscope.adapters.options.dialects import find_dialect
+from stepscope.adapters.options.settings import resolve
 from stepscope.artifacts.compress import compress
 from stepscope.artifacts.job import FinishJob
 from stepscope.artifacts.raw import RawTrace, RawTraceError
 from stepscope.capture import profiler as capture
-from stepscope.capture.config import CaptureConfig
-from stepscope.capture.export import Exporter
-from stepscope.capture.ranks import NOBODY
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.together.ranks import NOBODY
+from stepscope.capture.windows.finishing import Exporter
 from stepscope.errors import StepscopeError
 from stepscope.run.files import replacing
 from stepscope.run.manifest import WindowRecord

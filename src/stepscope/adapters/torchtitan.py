@@ -20,12 +20,12 @@ from types import TracebackType
 from typing import Any
 
 from stepscope.adapters import profiler as adapted
-from stepscope.adapters.arguments import values_of
-from stepscope.adapters.dialects import find_dialect
-from stepscope.adapters.layouts import put_file
-from stepscope.adapters.settings import resolve
-from stepscope.capture.config import ConfigError
-from stepscope.capture.ranks import NOBODY, identify
+from stepscope.adapters.options.arguments import values_of
+from stepscope.adapters.options.dialects import find_dialect
+from stepscope.adapters.options.layouts import put_file
+from stepscope.adapters.options.settings import resolve
+from stepscope.capture.options.config import ConfigError
+from stepscope.capture.together.ranks import NOBODY, identify
 from stepscope.errors import StepscopeError
 from stepscope.run.manifest import read_rank
 

@@ -15,9 +15,9 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from stepscope.adapters.dialects import find_dialect
+from stepscope.adapters.options.dialects import find_dialect
+from stepscope.adapters.options.settings import resolve
 from stepscope.adapters.profiler import Profiler
-from stepscope.adapters.settings import resolve
 
 log = logging.getLogger("stepscope")
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from stepscope.adapters.training import (
+from stepscope.adapters.callbacks.training import (
     CHECKPOINT,
     EVALUATION,
     TrainingDoor,

@@ -8,8 +8,8 @@ import polars as pl
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.abnormal_collectives import find_abnormal_collectives
-from stepscope.analysis.what_if import Changes, unchanged
-from stepscope.trace.intervals import Int64Array
+from stepscope.analysis.graph.replay import Changes, unchanged
+from stepscope.trace.arrays.intervals import Int64Array
 
 _OUTLIER = (
     *("node", "event", "step", "kind", "dur_ns", "expected_ns", "expected_from", "times", "cause"),

@@ -12,13 +12,13 @@ from stepscope.advice.rules import RULES
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
-from stepscope.analysis.device_partition import partition_device
-from stepscope.analysis.gpu_work import gpu_work
-from stepscope.analysis.host_partition import HostPartition, partition_host
+from stepscope.analysis.breakdown import partition_device
+from stepscope.analysis.host.partition import HostPartition, partition_host
 from stepscope.analysis.metrics import MetricsSummary, summarise_metrics
-from stepscope.analysis.partition import Partition
-from stepscope.analysis.scope import AnsweredScope, Scope
-from stepscope.analysis.step_record import StepSummary, summarise_steps
+from stepscope.analysis.record.summary import StepSummary, summarise_steps
+from stepscope.analysis.selection.gpu_work import gpu_work
+from stepscope.analysis.selection.partition import Partition
+from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import StepscopeError, UnreadableInputError, UsageError
 from stepscope.run.rank_skew import RankSkew, rank_skew, rank_steps
 from stepscope.run.reader import RankRun, Run, Window

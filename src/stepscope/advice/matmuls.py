@@ -9,7 +9,7 @@ import polars as pl
 from stepscope.advice.finding import Evidence
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
-from stepscope.analysis.tensor_cores import evidence, is_matrix_kernel
+from stepscope.analysis.hardware.tensor_cores import evidence, is_matrix_kernel
 
 _FIRST_WITH_TENSOR_CORES = 7
 _FIRST_WITH_TF32 = 8

@@ -15,8 +15,8 @@ import polars as pl
 
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
-from stepscope.analysis.partition import Partition
-from stepscope.analysis.scope import Scope
+from stepscope.analysis.selection.partition import Partition
+from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.stragglers import StragglerReport, find_stragglers
 from stepscope.errors import UsageError
 

@@ -6,8 +6,8 @@ from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
-from stepscope.analysis.step_graph import NodeKind
-from stepscope.analysis.what_if import Changes, replay
+from stepscope.analysis.graph.replay import Changes, replay
+from stepscope.analysis.graph.step_graph import NodeKind
 
 
 def severity_of(share: float, limits: Thresholds) -> Severity:

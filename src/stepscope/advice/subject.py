@@ -8,8 +8,8 @@ import polars as pl
 
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
-from stepscope.analysis.host_partition import HostPartition
-from stepscope.analysis.step_record import StepSummary
+from stepscope.analysis.host.partition import HostPartition
+from stepscope.analysis.record.summary import StepSummary
 from stepscope.run.rank_skew import RankSkew
 
 

@@ -11,17 +11,17 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.analysis.calls.operands import whole_number
+from stepscope.analysis.calls.operator_forest import operator_forest
+from stepscope.analysis.calls.recomputation import find_recomputed
 from stepscope.analysis.critical_path import CriticalPath, path_of
-from stepscope.analysis.graph_build import build_step_graph
+from stepscope.analysis.graph.build import build_step_graph
+from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.analysis.idle import IdleCauses, idle_causes
-from stepscope.analysis.operands import whole_number
-from stepscope.analysis.operator_forest import operator_forest
-from stepscope.analysis.recomputation import find_recomputed
-from stepscope.analysis.scope import EventChoice, Scope
-from stepscope.analysis.step_graph import StepGraph
+from stepscope.analysis.selection.scope import EventChoice, Scope
 from stepscope.analysis.timeline import Timeline, timeline
-from stepscope.trace import intervals
-from stepscope.trace.intervals import Int64Array, Intervals
+from stepscope.trace.arrays import intervals
+from stepscope.trace.arrays.intervals import Int64Array, Intervals
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 

@@ -26,10 +26,10 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.calls.operands import whole_number
 from stepscope.analysis.communication import analyse_communication
-from stepscope.analysis.operands import whole_number
-from stepscope.analysis.scope import AnsweredScope, Scope
-from stepscope.trace.intervals import Int64Array
+from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 

@@ -22,12 +22,12 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.collectives import COLLECTIVES, read_collectives
-from stepscope.analysis.gpu_work import gpu_work
-from stepscope.analysis.remember import remembered
-from stepscope.analysis.scope import AnsweredScope, Scope
-from stepscope.trace import intervals
-from stepscope.trace.intervals import Int64Array
+from stepscope.analysis.calls.collectives import COLLECTIVES, read_collectives
+from stepscope.analysis.selection.gpu_work import gpu_work
+from stepscope.analysis.selection.remember import remembered
+from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.trace.arrays import intervals
+from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
 
 TIMED_COLLECTIVES: dict[str, pl.DataType | type[pl.DataType]] = {

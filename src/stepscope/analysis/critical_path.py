@@ -18,17 +18,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.graph_build import build_step_graph
-from stepscope.analysis.graph_edges import EdgeKind
-from stepscope.analysis.graph_loops import COMPILED_PAYS_FROM, compiled_loop, walk_back
-from stepscope.analysis.host_causes import CAUSES, cause_names
-from stepscope.analysis.partition import Part, Partition
-from stepscope.analysis.scope import AnsweredScope, EventChoice, Scope
-from stepscope.analysis.step_graph import NodeKind, StepGraph
-from stepscope.trace.intervals import Int64Array
+from stepscope.analysis.graph.build import build_step_graph
+from stepscope.analysis.graph.edges import EdgeKind
+from stepscope.analysis.graph.loops import COMPILED_PAYS_FROM, compiled_loop, walk_back
+from stepscope.analysis.graph.step_graph import NodeKind, StepGraph
+from stepscope.analysis.host.causes import CAUSES, cause_names
+from stepscope.analysis.selection.partition import Part, Partition
+from stepscope.analysis.selection.scope import AnsweredScope, EventChoice, Scope
+from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.ordering import distinct_groups
+from stepscope.trace.arrays.search import places
 from stepscope.trace.model import Trace
-from stepscope.trace.ordering import distinct_groups
-from stepscope.trace.search import places
 
 GPU_CAUSES = {
     NodeKind.COMPUTE: "compute",

@@ -23,22 +23,22 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.ancestors import BoolArray
-from stepscope.analysis.devices import DevicePeaks, peaks_of
-from stepscope.analysis.flop_formulas import FORMULAS, work_of
-from stepscope.analysis.gpu_work import GpuWork, gpu_work, in_steps
-from stepscope.analysis.operands import operands, parse_call
-from stepscope.analysis.operator_forest import (
+from stepscope.analysis.calls.ancestors import BoolArray
+from stepscope.analysis.calls.flop_formulas import FORMULAS, work_of
+from stepscope.analysis.calls.operands import operands, parse_call
+from stepscope.analysis.calls.operator_forest import (
     OperatorForest,
     busy_by_row,
     operator_forest,
     rows_of_work,
 )
-from stepscope.analysis.recomputation import find_recomputed
-from stepscope.analysis.remember import remembered
-from stepscope.analysis.scope import AnsweredScope, Scope
-from stepscope.analysis.utilisation import COUNTED, utilisation
-from stepscope.trace.intervals import Int64Array
+from stepscope.analysis.calls.recomputation import find_recomputed
+from stepscope.analysis.hardware.devices import DevicePeaks, peaks_of
+from stepscope.analysis.hardware.utilisation import COUNTED, utilisation
+from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work, in_steps
+from stepscope.analysis.selection.remember import remembered
+from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
 
 FLOPS: dict[str, pl.DataType | type[pl.DataType]] = {

@@ -32,9 +32,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.gpu_work import gpu_work
-from stepscope.analysis.host_activity import host_activity
-from stepscope.analysis.idle_gaps import (
+from stepscope.analysis.host.activity import host_activity
+from stepscope.analysis.host.idle_gaps import (
     CAUSES,
     LATENCY,
     NOTES,
@@ -45,10 +44,11 @@ from stepscope.analysis.idle_gaps import (
     cut,
     find_gaps,
 )
-from stepscope.analysis.remember import remembered
-from stepscope.analysis.scope import AnsweredScope, Scope
+from stepscope.analysis.selection.gpu_work import gpu_work
+from stepscope.analysis.selection.remember import remembered
+from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.model import Trace
-from stepscope.trace.ordering import distinct_groups
 
 LONGEST = 10
 MOST_DETAILS = 50

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from stepscope.analysis.gpu_work import NO_STEPS, check_steps
+from stepscope.analysis.host.input_waits import is_input_wait
 from stepscope.analysis.idle import idle_causes
-from stepscope.analysis.input_waits import is_input_wait
-from stepscope.analysis.scope import AnsweredScope, Scope
-from stepscope.trace import intervals
+from stepscope.analysis.selection.gpu_work import NO_STEPS, check_steps
+from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.trace.arrays import intervals
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.analysis.gpu_work import GpuWork, gpu_work
-from stepscope.analysis.kernel_sequences import kernel_sequences
-from stepscope.analysis.operands import argument_texts
-from stepscope.analysis.scope import AnsweredScope, Scope
-from stepscope.analysis.tensor_cores import TensorCoreUse, tensor_core_use
+from stepscope.analysis.calls.kernel_sequences import kernel_sequences
+from stepscope.analysis.calls.operands import argument_texts
+from stepscope.analysis.hardware.tensor_cores import TensorCoreUse, tensor_core_use
+from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
+from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 

@@ -24,12 +24,12 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.call_places import call_places
-from stepscope.analysis.gpu_work import gpu_work
-from stepscope.analysis.host_activity import blocking_copies
-from stepscope.analysis.queues import queue_lengths
-from stepscope.analysis.scope import AnsweredScope, Scope
-from stepscope.trace import intervals
+from stepscope.analysis.calls.places import call_places
+from stepscope.analysis.calls.queues import queue_lengths
+from stepscope.analysis.host.activity import blocking_copies
+from stepscope.analysis.selection.gpu_work import gpu_work
+from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.trace.arrays import intervals
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 

@@ -20,15 +20,15 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.call_places import call_places
-from stepscope.analysis.gpu_work import NO_STEPS, check_steps
-from stepscope.analysis.operands import whole_number
-from stepscope.analysis.scope import AnsweredScope, Scope
+from stepscope.analysis.calls.operands import whole_number
+from stepscope.analysis.calls.places import call_places
+from stepscope.analysis.selection.gpu_work import NO_STEPS, check_steps
+from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UsageError
-from stepscope.trace.intervals import Int64Array
+from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.derive.steps import step_at
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
-from stepscope.trace.steps import step_at
 
 MOST_POINTS = 1000
 """Points of the curve; each is the maximum of its stretch of time, so that peaks survive."""

@@ -22,10 +22,9 @@ from enum import Enum
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.ancestors import BoolArray
-from stepscope.analysis.gpu_work import gpu_work, in_steps
-from stepscope.analysis.operands import operands
-from stepscope.analysis.operator_forest import (
+from stepscope.analysis.calls.ancestors import BoolArray
+from stepscope.analysis.calls.operands import operands
+from stepscope.analysis.calls.operator_forest import (
     DeviceTime,
     OperatorForest,
     busy_by_row,
@@ -33,9 +32,10 @@ from stepscope.analysis.operator_forest import (
     operator_forest,
     rows_of_work,
 )
-from stepscope.analysis.recomputation import Recomputed, find_recomputed
-from stepscope.analysis.scope import AnsweredScope, Scope
-from stepscope.trace.intervals import Int64Array
+from stepscope.analysis.calls.recomputation import Recomputed, find_recomputed
+from stepscope.analysis.selection.gpu_work import gpu_work, in_steps
+from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
 
 OPERATORS: dict[str, pl.DataType | type[pl.DataType]] = {

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from stepscope.analysis.gpu_work import check_steps, in_steps, side_by_side
-from stepscope.analysis.scope import AnsweredScope, Scope
-from stepscope.trace import intervals
+from stepscope.analysis.selection.gpu_work import check_steps, in_steps, side_by_side
+from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.trace.arrays import intervals
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 

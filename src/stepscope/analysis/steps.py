@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from stepscope.analysis.gpu_work import NO_STEPS, check_steps, gpu_work
-from stepscope.analysis.scope import AnsweredScope, Scope
+from stepscope.analysis.selection.gpu_work import NO_STEPS, check_steps, gpu_work
+from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.analysis.timeline import timeline_of
 from stepscope.trace.model import Trace
 

@@ -31,10 +31,10 @@ from enum import Enum
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.collectives import read_collectives, world_size
+from stepscope.analysis.calls.collectives import read_collectives, world_size
 from stepscope.analysis.communication import bus_factor
-from stepscope.analysis.gpu_work import gpu_work
-from stepscope.analysis.scope import AnsweredScope, Scope
+from stepscope.analysis.selection.gpu_work import gpu_work
+from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UsageError
 from stepscope.trace.model import Trace
 

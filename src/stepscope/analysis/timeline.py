@@ -25,12 +25,12 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.gpu_work import GpuWork, gpu_work
-from stepscope.analysis.scope import AnsweredScope, Scope
-from stepscope.trace import intervals
-from stepscope.trace.intervals import Int64Array, Intervals
+from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
+from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.trace.arrays import intervals
+from stepscope.trace.arrays.intervals import Int64Array, Intervals
+from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.model import Trace
-from stepscope.trace.ordering import distinct_groups
 from stepscope.trace.schema import KIND, Kind
 
 PARTS = ("compute_ns", "exposed_comm_ns", "exposed_memcpy_ns", "idle_ns")

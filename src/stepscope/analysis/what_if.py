@@ -1,9 +1,7 @@
-"""What a step would take if a cause were gone: the graph of the step, replayed with other weights.
+"""How long the step would take without each cause: a replay for each.
 
-A change shrinks durations (of GPU work, or of moments of a thread), or takes away dependencies
-(a blocking call no longer waits). Nothing is moved to another stream or thread. Durations and
-delays only ever shrink here, so no replay is slower than the measured steps, and the replay
-without a change gives the measured times to the nanosecond.
+Every row takes one cause away and leaves the rest as it is, so the savings do not add up: what one
+cause hides another uncovers.
 """
 
 from __future__ import annotations
@@ -11,158 +9,100 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+import polars as pl
 
-from stepscope.analysis.graph_edges import EdgeKind
-from stepscope.analysis.graph_loops import COMPILED_PAYS_FROM, compiled_loop, sweep
-from stepscope.analysis.step_graph import StepGraph
-from stepscope.errors import UsageError
-from stepscope.trace import intervals
-from stepscope.trace.intervals import Int64Array, Intervals
+from stepscope.analysis.critical_path import what_steps_depend_on
+from stepscope.analysis.graph.build import build_step_graph
+from stepscope.analysis.graph.edges import EdgeKind
+from stepscope.analysis.graph.replay import Changes, replay, unchanged
+from stepscope.analysis.graph.step_graph import NodeKind, StepGraph
+from stepscope.analysis.host.causes import cause_names
+from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.trace.arrays import intervals
+from stepscope.trace.arrays.ordering import distinct_groups
+from stepscope.trace.model import Trace
 
-BoolArray = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Changes:
-    """Durations and edges of a graph after a change. Build them with `unchanged` and the methods.
-
-    Attributes:
-        graph: The graph.
-        dur_ns: Duration of each node.
-        delay_ns: Delay of each edge.
-        is_kept: Whether each edge still holds.
-    """
-
-    graph: StepGraph
-    dur_ns: Int64Array
-    delay_ns: Int64Array
-    is_kept: BoolArray
-
-    def scale_work(self, nodes: BoolArray, factor: float) -> Changes:
-        """GPU work takes `factor` of its time, from 0 to 1."""
-        _check(factor)
-        which = nodes & self.graph.is_gpu
-        scaled = np.where(which, _scaled(self.dur_ns, factor), self.dur_ns)
-        return Changes(self.graph, scaled, self.delay_ns, self.is_kept)
-
-    def shorten_work(self, dur_ns: Int64Array) -> Changes:
-        """Each piece of GPU work takes no longer than given, one value per node."""
-        shorter = np.minimum(self.dur_ns, np.maximum(dur_ns, 0))
-        dur = np.where(self.graph.is_gpu, shorter, self.dur_ns)
-        return Changes(self.graph, dur, self.delay_ns, self.is_kept)
-
-    def scale_host(
-        self, moments: Intervals, factor: float = 0.0, lanes: tuple[int, ...] | None = None
-    ) -> Changes:
-        """Host time within some moments takes `factor` of what it takes now.
-
-        Args:
-            moments: Which; parts that no thread works in have no effect.
-            factor: From 0 to 1.
-            lanes: Threads; default: all of the graph.
-        """
-        _check(factor)
-        graph = self.graph
-        which = ~graph.is_gpu
-        if lanes is not None:
-            which &= np.isin(graph.lane, lanes)
-        rows = np.nonzero(which)[0]
-        inside = intervals.covered(moments, graph.start_ns[rows], graph.end_ns[rows])
-        less = inside - _scaled(inside, factor)
-        return self.shorten_pieces(rows, less)
-
-    def shorten_pieces(self, rows: Int64Array, less_ns: Int64Array) -> Changes:
-        """Some pieces of threads take so much less time, one value per row, never negative."""
-        dur = self.dur_ns.copy()
-        dur[rows] = np.maximum(dur[rows] - less_ns, 0)
-        return Changes(self.graph, dur, self.delay_ns, self.is_kept)
-
-    def drop_edges(self, edges: BoolArray) -> Changes:
-        """Some dependencies are gone. The order of a thread and of a stream always stays."""
-        order = np.isin(self.graph.edge_kind, (EdgeKind.THREAD, EdgeKind.STREAM))
-        return Changes(self.graph, self.dur_ns, self.delay_ns, self.is_kept & ~(edges & ~order))
-
-    def drop_waits_of_calls(self, calls: npt.ArrayLike) -> Changes:
-        """Some blocking calls return at once, whatever the device is doing."""
-        graph = self.graph
-        return self.drop_edges(
-            (graph.edge_kind == EdgeKind.SYNC) & np.isin(graph.call, np.asarray(calls))
-        )
-
-    def shrink_delays(self, edges: BoolArray, longest_ns: int) -> Changes:
-        """Some edges delay by no more than so much."""
-        shrunk = np.where(edges, np.minimum(self.delay_ns, longest_ns), self.delay_ns)
-        return Changes(self.graph, self.dur_ns, shrunk, self.is_kept)
+WHAT_IF: dict[str, pl.DataType | type[pl.DataType]] = {
+    "without": pl.String,
+    "step_ns": pl.Int64,  # mean step of the replay
+    "saving_ns": pl.Int64,  # per step
+    "saving_share": pl.Float64,  # of the measured step
+}
 
 
 @dataclass(frozen=True)
-class Replay:
-    """A graph's steps with changed weights.
+class WhatIfTable:
+    """The step without each cause.
 
     Attributes:
-        step_ends_ns: End of each step, as `StepGraph.step_ends_ns`.
-        total_ns: From the origin to the end of the last step.
-        mean_step_ns: Mean duration of the steps.
-        saving_ns: What a mean step is shorter by than the measured mean; never negative.
-        start_ns: Start of each node.
-        end_ns: End of each node.
+        step_ns: Mean step as measured.
+        causes: Columns `WHAT_IF`, the largest saving first; causes that the steps lack are left
+            out.
+        scope: The steps that were replayed.
+        notes: What limits the answer.
     """
 
-    step_ends_ns: Int64Array
-    total_ns: int
-    mean_step_ns: int
-    saving_ns: int
-    start_ns: Int64Array
-    end_ns: Int64Array
+    step_ns: int
+    causes: pl.DataFrame
+    scope: AnsweredScope
+    notes: tuple[str, ...]
 
 
-def unchanged(graph: StepGraph) -> Changes:
-    """The graph as it was measured."""
-    return Changes(graph, graph.dur_ns, graph.delay_ns, np.ones(len(graph.source), np.bool_))
+def what_if_table(trace: Trace, scope: Scope | None = None) -> WhatIfTable:
+    """Replay the steps without each cause.
+
+    Args:
+        trace: The trace.
+        scope: Which consecutive steps; devices and the choice of events have no influence.
+
+    Raises:
+        UsageError: The steps are not in the trace or do not follow one another.
+    """
+    asked = scope or Scope()
+    graph = build_step_graph(trace, asked.steps)
+    rows = []
+    for cause, changes in _without(graph).items():
+        again = replay(changes)
+        share = again.saving_ns / max(1, graph.mean_step_ns)
+        rows.append((cause, again.mean_step_ns, again.saving_ns, share))
+    table = pl.DataFrame(rows, schema=WHAT_IF, orient="row")
+    return WhatIfTable(
+        graph.mean_step_ns,
+        table.sort("saving_ns", "without", descending=[True, False]),
+        AnsweredScope(Scope(steps=asked.steps), graph.steps, (), events=int(graph.is_gpu.sum())),
+        (*graph.notes, *what_steps_depend_on(asked)),
+    )
 
 
-def replay(changes: Changes) -> Replay:
-    """Let the steps run again."""
-    graph = changes.graph
-    measured = graph.dur_ns
-    source = graph.source
-    # Work that overlaps its predecessor on a stream keeps overlapping the same share of it.
-    delay = changes.delay_ns
-    early = (delay < 0) & (source >= 0)
-    if early.any():
-        old, new = measured[source[early]], changes.dur_ns[source[early]]
-        delay = delay.copy()
-        delay[early] = -((-delay[early]) * new // np.maximum(old, 1))
-    start = _starts(graph, delay, changes)
-    end = start + changes.dur_ns
-    ends = graph.step_rows.ends(end, len(graph.steps), graph.origin_ns)
-    total = int(ends[-1]) - graph.origin_ns
-    mean = round(total / max(1, len(graph.steps)))
-    return Replay(ends, total, mean, graph.mean_step_ns - mean, start, end)
-
-
-def _starts(graph: StepGraph, delay: Int64Array, changes: Changes) -> Int64Array:
-    start, end = np.empty(len(graph), np.int64), np.empty(len(graph), np.int64)
-    columns = (graph.first_edge, graph.source, delay, changes.is_kept, changes.dur_ns)
-    if len(graph) >= COMPILED_PAYS_FROM:
-        compiled_loop(sweep)(*columns, graph.origin_ns, start, end)
-        return start
-    # Lists of Python integers are several times faster to walk than arrays, without a compiler.
-    first_edge, source, delays, is_kept, dur = (column.tolist() for column in columns)
-    starts, ends = start.tolist(), end.tolist()
-    sweep(first_edge, source, delays, is_kept, dur, graph.origin_ns, starts, ends)
-    return np.array(starts, np.int64)
-
-
-def _scaled(durations: Int64Array, factor: float) -> Int64Array:
-    """Durations times a factor, rounded down, so that 1 leaves them as they are."""
-    if factor == 1.0:
-        return durations
-    scaled: Int64Array = np.floor(durations * factor).astype(np.int64)
-    return scaled
-
-
-def _check(factor: float) -> None:
-    if not 0.0 <= factor <= 1.0:
-        raise UsageError(f"a factor of {factor} is not between 0 and 1: causes only shrink")
+def _without(graph: StepGraph) -> dict[str, Changes]:
+    start = unchanged(graph)
+    everything = intervals.merge([graph.origin_ns], [int(graph.end_ns.max())])
+    changes: dict[str, Changes] = {}
+    lanes = distinct_groups(graph.lane[~graph.is_gpu])
+    names = cause_names(has_gpu=bool(graph.is_gpu.any()))
+    pieces = np.nonzero(~graph.is_gpu)[0]
+    per_cause = np.zeros((len(names), len(pieces)), np.int64)
+    is_there = np.zeros(len(names), np.bool_)
+    is_there[-1] = True  # what no recorded cause has
+    for lane in lanes:
+        mine = np.nonzero(graph.lane[pieces] == lane)[0]
+        rows = pieces[mine]
+        per_cause[:, mine] = graph.host.divide(lane, graph.start_ns[rows], graph.end_ns[rows])
+        is_there[:-1] |= [len(own) > 0 for own in graph.host.claims(lane)]
+    for code in np.nonzero(is_there)[0].tolist():
+        changes[names[code]] = start.shorten_pieces(pieces, per_cause[code])
+    waits = graph.edge_kind == EdgeKind.SYNC
+    if waits.any():
+        changes["waiting for the GPU"] = start.drop_edges(waits)
+    for words, kinds in (
+        ("communication", (NodeKind.COMMUNICATION,)),
+        ("copies and fills", (NodeKind.MEMCPY, NodeKind.MEMSET)),
+        ("computation on the GPU", (NodeKind.COMPUTE,)),
+        ("all GPU work", tuple(NodeKind)[1:]),
+    ):
+        nodes = np.isin(graph.kind, kinds)
+        if nodes.any():
+            changes[words] = start.scale_work(nodes, 0.0)
+    if graph.is_gpu.any():
+        changes["all host work"] = start.drop_edges(waits).scale_host(everything)
+    return changes

@@ -19,7 +19,7 @@ from stepscope.artifacts.calls import (
     nested,
 )
 
-_OWN_FILE, _OWN_LOOP = "stepscope/capture/triggers.py(", ": _listen"
+_OWN_FILE, _OWN_LOOP = "stepscope/capture/requests/triggers.py(", ": _listen"
 """The capture's own thread, which waits for requests beside the training, runs this function."""
 _KINDS = (OPERATOR, ANNOTATION, RUNTIME, PYTHON)
 

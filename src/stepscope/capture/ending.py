@@ -7,10 +7,10 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 
-from stepscope.capture.config import CaptureConfig
-from stepscope.capture.journal import Journal
-from stepscope.capture.signals import TerminationSignalError
-from stepscope.capture.upload import Uploader
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.record.journal import Journal
+from stepscope.capture.record.upload import Uploader
+from stepscope.capture.requests.signals import TerminationSignalError
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import WindowRecord
 from stepscope.run.rank_skew import skew_of_run

@@ -9,10 +9,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from stepscope.capture.config import CaptureConfig
-from stepscope.capture.holder import ProcessClaim
-from stepscope.capture.ranks import RankIdentity, records
+from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.session import CaptureSession
+from stepscope.capture.together.holder import ProcessClaim
+from stepscope.capture.together.ranks import RankIdentity, records
 from stepscope.errors import UsageError
 from stepscope.run.layout import RunLayout
 

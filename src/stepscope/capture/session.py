@@ -14,28 +14,28 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from stepscope.capture.auto_phases import AutoPhases
-from stepscope.capture.config import CaptureConfig
-from stepscope.capture.devices import DeviceProbe
 from stepscope.capture.ending import describe_end, finish_upload, late_ranks, name_of, say_where
-from stepscope.capture.flop_counter import (
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.record.journal import Journal
+from stepscope.capture.record.memory import MemoryWatch
+from stepscope.capture.record.monitoring import RankMonitor
+from stepscope.capture.record.upload import Uploader
+from stepscope.capture.requests.signals import SignalWatch, TerminationSignalError
+from stepscope.capture.requests.sources import RequestSources
+from stepscope.capture.steps.auto_phases import AutoPhases
+from stepscope.capture.steps.devices import DeviceProbe
+from stepscope.capture.steps.flop_counter import (
     FLOP_COUNTER_FILE,
     FLOP_COUNTER_KIND,
     STEP_KIND,
     FlopCount,
 )
-from stepscope.capture.holder import NestedProfilerError, ProcessClaim
-from stepscope.capture.journal import Journal
-from stepscope.capture.memory import MemoryWatch
-from stepscope.capture.monitoring import RankMonitor
-from stepscope.capture.ranks import RankIdentity, identify, records
-from stepscope.capture.requests import RequestSources
-from stepscope.capture.signals import SignalWatch, TerminationSignalError
-from stepscope.capture.steps import Clock, StepRecorder
-from stepscope.capture.tally import StepTally
-from stepscope.capture.upload import Uploader
-from stepscope.capture.window import another_profiler_runs
-from stepscope.capture.windows import WindowKeeper
+from stepscope.capture.steps.recorder import Clock, StepRecorder
+from stepscope.capture.steps.tally import StepTally
+from stepscope.capture.together.holder import NestedProfilerError, ProcessClaim
+from stepscope.capture.together.ranks import RankIdentity, identify, records
+from stepscope.capture.windows.keeper import WindowKeeper
+from stepscope.capture.windows.window import another_profiler_runs
 from stepscope.errors import UsageError
 from stepscope.monitor.beside import PATIENCE_S
 from stepscope.run.step_record import DATA_WAIT_RANGE

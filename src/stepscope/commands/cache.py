@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from stepscope.trace.store_list import StoreInfo
+    from stepscope.trace.store.listing import StoreInfo
 
 _UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
 
@@ -108,7 +108,7 @@ def clear(context: click.Context, directories: tuple[Path, ...], max_size: int |
 
 
 def _keep(directories: tuple[Path, ...], most_bytes: int) -> None:
-    from stepscope.trace.store_list import keep_most_recent
+    from stepscope.trace.store.listing import keep_most_recent
 
     done = keep_most_recent(_stores(directories), most_bytes)
     for place, reason in done.failures:
@@ -117,8 +117,8 @@ def _keep(directories: tuple[Path, ...], most_bytes: int) -> None:
 
 
 def _stores(directories: tuple[Path, ...]) -> list[StoreInfo]:
-    from stepscope.trace.store_list import stores_in
-    from stepscope.trace.store_place import cache_directory
+    from stepscope.trace.store.listing import stores_in
+    from stepscope.trace.store.place import cache_directory
 
     found = [
         store for directory in directories or (cache_directory(),) for store in stores_in(directory)

@@ -9,8 +9,8 @@ import click
 from stepscope.commands.options import format_option, last_with, scope_of, scope_options
 
 if TYPE_CHECKING:
-    from stepscope.analysis.compare_sides import Side
-    from stepscope.analysis.scope import Scope
+    from stepscope.analysis.comparison.side import Side
+    from stepscope.analysis.selection.scope import Scope
 
 
 @click.command("compare")
@@ -42,8 +42,8 @@ def command(
 
     A and B are what `stepscope report` takes: run directories, trace files, directories of traces.
     """
-    from stepscope.analysis.compare import FailOn, compare
-    from stepscope.trace.memory_reuse import keep_freed_memory
+    from stepscope.analysis.comparison.compare import FailOn, compare
+    from stepscope.trace.arrays.memory_reuse import keep_freed_memory
 
     keep_freed_memory()
     checks = [FailOn.parse(condition) for condition in conditions]
@@ -51,7 +51,7 @@ def command(
     comparison = compare(_side(before, rank, scope), _side(after, rank, scope))
     reasons = [reason for check in checks if (reason := check.reason(comparison)) is not None]
     failed = "; ".join(reasons) or None
-    from stepscope.report import compare_report
+    from stepscope.report.comparison import reports as compare_report
 
     if output_format == "json":
         import orjson
@@ -73,8 +73,8 @@ def command(
 
 def _side(path: str, rank: int | None, scope: Scope) -> Side:
     """Open one side: its step record, and the last window that can be read."""
-    from stepscope.analysis.compare_sides import make_side
-    from stepscope.analysis.step_record import summarise_steps
+    from stepscope.analysis.comparison.side import make_side
+    from stepscope.analysis.record.summary import summarise_steps
     from stepscope.errors import UsageError
     from stepscope.run.reader import open_run
     from stepscope.trace.load import load

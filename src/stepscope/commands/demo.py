@@ -101,7 +101,7 @@ def _show(screen: Console, outcome: TrainingOutcome) -> None:
     from rich.padding import Padding
     from rich.rule import Rule
 
-    from stepscope.report.terminal import print_diagnosis
+    from stepscope.report.diagnosis.terminal import print_diagnosis
 
     screen.print(Padding(Rule("stepscope report", style="dim"), (1, 0)))
     print_diagnosis(outcome.diagnosis, screen)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from stepscope.doctor.self_test import TorchReport
+    from stepscope.doctor.torch_check import TorchReport
 
 
 @click.command("doctor")
@@ -74,7 +74,7 @@ def command(
     from stepscope.doctor.check import State, worst
     from stepscope.doctor.examination import examine, this_interpreter
     from stepscope.doctor.machine import this_machine
-    from stepscope.report.doctor import checks_to_dict, print_checks
+    from stepscope.report.machine.checks import checks_to_dict, print_checks
 
     report = _ask_torch(timeout_seconds)
     checks = examine(this_machine(), this_interpreter(), report, output_dir)
@@ -92,7 +92,7 @@ def _ask_torch(timeout_seconds: float) -> TorchReport:
     """Run the self-test, with a sign of life where somebody watches."""
     from rich.console import Console
 
-    from stepscope.doctor.self_test import run_self_test
+    from stepscope.doctor.torch_check import run_self_test
 
     messages = Console(stderr=True, highlight=False)
     if not messages.is_terminal:
@@ -103,9 +103,9 @@ def _ask_torch(timeout_seconds: float) -> TorchReport:
 
 def _show_config(dialect: str, output_format: str) -> None:
     """Print the options as a script without any flags would get them, started here."""
-    from stepscope.adapters.dialects import find_dialect
-    from stepscope.adapters.options import as_text
-    from stepscope.adapters.settings import resolve, strange_variables
+    from stepscope.adapters.options.catalogue import as_text
+    from stepscope.adapters.options.dialects import find_dialect
+    from stepscope.adapters.options.settings import resolve, strange_variables
 
     settings = resolve(find_dialect(dialect), {})
     settings.config()  # options that cannot work together are told here, not in the training

@@ -33,7 +33,7 @@ def command(path: str, output_format: str) -> None:
     metrics = _metrics_file(Path(path))
     if metrics is not None:
         from stepscope.analysis.metrics import summarise_metrics
-        from stepscope.report.metrics import metrics_to_dict, print_metrics
+        from stepscope.report.metrics.reports import metrics_to_dict, print_metrics
 
         summary = summarise_metrics(metrics)
         if output_format == "json":
@@ -42,7 +42,7 @@ def command(path: str, output_format: str) -> None:
             print_metrics([("", summary)], console)
         return
     if Path(path).is_dir() or _is_run_url(path) or (not Path(path).exists() and _is_glob(path)):
-        from stepscope.report.contents import print_run, run_to_dict
+        from stepscope.report.contents.reports import print_run, run_to_dict
         from stepscope.run.reader import open_run
 
         run = open_run(path)
@@ -53,7 +53,7 @@ def command(path: str, output_format: str) -> None:
         return
     from stepscope.analysis.contents import describe
     from stepscope.commands.options import one_trace
-    from stepscope.report.contents import contents_to_dict, print_contents
+    from stepscope.report.contents.reports import contents_to_dict, print_contents
 
     contents = describe(one_trace(path))
     if output_format == "json":

@@ -223,8 +223,8 @@ def _run(
     """Run a command, with a recorder in a thread beside it: this process has nothing else to do."""
     import os
 
-    from stepscope.adapters.launch import run_command, startable
-    from stepscope.adapters.options import parse_size
+    from stepscope.adapters.options.catalogue import parse_size
+    from stepscope.adapters.script.launch import run_command, startable
     from stepscope.monitor.recorder import Recorder, RecordingJob
     from stepscope.monitor.sampler import Watched
 
@@ -264,7 +264,7 @@ def _summarise(path: Path) -> None:
 
     from stepscope.analysis.metrics import summarise_metrics
     from stepscope.errors import StepscopeError
-    from stepscope.report.metrics import print_metrics
+    from stepscope.report.metrics.reports import print_metrics
 
     console = Console(stderr=True, highlight=False)
     try:
@@ -274,8 +274,8 @@ def _summarise(path: Path) -> None:
 
 
 def _runs_folder(output_dir: Path | None) -> Path:
-    from stepscope.adapters.dialects import find_dialect
-    from stepscope.adapters.settings import resolve
+    from stepscope.adapters.options.dialects import find_dialect
+    from stepscope.adapters.options.settings import resolve
 
     given = {} if output_dir is None else {"output_dir": (str(output_dir), "--output-dir")}
     return Path(resolve(find_dialect("native"), given).value("output_dir"))
@@ -290,7 +290,7 @@ def _show_live(
 ) -> None:
     from rich.console import Console
 
-    from stepscope.report.live_view import LiveView
+    from stepscope.report.live.view import LiveView
 
     if path is not None and not path.exists():
         raise UsageError(f"{path}: no such run")

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from stepscope.analysis.scope import Scope
+    from stepscope.analysis.selection.scope import Scope
     from stepscope.trace.model import Trace
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -63,7 +63,7 @@ def scope_of(steps: str | None, device: str | None, events: str) -> Scope:
     Raises:
         click.UsageError: What was given are no numbers.
     """
-    from stepscope.analysis.scope import EventChoice, Scope
+    from stepscope.analysis.selection.scope import EventChoice, Scope
 
     return Scope(
         steps=None if steps is None else numbers("--steps", steps),

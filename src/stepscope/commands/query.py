@@ -57,7 +57,7 @@ def command(
     from stepscope.errors import UsageError
 
     if list_views:
-        from stepscope.trace.sql import view_columns
+        from stepscope.trace.sql.query import view_columns
 
         _write(view_columns(), output_format, output)
         return
@@ -66,7 +66,7 @@ def command(
     if output_format == "parquet" and output is None and sys.stdout.isatty():
         raise UsageError("parquet is no text: give --output FILE or pipe it on")
     from stepscope.commands.options import one_trace
-    from stepscope.trace.sql import run_query
+    from stepscope.trace.sql.query import run_query
 
     if limit is None and output_format == "table":
         limit = DEFAULT_ROWS

@@ -52,7 +52,7 @@ def command(
     from stepscope.advice.diagnosis import diagnose
     from stepscope.errors import UnreadableInputError
     from stepscope.run.reader import open_run
-    from stepscope.trace.memory_reuse import keep_freed_memory
+    from stepscope.trace.arrays.memory_reuse import keep_freed_memory
 
     keep_freed_memory()
     known = None if baseline is None else one_trace(baseline)
@@ -67,21 +67,21 @@ def command(
     if output_format == "json":
         import orjson
 
-        from stepscope.report.json_report import diagnosis_to_dict
+        from stepscope.report.diagnosis.as_json import diagnosis_to_dict
 
         text = orjson.dumps(diagnosis_to_dict(diagnosis), option=orjson.OPT_INDENT_2, default=str)
         click.echo(text.decode())
     elif output_format == "csv":
-        from stepscope.report.diagnosis_tables import diagnosis_to_csv
+        from stepscope.report.diagnosis.csv_tables import diagnosis_to_csv
 
         click.echo(diagnosis_to_csv(diagnosis, table or "findings"), nl=False)
     elif output_format == "md":
-        from stepscope.report.diagnosis_markdown import diagnosis_to_markdown
+        from stepscope.report.diagnosis.markdown import diagnosis_to_markdown
 
         click.echo(diagnosis_to_markdown(diagnosis), nl=False)
     else:
         from stepscope.report.console import console
-        from stepscope.report.terminal import print_diagnosis
+        from stepscope.report.diagnosis.terminal import print_diagnosis
 
         print_diagnosis(diagnosis, console())
 
@@ -103,8 +103,8 @@ def _limits(settings: tuple[str, ...]) -> Thresholds:
 def _report_samples(run: Run, output_format: str) -> bool:
     """Report what samplers recorded, if that is what the run consists of; whether it is."""
     from stepscope.analysis.python_functions import is_sampled, python_functions
-    from stepscope.report.samples import print_samples, verdict_of
-    from stepscope.report.tables import result_to_dict
+    from stepscope.report.answer.samples import print_samples, verdict_of
+    from stepscope.report.answer.tables import result_to_dict
     from stepscope.trace.load import load
 
     answers = []

@@ -12,13 +12,13 @@ from stepscope.adapters.external.memray import MemrayOptions
 from stepscope.adapters.external.nsys import NsysOptions
 from stepscope.adapters.external.options import external_options, take_tool
 from stepscope.adapters.external.py_spy import PySpyOptions
-from stepscope.adapters.options import OPTIONS, as_text
+from stepscope.adapters.options.catalogue import OPTIONS, as_text
 from stepscope.errors import StepscopeError
 from stepscope.run.layout import RunLayout
 
 if TYPE_CHECKING:
     from stepscope.adapters.external.session import Outcome, Tool
-    from stepscope.adapters.settings import Settings
+    from stepscope.adapters.options.settings import Settings
 
 _LEFT_OUT = {
     "auto_phases",
@@ -96,11 +96,11 @@ def command(
     `stepscope run -- torchrun --nproc-per-node 8 train.py`. It ends with the command's own exit
     code. Everything of ours goes to standard error.
     """
-    from stepscope.adapters.dialects import find_dialect
     from stepscope.adapters.external.below import write_beginning, write_result
     from stepscope.adapters.external.session import Outcome, run_with
-    from stepscope.adapters.launch import launch, startable
-    from stepscope.adapters.settings import resolve
+    from stepscope.adapters.options.dialects import find_dialect
+    from stepscope.adapters.options.settings import resolve
+    from stepscope.adapters.script.launch import launch, startable
 
     if not command_line:
         raise click.UsageError("no command: stepscope run -- python train.py")
@@ -269,7 +269,7 @@ def _report(run: Path) -> None:
     """Print the report on standard error: standard output is the script's own."""
     from stepscope.advice.diagnosis import diagnose
     from stepscope.report.console import console
-    from stepscope.report.terminal import print_diagnosis
+    from stepscope.report.diagnosis.terminal import print_diagnosis
     from stepscope.run.reader import open_run
 
     screen = console(stderr=True)

@@ -11,8 +11,8 @@ from stepscope.commands.options import format_option, last_with, one_trace, scop
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stepscope.analysis.scope import Scope
-    from stepscope.report.questions import Question
+    from stepscope.analysis.selection.scope import Scope
+    from stepscope.report.answer.questions import Question
 
 
 @click.command("show")
@@ -45,8 +45,8 @@ def command(
     PATH is a trace file, a run directory (the last window of each rank is taken), a directory of
     traces, or a quoted glob. `stepscope show --list` lists the questions.
     """
-    from stepscope.report.questions import QUESTIONS
-    from stepscope.report.questions import question as question_named
+    from stepscope.report.answer.questions import QUESTIONS
+    from stepscope.report.answer.questions import question as question_named
 
     if list_questions or question is None:
         width = max(len(one.name) for one in QUESTIONS)
@@ -79,13 +79,13 @@ def _answer(
     rows: int | None,
 ) -> None:
     """Ask the question of every trace, one after the other, and print the answers."""
-    from stepscope.report.tables import (
+    from stepscope.report.answer.tables import (
         print_result,
         result_to_csv,
         result_to_dict,
         result_to_markdown,
     )
-    from stepscope.trace.memory_reuse import keep_freed_memory
+    from stepscope.trace.arrays.memory_reuse import keep_freed_memory
 
     keep_freed_memory()
     traces = _traces(paths, scope.steps)

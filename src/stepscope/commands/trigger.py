@@ -28,7 +28,7 @@ def command(run: Path, steps: int | None, ranks: str, memory: bool) -> None:
     RUN is the run's directory, or the folder that holds it. The request is a small file in it, so
     this works from any machine that shares the file system. All ranks record the same steps.
     """
-    from stepscope.capture.ranks import parse_ranks
+    from stepscope.capture.together.ranks import parse_ranks
     from stepscope.errors import UsageError
     from stepscope.run.reader import open_run
     from stepscope.run.triggers import Trigger, ask

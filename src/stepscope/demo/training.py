@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from stepscope.capture.config import CaptureConfig
+from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.profiler import Profiler
 
 _WORDS = ("the", "step", "of", "time", "and", "memory", "waits", "for", "its", "data", "again")

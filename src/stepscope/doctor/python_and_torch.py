@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepscope.doctor.check import Check, State
-from stepscope.doctor.self_test import TorchReport
+from stepscope.doctor.torch_check import TorchReport
 
 AREA = "python and torch"
 OLDEST_PYTHON = (3, 10)

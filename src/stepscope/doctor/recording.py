@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepscope.doctor.check import Check, State
-from stepscope.doctor.self_test import TorchReport
+from stepscope.doctor.torch_check import TorchReport
 
 AREA = "recording"
 

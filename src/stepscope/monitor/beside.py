@@ -7,8 +7,8 @@ import logging
 import os
 import subprocess
 import sys
-from pathlib import Path
 
+from stepscope._package import IMPORT_ROOT
 from stepscope.errors import StepscopeError
 from stepscope.monitor.recorder import GPU, STOP, Recorder, RecorderThread, RecordingJob
 
@@ -116,9 +116,8 @@ def _can_listen_to_processes() -> bool:
 def _start(job: RecordingJob) -> subprocess.Popen[bytes]:
     # The working directory must not decide which modules are found.
     safe_path = ["-P"] if sys.version_info >= (3, 11) else []
-    package_root = str(Path(__file__).resolve().parents[2])
     environment = dict(os.environ)
-    paths = [package_root, environment.get("PYTHONPATH", "")]
+    paths = [str(IMPORT_ROOT), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     return subprocess.Popen(
         [sys.executable, *safe_path, "-m", "stepscope.monitor", job.encode()],

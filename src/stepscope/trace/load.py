@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Literal
 
 from stepscope.errors import UnreadableInputError, UsageError
-from stepscope.trace.document import ReadEvents, read_events_tolerantly
-from stepscope.trace.kineto import read_into, read_kineto_blocks
+from stepscope.trace.formats.chrome.document import ReadEvents, read_events_tolerantly
+from stepscope.trace.formats.chrome.kineto import read_into, read_kineto_blocks
 from stepscope.trace.model import Trace
 from stepscope.trace.problems import Problems
-from stepscope.trace.progress import Progress
-from stepscope.trace.remote import RemoteFile, find_remote
-from stepscope.trace.source import SQLITE_MAGIC, Location, Source, open_source
-from stepscope.trace.store import StoreWriter, find_store, open_store
-from stepscope.trace.store_place import (
+from stepscope.trace.source.opening import SQLITE_MAGIC, Location, Source, open_source
+from stepscope.trace.source.progress import Progress
+from stepscope.trace.source.remote import RemoteFile, find_remote
+from stepscope.trace.store.files import StoreWriter, find_store, open_store
+from stepscope.trace.store.place import (
     Origin,
     origin_of_file,
     origin_of_remote,
@@ -136,7 +136,7 @@ def _read(
     del head  # as memory that is soon free again
     read_events: ReadEvents = read_events_tolerantly
     if not is_whole:
-        from stepscope.trace.scan import read_events_compiled
+        from stepscope.trace.formats.chrome.scan import read_events_compiled
 
         read_events = read_events_compiled
     if store is True or (store == "auto" and _is_large(source, origin, is_whole=is_whole)):
@@ -186,11 +186,11 @@ def _read_other(kind: Format, source: Source, blocks: Iterator[bytes]) -> Tables
 
 def _read_file(kind: Format, path: Path) -> Tables:
     if kind is Format.PYSPY:
-        from stepscope.trace.pyspy import read_pyspy
+        from stepscope.trace.formats.pyspy import read_pyspy
 
         return read_pyspy(path)
     if kind in (Format.NSYS_SQLITE, Format.NSYS_REPORT):
-        from stepscope.trace.nsys import read_nsys
+        from stepscope.trace.formats.nsys.reader import read_nsys
 
         return read_nsys(path)
     raise UnreadableInputError(f"{path}: no reader for {kind.value}")

@@ -16,7 +16,7 @@ from stepscope.trace.schema import ARGS
 from stepscope.trace.tables import Tables
 
 if TYPE_CHECKING:
-    from stepscope.trace.derived_store import Derivation, DerivedFiles
+    from stepscope.trace.store.derived import Derivation, DerivedFiles
 
 DEVICES: dict[str, pl.DataType | type[pl.DataType]] = {
     "device": pl.Int32,
@@ -118,8 +118,8 @@ class Trace:
     def _derivation(self) -> Derivation:
         if self._kept is not None:
             return self._kept
-        from stepscope.trace.derive import derive_all, looks_into_args
-        from stepscope.trace.derived_store import Derivation
+        from stepscope.trace.derive.columns import derive_all, looks_into_args
+        from stepscope.trace.store.derived import Derivation
 
         tables = self._tables(with_args=False)
         # On disk, arguments are most of a trace; few of them matter here.
@@ -173,10 +173,10 @@ class Trace:
         """Host steps in order of time, with the columns of `schema.HOST_STEPS`.
 
         Step N lasts from the start of its annotation (`ProfilerStep#N`) on the main thread to the
-        start of the next one, the last step to its own end; `stepscope.trace.steps` has the whole
-        definition. Without annotations there are no steps.
+        start of the next one, the last step to its own end; `trace/derive/steps.py` has the
+        whole definition. Without annotations there are no steps.
         """
-        from stepscope.trace.steps import host_steps
+        from stepscope.trace.derive.steps import host_steps
 
         derived = self.__dict__.get("_derivation") or self._kept
         if derived is not None:
@@ -233,7 +233,7 @@ class Trace:
         Raises:
             UsageError: The query is wrong, or does anything but read.
         """
-        from stepscope.trace.sql import run_sql
+        from stepscope.trace.sql.query import run_sql
 
         return run_sql(self, query)
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from stepscope.adapters.launch import Launched, passing_signals_on
+from stepscope.adapters.script.launch import Launched, passing_signals_on
 from stepscope.errors import UsageError
 from stepscope.run.files import write_atomically
 

@@ -1,7 +1,7 @@
 """nsys (NVIDIA Nsight Systems): the GPU's work, the CUDA calls, MPI and the system, all processes.
 
 torch's own profiler stays off below it: the driver serves only one such client. Windows are marked
-for it instead (`stepscope.capture.cuda_range`), and it collects only in them.
+for it instead (`stepscope.capture.windows.cuda_range`), and it collects only in them.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from stepscope.adapters.external.memray import MemrayOptions
 from stepscope.adapters.external.nsys import NsysOptions
 from stepscope.adapters.external.py_spy import PySpyOptions
 from stepscope.adapters.external.tools import find_program, version_of
-from stepscope.adapters.launch import Launched, launch
-from stepscope.adapters.settings import Settings
+from stepscope.adapters.options.settings import Settings
+from stepscope.adapters.script.launch import Launched, launch
 from stepscope.errors import UsageError
 from stepscope.run.layout import MANIFEST_FILE
 

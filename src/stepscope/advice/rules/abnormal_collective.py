@@ -22,7 +22,7 @@ from stepscope.analysis.abnormal_collectives import (
     MEMORY_FULL,
     MEMORY_FULL_AND_ALLOCATION,
 )
-from stepscope.analysis.what_if import unchanged
+from stepscope.analysis.graph.replay import unchanged
 
 ID = "abnormal-collective"
 _JOINED_BY = "rank "

@@ -11,7 +11,7 @@ import polars as pl
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
-from stepscope.analysis.what_if import unchanged
+from stepscope.analysis.graph.replay import unchanged
 
 ID = "allocator-churn"
 _CALLS = r"(Malloc|MemAlloc|Free)(Async|Managed|FromPoolAsync)?(_v\d+)?$|MemCreate|MemUnmap"

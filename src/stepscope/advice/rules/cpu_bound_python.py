@@ -16,11 +16,11 @@ from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
-from stepscope.analysis.host_causes import CAUSES
-from stepscope.analysis.host_waits import shows_collectives
-from stepscope.analysis.what_if import unchanged
-from stepscope.trace import intervals
-from stepscope.trace.intervals import Intervals
+from stepscope.analysis.graph.replay import unchanged
+from stepscope.analysis.host.causes import CAUSES
+from stepscope.analysis.host.waits import shows_collectives
+from stepscope.trace.arrays import intervals
+from stepscope.trace.arrays.intervals import Intervals
 
 ID = "cpu-bound-python"
 

@@ -21,12 +21,12 @@ from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
+from stepscope.analysis.calls.operands import plain_type
 from stepscope.analysis.communication import analyse_communication
-from stepscope.analysis.host_causes import HostCause
-from stepscope.analysis.operands import plain_type
-from stepscope.analysis.step_graph import NodeKind
-from stepscope.analysis.what_if import unchanged
-from stepscope.trace import intervals
+from stepscope.analysis.graph.replay import unchanged
+from stepscope.analysis.graph.step_graph import NodeKind
+from stepscope.analysis.host.causes import HostCause
+from stepscope.trace.arrays import intervals
 
 ID = "exposed-communication"
 _HALF = ("bfloat16", "half", "float16")

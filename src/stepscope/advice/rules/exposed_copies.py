@@ -14,8 +14,8 @@ from stepscope.advice.replayed import finding_without_saving, replayed_finding
 from stepscope.advice.rules.pageable_copies import pageable_copies
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
-from stepscope.analysis.what_if import unchanged
-from stepscope.trace import intervals
+from stepscope.analysis.graph.replay import unchanged
+from stepscope.trace.arrays import intervals
 
 ID = "exposed-copies"
 _WORDS = {

@@ -16,7 +16,7 @@ from stepscope.advice.finding import Finding
 from stepscope.advice.matmuls import evidence_of_time, matmuls, matrix_units
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
-from stepscope.analysis.what_if import unchanged
+from stepscope.analysis.graph.replay import unchanged
 
 ID = "full-precision-matmuls"
 FACTOR = 0.5

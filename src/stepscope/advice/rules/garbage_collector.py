@@ -9,9 +9,9 @@ from __future__ import annotations
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
-from stepscope.analysis.host_causes import HostCause
-from stepscope.analysis.what_if import unchanged
-from stepscope.trace import intervals
+from stepscope.analysis.graph.replay import unchanged
+from stepscope.analysis.host.causes import HostCause
+from stepscope.trace.arrays import intervals
 
 ID = "garbage-collector"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
-from stepscope.analysis.what_if import unchanged
+from stepscope.analysis.graph.replay import unchanged
 
 ID = "heavy-recomputation"
 

@@ -14,10 +14,10 @@ import math
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
-from stepscope.analysis.host_causes import HostCause
-from stepscope.analysis.step_record import INPUT
-from stepscope.analysis.what_if import replay, unchanged
-from stepscope.trace import intervals
+from stepscope.analysis.graph.replay import replay, unchanged
+from stepscope.analysis.host.causes import HostCause
+from stepscope.analysis.record.summary import INPUT
+from stepscope.trace.arrays import intervals
 
 ID = "input-bound"
 WORKERS_LABEL = "loader workers to begin with"

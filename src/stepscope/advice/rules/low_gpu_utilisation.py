@@ -14,7 +14,7 @@ from stepscope.advice.replayed import finding_without_saving
 from stepscope.advice.subject import Subject
 from stepscope.analysis.critical_path import GPU_CAUSES
 from stepscope.analysis.timeline import Timeline
-from stepscope.trace import intervals
+from stepscope.trace.arrays import intervals
 
 ID = "low-gpu-utilisation"
 _WORDS = {

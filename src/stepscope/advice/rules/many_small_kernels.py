@@ -12,7 +12,7 @@ import polars as pl
 from stepscope.advice.finding import Evidence, Finding, short
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
-from stepscope.analysis.what_if import unchanged
+from stepscope.analysis.graph.replay import unchanged
 
 ID = "many-small-kernels"
 

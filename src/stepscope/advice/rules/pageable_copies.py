@@ -13,7 +13,7 @@ from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
-from stepscope.analysis.what_if import unchanged
+from stepscope.analysis.graph.replay import unchanged
 
 ID = "pageable-copies"
 _SMALL_BYTES = 64 << 10

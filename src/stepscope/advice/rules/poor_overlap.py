@@ -12,9 +12,9 @@ from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import BoolArray, WindowView
-from stepscope.analysis.graph_edges import EdgeKind
-from stepscope.analysis.step_graph import NodeKind
-from stepscope.analysis.what_if import unchanged
+from stepscope.analysis.graph.edges import EdgeKind
+from stepscope.analysis.graph.replay import unchanged
+from stepscope.analysis.graph.step_graph import NodeKind
 
 ID = "poor-overlap"
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving
 from stepscope.advice.subject import Subject
-from stepscope.analysis.host_causes import HostCause
-from stepscope.trace import intervals
+from stepscope.analysis.host.causes import HostCause
+from stepscope.trace.arrays import intervals
 
 ID = "profiler-overhead"
 

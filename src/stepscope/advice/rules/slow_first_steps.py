@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
-from stepscope.analysis.step_record import SLOW_FIRST_FACTOR
+from stepscope.analysis.record.summary import SLOW_FIRST_FACTOR
 
 ID = "slow-first-steps"
 

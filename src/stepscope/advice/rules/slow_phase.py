@@ -13,7 +13,7 @@ from __future__ import annotations
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
-from stepscope.analysis.step_record import PhaseTimes, StepSummary
+from stepscope.analysis.record.summary import PhaseTimes, StepSummary
 from stepscope.run.step_record import is_input_phase
 
 ID = "slow-phase"

@@ -15,8 +15,8 @@ from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.rules.pageable_copies import pageable_copies
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
-from stepscope.analysis.graph_edges import EdgeKind
-from stepscope.analysis.what_if import unchanged
+from stepscope.analysis.graph.edges import EdgeKind
+from stepscope.analysis.graph.replay import unchanged
 
 ID = "synchronisation"
 _MOST_PLACES = 3

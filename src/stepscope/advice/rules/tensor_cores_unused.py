@@ -14,7 +14,7 @@ from stepscope.advice.finding import Evidence, Finding, short
 from stepscope.advice.matmuls import evidence_of_time, matmuls, matrix_units
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
-from stepscope.analysis.what_if import unchanged
+from stepscope.analysis.graph.replay import unchanged
 
 ID = "tensor-cores-unused"
 FACTOR = 0.5

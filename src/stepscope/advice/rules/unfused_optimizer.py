@@ -12,8 +12,8 @@ import polars as pl
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
-from stepscope.analysis.what_if import unchanged
-from stepscope.trace import intervals
+from stepscope.analysis.graph.replay import unchanged
+from stepscope.trace.arrays import intervals
 
 ID = "unfused-optimizer"
 _FUSED = r"_foreach_|_fused_|multi_tensor_apply|FusedOptimizer|fused_?(adam|sgd|lamb)"

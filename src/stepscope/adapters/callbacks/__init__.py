@@ -1,0 +1,1 @@
+"""What the callbacks of several frameworks share."""

@@ -1,0 +1,213 @@
+"""What Lightning's callbacks and its profiler are told, as a recording; for both of its packages.
+
+`stepscope.adapters.lightning` and `stepscope.adapters.pytorch_lightning` make of it the classes
+that each package wants its callbacks and profilers to be. A step ends with the batch after which
+`trainer.global_step` has grown: an optimizer step with all the batches whose gradients it took. In
+manual optimization with several optimizers that is one step for all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from typing import Any
+
+from stepscope.adapters.callbacks.training import (
+    CHECKPOINT,
+    EVALUATION,
+    TrainingDoor,
+    identity_of,
+)
+from stepscope.adapters.profiler import Profiler
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.together.ranks import RankIdentity, identify
+
+_RANGES = re.compile(
+    r"\[(Callback|LightningDataModule)\].*|\[LightningModule\]\w+\.(on_\w+|configure_\w+)"
+)
+"""Actions that show in the trace by their names. Those that steps are made of have phases."""
+
+
+class StepCount:
+    """Tells whether the optimizer has stepped, as Lightning itself counts."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def begin(self, trainer: Any) -> None:
+        """The training begins, at step 0 or where a checkpoint left it."""
+        self._last = trainer.global_step
+
+    def has_grown(self, trainer: Any) -> bool:
+        """Whether there was a step since the last time that this was asked."""
+        before, self._last = self._last, trainer.global_step
+        return bool(self._last != before)
+
+
+def identity_in(trainer: Any) -> RankIdentity:
+    """Who this process is, as the trainer knows."""
+    return identity_of(trainer.global_rank, trainer.local_rank, trainer.world_size)
+
+
+class CallbackEvents(TrainingDoor):
+    """The methods of a Lightning callback."""
+
+    def __init__(self, profiler: Profiler | CaptureConfig | None = None, **options: Any) -> None:
+        super().__init__(profiler, **options)
+        self._count = StepCount()
+
+    def on_train_start(self, trainer: Any, *_: Any) -> None:
+        """The training begins; the sanity check is over."""
+        self._recorder.begin(identity_in(trainer))
+        self._count.begin(trainer)
+
+    def on_train_batch_start(
+        self,
+        trainer: Any,  # noqa: ARG002 - given by position
+        module: Any,  # noqa: ARG002
+        batch: Any,
+        *_: Any,
+        **__: Any,
+    ) -> None:
+        """A batch has come."""
+        self._recorder.forward()
+        self._recorder.use_batch(batch)
+
+    def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
+        """A batch has ended, and perhaps a step with it."""
+        self._recorder.leave_phase()
+        has_grown = self._count.has_grown(trainer)
+        if (has_grown or self._recorder.counts_micro_batches) and self._recorder.step_ended():
+            trainer.should_stop = True
+
+    def on_validation_start(self, *_: Any) -> None:
+        """An evaluation begins."""
+        self._recorder.step_aside(EVALUATION)
+
+    def on_validation_end(self, *_: Any) -> None:
+        """An evaluation has ended."""
+        if self._recorder.aside == EVALUATION:
+            self._recorder.come_back()
+
+    def on_save_checkpoint(self, *_: Any) -> None:
+        """A checkpoint is about to be saved: nobody says when that has ended."""
+        if not self._recorder.is_in_step:
+            self._recorder.step_aside(CHECKPOINT)
+
+    def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:  # noqa: ARG002
+        """The training ends with an error."""
+        self._recorder.finish(exception)
+
+    def on_train_end(self, *_: Any) -> None:
+        """The training has ended."""
+        self._recorder.finish()
+
+    def teardown(self, *_: Any, **__: Any) -> None:
+        """The trainer lets go of everything: where it was the tuner, without an end."""
+        self._recorder.finish()
+
+
+class ProfilerEvents(TrainingDoor):
+    """The methods of a Lightning profiler, which is told when actions start and stop.
+
+    Besides steps and phases, what callbacks and the module's hooks do shows in the trace by name.
+    """
+
+    _lightning_module: Any = None
+
+    def __init__(self, profiler: Profiler | CaptureConfig | None = None, **options: Any) -> None:
+        super().__init__(profiler, **options)
+        self._count = StepCount()
+        self._open: dict[str, contextlib.ExitStack] = {}
+        self._error_before: BaseException | None = None
+
+    def start(self, action_name: str) -> None:
+        """An action of the trainer starts."""
+        recorder = self._recorder
+        if action_name == "run_training_epoch":
+            self._begin()
+        elif action_name.endswith(".train_dataloader_next"):
+            recorder.come_back()
+            recorder.leave_phase()
+            if recorder.is_on and recorder.profiler is not None:
+                self._enter(action_name, recorder.profiler.waiting())
+        elif action_name == "run_training_batch":
+            recorder.forward()
+        elif action_name == "save_checkpoint":
+            recorder.step_aside(CHECKPOINT)
+        elif action_name.endswith(".on_save_checkpoint") and not recorder.is_in_step:
+            # Older versions have no action around a checkpoint: it ends when the training goes on.
+            recorder.step_aside(CHECKPOINT)
+        elif action_name.endswith(".on_validation_model_eval"):
+            recorder.step_aside(EVALUATION)
+        elif _RANGES.fullmatch(action_name):
+            self._mark(action_name)
+
+    def stop(self, action_name: str) -> None:
+        """An action of the trainer stops, also where an error ended it."""
+        recorder = self._recorder
+        opened = self._open.pop(action_name, None)
+        if opened is not None:
+            opened.close()
+        if action_name == "run_training_batch":
+            self._end_batch()
+        elif action_name == "run_training_epoch":
+            error = sys.exc_info()[1]
+            if error is not None and error is not self._error_before:
+                recorder.finish(error)
+        elif action_name == "save_checkpoint":
+            recorder.come_back()
+        elif action_name.endswith(".on_validation_model_train"):
+            if recorder.aside:
+                recorder.come_back()
+            else:
+                # A checkpoint at its end was a thing of its own; the rest is no step either.
+                recorder.restart_step()
+        elif action_name.startswith("[LightningModule]") and action_name.endswith(".on_train_end"):
+            recorder.finish()
+
+    def teardown(self, stage: str | None) -> None:
+        """The trainer has done with its profiler."""
+        if getattr(self, "_recorder", None) is not None:
+            self._recorder.finish()
+        super().teardown(stage)  # type: ignore[misc]
+
+    def _begin(self) -> None:
+        # An error that was being handled before the training is none of the training's.
+        self._error_before = sys.exc_info()[1]
+        if self._recorder.is_on:
+            return
+        trainer = self._trainer()
+        identity = identity_in(trainer) if trainer is not None else identify()
+        self._recorder.begin(identity, times_fetches=False)
+        if trainer is not None:
+            self._count.begin(trainer)
+
+    def _trainer(self) -> Any:
+        """The trainer, which Lightning lets its profilers reach over the module."""
+        return getattr(self._lightning_module, "_trainer", None)
+
+    def _end_batch(self) -> None:
+        recorder, trainer = self._recorder, self._trainer()
+        recorder.leave_phase()
+        error = sys.exc_info()[1]
+        if error is not None and error is not self._error_before:
+            return
+        has_grown = recorder.has_stepped if trainer is None else self._count.has_grown(trainer)
+        if (has_grown or recorder.counts_micro_batches) and recorder.step_ended() and trainer:
+            trainer.should_stop = True
+
+    def _mark(self, action_name: str) -> None:
+        profiler = self._recorder.profiler
+        if self._recorder.is_on and profiler is not None and profiler.is_recording:
+            import torch
+
+            # Callbacks are named with all their settings, in braces.
+            name = re.sub(r"\{.*\}", "", action_name)
+            self._enter(action_name, torch.profiler.record_function(name))
+
+    def _enter(self, action_name: str, context: Any) -> None:
+        stack = contextlib.ExitStack()
+        stack.enter_context(context)
+        self._open[action_name] = stack

@@ -1,0 +1,334 @@
+"""A training that a framework drives: what its callbacks tell becomes a recording."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections import deque
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from stepscope.adapters.callbacks.work import UNKNOWN, Work, work_of
+from stepscope.adapters.profiler import Profiler
+from stepscope.capture import profiler as capture
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.steps.phases import PhaseWatch
+from stepscope.capture.together.holder import NestedProfilerError
+from stepscope.capture.together.ranks import RankIdentity, identify
+from stepscope.errors import StepscopeError, UsageError
+
+log = logging.getLogger("stepscope")
+
+MICRO_BATCH = "micro-batch"
+OPTIMIZER_STEP = "optimizer step"
+EVALUATION = "evaluation"
+CHECKPOINT = "checkpoint"
+_MOST_FETCHED = 4096
+"""Batches that a framework may have fetched and not used."""
+
+
+_Door = TypeVar("_Door", bound="TrainingDoor")
+
+
+class BrokenOffError(StepscopeError):
+    """A training that had not come to its end when another one began."""
+
+
+def prototype_of(profiler: Profiler | CaptureConfig | None, options: dict[str, Any]) -> Profiler:
+    """The profiler, not started, that each training gets one like.
+
+    Args:
+        profiler: A profiler that was made but not started, or the options of one.
+        options: The options as keywords, where `profiler` is None.
+
+    Raises:
+        UsageError: Both are given.
+        ConfigError: An option cannot work.
+    """
+    if not isinstance(profiler, Profiler):
+        return Profiler(profiler, **options)
+    if options:
+        raise UsageError("give either a Profiler or options, not both")
+    return profiler
+
+
+def unit_of(config: CaptureConfig) -> str:
+    """What a step is: the optimizer's, where micro-batches are not asked for."""
+    return MICRO_BATCH if config.step_unit == MICRO_BATCH else OPTIMIZER_STEP
+
+
+def identity_of(rank: int, local_rank: int, world_size: int) -> RankIdentity:
+    """Who this process is according to a framework; the node as the launcher tells it."""
+    if world_size < 2:
+        return RankIdentity()
+    return RankIdentity(rank, local_rank, world_size, identify().node)
+
+
+class TrainingRecorder:
+    """Records the trainings that a framework's callbacks tell of, each as a run of its own.
+
+    Waits for DataLoaders, backward passes and optimizer steps are timed while a training goes on;
+    the callbacks say where a step ends, where a forward pass begins, and what is no part of a step.
+    Only the thread that began the training counts. An error that nobody catches ends the recording
+    as what it is.
+
+    Args:
+        prototype: A profiler that was not started: each training gets one like it.
+
+    Attributes:
+        profiler: That of the training that goes on, or of the last one; None before the first.
+    """
+
+    def __init__(self, prototype: Profiler) -> None:
+        self._prototype = prototype
+        self.profiler: Profiler | None = None
+        self.has_stepped = False
+        self._watch: PhaseWatch | None = None
+        self._is_on = False
+        self._is_in_step = False
+        self._owner = (0, 0)
+        self._data: int | None = None
+        self._fetched: deque[Work] | None = None
+        self._aside: tuple[str, AbstractContextManager[None]] | None = None
+        self._hook_before: Any = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a training is being recorded."""
+        return self._is_on
+
+    @property
+    def counts_micro_batches(self) -> bool:
+        """Whether each micro-batch is a step."""
+        return self._prototype.config.step_unit == MICRO_BATCH
+
+    # -- beginning and end ----------------------------------------------------------------------
+
+    def begin(
+        self,
+        identity: RankIdentity,
+        *,
+        data: object = None,
+        times_fetches: bool = True,
+        keeps_work: bool = False,
+    ) -> None:
+        """A training begins.
+
+        Args:
+            identity: Who this process is.
+            data: The training's dataset: other DataLoaders are not waited for. None for any.
+            times_fetches: Whether waits for DataLoaders are timed here.
+            keeps_work: Whether the framework uses each batch that was fetched, in their order, and
+                tells by `use_batch` when: it may fetch them long before.
+
+        Raises:
+            NestedProfilerError: Another profiler is recording in this process.
+        """
+        if self._is_on:
+            self.finish(BrokenOffError("another training began before this one had ended"))
+        if not self._prototype.config.enabled:
+            return
+        profiler = self._prototype.renewed(
+            identity=identity, step_unit=unit_of(self._prototype.config), auto_phases=False
+        )
+        try:
+            profiler.start()
+        except NestedProfilerError as error:
+            # `stepscope run` promises that the script goes on as without it.
+            if not os.environ.get("STEPSCOPE_LAUNCH"):
+                raise
+            log.warning("stepscope: this callback records nothing: %s", error)
+            return
+        if profiler.run_path is None:
+            return
+        self.profiler = profiler
+        self._is_on = True
+        self._is_in_step = self.has_stepped = False
+        self._owner = (os.getpid(), threading.get_ident())
+        self._data = None if data is None else id(data)
+        self._fetched = deque(maxlen=_MOST_FETCHED) if keeps_work else None
+        self._watch = PhaseWatch(self)
+        self._watch.install(fetches=times_fetches)
+        self._hook_before = sys.excepthook
+        sys.excepthook = self._on_uncaught
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """The training has ended; or it was ended by an error. Nothing happens without one."""
+        profiler, watch = self.profiler, self._watch
+        if not self._is_on or profiler is None or os.getpid() != self._owner[0]:
+            return
+        self._is_on = False
+        if watch is not None:
+            watch.remove()
+        self._leave_aside(error)
+        if sys.excepthook == self._on_uncaught:
+            sys.excepthook = self._hook_before
+        profiler.__exit__(type(error) if error is not None else None, error, None)
+
+    def _on_uncaught(
+        self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        before = self._hook_before
+        self.finish(error)
+        before(kind, error, traceback)
+
+    # -- what the framework tells ---------------------------------------------------------------
+
+    def forward(self) -> None:
+        """A batch has come, and its forward pass begins."""
+        if self._is_on and self.profiler is not None and self._watch is not None:
+            self.come_back()
+            self._is_in_step = True
+            self._watch.enter(self.profiler, "forward")
+
+    def use_batch(self, batch: Any = None) -> None:
+        """The step uses a batch: this one, or of those that were fetched the oldest."""
+        if not self._is_on or self.profiler is None:
+            return
+        if batch is not None:
+            self.profiler.offer(work_of(batch))
+        elif self._fetched is not None:
+            self.profiler.offer(self._fetched.popleft() if self._fetched else UNKNOWN)
+
+    def forget_batches(self) -> None:
+        """What was fetched and not used will not be."""
+        if self._fetched is not None:
+            self._fetched.clear()
+
+    def phase(self, name: str) -> None:
+        """A phase of the step begins; it ends with the next one, or with `leave_phase`."""
+        if self._is_on and self.profiler is not None and self._watch is not None:
+            self._watch.enter(self.profiler, name)
+
+    def leave_phase(self) -> None:
+        """The phase that is going on ends."""
+        if self._watch is not None:
+            self._watch.leave()
+
+    def step_ended(self) -> bool:
+        """A step has ended; returns whether the training shall end with it (`max_steps`)."""
+        if not self._is_on or self.profiler is None:
+            return False
+        self.come_back()
+        self.leave_phase()
+        self._is_in_step = self.has_stepped = False
+        self.profiler.step()
+        return self.profiler.should_stop
+
+    def step_aside(self, kind: str) -> None:
+        """What follows is no part of a step, until `come_back`: an evaluation, a checkpoint.
+
+        In the middle of a step it is a phase of that step.
+        """
+        if not self._is_on or self.profiler is None:
+            return
+        if self._aside is not None and self._aside[0] == kind:
+            return
+        self.come_back()
+        self.leave_phase()
+        profiler = self.profiler
+        context = profiler.phase(kind) if self._is_in_step else profiler.aside(kind)
+        context.__enter__()
+        self._aside = (kind, context)
+
+    def come_back(self) -> None:
+        """The training goes on: what was done besides it is over."""
+        self._leave_aside(None)
+
+    @property
+    def aside(self) -> str:
+        """What is done besides the steps now; empty for nothing."""
+        return self._aside[0] if self._aside is not None else ""
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether a step's work has begun, and has not ended."""
+        return self._is_in_step
+
+    def restart_step(self) -> None:
+        """What came since the last step's end belongs to no step."""
+        if self._is_on and self.profiler is not None and not self._is_in_step:
+            self.leave_phase()
+            self.profiler.restart_step()
+
+    def _leave_aside(self, error: BaseException | None) -> None:
+        aside, self._aside = self._aside, None
+        if aside is None:
+            return
+        kind = type(error) if error is not None else None
+        try:
+            aside[1].__exit__(kind, error, None)
+        except BaseException as raised:
+            if raised is not error:
+                raise
+
+    # -- what the watch asks and tells ----------------------------------------------------------
+
+    def listens(self) -> bool:
+        """Whether this is the thread that began the training, in its process."""
+        return self._is_on and self._owner == (os.getpid(), threading.get_ident())
+
+    def before_fetch(self, iterator: Any) -> Profiler | None:
+        """A batch is asked for: from the training's data, it ends what was done besides."""
+        if self._data is not None and id(getattr(iterator, "_dataset", None)) != self._data:
+            return None
+        if self.aside == EVALUATION or (self.aside and self._is_in_step):
+            return None
+        self.come_back()
+        return self.profiler
+
+    def after_fetch(self, profiler: capture.Profiler, batch: Any) -> None:  # noqa: ARG002
+        """A batch has come: the framework says where its forward pass begins."""
+        if self._fetched is not None:
+            self._fetched.append(work_of(batch))
+
+    def before_backward(self) -> Profiler | None:
+        """A backward pass begins."""
+        return None if self._aside is not None else self.profiler
+
+    def before_optimizer(self) -> Profiler | None:
+        """An optimizer's step begins."""
+        return None if self._aside is not None else self.profiler
+
+    def after_optimizer(self, optimizer: Any) -> None:  # noqa: ARG002 - any will do
+        """An optimizer's step has ended."""
+        self.has_stepped = True
+
+
+class TrainingDoor:
+    """What callbacks of all frameworks have in common: their options, and the run that they make.
+
+    Args:
+        profiler: A `Profiler` that was made but not started, or a `CaptureConfig`.
+        **options: The options as keywords instead, as for `Profiler`.
+
+    Raises:
+        ConfigError: An option cannot work.
+        UsageError: Both a profiler and options are given.
+    """
+
+    def __init__(self, profiler: Profiler | CaptureConfig | None = None, **options: Any) -> None:
+        super().__init__()
+        self._recorder = TrainingRecorder(prototype_of(profiler, options))
+
+    @classmethod
+    def from_args(cls: type[_Door], args: Any, *, dialect: str | None = None, **more: Any) -> _Door:
+        """One as parsed arguments want it, like `Profiler.from_args`.
+
+        Where they do not ask for a recording, it does nothing.
+        """
+        return cls(Profiler.from_args(args, dialect=dialect, **more))
+
+    @property
+    def profiler(self) -> Profiler | None:
+        """The profiler of the training that goes on, or of the last one; None before the first."""
+        return self._recorder.profiler
+
+    @property
+    def run_path(self) -> Path | None:
+        """The run's directory of that training."""
+        return self.profiler.run_path if self.profiler is not None else None

@@ -1,0 +1,1 @@
+"""The options in every dialect, on command lines, in environment variables and files."""

@@ -1,0 +1,340 @@
+"""The options' names in five frameworks and in our own, as tables: no code knows one by name.
+
+The names, defaults and rules are those of the profiling guides of fsdp-qlora, of a widely used
+recipe for `torch.profiler`, of the SFM framework, of a Megatron-LM with torch's profiler, and of
+training scripts on the Hugging Face Trainer; and those of Megatron-LM itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stepscope.adapters.options.catalogue import OPTIONS
+from stepscope.errors import UsageError
+
+SWITCH = "flag"
+BOTH = "flag, --no-"
+WORD = "true|false"
+VALUE = "value"
+LIST = "values"
+
+
+@dataclass(frozen=True)
+class Flag:
+    """An option as a dialect writes it on the command line.
+
+    Attributes:
+        names: How it is spelled; the first is the one that its value is stored under.
+        option: The canonical option.
+        style: One of the words above.
+        on: What the option becomes where a flag or word says yes.
+        off: What it becomes where it says no.
+        is_shared: Whether the script has this option for a purpose of its own, too.
+    """
+
+    names: tuple[str, ...]
+    option: str
+    style: str = VALUE
+    on: Any = True
+    off: Any = False
+    is_shared: bool = False
+
+    @property
+    def destination(self) -> str:
+        """The name of its attribute in argparse's result."""
+        return self.names[0].lstrip("-").replace("-", "_")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An option that overrides others.
+
+    Attributes:
+        option: The option that decides.
+        unless: The rule holds for every value of it but this one.
+        sets: What the others become.
+        reason: Why, in a few words.
+    """
+
+    option: str
+    unless: Any
+    sets: tuple[tuple[str, Any], ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How one framework speaks of a capture.
+
+    Attributes:
+        name: Its name, for `dialect=`.
+        about: Whose dialect it is.
+        flags: Its flags; options without one keep their default, or take it from the environment.
+        defaults: Its defaults where they differ from ours, by canonical option.
+        rules: What overrides what.
+        tensorboard_folder: Folder of TensorBoard's files inside the output folder; "." for itself.
+        layout: Name of the layout of files beside the run; empty for none.
+        files: What that layout promises, for people.
+        raises_max_steps: Whether the script's own limit is raised where it is too small for one
+            window.
+        needs: Arguments that must be true as well for a recording, where they are given.
+        known_by: Arguments by which a namespace that nobody has marked is known for one of its own.
+    """
+
+    name: str
+    about: str
+    flags: tuple[Flag, ...]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    rules: tuple[Rule, ...] = ()
+    tensorboard_folder: str = "tensorboard"
+    layout: str = ""
+    files: tuple[str, ...] = ()
+    raises_max_steps: bool = False
+    needs: tuple[str, ...] = ()
+    known_by: tuple[str, ...] = ()
+
+    def default(self, name: str) -> Any:
+        """The default of a canonical option in this dialect."""
+        return self.defaults.get(name, OPTIONS[name].default)
+
+    @property
+    def ranks(self) -> str:
+        """The ranks that record by default, as text."""
+        ranks = self.default("ranks")
+        return ranks if isinstance(ranks, str) else ", ".join(map(str, ranks))
+
+    @property
+    def step_unit(self) -> str:
+        """What a step is in this dialect."""
+        return str(self.default("step_unit"))
+
+
+def _native_name(option: str) -> str:
+    if option == "enabled":
+        return "profile"
+    return "profile-" + option.removeprefix("profile_").replace("_", "-")
+
+
+def _own_flags() -> tuple[Flag, ...]:
+    """Our own flags: one for each option, named after it."""
+    styles = {"bool": BOTH, "ranks": LIST, "words": LIST}
+    return tuple(
+        Flag((f"--{_native_name(option.name)}",), option.name, styles.get(option.kind, VALUE))
+        for option in OPTIONS.values()
+    )
+
+
+_NEEDS_MEMORY = Rule(
+    "memory_timeline",
+    "off",
+    (("profile_memory", True), ("record_shapes", True), ("with_stack", True)),
+    "the memory timeline needs it",
+)
+
+DIALECTS: dict[str, Dialect] = {
+    dialect.name: dialect
+    for dialect in (
+        Dialect("native", "Stepscope's own", _own_flags()),
+        Dialect(
+            "fsdp-qlora",
+            "fsdp-qlora's train.py",
+            (
+                Flag(("--profile",), "enabled", WORD),
+                Flag(("--profiling_outputs", "--profiling_output"), "output_dir"),
+                Flag(("--export_trace",), "export_trace", WORD),
+                Flag(("--export_memory_timeline",), "memory_timeline", WORD, on="trace", off="off"),
+                Flag(("--with_stack",), "with_stack", WORD),
+                Flag(("--with_shapes",), "record_shapes", WORD),
+                Flag(("--wait_steps",), "wait"),
+                Flag(("--warmup_steps",), "warmup"),
+                Flag(("--active_steps",), "active"),
+                Flag(("--repeat",), "repeat"),
+                Flag(("--profiling_frequency",), "cycle_length"),
+                Flag(("--max_steps",), "max_steps", is_shared=True),
+            ),
+            {
+                "output_dir": "profiling_outputs",
+                "wait": 7,
+                "active": 1,
+                "repeat": 0,
+                "cycle_length": 10,
+                "step_unit": "micro-batch",
+            },
+            rules=(_NEEDS_MEMORY,),
+            layout="fsdp-qlora",
+            files=(
+                "{model_name}_{train_type}-{local_rank}/{model_name}-{train_type}-*:",
+                "chrome-trace.json.gz, key_averages.txt, memory-timeline.html, stacks.txt",
+            ),
+            raises_max_steps=True,
+        ),
+        Dialect(
+            "recipe",
+            "the torch.profiler recipe, with our flags",
+            _own_flags(),
+            {"wait": 1, "warmup": 1, "active": 5, "repeat": 0, "trace_format": "json"},
+            layout="recipe",
+            files=(
+                "trace.json (rank 0)",
+                "trace-rank{rank}.json (others)",
+                "{host}_{time}.pickle (memory snapshots)",
+            ),
+        ),
+        Dialect(
+            "sfm",
+            "SFM (A4SFramework)",
+            (
+                Flag(("--profiling",), "enabled", SWITCH),
+                Flag(("--ptensorboard",), "tensorboard", SWITCH),
+                Flag(("--prof_dir",), "output_dir"),
+                Flag(("--skip_first",), "skip_first"),
+                Flag(("--wait",), "wait"),
+                Flag(("--warmup",), "warmup"),
+                Flag(("--active",), "active"),
+                Flag(("--repeat",), "repeat"),
+                Flag(("--debug",), "deepspeed_memory", SWITCH, is_shared=True),
+            ),
+            {
+                "deepspeed_flops": True,
+                "output_dir": "prof",
+                "record_shapes": True,
+                "profile_memory": True,
+                "with_stack": True,
+                "with_flops": True,
+                "with_modules": True,
+                "trace_format": "json",
+                "key_averages_rows": -1,
+            },
+            layout="sfm",
+            files=(
+                "profiler_list.dat",
+                "trace-rank{rank}-window{index}.json",
+                "tensorboard/*.pt.trace.json",
+                "profiler_ds.txt (where a DeepSpeed engine is followed, as with --strategy=Zero)",
+            ),
+        ),
+        Dialect(
+            "megatron",
+            "Megatron-LM with --torch-profile",
+            (
+                Flag(("--torch-profile",), "enabled", SWITCH),
+                Flag(("--tensorboard-dir",), "output_dir", is_shared=True),
+                Flag(("--torch-profile-skip-first",), "skip_first"),
+                Flag(("--torch-profile-wait",), "wait"),
+                Flag(("--torch-profile-warmup",), "warmup"),
+                Flag(("--torch-profile-active",), "active"),
+                Flag(("--torch-profile-repeat",), "repeat"),
+                Flag(("--torch-profile-ranks",), "ranks", LIST),
+                Flag(("--torch-profile-record-shapes",), "record_shapes", SWITCH),
+                Flag(("--torch-profile-profile-memory",), "profile_memory", SWITCH),
+                Flag(("--torch-profile-with-stack",), "with_stack", SWITCH),
+                Flag(("--torch-profile-with-flops",), "with_flops", SWITCH),
+                Flag(("--torch-profile-with-modules",), "with_modules", SWITCH),
+            ),
+            {
+                "skip_first": 1,
+                "wait": 0,
+                "warmup": 1,
+                "active": 1,
+                "ranks": (0,),
+                "tensorboard": True,
+            },
+            tensorboard_folder=".",
+            files=("rank{rank}_{host}_{pid}.{ns}.pt.trace.json.gz",),
+        ),
+        Dialect(
+            "megatron-lm",
+            "Megatron-LM's own --profile --use-pytorch-profiler",
+            (
+                Flag(("--use-pytorch-profiler",), "enabled", SWITCH, is_shared=True),
+                Flag(("--profile-step-start",), "start_step", is_shared=True),
+                Flag(("--profile-step-end",), "end_step", is_shared=True),
+                Flag(("--profile-ranks",), "ranks", LIST, is_shared=True),
+                Flag(("--tensorboard-dir",), "output_dir", is_shared=True),
+                Flag(
+                    ("--pytorch-profiler-collect-shapes",), "record_shapes", SWITCH, is_shared=True
+                ),
+                Flag(
+                    ("--pytorch-profiler-collect-callstack",), "with_stack", SWITCH, is_shared=True
+                ),
+                Flag(
+                    ("--pytorch-profiler-collect-chakra",),
+                    "execution_trace",
+                    SWITCH,
+                    is_shared=True,
+                ),
+                Flag(("--record-memory-history",), "memory_history", SWITCH, is_shared=True),
+                Flag(("--memory-snapshot-path",), "memory_snapshot_path", is_shared=True),
+            ),
+            {
+                "start_step": 10,
+                "end_step": 12,
+                "warmup": 1,
+                "ranks": (0,),
+                "tensorboard": True,
+                "memory_snapshot_path": "snapshot.pickle",
+            },
+            rules=(
+                Rule(
+                    "memory_history",
+                    False,
+                    (("memory_snapshot_at_end", True),),
+                    "the history is there to be written",
+                ),
+            ),
+            tensorboard_folder=".",
+            files=(
+                "rank{rank}_{host}_{pid}.{ns}.pt.trace.json.gz",
+                "the file of --memory-snapshot-path; of other ranks with -rank{rank}",
+            ),
+            needs=("profile",),
+            known_by=("use_pytorch_profiler", "profile_step_start"),
+        ),
+        Dialect(
+            "hf",
+            "scripts on the Hugging Face Trainer",
+            (
+                Flag(("--enable-profiling",), "enabled", SWITCH),
+                Flag(("--enable-memory-logging",), "memory_log", SWITCH),
+                Flag(("--profiler-output-dir",), "output_dir"),
+                Flag(("--profiler-wait-steps",), "wait"),
+                Flag(("--profiler-warmup-steps",), "warmup"),
+                Flag(("--profiler-active-steps",), "active"),
+                Flag(("--profiler-repeat",), "repeat"),
+                Flag(("--memory-log-steps",), "memory_log_steps"),
+                Flag(("--max-steps",), "max_steps", is_shared=True),
+            ),
+            {
+                "output_dir": "profiler_traces",
+                "ranks": "node-first",
+                "step_unit": "optimizer step",
+                "record_shapes": True,
+                "profile_memory": True,
+                "with_stack": True,
+                "with_flops": True,
+                "tensorboard": True,
+            },
+            tensorboard_folder=".",
+            files=(
+                "rank{rank}_{host}_{pid}.{ns}.pt.trace.json.gz",
+                "the line [Step {n}] GPU {i}: Allocated: x.xxGB, Reserved: x.xxGB, Peak: x.xxGB",
+            ),
+        ),
+    )
+}
+"""Dialect by name."""
+
+
+def find_dialect(name: str) -> Dialect:
+    """The dialect of a name.
+
+    Raises:
+        UsageError: There is none.
+    """
+    try:
+        return DIALECTS[name]
+    except (KeyError, TypeError):
+        known = ", ".join(DIALECTS)
+        raise UsageError(f"dialect={name!r} is not known: the dialects are {known}") from None

@@ -1,0 +1,214 @@
+"""What each option is and why: flag before environment before pyproject.toml before default."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepscope.adapters.options.catalogue import OPTIONS, Option
+from stepscope.adapters.options.dialects import Dialect
+from stepscope.capture.options.config import DEFAULT_OUTPUT_DIR, CaptureConfig, ConfigError
+from stepscope.run.remote import is_url
+
+PREFIX = "STEPSCOPE_"
+_NOT_OPTIONS = {
+    "STEPSCOPE_CACHE",
+    "STEPSCOPE_DEBUG",
+    "STEPSCOPE_LAUNCH",
+    "STEPSCOPE_REMOTE_TIMEOUT",
+    "STEPSCOPE_TRACES",
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One option's value and where it comes from.
+
+    Attributes:
+        option: The option.
+        value: Its value.
+        origin: Where that was given, for people.
+    """
+
+    option: Option
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All options of a capture.
+
+    Attributes:
+        dialect: The dialect that they were given in.
+        settings: Canonical name to setting, in the order of the options.
+    """
+
+    dialect: Dialect
+    settings: Mapping[str, Setting]
+
+    def value(self, name: str) -> Any:
+        """The value of a canonical option."""
+        return self.settings[name].value
+
+    def config(self, **more: Any) -> CaptureConfig:
+        """The capture's options; `more` are fields that only code can give.
+
+        Raises:
+            ConfigError: Options cannot work together.
+        """
+        values = {
+            setting.option.field: setting.value
+            for setting in self.settings.values()
+            if setting.option.field
+        }
+        return CaptureConfig(**{**values, **more})
+
+
+def resolve(
+    dialect: Dialect,
+    given: Mapping[str, tuple[object, str]],
+    *,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Settings:
+    """Bring everything together that says something about the options.
+
+    Args:
+        dialect: Whose defaults and rules hold.
+        given: Canonical name to what the command line or code gave, and where.
+        environment: Variables; those of the process by default.
+        folder: Where the search for pyproject.toml begins; the working directory by default.
+
+    Raises:
+        ConfigError: A value cannot be understood, or pyproject.toml names no option of ours.
+    """
+    variables = os.environ if environment is None else environment
+    path, table = project_table(folder)
+    found: dict[str, Setting] = {}
+    for name, option in OPTIONS.items():
+        if name in given:
+            value, origin = given[name]
+        elif PREFIX + name.upper() in variables:
+            value, origin = variables[PREFIX + name.upper()], PREFIX + name.upper()
+        elif name in table:
+            value, origin = table[name], str(path)
+        elif name in dialect.defaults:
+            found[name] = Setting(option, dialect.defaults[name], f"default of {dialect.name}")
+            continue
+        else:
+            found[name] = Setting(option, option.default, "default")
+            continue
+        found[name] = Setting(option, option.parse(value, f"{origin} ({name})"), origin)
+    _apply_rules(dialect, found)
+    return Settings(dialect, found)
+
+
+def _apply_rules(dialect: Dialect, found: dict[str, Setting]) -> None:
+    for rule in dialect.rules:
+        if found[rule.option].value == rule.unless:
+            continue
+        for name, value in rule.sets:
+            if found[name].value != value:
+                found[name] = Setting(OPTIONS[name], value, rule.reason)
+    _apply_steps(found)
+    output, upload = found["output_dir"], found["upload_to"]
+    if is_url(str(output.value)):
+        if upload.value is None:
+            found["upload_to"] = Setting(upload.option, output.value, output.origin)
+        found["output_dir"] = Setting(output.option, DEFAULT_OUTPUT_DIR, "output_dir is a URL")
+    board = found["tensorboard_dir"]
+    if found["tensorboard"].value and board.value is None:
+        place = Path(found["output_dir"].value) / dialect.tensorboard_folder
+        found["tensorboard_dir"] = Setting(board.option, str(place), "tensorboard and output_dir")
+
+
+def _apply_steps(found: dict[str, Setting]) -> None:
+    """Make a schedule of the first step to record and the one before which recording ends."""
+    start, end = found["start_step"].value, found["end_step"].value
+    if start is None and end is None:
+        return
+    active = found["active"].value
+    if start is None:
+        start = max(0, end - active)
+    elif end is None:
+        end = start + active
+    if not 0 <= start < end:
+        raise ConfigError(
+            f"start_step={start} and end_step={end} leave no step to record: end_step is the step "
+            "before which recording ends, so give a greater one"
+        )
+    warmup = min(found["warmup"].value, start)
+    values = {
+        "skip_first": 0,
+        "skip_first_wait": False,
+        "wait": start - warmup,
+        "warmup": warmup,
+        "active": end - start,
+        "repeat": 1,
+    }
+    for name, value in values.items():
+        if found[name].value != value:
+            found[name] = Setting(OPTIONS[name], value, "start_step and end_step")
+
+
+def project_table(folder: Path | None = None) -> tuple[Path | None, dict[str, Any]]:
+    """The nearest pyproject.toml, here or above, and its table [tool.stepscope].
+
+    Raises:
+        ConfigError: The file is no TOML, or the table holds what is no option.
+    """
+    try:
+        start = (folder or Path.cwd()).absolute()
+    except OSError:  # the working directory is gone
+        return None, {}
+    for candidate in (start, *start.parents):
+        path = candidate / "pyproject.toml"
+        if path.is_file():
+            return path, _read_table(path)
+    return None, {}
+
+
+def _read_table(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return {}
+    # Most projects have no word for us, and need not be read further.
+    if "stepscope" not in text:
+        return {}
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        try:
+            import tomli as tomllib
+        except ImportError:
+            raise ConfigError(
+                f"{path}: reading it needs the package tomli on Python 3.10: pip install tomli"
+            ) from None
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    tool = document.get("tool")
+    table = tool.get("stepscope", {}) if isinstance(tool, dict) else {}
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path}: [tool.stepscope] is no table")
+    for key in table:
+        if key.replace("-", "_") not in OPTIONS:
+            near = difflib.get_close_matches(key, OPTIONS, n=1)
+            hint = f": did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"{path}: [tool.stepscope] has {key!r}, which is no option{hint}")
+    return {key.replace("-", "_"): value for key, value in table.items()}
+
+
+def strange_variables(environment: Mapping[str, str] | None = None) -> list[str]:
+    """STEPSCOPE_* variables that are no option: most likely misspelled."""
+    variables = os.environ if environment is None else environment
+    known = {PREFIX + name.upper() for name in OPTIONS} | _NOT_OPTIONS
+    return sorted(name for name in variables if name.startswith(PREFIX) and name not in known)

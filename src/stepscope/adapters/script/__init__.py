@@ -1,0 +1,1 @@
+"""Recording a script that knows nothing of Stepscope."""

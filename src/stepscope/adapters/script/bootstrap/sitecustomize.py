@@ -1,0 +1,105 @@
+"""What Python runs first in each process below `stepscope run`: it waits for torch to be imported.
+
+It leaves no trace but one object that listens for that import, and then runs the sitecustomize that
+would have run without it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+
+class _TorchWatch:
+    """Finds torch as everybody else does, and has the hooks installed once it is imported."""
+
+    @staticmethod
+    def find_spec(
+        name: str,
+        path: Sequence[str] | None = None,  # noqa: ARG004 - the import system gives it
+        target: ModuleType | None = None,  # noqa: ARG004
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Where torch is; None for every other module."""
+        if name != "torch":
+            return None
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not _TorchWatch]
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_and_hook(module: ModuleType) -> None:
+            _begin_counting()
+            execute(module)
+            _install()
+
+        spec.loader.exec_module = exec_and_hook  # type: ignore[method-assign]
+        return spec
+
+
+def _ours(name: str, launch: dict[str, Any]) -> ModuleType:
+    """One of our modules, in whatever interpreter this is."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        # Another interpreter than the one of `stepscope run` may not have the package.
+        if (error.name or "").partition(".")[0] != "stepscope":
+            raise
+        if launch["python"] != list(sys.version_info[:2]):
+            raise
+        sys.path.append(launch["root"])
+        return importlib.import_module(name)
+
+
+def _begin_counting() -> None:
+    """Begin to count memory, if that is wanted; a process that cannot ends before it trains."""
+    try:
+        launch = json.loads(os.environ["STEPSCOPE_LAUNCH"])
+        if launch.get("memray"):
+            _ours("stepscope.adapters.external.memray_tracker", launch).begin(launch["memray"])
+    except ModuleNotFoundError as error:
+        if error.name != "memray":
+            _say(f"memray counts nothing in process {os.getpid()}: {error}")
+            return
+        _say(f"this Python has no memray: {sys.executable} -m pip install memray")
+        raise SystemExit(2) from None
+    except Exception as error:  # noqa: BLE001 - nothing of ours may end the script
+        _say(f"memray counts nothing in process {os.getpid()}: {type(error).__name__}: {error}")
+
+
+def _install() -> None:
+    """Install the hooks; what goes wrong is told, and the script goes on without them."""
+    try:
+        launch = json.loads(os.environ["STEPSCOPE_LAUNCH"])
+        _ours("stepscope.adapters.script.hooks", launch).install(launch)
+    except Exception as error:  # noqa: BLE001 - nothing of ours may end the script
+        what = f"{type(error).__name__}: {error}"
+        _say(f"nothing is recorded in process {os.getpid()}: {what}")
+
+
+def _say(message: str) -> None:
+    print(f"stepscope: {message}", file=sys.stderr)  # noqa: T201
+
+
+def _run_the_other() -> None:
+    """Run the sitecustomize that this one stands before, if there is one."""
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is None or spec.loader is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+_here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs time
+sys.path[:] = [entry for entry in sys.path if entry != _here]
+if os.environ.get("STEPSCOPE_LAUNCH"):
+    sys.meta_path.insert(0, _TorchWatch)
+_run_the_other()

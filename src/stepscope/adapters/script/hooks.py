@@ -1,0 +1,289 @@
+"""Recording a training that knows nothing of us: what `stepscope run` puts into its processes.
+
+Steps end where the optimizer's step ends, or where the next batch is asked for.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import logging
+import os
+import shutil
+import sys
+import threading
+import weakref
+from multiprocessing import util as process_util
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from stepscope.adapters.script.engines import EngineSteps
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.profiler import Profiler
+from stepscope.capture.steps.phases import PhaseWatch
+from stepscope.capture.together.holder import NestedProfilerError
+from stepscope.run.files import write_atomically
+from stepscope.run.layout import RunLayout
+
+log = logging.getLogger("stepscope")
+
+_THEIRS = (
+    "the script records itself: the run is its own, and the options given here do not hold for it"
+)
+_OTHERS_BEFORE_CHANGE = 50
+"""Steps of other optimizers after which the one that ends steps counts as no longer used."""
+
+
+def install(launch: dict[str, Any]) -> None:
+    """Hook into torch, which has just been imported.
+
+    Args:
+        launch: What `stepscope run` wants: "options", "step_on", "notes".
+    """
+    options = dict(launch["options"])
+    recorder = ScriptRecorder(options, launch["step_on"], Path(launch["notes"]))
+    recorder.note()
+    recorder.watch.install()
+    recorder.engines.install()
+    os.register_at_fork(after_in_child=recorder.forked)
+    before = sys.excepthook
+
+    def keep_error(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        recorder.error = error
+        before(kind, error, traceback)
+
+    sys.excepthook = keep_error
+
+
+class ScriptRecorder:
+    """Turns what a script does with torch into steps, waits and phases.
+
+    Only the main thread counts, and no worker of a DataLoader. The capture begins with the first
+    batch, backward or optimizer step, whichever comes first.
+
+    Args:
+        options: Fields of `CaptureConfig`.
+        step_on: "optimizer" or "iteration".
+        notes: Folder in which each process tells what became of it.
+
+    Attributes:
+        watch: What tells it of waits, phases and optimizers.
+        engines: What tells it of engines that have optimizers of their own.
+        error: What ended the script, where something did.
+    """
+
+    def __init__(self, options: dict[str, Any], step_on: str, notes: Path) -> None:
+        self._options = options
+        self._is_iteration = step_on == "iteration"
+        self._notes = notes
+        self._profiler: Profiler | None = None
+        self._is_off = False
+        self._process_id = os.getpid()
+        self.watch = PhaseWatch(self, lambda: self._profiler)
+        self.engines = EngineSteps(self)
+        self.error: BaseException | None = None
+        self._has_trained = False
+        self._backwards = 0
+        self._most_backwards = 0
+        self._main: weakref.ref[Any] | None = None
+        self._others = 0
+        self._fetched: set[int] = set()
+        self._training_data: set[int] = set()
+        self._suspects: set[int] = set()
+        self._problem = ""
+        self._theirs: Profiler | None = None
+
+    # -- what the watch asks and tells ----------------------------------------------------------
+
+    def listens(self) -> bool:
+        """Whether this is the main thread of a process that may be recorded."""
+        if self._is_off or self.engines.is_making:
+            return False
+        return threading.current_thread() is threading.main_thread()
+
+    def before_fetch(self, iterator: Any) -> Profiler | None:
+        """A batch is asked for: end the iteration, or leave an evaluation out of the step."""
+        profiler = self._running(is_from_start=True)
+        if profiler is None:
+            return None
+        data = id(getattr(iterator, "_dataset", iterator))
+        self.watch.leave()
+        if self._backwards:
+            if self._is_iteration:
+                self._end_step(profiler)
+        else:
+            foreign = self._fetched - self._training_data - {data}
+            if foreign and (data in self._training_data or not self._training_data):
+                # Batches that nothing was learned from, and now the training goes on.
+                profiler.restart_step()
+                self._fetched.clear()
+                # What comes back in every step is no evaluation but a part of the step.
+                self._training_data |= foreign & self._suspects
+                self._suspects |= foreign
+        self._fetched.add(data)
+        return profiler
+
+    def after_fetch(self, profiler: Profiler, batch: Any) -> None:  # noqa: ARG002 - any will do
+        """A batch has come: what follows is the forward pass, until something else begins."""
+        self.watch.enter(profiler, "forward")
+
+    def before_backward(self) -> Profiler | None:
+        """A backward pass begins: the batches since the last step were for training."""
+        profiler = self._running(is_from_start=False)
+        if profiler is not None:
+            self._training_data |= self._fetched
+            self._backwards += 1
+        return profiler
+
+    def before_optimizer(self) -> Profiler | None:
+        """An optimizer's step begins."""
+        return self._running(is_from_start=False)
+
+    def after_optimizer(self, optimizer: Any) -> None:
+        """An optimizer's step has ended, or an engine's with all that it had its optimizer do."""
+        if self._profiler is None or self.engines.hides:
+            return
+        self._has_trained = True
+        if self._ends_steps(optimizer) and not (self._is_iteration and self._training_data):
+            self._end_step(self._profiler)
+
+    def forked(self) -> None:
+        """This is a child now: what the parent records is none of its business."""
+        self._is_off = self._is_off or self._profiler is not None
+        self._profiler = None
+        self._process_id = os.getpid()
+        self.watch.forget()
+        self.engines.forget()
+
+    # -- the steps ------------------------------------------------------------------------------
+
+    def _running(self, *, is_from_start: bool) -> Profiler | None:
+        """The profiler, started if this is the first sign of a training."""
+        if self._profiler is not None or self._is_off:
+            return self._profiler
+        import torch.utils.data
+
+        if torch.utils.data.get_worker_info() is not None:
+            self._is_off = True
+            return None
+        try:
+            profiler = Profiler(CaptureConfig(**self._options))
+            # `stepscope run` says it, after everything else; of a copy only this process knows.
+            profiler.says_where = bool(profiler.config.upload_to)
+            profiler.gives_way = self._give_way
+            profiler.start()
+        except NestedProfilerError as error:
+            self._is_off = True
+            self._theirs = Profiler.running()
+            self._problem = _THEIRS if self._theirs is not None else str(error)
+            self.note()
+            return None
+        except Exception as error:  # noqa: BLE001 - nothing of ours may end the script
+            self._is_off = True
+            self._problem = f"{type(error).__name__}: {error}"
+            log.warning("stepscope: nothing is recorded: %s", error)
+            self.note()
+            return None
+        if profiler.run_path is None:
+            # The log has the reason.
+            self._is_off = True
+            self._problem = f"no run could be begun in {profiler.config.output_dir}"
+            self.note()
+            return None
+        if not is_from_start:
+            # Its beginning was not seen: such a step must not be counted among the whole ones.
+            profiler.mark("begun late")
+        self._profiler = profiler
+        atexit.register(self.finish)
+        # Processes of multiprocessing that were forked end without atexit.
+        process_util.Finalize(None, self.finish, exitpriority=100)
+        self.note()
+        return profiler
+
+    def _end_step(self, profiler: Profiler) -> None:
+        self.watch.leave()
+        self._most_backwards = max(self._most_backwards, self._backwards)
+        self._backwards = 0
+        self._fetched.clear()
+        profiler.step()
+
+    def _ends_steps(self, optimizer: Any) -> bool:
+        """Whether this optimizer is the one whose steps are counted: the first that is used."""
+        main = self._main() if self._main is not None else None
+        if main is optimizer:
+            self._others = 0
+            return True
+        self._others += 1
+        if main is None or self._others > _OTHERS_BEFORE_CHANGE:
+            self._main = weakref.ref(optimizer)
+            self._others = 0
+            return True
+        return False
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def _give_way(self, theirs: Profiler) -> None:
+        """The script begins to record itself."""
+        self._theirs = theirs
+        self._problem = _THEIRS
+        profiler, self._profiler = self._profiler, None
+        self._is_off = True
+        if profiler is None:
+            return
+        self.watch.leave()
+        profiler.stop()
+        if not profiler.step_number:
+            _remove_run(profiler)
+
+    def finish(self) -> None:
+        """The process ends: save everything, or remove what holds no training."""
+        if os.getpid() != self._process_id:
+            return
+        if self._theirs is not None:
+            self.note()
+        profiler, self._profiler = self._profiler, None
+        if profiler is None:
+            return
+        self._is_off = True
+        self.watch.leave()
+        if self._is_iteration and self._backwards and self.error is None:
+            # The loop was left: its last iteration has no other end than this.
+            profiler.mark("ended late")
+            profiler.step()
+        error = self.error
+        profiler.__exit__(type(error) if error is not None else None, error, None)
+        if not self._has_trained and not profiler.step_number:
+            _remove_run(profiler)
+        self.note(profiler)
+
+    def note(self, profiler: Profiler | None = None) -> None:
+        """Tell `stepscope run` how things stand in this process."""
+        profiler = profiler or self._profiler or self._theirs
+        path = profiler.run_path if profiler is not None else None
+        rank_path = profiler.rank_path if profiler is not None else None
+        note = {
+            "process_id": os.getpid(),
+            "rank": RunLayout.rank_of(rank_path.name) if rank_path is not None else None,
+            "run": str(path.absolute()) if path is not None and path.is_dir() else None,
+            "steps": profiler.step_number if profiler is not None else 0,
+            "has_trained": self._has_trained,
+            "batches_per_step": self._most_backwards,
+            "problem": self._problem,
+        }
+        with contextlib.suppress(OSError):
+            write_atomically(self._notes / f"{os.getpid()}.json", json.dumps(note).encode())
+
+
+def _remove_run(profiler: Profiler) -> None:
+    """Remove a run in which nothing was trained: this rank's part, and the rest if it is empty."""
+    root, rank = profiler.run_path, profiler.rank_path
+    if root is None or rank is None:
+        return
+    shutil.rmtree(rank, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        if not any(root.glob("rank*")):
+            shutil.rmtree(root)

@@ -1,0 +1,197 @@
+"""Running a command so that the trainings below it are recorded, without a change to them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from stepscope.adapters.options.settings import Settings
+from stepscope.errors import UsageError
+
+BOOTSTRAP = Path(__file__).parent / "bootstrap"
+STEP_UNITS = {"optimizer": "optimizer step", "iteration": "iteration"}
+_FORWARDED = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What became of a command.
+
+    Attributes:
+        exit_code: Its exit code; 128 and the signal's number where a signal ended it.
+        runs: The run directories that it left, in no order.
+        imported_torch: Whether any process imported torch.
+        batches_per_step: Greatest number of backward passes in a step, over all processes.
+        problems: Why processes recorded nothing.
+        ranks: Number of each process that trained, to its rank.
+    """
+
+    exit_code: int
+    runs: tuple[Path, ...]
+    imported_torch: bool
+    batches_per_step: int
+    problems: tuple[str, ...]
+    ranks: Mapping[int, int] = field(default_factory=dict)
+
+
+def launch(
+    command: Sequence[str],
+    settings: Settings,
+    step_on: str = "optimizer",
+    memray: Mapping[str, object] | None = None,
+) -> Launched:
+    """Run a command and wait for it; signals are passed on to it.
+
+    Args:
+        command: Program and arguments.
+        settings: The options of the recording.
+        step_on: What ends a step: "optimizer" or "iteration".
+        memray: What processes that import torch shall count their memory with; None: nothing.
+
+    Raises:
+        UsageError: The program cannot be started.
+        ConfigError: Options cannot work together.
+    """
+    config = settings.config(enabled=True, step_unit=STEP_UNITS[step_on])
+    options = {
+        setting.option.field: setting.value
+        for setting in settings.settings.values()
+        if setting.option.field
+    }
+    # The script may change its folder before it begins to train.
+    options |= {
+        "enabled": True,
+        "keep_local": True,  # for the report at the end
+        "auto_phases": False,  # the hooks that find the steps tell the phases too
+        "step_unit": config.step_unit,
+        "output_dir": str(Path(config.output_dir).absolute()),
+    }
+    if config.tensorboard_dir:
+        options["tensorboard_dir"] = str(Path(config.tensorboard_dir).absolute())
+    with tempfile.TemporaryDirectory(prefix="stepscope-") as notes:
+        wishes = {
+            "options": options,
+            "step_on": step_on,
+            "notes": notes,
+            "root": str(Path(__file__).resolve().parents[2]),
+            "python": list(sys.version_info[:2]),
+            "memray": memray,
+        }
+        code = run_command(command, _environment(wishes))
+        return _launched(code, Path(notes))
+
+
+def _environment(wishes: dict[str, Any]) -> dict[str, str]:
+    environment = dict(os.environ)
+    paths = [str(BOOTSTRAP), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    environment["STEPSCOPE_LAUNCH"] = json.dumps(wishes)
+    return environment
+
+
+def startable(command: Sequence[str]) -> tuple[str, ...]:
+    """The command, with this Python before a script that cannot be started by itself."""
+    first = Path(command[0])
+    if first.suffix == ".py" and first.is_file() and shutil.which(command[0]) is None:
+        return (sys.executable, *command)
+    return tuple(command)
+
+
+def run_command(command: Sequence[str], environment: dict[str, str]) -> int:
+    """Run a command and wait for it; what is sent to this process is passed on to it.
+
+    Returns:
+        Its exit code; 128 and the signal's number where a signal ended it.
+
+    Raises:
+        UsageError: It cannot be started.
+    """
+    try:
+        child = subprocess.Popen(list(command), env=environment)
+    except OSError as error:
+        raise UsageError(f"{command[0]}: cannot be started: {error.strerror or error}") from None
+
+    def pass_on(number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            child.send_signal(number)
+
+    with passing_signals_on(pass_on):
+        while True:
+            try:
+                code = child.wait()
+                break
+            except KeyboardInterrupt:
+                continue
+    return 128 - code if code < 0 else code
+
+
+@contextlib.contextmanager
+def passing_signals_on(
+    pass_on: Callable[[int], None], *, shares_terminal: bool = True
+) -> Iterator[None]:
+    """While a child runs, what is sent to this process is meant for it.
+
+    Args:
+        pass_on: Sends the child a signal; must not raise.
+        shares_terminal: Whether Ctrl-C at the terminal reaches the child by itself.
+    """
+
+    def forward(number: int, _: FrameType | None) -> None:
+        pass_on(number)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        # A terminal sends Ctrl-C to the whole group, the child included.
+        if not shares_terminal or not _is_in_foreground():
+            forward(number, frame)
+
+    before = {}
+    for name in _FORWARDED:
+        number = getattr(signal, name, None)
+        if number is not None:
+            before[number] = signal.signal(number, forward)
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _is_in_foreground() -> bool:
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+
+
+def _launched(exit_code: int, folder: Path) -> Launched:
+    notes = []
+    for path in sorted(folder.glob("*.json")):
+        with contextlib.suppress(OSError, ValueError):
+            notes.append(json.loads(path.read_bytes()))
+    runs = {Path(note["run"]) for note in notes if note["run"]}
+    return Launched(
+        exit_code,
+        tuple(sorted(run for run in runs if run.is_dir())),
+        bool(notes),
+        max((note["batches_per_step"] for note in notes), default=0),
+        tuple(sorted({note["problem"] for note in notes if note["problem"]})),
+        {note["process_id"]: note["rank"] for note in notes if note["run"]},
+    )

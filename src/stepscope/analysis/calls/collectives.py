@@ -1,0 +1,230 @@
+"""Single collectives: kind, size, type and process group, from the best source of each.
+
+Torch writes a collective's arguments into the operator `record_param_comms` and, since 2.3 on
+NVIDIA, into the kernel too. Both are read; the kernel's go first, then those of the operators
+around its launch, the innermost first. Older traces have only the shapes of `nccl:…` operators; the
+size of the group is then taken to be the size of the job, and marked as assumed.
+
+Message size follows nccl-tests: the whole buffer that the operation is about. It is the larger of
+input and output, which is what one rank holds in full (`all_gather`: the output; `reduce_scatter`:
+the input).
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import polars as pl
+
+from stepscope.analysis.calls.operands import (
+    argument_texts,
+    compact_operands,
+    element_bytes,
+    operand_columns,
+    parse_call,
+)
+from stepscope.trace.classify import collective_group
+from stepscope.trace.model import Trace
+
+COLLECTIVES: dict[str, pl.DataType | type[pl.DataType]] = {
+    "event": pl.Int64,  # the kernel
+    "step": pl.Int32,
+    "device": pl.Int32,
+    "stream": pl.Int64,
+    "start_ns": pl.Int64,
+    "dur_ns": pl.Int64,
+    "kind": pl.String,  # all_reduce, …; a group of the classifier
+    "kernel": pl.String,
+    "op": pl.Int64,  # the operator that launched it
+    "launch": pl.Int64,
+    "message_bytes": pl.Int64,  # null: not known
+    "in_bytes": pl.Int64,
+    "out_bytes": pl.Int64,
+    "dtype": pl.String,  # as recorded: Float, BFloat16, …
+    "group_size": pl.Int64,  # ranks
+    "group_size_is_assumed": pl.Boolean,
+    "group": pl.String,  # name of the process group
+    "group_ranks": pl.String,  # as recorded, e.g. "[0, 1]"
+    "sequence": pl.Int64,  # the recorder's own number within the group, where it writes one
+}
+"""One row per kernel (or other GPU work) of communication, in order of start."""
+
+_LEVELS = 12
+"""How far up from the launching operator arguments are looked for."""
+
+_MOST_ELEMENTS = 10**15
+"""What is larger is no size but damage, and would not fit into 64 bits in bytes."""
+
+_WORD = r'"Collective name"\s*:\s*"([^"]+)"'
+_NUMBER = r'"{}"\s*:\s*"?(\d{{1,15}})(?:[^0-9]|$)'
+_TEXT = r'"{}"\s*:\s*"([^"]*)"'
+
+
+def read_collectives(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
+    """The collectives among some GPU work.
+
+    Args:
+        trace: The trace.
+        work: GPU work with the columns of `GpuWork.table`.
+
+    Returns:
+        Columns `COLLECTIVES`.
+    """
+    found = work.filter(pl.col("kind") == "communication").sort("start_ns", "event")
+    if found.is_empty():
+        return pl.DataFrame(schema=COLLECTIVES)
+    own = argument_texts(trace, found["event"])
+    around, operator_text, operator_name = _around(trace, found["op"])
+    has_own = own.str.contains('"Collective name"', literal=True).fill_null(value=False)
+    text = pl.select(pl.when(has_own).then(own).otherwise(around)).to_series()
+    names = trace.names.select("name_id", "name").collect()
+    collective = found.select(
+        "event", "step", "device", "stream", "start_ns", "dur_ns", "name_id", "op", "launch"
+    ).with_columns(
+        classified=found["group"],
+        text=text,
+        operator_text=operator_text,
+        operator_name=operator_name,
+    )
+    collective = collective.join(names, on="name_id", how="left", maintain_order="left")
+    return _interpreted(trace, collective)
+
+
+def _around(trace: Trace, operators: pl.Series) -> tuple[pl.Series, pl.Series, pl.Series]:
+    """For each operator: arguments that name a collective, its own arguments, its own name."""
+    events = trace.columns("name_id").to_series()
+    names = trace.names.select("name").collect().to_series()
+    parent = trace.derived.select("parent").collect().to_series().fill_null(-1).to_numpy()
+    distinct = operators.drop_nulls().unique().sort()
+    own_name = names.gather(events.gather(distinct).cast(pl.Int64))
+    levels = [distinct.to_numpy().astype(np.int64)]
+    for _ in range(_LEVELS - 1):
+        at = levels[-1]
+        levels.append(np.where(at >= 0, parent[at], -1))
+    # All levels are read at once, and what several operators lie in but once.
+    above = np.unique(np.concatenate(levels))
+    above = above[above >= 0]
+    texts = argument_texts(trace, pl.Series(above))
+    names_it = (
+        texts.str.contains('"Collective name"', literal=True).fill_null(value=False).to_numpy()
+    )
+    own_text = texts.gather(np.searchsorted(above, levels[0]))
+    best = np.full(len(distinct), -1, np.int64)
+    for at in levels:
+        row = np.searchsorted(above, np.maximum(at, 0))
+        finds = (best < 0) & (at >= 0)
+        finds[finds] = names_it[row[finds]]
+        best[finds] = row[finds]
+    known = pl.Series(best >= 0)
+    text = pl.select(pl.when(known).then(texts.gather(np.maximum(best, 0)))).to_series()
+    table = pl.DataFrame(
+        {"op": distinct, "text": text, "operator_text": own_text, "operator_name": own_name},
+        schema_overrides={"op": pl.Int64},
+    )
+    joined = operators.to_frame("op").join(table, on="op", how="left", maintain_order="left")
+    return joined["text"], joined["operator_text"], joined["operator_name"]
+
+
+def _interpreted(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
+    def number(key: str) -> pl.Expr:
+        pattern = _NUMBER.format(key)
+        return pl.col("text").str.extract(pattern).cast(pl.Int64, strict=False)
+
+    def text(key: str) -> pl.Expr:
+        return pl.col("text").str.extract(_TEXT.format(key))
+
+    word = collective_group(pl.col("text").str.extract(_WORD))
+    from_operator = collective_group(pl.col("operator_name"))
+    called = pl.col("operator_name").str.contains(r"(?i)^(nccl|rccl|c10d|_c10d_functional|gloo):")
+    kind = (
+        pl.when(pl.col("text").is_not_null() & (word != "collective"))
+        .then(word)
+        .when(called & (from_operator != "collective"))
+        .then(from_operator)
+        .otherwise(pl.col("classified"))
+    )
+    size_of_job = world_size(trace)
+    rows = rows.with_columns(
+        kind.alias("kind"),
+        number("In msg nelems").alias("in_elements"),
+        number("Out msg nelems").alias("out_elements"),
+        number("Group size").alias("group_size"),
+        text("dtype").alias("dtype"),
+        text("Process Group Name").alias("group"),
+        text("Process Group Ranks").alias("group_ranks"),
+        number("Seq").alias("sequence"),
+        # Several kernels of one operator share its message: how is not known.
+        ((pl.len().over("op") > 1) & pl.col("op").is_not_null()).alias("is_shared"),
+    )
+    rows = _sizes_from_shapes(rows)
+    item = pl.col("dtype").replace_strict(
+        {name: element_bytes(name) for name in rows["dtype"].drop_nulls().unique().to_list()},
+        default=None,
+        return_dtype=pl.Int64,
+    )
+    assumed = pl.col("group_size").is_null() & pl.lit(size_of_job is not None)
+    rows = rows.with_columns(
+        group_size=pl.coalesce("group_size", pl.lit(size_of_job, pl.Int64)),
+        group_size_is_assumed=assumed,
+        in_bytes=pl.when(~pl.col("is_shared")).then(pl.col("in_elements") * item),
+        out_bytes=pl.when(~pl.col("is_shared")).then(pl.col("out_elements") * item),
+    )
+    # Shapes alone show the input only: what is gathered is the group's inputs together.
+    gathers = pl.col("kind") == "all_gather"
+    message = (
+        pl.when(gathers & pl.col("out_bytes").is_null())
+        .then(pl.col("in_bytes") * pl.col("group_size"))
+        .otherwise(pl.max_horizontal("in_bytes", "out_bytes"))
+    )
+    return rows.with_columns(message_bytes=message, kernel=pl.col("name")).select(
+        pl.col(column).cast(dtype) for column, dtype in COLLECTIVES.items()
+    )
+
+
+def _sizes_from_shapes(rows: pl.DataFrame) -> pl.DataFrame:
+    """Fill in size and type from the shapes of `nccl:…` operators, where nothing else has them."""
+    lacking = pl.col("in_elements").is_null() & pl.col("operator_name").str.starts_with("nccl:")
+    texts = rows.filter(lacking).select("operator_text").drop_nulls().unique()
+    # Texts differ in their identifiers; shapes and types repeat, and are parsed once each.
+    source = pl.col("operator_text")
+    shaped = compact_operands(texts.select(source, *operand_columns(source)))
+    distinct = shaped.select("dims", "types").unique()
+    operands = [_first_operand(dims, types) for dims, types in distinct.iter_rows()]
+    known = distinct.with_columns(
+        shape_elements=pl.Series([o[0] if o else None for o in operands], dtype=pl.Int64),
+        shape_type=pl.Series([o[1] if o else None for o in operands], dtype=pl.String),
+    )
+    by_text = shaped.join(known, on=["dims", "types"], nulls_equal=True).drop("dims", "types")
+    return (
+        rows.with_columns(source=pl.when(lacking).then(pl.col("operator_text")))
+        .join(
+            by_text, left_on="source", right_on="operator_text", how="left", maintain_order="left"
+        )
+        .with_columns(
+            in_elements=pl.coalesce("in_elements", "shape_elements"),
+            dtype=pl.coalesce("dtype", "shape_type"),
+        )
+        .drop("source", "shape_elements", "shape_type")
+    )
+
+
+def _first_operand(dims: str | None, types: str | None) -> tuple[int, str] | None:
+    """Elements and type of the tensors that an operator was given; None: not recorded."""
+    call = parse_call("", dims, types, None)
+    if call is None or not call.dims:
+        return None
+    shapes = [call.shape(index) for index in range(len(call.dims))]
+    tensors = [(index, shape) for index, shape in enumerate(shapes) if shape is not None]
+    kinds = {call.types[index] for index, _ in tensors if index < len(call.types)}
+    if not tensors or len(kinds) != 1:
+        return None
+    elements = sum(prod(shape) for _, shape in tensors)
+    return (elements, kinds.pop()) if elements < _MOST_ELEMENTS else None
+
+
+def world_size(trace: Trace) -> int | None:
+    """Number of ranks of the job, as the file tells it; None: it does not."""
+    about = trace.header.get("distributedInfo")
+    size = about.get("world_size") if isinstance(about, dict) else None
+    return size if isinstance(size, int) and size > 0 else None

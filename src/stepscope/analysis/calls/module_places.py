@@ -1,0 +1,210 @@
+"""Where modules stand in the model: one place per path of modules that was called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from stepscope.analysis.calls.ancestors import BoolArray, depths, nearest_above
+from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.model import Trace
+from stepscope.trace.schema import Category
+
+NOWHERE = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """The places, and the events that are calls of them.
+
+    Attributes:
+        names: Name of each place; a place comes after its parent.
+        parent: Parent of each place, -1 for a root.
+        of_event: For each event of the trace the place that it is a call of; `NOWHERE`: no call.
+        in_backward: For each event whether it is a call inside the backward.
+        are_calls: Whether each such event is one call; otherwise it is an operator within one.
+    """
+
+    names: list[str]
+    parent: list[int]
+    of_event: Int64Array
+    in_backward: BoolArray
+    are_calls: bool = True
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+@dataclass
+class _Register:
+    """Numbers places as they are asked for."""
+
+    names: list[str] = field(default_factory=list)
+    parent: list[int] = field(default_factory=list)
+    numbers: dict[tuple[int, str], int] = field(default_factory=dict)
+
+    def place(self, parent: int, name: str) -> int:
+        key = (parent, name)
+        if key not in self.numbers:
+            self.numbers[key] = len(self.names)
+            self.names.append(name)
+            self.parent.append(parent)
+        return self.numbers[key]
+
+
+def places_by_frames(
+    trace: Trace,
+    name_id: Int64Array,
+    parent: Int64Array,
+    frames: Int64Array,
+    in_backward: BoolArray,
+    prefix: str,
+) -> Places:
+    """Places of Python frames.
+
+    Args:
+        trace: The trace.
+        name_id: Name of every event of the trace.
+        parent: Parent of every event of the trace, -1 for roots.
+        frames: The events that are calls of modules.
+        in_backward: For each of these whether it runs inside the backward.
+        prefix: What to leave out at the beginning of a frame's name.
+    """
+    of_event = np.full(len(parent), NOWHERE, np.int64)
+    backward_event = np.zeros(len(parent), np.bool_)
+    register = _Register()
+    if not len(frames):
+        return Places(register.names, register.parent, of_event, backward_event)
+    backward_event[frames] = in_backward
+    names = trace.names.select("name").collect()["name"].fill_null("").to_list()
+    is_frame = np.zeros(len(parent), np.bool_)
+    is_frame[frames] = True
+    above = nearest_above(parent, frames, is_frame)
+    # A call in the backward does not belong to a call around the whole backward.
+    above = np.where((above >= 0) & in_backward & ~backward_event[above], -1, above)
+    row = np.full(len(parent), -1, np.int64)
+    row[frames] = np.arange(len(frames))
+    depth = depths(np.where(above >= 0, row[above], -1))
+
+    def number(chosen: BoolArray, root: dict[str, int]) -> None:
+        for level in range(int(depth[chosen].max(initial=-1)) + 1):
+            mine = np.nonzero(chosen & (depth == level))[0]
+            holder = np.where(above[mine] >= 0, of_event[above[mine]], NOWHERE)
+            pairs = np.stack([holder, name_id[frames[mine]].astype(np.int64)], axis=1)
+            unique, which = np.unique(pairs, axis=0, return_inverse=True)
+            found = np.empty(len(unique), np.int64)
+            for index, (outer, name) in enumerate(unique.tolist()):
+                label = names[name].removeprefix(prefix)
+                known = root.get(label, NOWHERE) if outer == NOWHERE else NOWHERE
+                found[index] = known if known != NOWHERE else register.place(outer, label)
+            of_event[frames[mine]] = found[which.reshape(-1)]
+
+    number(~in_backward, {})
+    usual = _most_called(register, of_event[frames[~in_backward]])
+    number(in_backward, usual)
+    return Places(register.names, register.parent, of_event, backward_event)
+
+
+def _most_called(register: _Register, calls: Int64Array) -> dict[str, int]:
+    """For each name the place at which it is called most."""
+    counts = np.bincount(calls, minlength=len(register.names))
+    best: dict[str, int] = {}
+    for place, name in enumerate(register.names):
+        if name not in best or counts[place] > counts[best[name]]:
+            best[name] = place
+    return best
+
+
+_SEGMENT = re.compile(r"(?P<name>[^.()]*)\((?P<type>[^()]*)\)")
+
+
+def hierarchy_segments(text: str) -> list[str]:
+    """The modules of a `Module Hierarchy`, outermost first.
+
+    It reads `TOP(Model)::forward.encoder(Sequential)::forward.0(Linear)::forward.`: a name and a
+    type per module. `TOP` is the model, which some parts name without its type; other parts without
+    a type are functions, or stand for code that was fused.
+    """
+    parts = [(match["name"], match["type"]) for match in _SEGMENT.finditer(text)]
+    return [
+        name if name == "TOP" else f"{name}({type_name})"
+        for name, type_name in parts
+        if name == "TOP" or (name and type_name)
+    ]
+
+
+def call_stack_segments(text: str) -> list[str]:
+    """The functions named forward of a `Call stack`, outermost first.
+
+    Until 2022 the recorder wrote the stack into each operator, the innermost frame first:
+    `torch/nn/modules/conv.py(443): forward;torch/nn/modules/module.py(1051): _call_impl;…`.
+    """
+    frames = [frame.rpartition("site-packages/")[2] for frame in text.split(";")]
+    return [frame for frame in reversed(frames) if frame.endswith(": forward")]
+
+
+@dataclass(frozen=True)
+class PlacesOfOperators:
+    """Places of operators whose arguments tell the modules around them.
+
+    Attributes:
+        by_hierarchy: By `Module Hierarchy`.
+        by_stack: By the functions named forward in `Call stack`.
+    """
+
+    by_hierarchy: Places
+    by_stack: Places
+
+
+def places_by_arguments(trace: Trace, events: pl.DataFrame) -> PlacesOfOperators:
+    """Places of operators by their own arguments.
+
+    Args:
+        trace: The trace.
+        events: At least `event` and `category`.
+    """
+    operators = events.filter(pl.col("category") == Category.CPU_OP.value)["event"]
+    args = pl.col("args")
+    found = (
+        trace.args.filter(args.str.contains(r'"(?:Module Hierarchy|Call stack)"\s*:\s*"[^"]'))
+        .select(
+            "event",
+            hierarchy=args.str.extract(r'"Module Hierarchy"\s*:\s*"([^"]+)"'),
+            stack=args.str.extract(r'"Call stack"\s*:\s*"([^"]+)"'),
+        )
+        .collect()
+        .join(operators.to_frame("event"), on="event", how="semi", maintain_order="left")
+    )
+    # What was fused for the backward names no module: its forward operator tells.
+    fused = pl.col("hierarchy").str.contains("<backward op>", literal=True)
+    return PlacesOfOperators(
+        _places_of_texts(
+            found.filter(~fused).select("event", text="hierarchy"), hierarchy_segments, len(events)
+        ),
+        _places_of_texts(found.select("event", text="stack"), call_stack_segments, len(events)),
+    )
+
+
+def _places_of_texts(
+    found: pl.DataFrame, segments: Callable[[str], list[str]], events: int
+) -> Places:
+    """Places of operators, from the text that each carries."""
+    of_event = np.full(events, NOWHERE, np.int64)
+    register = _Register()
+    known = found.drop_nulls("text")
+    numbers: dict[str, int] = {}
+    for text in known["text"].unique().sort().to_list():
+        place = NOWHERE
+        for segment in segments(text):
+            place = register.place(place, segment)
+        numbers[text] = place
+    if numbers:
+        of_event[known["event"].to_numpy()] = (
+            known["text"].replace_strict(numbers, return_dtype=pl.Int64).to_numpy()
+        )
+    in_backward = np.zeros(events, np.bool_)
+    return Places(register.names, register.parent, of_event, in_backward, are_calls=False)

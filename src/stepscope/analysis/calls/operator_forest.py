@@ -1,0 +1,183 @@
+"""Operators and annotations alone, nested: the frame that device time is hung on.
+
+The rows are all operators (`cpu_op`) and annotations (`user_annotation`) but for those that mark
+steps. A row's parent is the innermost other row that contains it on its thread; Python frames and
+calls of the runtime lie between them and are passed over. So the self time of an operator includes
+the calls that it makes, as torch's own tables have it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.analysis.calls.ancestors import BoolArray, is_outermost, nearest
+from stepscope.analysis.selection.gpu_work import side_by_side
+from stepscope.trace.arrays.intervals import Int64Array, merge_by_group
+from stepscope.trace.derive.nesting import clock_resolution_ns, nest
+from stepscope.trace.model import Trace
+from stepscope.trace.schema import Category
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorForest:
+    """Operators and annotations, nested.
+
+    Attributes:
+        rows: event, name_id, category, lane_id, start_ns, dur_ns, step, forward; one row per
+            operator or annotation, in file order.
+        parent: Row of the parent, -1 for a root.
+        depth: 0 for a root.
+        self_ns: Duration less the union of the children's.
+        row_of_event: For each event of the trace its row; -1 where it has none.
+    """
+
+    rows: pl.DataFrame
+    parent: Int64Array
+    depth: npt.NDArray[np.int32]
+    self_ns: Int64Array
+    row_of_event: npt.NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.parent)
+
+    @cached_property
+    def start_ns(self) -> Int64Array:
+        """Start of each row."""
+        return self.rows["start_ns"].to_numpy().astype(np.int64, copy=False)
+
+    @cached_property
+    def dur_ns(self) -> Int64Array:
+        """Duration of each row."""
+        return self.rows["dur_ns"].to_numpy().astype(np.int64, copy=False)
+
+    @cached_property
+    def name_id(self) -> Int64Array:
+        """Name of each row."""
+        return self.rows["name_id"].to_numpy().astype(np.int64)
+
+    @cached_property
+    def forward(self) -> Int64Array:
+        """For each row the row of the forward operator that it is the backward of; -1: none."""
+        event = self.rows["forward"].fill_null(-1).to_numpy()
+        row: Int64Array = np.where(event >= 0, self.row_of_event[event], -1).astype(np.int64)
+        return row
+
+    @cached_property
+    def _deepest_first(self) -> list[Int64Array]:
+        """Rows that have a parent, by depth, the deepest first."""
+        inside = np.nonzero(self.depth > 0)[0]
+        order = inside[np.argsort(self.depth[inside], kind="stable")]
+        edges = np.nonzero(np.diff(self.depth[order]))[0] + 1
+        return [part for part in np.split(order, edges)[::-1] if len(part)]
+
+    def with_descendants(self, values: Int64Array) -> Int64Array:
+        """For each row the sum of a value over the row and everything below it."""
+        total = values.copy()
+        for rows in self._deepest_first:
+            np.add.at(total, self.parent[rows], total[rows])
+        return total
+
+    def outermost(self, keys: Int64Array) -> BoolArray:
+        """Whether no row above has the same key: sums over such rows count no time twice."""
+        return is_outermost(self.parent, keys)
+
+    def nearest(self, chosen: BoolArray) -> Int64Array:
+        """For each row the row itself if it is chosen, else the nearest chosen one above; or -1."""
+        return nearest(self.parent, chosen)
+
+
+def operator_forest(trace: Trace) -> OperatorForest:
+    """Nest the operators and annotations of a trace."""
+    step_names = trace.names.filter(pl.col("group") == "profiler_step").select("name_id").collect()
+    events = side_by_side(
+        trace,
+        ["event", "name_id", "category", "lane_id", "start_ns", "dur_ns"],
+        ["step", "forward"],
+    )
+    is_operator = events["category"].is_in(
+        [Category.CPU_OP.value, Category.USER_ANNOTATION.value]
+    ) & ~events["name_id"].is_in(step_names["name_id"].implode())
+    rows = events.filter(is_operator)
+    start = rows["start_ns"].to_numpy().astype(np.int64, copy=False)
+    nesting = nest(
+        rows["lane_id"].to_numpy(),
+        start,
+        rows["dur_ns"].to_numpy().astype(np.int64, copy=False),
+        rank=(rows["category"] == Category.CPU_OP.value).to_numpy().astype(np.int8),
+        tolerance_ns=clock_resolution_ns(start),
+    )
+    row_of_event = np.full(len(events), -1, np.int32)
+    row_of_event[rows["event"].to_numpy()] = np.arange(len(rows), dtype=np.int32)
+    return OperatorForest(rows, nesting.parent, nesting.depth, nesting.self_ns, row_of_event)
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceTime:
+    """GPU work hung on a forest, row for row beside it.
+
+    Attributes:
+        kernels: Number of pieces of GPU work launched by the row itself.
+        self_ns: Sum of their durations.
+        total_ns: The same with everything below.
+        unattributed_ns: Durations of GPU work whose operator is not known.
+        unattributed: Number of pieces of such work.
+    """
+
+    kernels: Int64Array
+    self_ns: Int64Array
+    total_ns: Int64Array
+    unattributed_ns: int
+    unattributed: int
+
+
+def rows_of_work(forest: OperatorForest, work: pl.DataFrame) -> Int64Array:
+    """For each piece of GPU work the row of its operator; -1: not known."""
+    operator = work["op"].fill_null(-1).to_numpy()
+    row: Int64Array = np.where(operator >= 0, forest.row_of_event[operator], -1).astype(np.int64)
+    return row
+
+
+def hang_device_time(forest: OperatorForest, work: pl.DataFrame) -> DeviceTime:
+    """Give each row the GPU work that it launched.
+
+    Args:
+        forest: The operators.
+        work: Rows with `op` and `dur_ns`, such as `GpuWork.events`.
+    """
+    row = rows_of_work(forest, work)
+    duration = work["dur_ns"].to_numpy()
+    known = row >= 0
+    own = np.zeros(len(forest), np.int64)
+    kernels = np.zeros(len(forest), np.int64)
+    np.add.at(own, row[known], duration[known])
+    np.add.at(kernels, row[known], 1)
+    return DeviceTime(
+        kernels,
+        own,
+        forest.with_descendants(own),
+        int(duration[~known].sum()),
+        int((~known).sum()),
+    )
+
+
+def busy_by_row(number: int, rows: Int64Array, work: pl.DataFrame) -> Int64Array:
+    """For each of `number` rows the union of its GPU work's time, in ns.
+
+    Args:
+        number: Rows.
+        rows: For each piece of work its row; negative ones count nowhere.
+        work: `start_ns` and `dur_ns`.
+    """
+    known = rows >= 0
+    start = work["start_ns"].to_numpy()[known]
+    group, first, last = merge_by_group(
+        rows[known], start, start + work["dur_ns"].to_numpy()[known]
+    )
+    busy = np.zeros(number, np.int64)
+    np.add.at(busy, group, last - first)
+    return busy

@@ -1,0 +1,94 @@
+"""Where in the programme a call stands: its outermost operator and its line of Python."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.model import Trace
+from stepscope.trace.schema import Category
+
+_ENGINE = "autograd::engine::evaluate_function"
+_LINE = r"\.py\(\d+\): "
+_LIBRARIES = r"^(torch|contextlib|functools|threading)[/.(]|^<|^nn\.Module"
+
+PLACES: dict[str, pl.DataType | type[pl.DataType]] = {
+    "event": pl.Int64,
+    "operator": pl.String,  # the outermost operator around it; null: none
+    "frame": pl.String,  # the innermost Python frame outside torch; null: none was recorded
+}
+
+
+def call_places(trace: Trace, events: pl.Series) -> pl.DataFrame:
+    """The place of each event, with the columns of `PLACES`, in the order given."""
+    names = trace.names.select("name", "category").collect()
+    category = names["category"].cast(pl.String)
+    is_operator = (
+        (category == Category.CPU_OP.value)
+        & ~names["name"].str.starts_with(_ENGINE)
+        & ~names["name"].str.starts_with("ProfilerStep")
+    ).to_numpy()
+    is_line = (category == Category.PYTHON_FUNCTION.value) & names["name"].str.contains(_LINE)
+    is_user = is_line & ~names["name"].str.contains(_LIBRARIES)
+    name_id = trace.columns("name_id")["name_id"].to_numpy()
+    parent = trace.derived.select("parent").collect()["parent"].fill_null(-1).to_numpy()
+    start = events.to_numpy()
+    operator = outermost(start, parent, name_id, is_operator)
+    user = _innermost(start, parent, name_id, is_user.to_numpy())
+    any_line = _innermost(start, parent, name_id, is_line.to_numpy())
+    frame = np.where(user >= 0, user, any_line)
+    return pl.DataFrame(
+        {
+            "event": events,
+            "operator": _named(names["name"], name_id, operator),
+            "frame": _named(names["name"], name_id, frame),
+        },
+        schema=PLACES,
+    )
+
+
+def outermost(
+    events: Int64Array,
+    parent: Int64Array,
+    name_id: npt.NDArray[np.uint32],
+    is_wanted: npt.NDArray[np.bool_],
+) -> Int64Array:
+    """The outermost event above each, or itself, whose name is wanted; -1: none."""
+    found = np.where(is_wanted[name_id[events]], events, -1)
+    above = parent[events]
+    pending = np.nonzero(above >= 0)[0]
+    while len(pending):
+        here = above[pending]
+        hit = is_wanted[name_id[here]]
+        found[pending[hit]] = here[hit]
+        above[pending] = parent[here]
+        pending = pending[above[pending] >= 0]
+    return found
+
+
+def _innermost(
+    events: Int64Array,
+    parent: Int64Array,
+    name_id: npt.NDArray[np.uint32],
+    is_wanted: npt.NDArray[np.bool_],
+) -> Int64Array:
+    """The innermost event above each whose name is wanted; -1: none."""
+    found = np.full(len(events), -1, np.int64)
+    above = parent[events]
+    pending = np.nonzero(above >= 0)[0]
+    while len(pending):
+        here = above[pending]
+        hit = is_wanted[name_id[here]]
+        found[pending[hit]] = here[hit]
+        pending, here = pending[~hit], here[~hit]
+        above[pending] = parent[here]
+        pending = pending[above[pending] >= 0]
+    return found
+
+
+def _named(names: pl.Series, name_id: npt.NDArray[np.uint32], events: Int64Array) -> pl.Series:
+    known = pl.Series(events >= 0)
+    text = names.gather(name_id[np.maximum(events, 0)]) if len(events) else names.clear()
+    return pl.select(pl.when(known).then(text)).to_series()

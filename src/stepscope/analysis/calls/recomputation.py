@@ -1,0 +1,124 @@
+"""Which operators run a second time because of activation checkpointing.
+
+Definition: an operator is recomputation if it belongs to the forward of something that is being
+differentiated, and runs inside the backward. Three kinds of evidence, the surest first:
+
+Python frames. The nearest of these around the operator decides: a frame that runs the forward
+again (`recompute_fn` or `backward` of a module for checkpointing: torch, fairscale, DeepSpeed,
+Megatron), or the engine's evaluation of a node. If it is the former, it is recomputation.
+Operators. The node of a reentrant checkpoint (`CheckpointFunctionBackward`) counts as such a frame.
+Sequence numbers, where there are no Python frames: an operator inside the evaluation of a node that
+autograd numbers anew was run with gradients on, which only recomputation does, or a gradient of a
+gradient. In the latter case the new nodes are run in turn; a trace in which any is cannot be judged
+in this way. Operators below a numbered one are recomputation too; others that the recomputation
+runs without a number are missed, so that this evidence gives a lower bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from stepscope.analysis.calls.ancestors import BoolArray, nearest_above
+from stepscope.analysis.calls.operands import argument_texts
+from stepscope.analysis.calls.operator_forest import OperatorForest
+from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.model import Trace
+from stepscope.trace.schema import Category
+
+FRAMES = (
+    r"(?i)(checkpoint(ing|_activations|_wrapper)?|tensor_parallel/random)\.py\(\d+\): "
+    r"(recompute_fn|backward|recompute|_recompute)$"
+)
+"""Python frames that run a forward again."""
+
+NODES = r"Checkpoint\w*Backward\w*$"
+"""Autograd nodes that run a forward again."""
+
+EVALUATION = r"^autograd::engine::evaluate_function"
+
+BY_FRAMES = "Python frames"
+BY_OPERATORS = "operators and sequence numbers (a lower bound)"
+NOT_DETERMINED = "checkpoint operators alone: gradients of gradients hide the rest"
+
+
+@dataclass(frozen=True, eq=False)
+class Recomputed:
+    """Which rows of a forest are recomputation.
+
+    Attributes:
+        rows: Row for row beside the forest.
+        basis: The evidence that it rests on.
+    """
+
+    rows: BoolArray
+    basis: str
+
+
+def names_matching(trace: Trace, pattern: str, *categories: Category) -> BoolArray:
+    """For each name whether it matches and is of one of the categories."""
+    names = trace.names.select(
+        pl.col("name").str.contains(pattern).fill_null(value=False)
+        & pl.col("category").is_in([category.value for category in categories])
+    ).collect()
+    found: BoolArray = names.to_series().to_numpy()
+    return found
+
+
+def find_recomputed(trace: Trace, forest: OperatorForest) -> Recomputed:
+    """Find the operators that checkpointing runs again."""
+    is_frame = names_matching(trace, FRAMES, Category.PYTHON_FUNCTION)
+    is_node = names_matching(trace, NODES, Category.CPU_OP)
+    is_evaluation = names_matching(trace, EVALUATION, Category.CPU_OP)
+    is_node &= ~is_evaluation
+    name_id = trace.columns("name_id").to_series().to_numpy()
+    parent = trace.derived.select("parent").collect().to_series().fill_null(-1).to_numpy()
+    events = forest.rows["event"].to_numpy()
+
+    again = is_frame | is_node
+    deciding = nearest_above(parent, events, (again | is_evaluation)[name_id])
+    inside = deciding >= 0
+    rows = np.zeros(len(forest), np.bool_)
+    rows[inside] = again[name_id[deciding[inside]]]
+    rows &= ~is_evaluation[forest.name_id]
+    has_frames = bool(
+        trace.names.filter(
+            pl.col("category") == Category.PYTHON_FUNCTION.value,
+            pl.col("raw_category") == "python_function",
+        )
+        .limit(1)
+        .collect()
+        .height
+    )
+    if has_frames:
+        return Recomputed(rows, BY_FRAMES)
+    # Recomputation hangs right under the node that asked for it: those alone are worth reading.
+    in_evaluation = inside & ~rows & ~is_evaluation[forest.name_id]
+    in_evaluation[inside] &= is_evaluation[name_id[deciding[inside]]]
+    above = forest.parent
+    engine = np.concatenate((is_evaluation[forest.name_id], [False]))
+    node = np.concatenate((above, [-1]))
+    in_evaluation &= engine[above] | engine[node[above]]
+    numbered = _numbered_by_autograd(trace, events, in_evaluation)
+    if not numbered.any():
+        return Recomputed(rows, BY_OPERATORS)
+    if numbered[forest.forward[forest.forward >= 0]].any():
+        return Recomputed(rows, NOT_DETERMINED)
+    below = forest.nearest(numbered | is_evaluation[forest.name_id])
+    rows |= (below >= 0) & numbered[below]
+    return Recomputed(rows, BY_OPERATORS)
+
+
+def _numbered_by_autograd(trace: Trace, events: Int64Array, asking: BoolArray) -> BoolArray:
+    """Which of the asking rows carry a sequence number of their own, with no forward thread."""
+    wanted = pl.Series("event", events[asking])
+    if wanted.is_empty():
+        return asking.copy()
+    own = argument_texts(trace, wanted).str.contains(
+        r'"(?:Fwd thread id|fwd_thread_id)"\s*:\s*"?0(?:[^0-9]|$)'
+    )
+    numbered = asking.copy()
+    numbered[asking] = own.fill_null(value=False).to_numpy()
+    return numbered

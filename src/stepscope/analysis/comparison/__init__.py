@@ -1,0 +1,1 @@
+"""Two runs or traces side by side."""

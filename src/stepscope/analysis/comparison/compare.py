@@ -1,0 +1,318 @@
+"""What changed between two runs or traces, and whether it is more than noise.
+
+Definitions
+    The step's change is that of the median duration. Its noise is the 95 % interval of a difference
+    of medians, with each median's standard error estimated from the median absolute deviation
+    (1.253 × 1.483 × MAD / √n): single slow steps neither move it nor widen it.
+    Intervals are those of Student's t with as many degrees of freedom as both sides have steps,
+    less two: few steps tell less of their own spread.
+    Parts, kernels and operators are compared by their means per step, so that parts add up to the
+    mean step; a step that lacks a kernel counts as 0. Their noise is the 95 % interval of a
+    difference of means (standard error s / √n).
+    With fewer than three steps on a side the noise is not known.
+    Kernels are matched by name; operators by the path of operators that leads to them, and what
+    finds no partner so, by name alone.
+
+Status
+    appeared, disappeared: on one side only. grew, shrank: beyond the noise. same: within it, or not
+    changed at all. Where the noise is not known, every change counts.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from stepscope.analysis.comparison.side import Side
+from stepscope.errors import UsageError
+from stepscope.trace.arrays.intervals import Int64Array
+
+LEAST_STEPS = 3
+_MEDIAN_FROM_MAD = 1.2533 * 1.4826
+
+CHANGES: dict[str, pl.DataType | type[pl.DataType]] = {
+    "table": pl.String,  # part, kernel, operator
+    "name": pl.String,
+    "status": pl.String,
+    "matched_by": pl.String,  # name, or call path; null: no partner
+    "place": pl.String,  # of operators the call path, where it was matched by one
+    "a_count": pl.Float64,  # per step
+    "b_count": pl.Float64,
+    "a_ns": pl.Int64,  # mean per step
+    "b_ns": pl.Int64,
+    "delta_ns": pl.Int64,
+    "noise_ns": pl.Int64,  # null: not known
+}
+"""Columns of `Comparison.changes`."""
+
+
+@dataclass(frozen=True)
+class StepChange:
+    """The step of both sides.
+
+    Attributes:
+        a_ns: Median step of the first.
+        b_ns: Median step of the second.
+        delta_ns: What the second takes more.
+        change_share: That, as a share of the first.
+        noise_ns: By how much medians of such steps differ by chance; None: not known.
+        is_beyond_noise: Whether the change is larger; also where the noise is not known.
+        a_steps: Number of steps of the first.
+        b_steps: Number of steps of the second.
+    """
+
+    a_ns: int
+    b_ns: int
+    delta_ns: int
+    change_share: float
+    noise_ns: int | None
+    is_beyond_noise: bool
+    a_steps: int
+    b_steps: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What changed.
+
+    Attributes:
+        a: The first side.
+        b: The second side.
+        step: The step.
+        changes: One row per part, kernel and operator, columns `CHANGES`; parts in their order,
+            the others by the size of their change.
+        notes: What a reader must know.
+    """
+
+    a: Side
+    b: Side
+    step: StepChange
+    changes: pl.DataFrame
+    notes: tuple[str, ...]
+
+
+def compare(a: Side, b: Side) -> Comparison:
+    """Compare two sides, the second against the first."""
+    notes = [*(f"{a.path}: {note}" for note in a.notes), *(f"{b.path}: {n}" for n in b.notes)]
+    notes += [
+        f"the {what} differ: {ours} before, {theirs} after"
+        for what, ours, theirs in (("GPUs", a.gpus, b.gpus), ("jobs", a.ranks, b.ranks))
+        if ours and theirs and ours != theirs
+    ]
+    if a.basis != b.basis:
+        notes.append(f"steps differ in kind: {a.basis} against {b.basis}")
+    pieces = []
+    if a.parts_basis == b.parts_basis:
+        parts = _match(a.parts, b.parts, a, b, "part")
+        order = pl.concat([a.parts["name"], b.parts["name"]]).unique(maintain_order=True)
+        known = parts.filter((pl.col("a_ns") > 0) | (pl.col("b_ns") > 0))
+        pieces.append(order.to_frame().join(known, on="name").select(list(CHANGES)))
+    else:
+        notes.append(f"parts cannot be compared: {a.parts_basis} against {b.parts_basis}")
+    pieces.append(_by_change(_match(a.kernels, b.kernels, a, b, "kernel")))
+    if a.operators_basis == b.operators_basis:
+        pieces.append(_by_change(_match_operators(a, b)))
+    else:
+        notes.append(
+            f"operators cannot be compared: {a.operators_basis} against {b.operators_basis}"
+        )
+    step = _step_change(a.step_ns, b.step_ns)
+    if step.noise_ns is None:
+        notes.append(f"fewer than {LEAST_STEPS} steps on a side: the noise is not known")
+    return Comparison(a, b, step, pl.concat(pieces), tuple(notes))
+
+
+def _step_change(a: Int64Array, b: Int64Array) -> StepChange:
+    first, second = round(float(np.median(a))), round(float(np.median(b)))
+    noise = None
+    if min(len(a), len(b)) >= LEAST_STEPS:
+        errors = [_MEDIAN_FROM_MAD * _deviation(side) / math.sqrt(len(side)) for side in (a, b)]
+        noise = round(student_95(len(a) + len(b) - 2) * math.hypot(*errors))
+    delta = second - first
+    return StepChange(
+        first,
+        second,
+        delta,
+        delta / first if first else 0.0,
+        noise,
+        delta != 0 and (noise is None or abs(delta) > noise),
+        len(a),
+        len(b),
+    )
+
+
+def student_95(freedom: int) -> float:
+    """The 97.5th percentile of Student's t, so that the interval around 0 holds 95 %.
+
+    By the expansion of Cornish and Fisher (Abramowitz and Stegun, 26.7.5): right to 1 % from 4
+    degrees of freedom on, which are three steps a side.
+    """
+    z = 1.959964
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return math.fsum((z, *(term / freedom**n for n, term in enumerate(terms, start=1))))
+
+
+def _deviation(values: Int64Array) -> float:
+    """Median absolute deviation from the median."""
+    return float(np.median(np.abs(values - np.median(values))))
+
+
+def _summary(measures: pl.DataFrame, steps: int, prefix: str) -> pl.DataFrame:
+    """Per key: count and mean per step, and the square of the mean's standard error."""
+    total = pl.col("total_ns")
+    squares = (total.cast(pl.Float64) ** 2).sum()
+    mean = total.sum() / steps
+    # Steps that lack the key are zeros: they add nothing to either sum, but count in `steps`.
+    variance = (squares / steps - mean**2).clip(lower_bound=0.0) * steps / max(1, steps - 1)
+    return measures.group_by("key", maintain_order=True).agg(
+        pl.col("name").first(),
+        (pl.col("count").sum() / steps).alias(f"{prefix}_count"),
+        mean.round().cast(pl.Int64).alias(f"{prefix}_ns"),
+        (variance / steps).alias(f"{prefix}_error2"),
+    )
+
+
+def _steps_of(side: Side) -> int:
+    """Number of steps that the tables of a side are over."""
+    return max(1, side.parts["step"].n_unique())
+
+
+def _match(first: pl.DataFrame, second: pl.DataFrame, a: Side, b: Side, table: str) -> pl.DataFrame:
+    ours, theirs = _summary(first, _steps_of(a), "a"), _summary(second, _steps_of(b), "b")
+    both = ours.join(theirs, on="key", how="full", coalesce=True, suffix="_b")
+    both = both.with_columns(
+        name=pl.coalesce("name", "name_b"),
+        matched_by=pl.when(pl.col("a_ns").is_not_null() & pl.col("b_ns").is_not_null()).then(
+            pl.lit("call path" if table == "operator" else "name")
+        ),
+        place=pl.col("key") if table == "operator" else pl.lit(None, pl.String),
+    )
+    return _judge(both, a, b, table)
+
+
+def _match_operators(a: Side, b: Side) -> pl.DataFrame:
+    """By call path first; what has no partner there, by name."""
+    first, second = a.operators, b.operators
+    by_path = set(first["key"]) & set(second["key"])
+    shared = list(by_path)
+    paired = _match(
+        first.filter(pl.col("key").is_in(shared)),
+        second.filter(pl.col("key").is_in(shared)),
+        a,
+        b,
+        "operator",
+    )
+    rest = [
+        side.filter(~pl.col("key").is_in(shared)).with_columns(key=pl.col("name"))
+        for side in (first, second)
+    ]
+    rest = [
+        side.group_by("key", "name", "step").agg(pl.col("count").sum(), pl.col("total_ns").sum())
+        for side in rest
+    ]
+    others = _match(rest[0], rest[1], a, b, "operator").with_columns(
+        matched_by=pl.when(pl.col("matched_by").is_not_null()).then(pl.lit("name")),
+        place=pl.lit(None, pl.String),
+    )
+    return pl.concat([paired, others])
+
+
+def _judge(both: pl.DataFrame, a: Side, b: Side, table: str) -> pl.DataFrame:
+    is_known = min(_steps_of(a), _steps_of(b)) >= LEAST_STEPS
+    error = (pl.col("a_error2").fill_null(0.0) + pl.col("b_error2").fill_null(0.0)).sqrt()
+    percentile = student_95(max(1, _steps_of(a) + _steps_of(b) - 2))
+    noise = (error * percentile).round().cast(pl.Int64)
+    delta = pl.col("b_ns").fill_null(0) - pl.col("a_ns").fill_null(0)
+    limit = pl.col("noise_ns").fill_null(0)
+    return (
+        both.with_columns(
+            table=pl.lit(table),
+            delta_ns=delta,
+            noise_ns=noise if is_known else pl.lit(None, pl.Int64),
+        )
+        .with_columns(
+            status=pl.when(pl.col("a_ns").is_null())
+            .then(pl.lit("appeared"))
+            .when(pl.col("b_ns").is_null())
+            .then(pl.lit("disappeared"))
+            .when(pl.col("delta_ns") > limit)
+            .then(pl.lit("grew"))
+            .when(pl.col("delta_ns") < -limit)
+            .then(pl.lit("shrank"))
+            .otherwise(pl.lit("same")),
+            a_ns=pl.col("a_ns").fill_null(0),
+            b_ns=pl.col("b_ns").fill_null(0),
+            a_count=pl.col("a_count").fill_null(0.0),
+            b_count=pl.col("b_count").fill_null(0.0),
+        )
+        .select(pl.col(name).cast(dtype) for name, dtype in CHANGES.items())
+    )
+
+
+def _by_change(table: pl.DataFrame) -> pl.DataFrame:
+    return table.sort(
+        pl.col("delta_ns").abs(), "name", descending=[True, False], maintain_order=True
+    )
+
+
+_CONDITION = re.compile(r"^\s*(?P<what>[a-z][a-z :]*?)\s*>\s*(?P<limit>\d+(\.\d+)?)\s*%\s*$")
+
+
+@dataclass(frozen=True)
+class FailOn:
+    """A condition under which a comparison counts as failed.
+
+    Attributes:
+        what: "regression": the step; or the name of one of its parts.
+        share: By how much it may grow.
+    """
+
+    what: str
+    share: float
+
+    @staticmethod
+    def parse(text: str) -> FailOn:
+        """Read a condition such as `regression>5%`.
+
+        Raises:
+            UsageError: It is none.
+        """
+        found = _CONDITION.match(text)
+        if found is None:
+            raise UsageError(
+                f"--fail-on {text}: write regression>5%, or a part's name in its place, such as "
+                "'exposed communication>10%'"
+            )
+        return FailOn(found["what"], float(found["limit"]) / 100)
+
+    def reason(self, comparison: Comparison) -> str | None:
+        """Why the comparison fails, or None where it does not.
+
+        Growth within the noise is no failure. A part is measured against the whole step: it may not
+        grow by more than the share of the step.
+
+        Raises:
+            UsageError: Neither side has such a part.
+        """
+        step = comparison.step
+        if self.what == "regression":
+            if step.change_share > self.share and step.is_beyond_noise:
+                return f"the step grew by {step.change_share:.1%}, more than {self.share:.1%}"
+            return None
+        parts = comparison.changes.filter(pl.col("table") == "part")
+        row = parts.filter(pl.col("name") == self.what)
+        if not len(row):
+            known = ", ".join(parts["name"].to_list()) or "none"
+            raise UsageError(f"--fail-on: no part '{self.what}'; there are: {known}")
+        grown = row["delta_ns"][0] / max(1, step.a_ns)
+        if grown > self.share and row["status"][0] in ("grew", "appeared"):
+            return f"{self.what} grew by {grown:.1%} of the step, more than {self.share:.1%}"
+        return None

@@ -1,0 +1,280 @@
+"""One side of a comparison: per step its parts, its kernels and its operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+
+from stepscope.analysis.breakdown import IDLE_WORDS
+from stepscope.analysis.calls.collectives import world_size
+from stepscope.analysis.calls.operator_forest import OperatorForest, operator_forest
+from stepscope.analysis.host.partition import OTHER, PARTS, partition_host
+from stepscope.analysis.idle import idle_causes
+from stepscope.analysis.record.summary import StepSummary
+from stepscope.analysis.selection.gpu_work import gpu_work
+from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.analysis.timeline import timeline
+from stepscope.errors import UsageError
+from stepscope.run.step_record import StepRecord
+from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.model import Trace
+
+MEASURES: dict[str, pl.DataType | type[pl.DataType]] = {
+    "key": pl.String,  # what is matched first: a name, or the path of names that led to it
+    "name": pl.String,
+    "step": pl.Int64,
+    "count": pl.Int64,
+    "total_ns": pl.Int64,
+}
+"""One row per key and step; a key that a step lacks took no time in it."""
+
+SEPARATOR = " › "
+
+
+@dataclass(frozen=True)
+class Side:
+    """What is compared.
+
+    Attributes:
+        path: Where it was read from.
+        basis: What its steps are: the step record, the GPU's steps, the main thread's steps.
+        steps: Numbers of the steps.
+        step_ns: Their durations.
+        parts: Parts of the step, `MEASURES`; they add up to the steps of `parts_basis`.
+        parts_basis: What was divided.
+        kernels: GPU work by name, `MEASURES`; empty without a trace or a GPU.
+        operators: Operators by call path, the GPU work that they launched themselves, or without a
+            GPU their own time on the host; `MEASURES`.
+        operators_basis: Which of the two.
+        scope: What parts, kernels and operators are about; None without a trace.
+        notes: What a reader must know.
+        gpus: The kinds of GPU that were used, as the trace names them; empty where it does not.
+        ranks: How many ranks the job had; empty where the trace does not say.
+    """
+
+    path: str
+    basis: str
+    steps: tuple[int, ...]
+    step_ns: Int64Array
+    parts: pl.DataFrame
+    parts_basis: str
+    kernels: pl.DataFrame
+    operators: pl.DataFrame
+    operators_basis: str
+    scope: AnsweredScope | None
+    notes: tuple[str, ...]
+    gpus: str = ""
+    ranks: str = ""
+
+
+def make_side(
+    path: str,
+    trace: Trace | None,
+    records: Sequence[StepRecord] = (),
+    summary: StepSummary | None = None,
+    asked: Scope | None = None,
+) -> Side:
+    """Put one side together.
+
+    The steps' durations come from the step record where there is one, for recording slows steps
+    down; all else comes from the trace where there is one.
+
+    Args:
+        path: Where it was read from, for messages.
+        trace: A recorded window.
+        records: The step record.
+        summary: What it tells.
+        asked: Steps of the window, devices and GPU events that count; without steps all but empty
+            ones.
+
+    Raises:
+        UsageError: There is neither a step record nor a trace with steps or GPU work, or the trace
+            lacks what the scope names.
+    """
+    asked = asked or Scope()
+    empty = pl.DataFrame(schema=MEASURES)
+    durations: Int64Array | None = None
+    numbers: tuple[int, ...] = ()
+    kept: list[StepRecord] = []
+    basis = ""
+    if summary is not None:
+        chosen = set(summary.steps)
+        kept = [record for record in records if record.is_whole_step and record.step in chosen]
+        durations = np.array([record.dur_ns for record in kept], np.int64)
+        numbers, basis = summary.steps, "steady steps of the step record"
+    if trace is None:
+        if durations is None:
+            raise UsageError(f"{path}: there is neither a step record nor a trace to compare")
+        parts = _record_parts(kept)
+        return Side(path, basis, numbers, durations, parts, basis, empty, empty, "", None, ())
+    measured = trace_steps(trace, asked)
+    if measured is None or measured[2].is_empty():
+        if durations is None:
+            raise UsageError(f"{path}: the trace has neither steps nor GPU work to compare")
+        return Side(path, basis, numbers, durations, empty, basis, empty, empty, "", None, ())
+    parts, parts_basis, windows, notes = measured
+    steps = tuple(windows["step"].to_list()) if len(trace.steps) else None
+    selected = gpu_work(trace, replace(asked, steps=steps))
+    if durations is None:
+        durations, numbers = windows["total_ns"].to_numpy(), tuple(windows["step"].to_list())
+        basis = parts_basis
+    work = selected.members
+    operators_basis = "device self time" if len(work) else "host self time"
+    return Side(
+        path=path,
+        basis=basis,
+        steps=numbers,
+        step_ns=durations,
+        parts=parts,
+        parts_basis=parts_basis,
+        kernels=_kernels(trace, work),
+        operators=_operators(trace, work, windows["step"]),
+        operators_basis=operators_basis,
+        scope=selected.answered,
+        notes=notes,
+        gpus=", ".join(trace.devices.filter("is_used")["name"].drop_nulls().unique().sort()),
+        ranks="" if (size := world_size(trace)) is None else f"{size} rank{'s'[: size > 1]}",
+    )
+
+
+def trace_steps(
+    trace: Trace, asked: Scope
+) -> tuple[pl.DataFrame, str, pl.DataFrame, tuple[str, ...]] | None:
+    """Parts per step, what they divide, the steps' durations, and notes; None: nothing to divide.
+
+    A trace without steps counts as one step of the number 0.
+    """
+    chosen = asked.steps
+    if chosen is None and len(trace.steps):
+        chosen = tuple(trace.steps.filter(~pl.col("is_empty"))["step"].to_list())
+    scope = replace(asked, steps=chosen)
+    line = timeline(trace, scope)
+    if line.scope.events:
+        idle = idle_causes(trace, scope)
+        columns = {
+            "compute": "compute_ns",
+            "exposed communication": "exposed_comm_ns",
+            "exposed copies": "exposed_memcpy_ns",
+        }
+        if chosen is None:
+            sums = {part: getattr(line, column) for part, column in columns.items()}
+            sums |= {words: idle.of(cause) for cause, words in IDLE_WORDS.items()}
+            rows = [(part, part, 0, 1, total) for part, total in sums.items()]
+            parts = pl.DataFrame(rows, schema=MEASURES, orient="row")
+            windows = pl.DataFrame({"step": [0], "total_ns": [line.total_ns]})
+            return parts, "the GPU's time, the whole file as one step", windows, line.notes
+        # Several devices: the mean device, so that a step is as long as it took.
+        devices = max(1, line.steps["device"].n_unique())
+        by_step = line.steps.group_by("step", maintain_order=True).agg(
+            pl.col([*columns.values(), "total_ns"]).sum() // devices
+        )
+        gaps = (
+            idle.steps.drop("idle_ns")
+            .group_by("step")
+            .agg(pl.exclude("step", "device").sum() // devices)
+        )
+        pieces = [_long(by_step, part, column) for part, column in columns.items()]
+        pieces += [
+            _long(gaps, words, f"{cause}_ns")
+            for cause, words in IDLE_WORDS.items()
+            if f"{cause}_ns" in gaps.columns
+        ]
+        windows = by_step.select(pl.col("step").cast(pl.Int64), "total_ns")
+        return pl.concat(pieces), "the GPU's steps", windows, line.notes
+    host = partition_host(trace)
+    if host is None:
+        return None
+    table = host.steps if chosen is None else host.steps.filter(pl.col("step").is_in(chosen))
+    pieces = [_long(table, part, f"{part}_ns") for part in (*PARTS, OTHER)]
+    windows = table.select(pl.col("step").cast(pl.Int64), total_ns="wall_ns")
+    return pl.concat(pieces), "the main thread's steps", windows, ()
+
+
+def _long(table: pl.DataFrame, part: str, column: str) -> pl.DataFrame:
+    return table.select(
+        key=pl.lit(part),
+        name=pl.lit(part),
+        step=pl.col("step").cast(pl.Int64),
+        count=pl.lit(1, pl.Int64),
+        total_ns=pl.col(column).cast(pl.Int64),
+    )
+
+
+def _record_parts(records: Sequence[StepRecord]) -> pl.DataFrame:
+    rows = []
+    for record in records:
+        named = {"input": record.data_wait_ns}
+        for phase, duration in record.phases.items():
+            if "/" not in phase:
+                named[phase] = named.get(phase, 0) + duration
+        named["other"] = named.get("other", 0) + record.dur_ns - sum(named.values())
+        rows += [(part, part, record.step, 1, total) for part, total in named.items()]
+    return pl.DataFrame(rows, schema=MEASURES, orient="row")
+
+
+def _kernels(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
+    return (
+        work.with_columns(pl.col("step").cast(pl.Int64).fill_null(0))
+        .group_by("name_id", "step")
+        .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("dur_ns").sum().alias("total_ns"))
+        .join(trace.names.select("name_id", "name").collect(), on="name_id")
+        .group_by("name", "step")
+        .agg(pl.col("count").sum(), pl.col("total_ns").sum())
+        .select(key="name", name="name", step="step", count="count", total_ns="total_ns")
+    )
+
+
+def _operators(trace: Trace, work: pl.DataFrame, steps: pl.Series) -> pl.DataFrame:
+    """Operators by their call path: device self time, or host self time without GPU work."""
+    forest = operator_forest(trace)
+    if not len(forest):
+        return pl.DataFrame(schema=MEASURES)
+    own = np.zeros(len(forest), np.int64)
+    if len(work):
+        holder = work["op"].fill_null(-1).to_numpy()
+        row = np.where(holder >= 0, forest.row_of_event[holder], -1)
+        known = row >= 0
+        np.add.at(own, row[known], work["dur_ns"].to_numpy()[known])
+    else:
+        own = forest.self_ns
+    path_number, paths = call_paths(trace, forest)
+    names = trace.names.select("name_id", "name").collect()["name"]
+    has_steps = len(trace.steps) > 0
+    step = forest.rows["step"].cast(pl.Int64)
+    table = pl.DataFrame(
+        {
+            "path": path_number,
+            "name": names.gather(pl.Series(forest.name_id)),
+            "step": step if has_steps else step.fill_null(0),
+            "own": own,
+        }
+    ).drop_nulls("step")
+    sums = (
+        table.filter(pl.col("step").is_in(steps.implode()))
+        .group_by("path", "name", "step")
+        .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("own").sum().alias("total_ns"))
+    )
+    return sums.with_columns(key=paths.gather(sums["path"])).select(list(MEASURES))
+
+
+def call_paths(trace: Trace, forest: OperatorForest) -> tuple[Int64Array, pl.Series]:
+    """Number of the call path of each row of a forest, and each path as its names."""
+    names = trace.names.select("name").collect()["name"].fill_null("").to_list()
+    number = np.full(len(forest), -1, np.int64)
+    paths: list[str] = []
+    for depth in range(int(forest.depth.max()) + 1):
+        rows = np.nonzero(forest.depth == depth)[0]
+        above = forest.parent[rows]
+        outer = np.where(above >= 0, number[above], -1)
+        keys = pl.DataFrame({"outer": outer, "name": forest.name_id[rows]})
+        distinct = keys.unique(maintain_order=True).with_row_index("number")
+        found = keys.join(distinct, on=["outer", "name"], how="left", maintain_order="left")
+        number[rows] = len(paths) + found["number"].to_numpy().astype(np.int64)
+        paths += [
+            (paths[o] + SEPARATOR if o >= 0 else "") + names[n]
+            for o, n in distinct.select("outer", "name").iter_rows()
+        ]
+    return number, pl.Series("path", paths, pl.String)

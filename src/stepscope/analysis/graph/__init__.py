@@ -1,0 +1,1 @@
+"""The dependency graph of the steps, and its replay with other durations."""

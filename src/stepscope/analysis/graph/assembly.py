@@ -1,0 +1,206 @@
+"""Puts the graph of the steps together: nodes in order, edges by target, delays settled."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.analysis.graph.edges import EdgeKind, Edges
+from stepscope.analysis.graph.host import Pieces
+from stepscope.analysis.graph.loops import (
+    COMPILED_PAYS_FROM,
+    bind,
+    compiled_loop,
+    group_by_target,
+    mark_candidates,
+)
+from stepscope.analysis.graph.step_graph import ORIGIN, StepGraph, rows_of_steps
+from stepscope.analysis.graph.work import GpuWork
+from stepscope.analysis.host.causes import HostEvents
+from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.ordering import by_group_and_time
+from stepscope.trace.arrays.search import places
+
+_FAR_NS = 50_000  # longer delays have a reason that the graph does not know
+_CLEAR_NS = 20_000
+_WITH_TYPICAL_DELAYS = (EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.WAIT)
+
+
+def assemble(
+    chosen: pl.DataFrame,
+    window: tuple[int, int],
+    main_lane: int,
+    pieces: Pieces,
+    work: GpuWork,
+    edges: Edges,
+    host: HostEvents,
+) -> StepGraph:
+    """Put nodes into order, edges by target, and settle the delays."""
+    count, number = len(work), len(work) + len(pieces)
+    start = np.concatenate((work.start_ns, pieces.start_ns))
+    end = np.concatenate((work.end_ns, pieces.end_ns))
+    issued = np.concatenate((work.issue_ns, pieces.start_ns))
+    order = by_group_and_time(None, start, end, issued)
+    place = np.empty(number + 1, np.int64)
+    place[order] = np.arange(number)
+    place[ORIGIN] = ORIGIN  # -1: the last place, which is no node's
+    source = place[edges.source]
+    target = place[edges.target]
+    kind, call, floor = edges.kind, edges.call, edges.floor_ns
+    forward = source < target
+    if not forward.all():
+        source, target = source[forward], target[forward]
+        kind, call, floor = kind[forward], call[forward], floor[forward]
+
+    has_edge = np.zeros(number, np.bool_)
+    has_edge[target] = True
+    loose = np.nonzero(~has_edge)[0]
+    source = np.concatenate((source, np.full(len(loose), ORIGIN, np.int64)))
+    target = np.concatenate((target, loose))
+    kind = np.concatenate((kind, np.full(len(loose), EdgeKind.ORIGIN, np.int8)))
+    call = np.concatenate((call, np.full(len(loose), -1, np.int64)))
+    floor = np.concatenate((floor, np.zeros(len(loose), np.int64)))
+    first_edge = np.zeros(number + 1, np.int64)
+    np.cumsum(np.bincount(target, minlength=number), out=first_edge[1:])
+    by_target = _by_target(target, first_edge)
+    source, target = source[by_target], target[by_target]
+    kind, call, floor = kind[by_target], call[by_target], floor[by_target]
+
+    start, end = start[order], end[order]
+    leaves = np.append(end, window[0])[source] + floor  # only the origin's edges have a floor
+    delay = settle_delays(start, target, leaves, kind, first_edge) + floor
+    node_kind = np.concatenate((work.kind, np.zeros(len(pieces), np.int8)))[order]
+    bounds = chosen["start_ns"].to_numpy()
+    host_step = np.maximum(places(bounds, pieces.start_ns, "right") - 1, 0)
+    step = np.concatenate((work.step, host_step))[order]
+    notes = []
+    if work.unlinked:
+        notes.append(
+            f"{work.unlinked} of {count} GPU events have no launch in the trace: the replay ties "
+            "those that began after a gap to what the main thread did just before"
+        )
+    if work.skewed:
+        notes.append(
+            f"{work.skewed} GPU events began before their launch by more than the clocks' skew: "
+            "their launches are ignored"
+        )
+    lane = np.concatenate((work.lane, pieces.lane))[order]
+    step_rows = rows_of_steps(node_kind, lane == main_lane, step)
+    return StepGraph(
+        steps=tuple(chosen["step"].to_list()),
+        origin_ns=window[0],
+        step_ends_ns=step_rows.ends(end, len(chosen), window[0]),
+        main_lane=main_lane,
+        start_ns=start,
+        end_ns=end,
+        kind=node_kind,
+        lane=lane,
+        event=np.concatenate((work.event, np.full(len(pieces), -1, np.int64)))[order],
+        step=step,
+        step_rows=step_rows,
+        first_edge=first_edge,
+        source=source,
+        delay_ns=delay,
+        edge_kind=kind,
+        call=call,
+        host=host,
+        notes=tuple(notes),
+    )
+
+
+def _by_target(target: Int64Array, first_edge: Int64Array) -> Int64Array:
+    """The edges by target, those of one target in the order given."""
+    if len(first_edge) < COMPILED_PAYS_FROM:
+        return np.argsort(target, kind="stable")
+    order = np.empty(len(target), np.int64)
+    compiled_loop(group_by_target)(target, first_edge[:-1].copy(), order)
+    return order
+
+
+def settle_delays(
+    start: Int64Array,
+    target: Int64Array,
+    leaves: Int64Array,
+    kind: npt.NDArray[np.int8],
+    first_edge: Int64Array,
+) -> Int64Array:
+    """The delay of each edge, so that every node starts when it was measured to.
+
+    Args:
+        start: Measured start of each node.
+        target: Node that each edge leads to, sorted.
+        leaves: Measured end of the node that each edge leaves.
+        kind: `EdgeKind` of each edge.
+        first_edge: Where the edges of each node begin.
+    """
+    if len(start) >= COMPILED_PAYS_FROM:
+        return settle_by_loops(start, leaves, kind, first_edge)
+    # Edges stand by their targets: to repeat is quicker than to gather.
+    edges = np.diff(first_edge)
+    room = np.repeat(start, edges) - leaves
+    if not len(room):
+        return room
+    typical = _typical_delays(room, leaves, target, kind, first_edge)
+    fits = np.minimum(typical, room)
+    expected = leaves + typical
+    best = np.maximum.reduceat(expected, first_edge[:-1])
+    # Of equals the first edge binds; the others may keep what fits.
+    candidates = np.nonzero(expected == np.repeat(best, edges))[0]
+    first = np.concatenate(([True], np.diff(target[candidates]) != 0))
+    binding = candidates[first]
+    delay: Int64Array = fits.astype(np.int64)
+    delay[binding] = room[binding]
+    return delay
+
+
+def settle_by_loops(
+    start: Int64Array, leaves: Int64Array, kind: npt.NDArray[np.int8], first_edge: Int64Array
+) -> Int64Array:
+    """`settle_delays` with compiled loops, for many nodes."""
+    marks = np.zeros(len(leaves), np.int8)
+    compiled_loop(mark_candidates)(start, leaves, first_edge, _FAR_NS, _CLEAR_NS, marks)
+    marked = np.nonzero(marks)[0]
+    target = np.searchsorted(first_edge, marked, side="right") - 1
+    room = start[target] - leaves[marked]
+    typical = np.zeros(len(EdgeKind), np.int64)
+    for which in _WITH_TYPICAL_DELAYS:
+        mine = kind[marked] == which
+        typical[which] = _typical_delay(room[mine], marks[marked[mine]] > 1)
+    delay = np.empty(len(leaves), np.int64)
+    compiled_loop(bind)(start, leaves, kind, typical, first_edge, delay)
+    return delay
+
+
+def _typical_delay(room: Int64Array, is_clear: npt.NDArray[np.bool_]) -> int:
+    """The usual delay of a kind, from the candidates' delays: see `_typical_delays`."""
+    clear = room[is_clear]
+    if len(clear):
+        return int(np.median(clear))
+    return int(np.quantile(room, 0.1)) if len(room) else 0
+
+
+def _typical_delays(
+    room: Int64Array,
+    leaves: Int64Array,
+    target: Int64Array,
+    kind: npt.NDArray[np.int8],
+    first_edge: Int64Array,
+) -> Int64Array:
+    """For each edge the usual delay of its kind in this trace.
+
+    Taken where it is clear which edge a node waited for: no other leaves within 20 µs before. Where
+    it never is, a low quantile of the candidates stands in, for theirs are too long rather than
+    too short.
+    """
+    typical = np.zeros(len(room), np.int64)
+    latest = np.repeat(np.maximum.reduceat(leaves, first_edge[:-1]), np.diff(first_edge))
+    is_rival = leaves > latest - _CLEAR_NS
+    rivals = np.add.reduceat(is_rival, first_edge[:-1], dtype=np.int64)
+    is_near = (leaves == latest) & (room >= 0) & (room < _FAR_NS)
+    for which in _WITH_TYPICAL_DELAYS:
+        mine = kind == which
+        candidates = np.nonzero(mine & is_near)[0]
+        is_clear = rivals[target[candidates]] == 1
+        typical[mine] = _typical_delay(room[candidates], is_clear)
+    return typical

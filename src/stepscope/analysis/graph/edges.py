@@ -1,0 +1,214 @@
+"""The edges of the graph of a step; what each kind means stands in `step_graph.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.analysis.graph.host import CLOCK_SKEW_NS, Handovers, Pieces
+from stepscope.analysis.graph.sync_records import RecordedWaits
+from stepscope.analysis.graph.work import GpuWork, Resolved
+from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.ordering import by_group_and_time
+from stepscope.trace.arrays.search import places
+
+_LATE_NS = 10_000
+"""A stream that idles for longer was waiting for something."""
+_CLOSE_NS = 20_000
+"""How soon after the end of other work that which waited for it begins."""
+_MOST_STREAMS = 32
+
+
+class EdgeKind(IntEnum):
+    """Why one node cannot begin before another has ended."""
+
+    ORIGIN = 0
+    THREAD = 1
+    LAUNCH = 2
+    STREAM = 3
+    SYNC = 4
+    WAIT = 5
+    HANDOVER = 6
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Edges between rows: first those of the GPU work, then those of the pieces.
+
+    An edge from the origin has the source -1. It leaves `floor_ns` after the origin: when the work
+    that the device still had to do from before has ended.
+    """
+
+    source: Int64Array
+    target: Int64Array
+    kind: npt.NDArray[np.int8]
+    call: Int64Array
+    floor_ns: Int64Array
+
+
+class _Collector:
+    def __init__(self) -> None:
+        self._parts: list[tuple[Int64Array, Int64Array, EdgeKind, Int64Array]] = []
+
+    def add(
+        self,
+        source: Int64Array,
+        target: Int64Array,
+        kind: EdgeKind,
+        call: Int64Array | None = None,
+    ) -> None:
+        """Keep the edges both of whose ends exist."""
+        valid = (source >= 0) & (target >= 0)
+        calls = np.full(len(source), -1, np.int64) if call is None else call
+        self._parts.append((source[valid], target[valid], kind, calls[valid]))
+
+    def edges(self, first: Int64Array, floor_ns: Int64Array) -> Edges:
+        """All edges, with those from the origin to `first`."""
+        none = np.full(len(first), -1, np.int64)
+        kinds = [np.full(len(part[0]), part[2], np.int8) for part in self._parts]
+        count = sum(len(part[0]) for part in self._parts)
+        return Edges(
+            np.concatenate([*(part[0] for part in self._parts), none]),
+            np.concatenate([*(part[1] for part in self._parts), first]),
+            np.concatenate([*kinds, np.full(len(first), EdgeKind.ORIGIN, np.int8)]),
+            np.concatenate([*(part[3] for part in self._parts), none]),
+            np.concatenate([np.zeros(count, np.int64), floor_ns]),
+        )
+
+
+def find_edges(
+    pieces: Pieces,
+    work: GpuWork,
+    resolved: Resolved,
+    handovers: Handovers,
+    recorded: RecordedWaits,
+    *,
+    main_lane: int,
+    origin_ns: int,
+) -> Edges:
+    """All edges of a graph."""
+    found = _Collector()
+    base = len(work)
+
+    def piece(rows: Int64Array) -> Int64Array:
+        return np.where(rows >= 0, base + rows, -1)
+
+    same_thread = np.nonzero(pieces.lane[1:] == pieces.lane[:-1])[0]
+    found.add(base + same_thread, base + same_thread + 1, EdgeKind.THREAD)
+
+    linked = np.nonzero(work.call >= 0)[0]
+    issuing = pieces.ending_by(work.call_lane[linked], work.issue_ns[linked])
+    found.add(piece(issuing), linked, EdgeKind.LAUNCH, work.call[linked])
+
+    same_stream = np.nonzero(work.lane[1:] == work.lane[:-1])[0]
+    found.add(same_stream, same_stream + 1, EdgeKind.STREAM)
+
+    idle_before = np.full(base, np.iinfo(np.int64).max)
+    idle_before[same_stream + 1] = work.start_ns[same_stream + 1] - work.end_ns[same_stream]
+    lost = np.nonzero((work.call < 0) & (idle_before > _LATE_NS))[0]
+    main = np.full(len(lost), main_lane, np.int64)
+    found.add(piece(pieces.ending_by(main, work.start_ns[lost])), lost, EdgeKind.LAUNCH)
+
+    returning = pieces.starting_from(resolved.wait_lane, resolved.wait_end_ns)
+    found.add(resolved.wait_work, piece(returning), EdgeKind.SYNC, resolved.wait_call)
+
+    main = np.full(len(handovers.lane), main_lane, np.int64)
+    found.add(
+        piece(pieces.ending_by(main, handovers.start_ns)),
+        piece(pieces.starting_from(handovers.lane, handovers.start_ns)),
+        EdgeKind.HANDOVER,
+    )
+    back = handovers.is_waited_for
+    found.add(
+        piece(pieces.ending_by(handovers.lane[back], handovers.back_ns[back])),
+        piece(pieces.starting_from(main[back], handovers.back_ns[back])),
+        EdgeKind.HANDOVER,
+    )
+    found.add(recorded.awaited, recorded.waiting, EdgeKind.WAIT)
+    _add_stream_waits(found, work, resolved, recorded)
+    if not recorded.are_complete:
+        _add_inferred_waits(found, work, idle_before)
+    first, floor_ns = _backlog(work, origin_ns)
+    return found.edges(first, floor_ns)
+
+
+def _backlog(work: GpuWork, origin_ns: int) -> tuple[Int64Array, Int64Array]:
+    """First work of streams that were still busy with earlier work, and for how long they were."""
+    first = np.array([row for row, _ in work.streams()], np.int64)
+    busy_until = np.minimum(work.earlier_end_ns[first], work.start_ns[first])
+    busy = busy_until > origin_ns
+    return first[busy], busy_until[busy] - origin_ns
+
+
+def _add_stream_waits(
+    found: _Collector, work: GpuWork, resolved: Resolved, recorded: RecordedWaits
+) -> None:
+    """Waits between streams that the host asked for, where no record says what was waited for."""
+    streams = work.streams()
+    unrecorded = ~np.isin(resolved.stream_wait_call, recorded.calls)
+    wait_lane, wait_ns = resolved.stream_wait_lane[unrecorded], resolved.stream_wait_ns[unrecorded]
+    if len(streams) < 2 or not len(wait_ns) + len(recorded.unexplained):
+        return
+    rows = np.nonzero(work.call >= 0)[0]
+    order = rows[
+        by_group_and_time(work.call_lane[rows], work.call_start_ns[rows], work.start_ns[rows])
+    ]
+    previous_call = np.concatenate(([-1], work.call[order][:-1]))
+    fresh = work.call[order] != previous_call
+    # What one call launched (a graph) waits as one: all of it looks at the launch before the call.
+    group = np.cumsum(fresh) - 1
+    heads = order[fresh]
+    since = np.full(len(heads), np.iinfo(np.int64).min)
+    same_lane = np.nonzero(work.call_lane[heads[1:]] == work.call_lane[heads[:-1]])[0]
+    since[same_lane + 1] = work.call_start_ns[heads[same_lane]]
+    asked = np.zeros(len(heads), np.bool_)
+    for lane in np.unique(wait_lane):
+        times = wait_ns[wait_lane == lane]
+        mine = work.call_lane[heads] == lane
+        last = places(times, work.call_start_ns[heads]) - 1
+        asked |= mine & (last >= 0) & (times[np.maximum(last, 0)] > since)
+    waiting = np.union1d(order[asked[group]], recorded.unexplained)
+    for first, last_row in sorted(streams, key=lambda s: s[0] - s[1])[:_MOST_STREAMS]:
+        others = waiting[
+            ((waiting < first) | (waiting >= last_row))
+            & (work.device[waiting] == work.device[first])
+        ]
+        launched = np.maximum.accumulate(work.call_start_ns[first:last_row])
+        before = first + places(launched, work.call_start_ns[others]) - 1
+        known = before >= first
+        in_time = known & (
+            work.end_ns[np.maximum(before, 0)] <= work.start_ns[others] + CLOCK_SKEW_NS
+        )
+        found.add(before[in_time], others[in_time], EdgeKind.WAIT)
+
+
+def _add_inferred_waits(found: _Collector, work: GpuWork, idle_before: Int64Array) -> None:
+    """Waits between streams that nothing but the times betrays."""
+    late = (idle_before > _LATE_NS) & (work.start_ns - work.issue_ns > _CLOSE_NS)
+    rows = np.nonzero(late)[0]
+    if not len(rows) or len(work.streams()) < 2:
+        return
+    by_end = np.argsort(work.end_ns, kind="stable")
+    ends = work.end_ns[by_end]
+    place = np.searchsorted(ends, work.start_ns[rows], side="right") - 1
+    target = np.full(len(rows), -1, np.int64)
+    searching = np.arange(len(rows))
+    for _ in range(16):
+        searching = searching[place[searching] >= 0]
+        candidate = by_end[place[searching]]
+        near = work.start_ns[rows[searching]] - work.end_ns[candidate] <= _CLOSE_NS
+        searching, candidate = searching[near], candidate[near]
+        if not len(searching):
+            break
+        fits = (
+            (work.lane[candidate] != work.lane[rows[searching]])
+            & (work.call_start_ns[candidate] <= work.call_start_ns[rows[searching]])
+            & (work.device[candidate] == work.device[rows[searching]])
+        )
+        target[searching[fits]] = candidate[fits]
+        searching = searching[~fits]
+        place[searching] -= 1
+    found.add(target, rows, EdgeKind.WAIT)

@@ -1,0 +1,187 @@
+"""The dependency graph of the steps of a trace, which critical path and what-if replay walk on.
+
+Nodes
+    GPU work: kernels, copies and fills, each with its stream. Pieces of host threads: the main
+    thread (which carries the steps) and every thread that launches GPU work, cut where something
+    depends on them or they depend on something (`graph_host.py`).
+
+Edges, each with a delay, from the end of one node to the start of another
+    thread: the order of a thread's pieces.
+    launch: from the launching call to its GPU work. It leaves the host where the call ends, or
+        where the work begins if that is earlier (calls may outlast the start of their work).
+    stream: the order of a stream's work. Its delay is negative where work overlaps on a stream.
+    sync: from GPU work to the host that waited for it: synchronising calls, copies that return
+        after the copy is done, and freeing of memory. What a call waited for is what the recorder
+        says, else the work launched before it that ended last within it.
+    wait: from GPU work of one stream to work of another. Where the recorder says which stream
+        waited for which event (`sync_records.py`), from the last work before that event to the
+        first after the wait. Without such records: where a thread made a stream wait
+        (`cudaStreamWaitEvent`) between two launches, the next work waits for what the other
+        streams had been given last before, if that had ended in time; and where nothing else
+        explains why work began late, it waits for the work on another stream that ended just
+        before.
+    handover: between the main thread and the thread that it hands work to, and back.
+    origin: the beginning of the first step, for what depends on nothing else; and for the first
+        work of a stream that was still busy with work of earlier steps, the end of that.
+
+Delays
+    A node starts at the latest of its predecessors' ends plus the delays. Of the edges into a node
+    the binding one carries whatever is left until the measured start: launch latency, gaps of the
+    device, and what is not understood. The others carry what is typical in the trace for their
+    kind, as far as it fits. So a replay of the unchanged graph gives every measured time exactly.
+
+The end of the loop
+    Where the last step of a file goes on, after its last operator and call, for longer than any
+    other step does, the difference is taken for what comes after the loop, and left out.
+
+What is not modelled: kernels slow each other down when they overlap, and clocks vary; removing one
+may make another faster. A collective's duration includes its waiting for other ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.analysis.host.causes import HostEvents
+from stepscope.trace.arrays.intervals import Int64Array
+
+ORIGIN = -1
+
+
+class NodeKind(IntEnum):
+    """What a node is."""
+
+    HOST = 0
+    COMPUTE = 1
+    COMMUNICATION = 2
+    MEMCPY = 3
+    MEMSET = 4
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """The graph of consecutive steps; nodes in an order in which every edge points forward.
+
+    Attributes:
+        steps: Numbers of the steps; empty where the trace has none: the graph spans it whole.
+        origin_ns: Start of the first step.
+        step_ends_ns: End of each step as the graph counts it: when all GPU work launched up to it
+            has ended (a running maximum); of the last step the host's end, if that is later. On a
+            trace without GPU work, the ends of the host steps. They divide the time from the
+            origin on; without steps there is one, the end of everything.
+        main_lane: The thread that carries the steps.
+        start_ns: Measured start of each node.
+        end_ns: Measured end of each node.
+        kind: `NodeKind` of each node.
+        lane: Thread or stream of each node.
+        event: Number of the GPU event of each node; -1: a piece of a thread.
+        step: Index in `steps` of each node.
+        step_rows: The nodes that tell when each step ends.
+        first_edge: The edges into node i stand from `first_edge[i]` to `first_edge[i + 1]`.
+        source: Node that each edge leaves, `ORIGIN` for the origin.
+        delay_ns: Delay of each edge.
+        edge_kind: `EdgeKind` of each edge.
+        call: Number of the call that made each edge: launch, sync; -1: none.
+        host: What the threads were doing, by cause.
+        notes: What limits the graph, in words.
+    """
+
+    steps: tuple[int, ...]
+    origin_ns: int
+    step_ends_ns: Int64Array
+    main_lane: int
+    start_ns: Int64Array
+    end_ns: Int64Array
+    kind: npt.NDArray[np.int8]
+    lane: Int64Array
+    event: Int64Array
+    step: Int64Array
+    step_rows: StepRows
+    first_edge: Int64Array
+    source: Int64Array
+    delay_ns: Int64Array
+    edge_kind: npt.NDArray[np.int8]
+    call: Int64Array
+    host: HostEvents
+    notes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @cached_property
+    def dur_ns(self) -> Int64Array:
+        """Measured duration of each node."""
+        return self.end_ns - self.start_ns
+
+    @cached_property
+    def is_gpu(self) -> npt.NDArray[np.bool_]:
+        """Whether each node is GPU work."""
+        is_gpu: npt.NDArray[np.bool_] = self.kind != NodeKind.HOST
+        return is_gpu
+
+    @cached_property
+    def target(self) -> Int64Array:
+        """Node that each edge leads to."""
+        rows = np.arange(len(self), dtype=np.int64)
+        target: Int64Array = np.repeat(rows, np.diff(self.first_edge))
+        return target
+
+    @property
+    def total_ns(self) -> int:
+        """From the origin to the end of the last step."""
+        return int(self.step_ends_ns[-1]) - self.origin_ns
+
+    @property
+    def mean_step_ns(self) -> int:
+        """Mean duration of the steps, to the nearest nanosecond."""
+        return round(self.total_ns / max(1, len(self.steps)))
+
+    @property
+    def step_starts_ns(self) -> Int64Array:
+        """Start of each step: the end of the one before."""
+        return np.concatenate(([self.origin_ns], self.step_ends_ns[:-1]))
+
+
+@dataclass(frozen=True)
+class StepRows:
+    """The nodes that tell when steps end: GPU work; without any, pieces of the main thread.
+
+    Attributes:
+        rows: Nodes by step.
+        first: Where the nodes of each step that has any begin.
+        step: Index of that step.
+        host: Pieces of threads, one of which may end the last step.
+    """
+
+    rows: Int64Array
+    first: Int64Array
+    step: Int64Array
+    host: Int64Array
+
+    def ends(self, end_ns: Int64Array, steps: int, origin_ns: int) -> Int64Array:
+        """End of each step as `StepGraph.step_ends_ns` defines it, from the ends of the nodes."""
+        latest = np.full(max(1, steps), origin_ns, np.int64)
+        if len(self.rows):
+            last = np.maximum.reduceat(end_ns[self.rows], self.first)
+            latest[self.step] = np.maximum(last, origin_ns)
+        ends: Int64Array = np.maximum.accumulate(latest)
+        if len(self.host):
+            ends[-1] = max(int(ends[-1]), int(end_ns[self.host].max()))
+        return ends
+
+
+def rows_of_steps(
+    kind: npt.NDArray[np.int8], is_main: npt.NDArray[np.bool_], step: Int64Array
+) -> StepRows:
+    """Which nodes tell when each step ends."""
+    is_gpu = kind != NodeKind.HOST
+    rows = np.nonzero(is_gpu if is_gpu.any() else is_main)[0]
+    rows = rows[np.argsort(step[rows], kind="stable")]
+    of_row = step[rows]
+    first = np.nonzero(np.append(True, of_row[1:] != of_row[:-1])[: len(rows)])[0]
+    return StepRows(rows, first, of_row[first], np.nonzero(~is_gpu)[0])

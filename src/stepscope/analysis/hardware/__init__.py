@@ -1,0 +1,1 @@
+"""What a device can do, and how much of it is used."""

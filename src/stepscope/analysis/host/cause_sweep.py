@@ -1,0 +1,155 @@
+"""One pass over the events of a thread that tells which cause each moment belongs to.
+
+Every event has a cause, a small number; a moment belongs to the least of the causes of the events
+that it lies in. Loops that numba compiles: for few events sets of intervals do the same
+(`host_causes.py`), and loading a compiler would cost more.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.trace.arrays import intervals
+from stepscope.trace.arrays.intervals import Int64Array, Intervals
+
+_FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, eq=False)
+class Stretches:
+    """Time divided by cause: stretches in order that do not overlap.
+
+    Two stretches that touch have different causes.
+
+    Attributes:
+        starts: Their starts.
+        ends: Their ends.
+        causes: Their causes.
+    """
+
+    starts: Int64Array
+    ends: Int64Array
+    causes: npt.NDArray[np.int8]
+
+    def by_cause(self, number: int) -> list[Intervals]:
+        """The moments of each cause from 0 to `number` - 1."""
+        found = []
+        counts = np.bincount(self.causes, minlength=number)
+        for cause in range(number):
+            if not counts[cause]:
+                found.append(intervals.empty())
+                continue
+            mine = self.causes == cause
+            found.append(Intervals(self.starts[mine], self.ends[mine]))
+        return found
+
+    def divide(self, starts: Int64Array, ends: Int64Array, number: int) -> Int64Array:
+        """Time per cause in each window: one row per cause, one column per window.
+
+        Args:
+            starts: Starts of the windows, sorted.
+            ends: Their ends, sorted too: windows follow one another.
+            number: How many causes there are.
+        """
+        divided = np.zeros((number, len(starts)), np.int64)
+        _compiled_divide()(
+            self.starts,
+            self.ends,
+            self.causes,
+            np.ascontiguousarray(starts),
+            np.ascontiguousarray(ends),
+            divided,
+        )
+        return divided
+
+
+def find_stretches(
+    starts: Int64Array, ends: Int64Array, causes: npt.NDArray[np.int8], number: int
+) -> Stretches:
+    """Divide the time of a thread.
+
+    Args:
+        starts: Starts of its events, sorted.
+        ends: Their ends.
+        causes: Their causes, from 0 to `number` - 1.
+        number: How many causes there are.
+    """
+    # A stretch ends where an event begins, or where one ends.
+    most = 2 * len(starts) + 1
+    first, last = np.empty(most, np.int64), np.empty(most, np.int64)
+    cause = np.empty(most, np.int8)
+    reach = np.full(number, _FIRST, np.int64)
+    count = _compiled_sweep()(starts, ends, causes, reach, first, last, cause)
+    return Stretches(first[:count].copy(), last[:count].copy(), cause[:count].copy())
+
+
+def sweep_by_loop(
+    start: Any, end: Any, cause: Any, reach: Any, starts: Any, ends: Any, causes: Any
+) -> int:
+    """Fill in the stretches and give their number; `reach` is how far each cause is known to go."""
+    count = 0
+    number = len(start)
+    for row in range(number + 1):
+        # Up to the next event nothing changes but by what ends.
+        until = start[row] if row < number else _LAST
+        now = start[row - 1] if row > 0 else until
+        while now < until:
+            active = 0
+            while active < len(reach) and reach[active] <= now:
+                active += 1
+            if active == len(reach):
+                break
+            last = min(until, reach[active])
+            if count > 0 and causes[count - 1] == active and ends[count - 1] == now:
+                ends[count - 1] = last
+            else:
+                starts[count], ends[count], causes[count] = now, last, active
+                count += 1
+            now = last
+        if row < number:
+            reach[cause[row]] = max(reach[cause[row]], end[row])
+    return count
+
+
+def divide_by_loop(
+    starts: Any, ends: Any, causes: Any, first: Any, last: Any, divided: Any
+) -> None:
+    """Add up the parts of each window by cause; both stand in order, so each is looked at once."""
+    stretch = 0
+    for window in range(len(first)):
+        while stretch < len(starts) and ends[stretch] <= first[window]:
+            stretch += 1
+        row = stretch
+        while row < len(starts) and starts[row] < last[window]:
+            part = min(ends[row], last[window]) - max(starts[row], first[window])
+            if part > 0:
+                divided[causes[row], window] += part
+            row += 1
+
+
+@functools.cache
+def _compiled_sweep() -> Any:
+    from numba import int8, int64
+
+    from stepscope.trace.arrays.compiled import array_of, compiled
+
+    read, written = array_of(int64), array_of(int64, written=True)
+    return compiled(
+        sweep_by_loop,
+        (read, read, array_of(int8), written, written, written, array_of(int8, written=True)),
+    )
+
+
+@functools.cache
+def _compiled_divide() -> Any:
+    from numba import int8, int64
+
+    from stepscope.trace.arrays.compiled import array_of, compiled
+
+    read = array_of(int64)
+    return compiled(divide_by_loop, (read, read, array_of(int8), read, read, int64[:, ::1]))

@@ -1,0 +1,283 @@
+"""The gaps of each device, and each gap cut where what explains it changes.
+
+Definitions stand in `idle`. Here they become columns: gaps, the work that ended each, the return
+of its launching call, what the launching thread did until then, and the refilling after a blocking
+call. Everything is done for all gaps at once.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.analysis.host.activity import BLOCKING, HostActivity, State
+from stepscope.analysis.selection.gpu_work import GpuWork
+from stepscope.trace.arrays import intervals
+from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.ordering import distinct_groups
+from stepscope.trace.arrays.search import places
+from stepscope.trace.model import Trace
+
+CAUSES = (
+    "device_wait",
+    "input",
+    "synchronisation",
+    "allocation",
+    "pageable_copy",
+    "annotated_phase",
+    "op_dispatch",
+    "python",
+    "unknown",
+)
+REFILLING_PYTHON_NS = 200_000
+"""Why a device may be idle."""
+_DEVICE_WAIT, _UNKNOWN = CAUSES.index("device_wait"), CAUSES.index("unknown")
+_CAUSE_OF_STATE = {
+    State.PHASE: "annotated_phase",
+    State.INPUT: "input",
+    State.SYNCHRONISATION: "synchronisation",
+    State.ALLOCATION: "allocation",
+    State.PAGEABLE_COPY: "pageable_copy",
+    State.GARBAGE_COLLECTOR: "python",
+    State.DISPATCH: "op_dispatch",
+    State.ANNOTATION: "annotated_phase",
+    State.PYTHON: "python",
+}
+_CAUSE_CODES = np.array([CAUSES.index(_CAUSE_OF_STATE[State(s)]) for s in range(len(State))])
+NOTES = (
+    "queued work waits",
+    "launch latency",
+    "refilling",
+    "garbage collector",
+    "launch not recorded",
+    "nothing followed",
+)
+WAITING, LATENCY, REFILLING, _COLLECTING, _NOT_RECORDED, _NOTHING = range(len(NOTES))
+_NONE = -1
+
+SEGMENTS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "gap": pl.Int64,  # row of the gap
+    "device": pl.Int32,
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+    "cause": pl.Enum(CAUSES),
+    "event": pl.Int64,  # the host event that explains it; null: none was recorded
+    "note": pl.Enum(NOTES),  # what kind of waiting, where the event does not say it
+}
+"""Gaps, cut where their cause changes."""
+
+GAPS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "gap": pl.Int64,
+    "device": pl.Int32,
+    "step": pl.Int32,  # of the work that ended it
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+    "ended_by": pl.Int64,  # event that ended it; null: nothing did
+    "launch": pl.Int64,  # the call that launched it; null: not recorded
+}
+"""One row per gap."""
+
+
+def find_gaps(work: GpuWork) -> pl.DataFrame:
+    """All gaps of the devices, from their first window's start to their last one's end."""
+    spans = pl.concat([work.windows, work.device_steps])
+    lasting = work.table.filter(pl.col("dur_ns") > 0)
+    parts = []
+    for device in spans["device"].unique().sort().to_list():
+        rows = lasting.filter(pl.col("device") == device)
+        mine = spans.filter(pl.col("device") == device)
+        starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+        first = min([*starts[:1].tolist(), *mine["start_ns"].to_list()])
+        last = max([*ends.max(initial=first, keepdims=True).tolist(), *mine["end_ns"].to_list()])
+        holes = intervals.complement(intervals.merge(starts, ends), first, last)
+        ended_by = _ending_rows(rows, starts, holes.ends)
+        ending = rows.select("step", "launch", ended_by="event")
+        parts.append(
+            ending.select(pl.all().gather(_or_null(ended_by))).with_columns(
+                start_ns=pl.Series(holes.starts),
+                end_ns=pl.Series(holes.ends),
+                device=pl.lit(device),
+            )
+        )
+    if not parts:
+        return pl.DataFrame(schema=GAPS)
+    return (
+        pl.concat(parts)
+        .with_row_index("gap")
+        .select(pl.col(name).cast(dtype) for name, dtype in GAPS.items())
+    )
+
+
+def _ending_rows(rows: pl.DataFrame, starts: Int64Array, ends: Int64Array) -> Int64Array:
+    """For each end of a gap the row that began then, the first launched of several; -1: none."""
+    low = places(starts, ends)
+    high = places(starts, ends, "right")
+    found = np.where(high > low, low, -1)
+    several = np.nonzero(high - low > 1)[0]
+    if len(several):
+        # Calls are numbered in the order of the file, which only breaks ties here.
+        launch = rows["launch"].fill_null(np.iinfo(np.int64).max).to_numpy()
+        for gap in several:
+            found[gap] = low[gap] + int(np.argmin(launch[low[gap] : high[gap]]))
+    return found
+
+
+def cut(trace: Trace, gaps: pl.DataFrame, activity: HostActivity) -> pl.DataFrame:
+    """Cut the gaps where their cause changes."""
+    start, end = gaps["start_ns"].to_numpy(), gaps["end_ns"].to_numpy()
+    launch = gaps["launch"].fill_null(-1).to_numpy()
+    ended_by = gaps["ended_by"].fill_null(-1).to_numpy()
+    calls = trace.columns("lane_id", "start_ns", "dur_ns")[np.maximum(launch, 0)]
+    returned = (calls["start_ns"] + calls["dur_ns"]).to_numpy()
+    lane = calls["lane_id"].to_numpy()
+    known = launch >= 0
+    turn = np.clip(returned, start, end)
+
+    unknown = np.nonzero(~known)[0]
+    waits = np.nonzero(known & (turn < end))[0]
+    pieces = [
+        _Pieces(
+            unknown,
+            start[unknown],
+            end[unknown],
+            np.full(len(unknown), _UNKNOWN),
+            np.full(len(unknown), -1),
+            np.where(ended_by[unknown] < 0, _NOTHING, _NOT_RECORDED),
+        ),
+        _Pieces(
+            waits,
+            turn[waits],
+            end[waits],
+            np.full(len(waits), _DEVICE_WAIT),
+            ended_by[waits],
+            np.where(returned[waits] <= start[waits], WAITING, LATENCY),
+        ),
+    ]
+    is_late = known & (turn > start)
+    for one in distinct_groups(lane[is_late]):
+        late = np.nonzero(is_late & (lane == one))[0]
+        pieces.append(_divide(activity, one, late, start[late], turn[late]))
+    gap, first, last, cause, event, note = (
+        np.concatenate(column).astype(np.int64) for column in zip(*pieces, strict=True)
+    )
+    # Gaps are numbered by device and time, so that within a device time alone is the order.
+    device = gaps["device"].to_numpy()[gap]
+    alone = len(device) == 0 or bool((device == device[0]).all())
+    order = np.argsort(first, kind="stable") if alone else np.lexsort((first, device))
+    gap = gap[order]
+    return pl.DataFrame(
+        {
+            "gap": gap,
+            "device": gaps["device"].gather(gap),
+            "start_ns": first[order],
+            "end_ns": last[order],
+            "cause": _words(CAUSES, cause[order]),
+            "event": _or_null(event[order]),
+            "note": _words(NOTES, note[order]),
+        },
+        schema=SEGMENTS,
+    )
+
+
+class _Pieces(NamedTuple):
+    """Segments of gaps, column by column; -1 stands for none."""
+
+    gap: Int64Array
+    start: Int64Array
+    end: Int64Array
+    cause: Int64Array
+    event: Int64Array
+    note: Int64Array
+
+
+def _words(words: tuple[str, ...], codes: Int64Array) -> pl.Series:
+    """Codes as an enumeration; negative ones are null."""
+    known = pl.Series(words, dtype=pl.Enum(words)).gather(np.maximum(codes, 0))
+    return pl.select(pl.when(pl.Series(codes >= 0)).then(known)).to_series()
+
+
+def _or_null(values: Int64Array) -> pl.Series:
+    column = pl.Series(values)
+    return pl.select(pl.when(column >= 0).then(column)).to_series()
+
+
+def _divide(
+    activity: HostActivity, lane: int, gaps: Int64Array, first: Int64Array, last: Int64Array
+) -> _Pieces:
+    """Divide the host's part of gaps by what their launching thread did."""
+    did = activity.by_lane[lane]
+    stretches = intervals.Intervals(did.starts, did.ends)
+    window, starts, ends = intervals.clip_by_windows(stretches, first, last)
+    index = places(did.starts, starts, "right") - 1
+    state, by_lane = did.states[index], did.lanes[index]
+    event = activity.event_at(by_lane, state, starts)
+    rest = intervals.complement(
+        intervals.merge(did.starts, did.ends), int(first.min()), int(last.max())
+    )
+    free_window, free_starts, free_ends = intervals.clip_by_windows(rest, first, last)
+    window = np.concatenate((window, free_window))
+    starts = np.concatenate((starts, free_starts))
+    ends = np.concatenate((ends, free_ends))
+    state = np.concatenate((state, np.full(len(free_window), int(State.PYTHON))))
+    event = np.concatenate((event, np.full(len(free_window), -1)))
+    cause, is_refilling = _refill(window, starts, ends, state)
+    note = np.where(state == State.GARBAGE_COLLECTOR, _COLLECTING, _NONE)
+    return _Pieces(
+        gaps[window], starts, ends, cause, event, np.where(is_refilling, REFILLING, note)
+    )
+
+
+def _refill(
+    window: Int64Array, starts: Int64Array, ends: Int64Array, state: Int64Array
+) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
+    """Cause of each segment; what refills the queue after a blocking call has the call's."""
+    cause = _CAUSE_CODES[state]
+    order = np.lexsort((starts, window))
+    is_blocking = np.isin(state, [int(s) for s in BLOCKING])[order]
+    # The last blocking segment at or before each, in the same gap.
+    last = np.maximum.accumulate(np.where(is_blocking, np.arange(len(order)), -1))
+    has_one = (last >= 0) & (window[order][last] == window[order])
+    may_refill = (state == State.DISPATCH) | (
+        (state == State.PYTHON) & (ends - starts <= REFILLING_PYTHON_NS)
+    )
+    refills = np.zeros(len(order), np.bool_)
+    refills[order] = has_one
+    refills &= may_refill
+    before = np.zeros(len(order), np.int64)
+    before[order] = cause[order][last]
+    return np.where(refills, before, cause), refills
+
+
+class Clipped(NamedTuple):
+    """Parts of segments that lie in windows, column by column."""
+
+    row: Int64Array  # of the segment
+    window: Int64Array  # row of the window
+    start: Int64Array
+    end: Int64Array
+
+
+def clip(segments: pl.DataFrame, windows: pl.DataFrame) -> Clipped:
+    """The parts of the segments that lie in the windows of their device."""
+    parts = []
+    segment_device, window_device = segments["device"].to_numpy(), windows["device"].to_numpy()
+    for device in np.unique(window_device):
+        rows = np.nonzero(segment_device == device)[0]
+        mine = np.nonzero(window_device == device)[0]
+        starts = segments["start_ns"].to_numpy()[rows]
+        ends = segments["end_ns"].to_numpy()[rows]
+        window, first, last = intervals.clip_by_windows(
+            intervals.Intervals(starts, ends),
+            windows["start_ns"].to_numpy()[mine],
+            windows["end_ns"].to_numpy()[mine],
+        )
+        index = places(starts, first, "right") - 1
+        parts.append(Clipped(rows[index], mine[window], first, last))
+    if not parts:
+        return Clipped(*(np.zeros(0, np.int64) for _ in Clipped._fields))
+    if len(parts) == 1:
+        return parts[0]
+    return Clipped(*(np.concatenate(column) for column in zip(*parts, strict=True)))

@@ -1,0 +1,178 @@
+"""The step of a run without a GPU: where the time of the main thread went.
+
+Each moment of a step belongs to the first of these that it lies in:
+
+1. input: waiting for a batch (`enumerate(DataLoader)#…`, `stepscope.data_wait`, a phase `data`);
+2. communication: operators of a process group (`c10d::`, `gloo:`, …), the phase of that name, and
+   waiting for those that another thread does (`host_waits.py`);
+3. optimizer: `Optimizer.step#…`, `Optimizer.zero_grad#…`, and phases named optimizer;
+4. backward: the autograd engine's evaluation of functions, and phases named backward;
+5. forward: all other operators, and phases named forward;
+6. other: the rest, which is Python outside operators.
+
+A gap of at most 0.2 ms with the same part on both sides counts to that part: it is its dispatch.
+Other gaps are other. The parts add up to the step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from stepscope.analysis.host.input_waits import is_input_wait
+from stepscope.analysis.host.waits import communication_waits
+from stepscope.analysis.selection.partition import Part, Partition
+from stepscope.trace.arrays import intervals
+from stepscope.trace.model import Trace
+from stepscope.trace.schema import Category
+
+BRIDGED_GAP_NS = 200_000
+PARTS = ("input", "communication", "optimizer", "backward", "forward")
+OTHER = "other"
+
+_COMMUNICATION = "communication"
+"""The phase of the collectives that hold the thread."""
+_COLLECTIVE_CALL = r"^(c10d::|c10d_functional|_c10d_functional::|gloo:|nccl:|mpi:|ucc:|xccl:)"
+_PHASES = {
+    "optimizer": r"(?i)^#{0,2} ?(optimizer(_step)?|optim|zero_grad) ?#{0,2}$",
+    "backward": r"(?i)^#{0,2} ?(backward|backward_pass) ?#{0,2}$",
+    "forward": r"(?i)^#{0,2} ?(forward|forward_pass) ?#{0,2}$",
+}
+
+
+@dataclass(frozen=True)
+class HostPartition:
+    """The main thread's time, per step and in all.
+
+    Attributes:
+        partition: All steps together.
+        steps: One row per step: step, wall_ns, and one column `<part>_ns` per part.
+        lane_id: The main thread.
+        excluded_steps: A last step in which nothing ran is left out: the loop had ended.
+    """
+
+    partition: Partition
+    steps: pl.DataFrame
+    lane_id: int
+    excluded_steps: tuple[int, ...]
+
+    @property
+    def median_step_ns(self) -> int:
+        """Median duration of the steps."""
+        return round(float(np.median(self.steps["wall_ns"].to_numpy())))
+
+    @property
+    def median_without_input_ns(self) -> int:
+        """Median of the steps' durations less their own wait for input."""
+        without = self.steps["wall_ns"].to_numpy() - self.steps["input_ns"].to_numpy()
+        return round(float(np.median(without)))
+
+
+def partition_host(trace: Trace, asked: tuple[int, ...] | None = None) -> HostPartition | None:
+    """Divide the steps of a trace by what the main thread did; None without steps.
+
+    The main thread is the one with the `ProfilerStep` ranges.
+
+    Args:
+        trace: The trace.
+        asked: Numbers of the steps in question; default: all.
+    """
+    steps = trace.steps
+    if asked is not None:
+        steps = steps.filter(pl.col("step").is_in(asked))
+    if steps.height == 0:
+        return None
+    lane_id = int(steps["lane_id"][0])
+    host = (
+        trace.events.filter(
+            (pl.col("lane_id") == lane_id)
+            & pl.col("category").is_in(
+                [Category.CPU_OP.value, Category.USER_ANNOTATION.value, Category.OTHER.value]
+            )
+        )
+        .select("name_id", "category", "start_ns", "dur_ns")
+        .collect()
+        .join(_part_of_names(trace), on="name_id", how="inner", maintain_order="left")
+    )
+    waits = communication_waits(trace, (lane_id,))[lane_id]
+    starts, ends = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
+    columns: dict[str, pl.Series] = {}
+    busy = np.zeros(steps.height, dtype=np.int64)
+    for part, own in zip(PARTS, _parts_with_dispatch(_claims(host, waits)), strict=True):
+        covered = intervals.covered(own, starts, ends)
+        columns[f"{part}_ns"] = pl.Series(covered)
+        busy += covered
+    wall = ends - starts
+    columns[f"{OTHER}_ns"] = pl.Series(wall - busy)
+    table = steps.select("step").with_columns(wall_ns=pl.Series(wall), **columns)
+    # The recorder opens one more step at the last boundary; where nothing ran in it, it is none.
+    is_empty = (busy == 0) & (np.arange(steps.height) == steps.height - 1) & (steps.height > 1)
+    kept = table.filter(pl.Series(~is_empty))
+    parts = tuple(Part(name, int(kept[f"{name}_ns"].sum())) for name in (*PARTS, OTHER))
+    return HostPartition(
+        partition=Partition(
+            parts, int(kept["wall_ns"].sum()), kept.height, "trace: the main thread's time"
+        ),
+        steps=kept,
+        lane_id=lane_id,
+        excluded_steps=tuple(table.filter(pl.Series(is_empty))["step"].to_list()),
+    )
+
+
+def _part_of_names(trace: Trace) -> pl.DataFrame:
+    """name_id and part, for the names that belong to one."""
+    names = trace.names.collect()
+    name, group = pl.col("name"), pl.col("group")
+    is_op = pl.col("category") == Category.CPU_OP.value
+    part = (
+        pl.when(is_input_wait())
+        .then(pl.lit("input"))
+        .when((is_op & name.str.contains(_COLLECTIVE_CALL)) | (name == _COMMUNICATION))
+        .then(pl.lit("communication"))
+        .when((group == "optimizer_step") | name.str.contains(_PHASES["optimizer"]))
+        .then(pl.lit("optimizer"))
+        .when((group == "backward") | name.str.contains(_PHASES["backward"]))
+        .then(pl.lit("backward"))
+        .when((group == "forward") | name.str.contains(_PHASES["forward"]) | is_op)
+        .then(pl.lit("forward"))
+    )
+    return names.select("name_id", part=part).drop_nulls("part")
+
+
+def _claims(host: pl.DataFrame, waits: intervals.Intervals) -> list[intervals.Intervals]:
+    """The moments of each part: those of its events that no part before it has.
+
+    Args:
+        host: Events with their part.
+        waits: Further moments of communication.
+    """
+    claims = []
+    claimed = intervals.empty()
+    for part in PARTS:
+        rows = host.filter(pl.col("part") == part)
+        begin = rows["start_ns"].to_numpy()
+        own = intervals.merge(begin, begin + rows["dur_ns"].to_numpy())
+        if part == "communication":
+            own = intervals.union(own, waits)
+        claims.append(intervals.difference(own, claimed))
+        claimed = intervals.union(claimed, own)
+    return claims
+
+
+def _parts_with_dispatch(claims: list[intervals.Intervals]) -> list[intervals.Intervals]:
+    """Add to each part the short gaps that have it on both sides."""
+    starts = np.concatenate([own.starts for own in claims])
+    ends = np.concatenate([own.ends for own in claims])
+    parts = np.repeat(np.arange(len(claims)), [len(own) for own in claims])
+    order = np.argsort(starts)
+    starts, ends, parts = starts[order], ends[order], parts[order]
+    gap_starts, gap_ends = ends[:-1], starts[1:]
+    is_dispatch = (parts[:-1] == parts[1:]) & (gap_ends - gap_starts <= BRIDGED_GAP_NS)
+    result = []
+    for part, own in enumerate(claims):
+        chosen = is_dispatch & (parts[:-1] == part)
+        gaps = intervals.merge(gap_starts[chosen], gap_ends[chosen])
+        result.append(intervals.union(own, gaps))
+    return result

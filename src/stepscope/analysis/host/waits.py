@@ -1,0 +1,68 @@
+"""Waits of a thread that the recorder does not show: for communication done by another thread.
+
+Backends on the CPU (gloo, MPI, UCC) let a thread of their own do each collective and note it there,
+as `gloo:all_reduce`. The thread that asked for it goes on, and where it needs the result it waits,
+in which nothing is recorded of it: no operator, no call. Such a quiet stretch of at least
+`LEAST_NS`, at least half of which lies in collectives of other threads, is waiting as far as these
+collectives go; the rest of it is not.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.trace.arrays import intervals
+from stepscope.trace.arrays.intervals import Intervals
+from stepscope.trace.model import Trace
+from stepscope.trace.schema import Category
+
+LEAST_NS = 200_000
+_ON_THEIR_OWN_THREAD = r"^(gloo|mpi|ucc):"
+_WORK = (Category.CPU_OP.value, Category.RUNTIME.value, Category.DRIVER.value)
+
+
+def shows_collectives(trace: Trace) -> bool:
+    """Whether the threads that do collectives for others have noted any."""
+    return not _collective_names(trace).is_empty()
+
+
+def _collective_names(trace: Trace) -> pl.DataFrame:
+    found = trace.names.filter(pl.col("name").str.contains(_ON_THEIR_OWN_THREAD))
+    return found.select("name_id").collect()
+
+
+def communication_waits(trace: Trace, lanes: tuple[int, ...]) -> dict[int, Intervals]:
+    """For each of some threads the moments in which it waits for collectives that others do."""
+    names = _collective_names(trace)
+    if names.is_empty():
+        return dict.fromkeys(lanes, intervals.empty())
+    end = (pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns")
+    collectives = (
+        trace.events.filter(pl.col("name_id").is_in(names["name_id"].implode()))
+        .select("lane_id", "start_ns", end)
+        .collect()
+    )
+    own = (
+        trace.events.filter(pl.col("lane_id").is_in(lanes), pl.col("category").is_in(_WORK))
+        .select("lane_id", "start_ns", end)
+        .collect()
+    )
+    return {
+        lane: _waits(
+            own.filter(pl.col("lane_id") == lane), collectives.filter(pl.col("lane_id") != lane)
+        )
+        for lane in lanes
+    }
+
+
+def _waits(own: pl.DataFrame, collectives: pl.DataFrame) -> Intervals:
+    """The waits of a thread, from its own work and the collectives of others."""
+    if collectives.is_empty() or own.is_empty():
+        return intervals.empty()
+    running = intervals.merge(collectives["start_ns"].to_numpy(), collectives["end_ns"].to_numpy())
+    works = intervals.merge(own["start_ns"].to_numpy(), own["end_ns"].to_numpy())
+    whole = intervals.merge([int(works.starts[0])], [int(works.ends[-1])])
+    quiet = intervals.difference(whole, works)
+    inside = intervals.covered(running, quiet.starts, quiet.ends)
+    waits = (quiet.lengths >= LEAST_NS) & (2 * inside >= quiet.lengths)
+    return intervals.intersection(intervals.merge(quiet.starts[waits], quiet.ends[waits]), running)

@@ -1,0 +1,1 @@
+"""What the step record tells without any trace."""

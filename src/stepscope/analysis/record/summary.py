@@ -1,0 +1,259 @@
+"""What the step record alone tells: the steady step, where its time went, its slow beginning."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from stepscope.analysis.selection.partition import Part, Partition
+from stepscope.run.step_record import StepRecord, input_wait, is_input_phase
+
+SLOW_FIRST_FACTOR = 2.0
+"""A step at the beginning is slow if it takes more than so many times the later median."""
+SLOW_FACTOR = 2.0
+"""A steady step is slow if it takes more than so many times the median."""
+_PHASE_FACTOR = 3
+_PHASE_BLAME = 0.7
+_FIRST_AT_MOST = 0.2  # of all steps: what lasts longer is no beginning
+_LEAST_UNRECORDED = 5
+
+INPUT = "input"
+OTHER = "other"
+
+
+@dataclass(frozen=True)
+class ExcludedSteps:
+    """Steps that do not count for the steady step, by reason. A step has one reason.
+
+    Attributes:
+        partial: The loop broke off in them.
+        other_kind: Evaluation, checkpoint and the like.
+        first: Slow steps at the beginning.
+        recorded: Recorded in detail, which slows them down.
+    """
+
+    partial: int = 0
+    other_kind: int = 0
+    first: int = 0
+    recorded: int = 0
+
+
+@dataclass(frozen=True)
+class PhaseTimes:
+    """One phase over the steady steps.
+
+    Attributes:
+        name: Its path, "outer/inner" where phases lie in each other.
+        total_ns: Sum.
+        median_ns: Median over the steps that have it.
+        steps: How many steps have it.
+        slow_steps: Steps in which it took more than three times its median, and in which it is
+            the reason why the step was slow: at least 70 % of what the step took beyond the
+            median step. A machine that is disturbed slows all phases; that is not the phase's.
+        excess_ns: What it took in those steps beyond its median, together.
+        worst_ns: Its longest time.
+    """
+
+    name: str
+    total_ns: int
+    median_ns: int
+    steps: int
+    slow_steps: tuple[int, ...]
+    excess_ns: int
+    worst_ns: int
+
+
+@dataclass(frozen=True)
+class OtherKind:
+    """What the training did besides its steps, such as evaluations.
+
+    Attributes:
+        kind: What it was.
+        times: How often.
+        total_ns: How long, together.
+    """
+
+    kind: str
+    times: int
+    total_ns: int
+
+
+@dataclass(frozen=True)
+class StepSummary:
+    """The steady steps of one rank.
+
+    Attributes:
+        steps: Numbers of the steady steps; everything below is about them, unless it says so.
+        excluded: How many steps were left out, and why.
+        median_ns: Median duration.
+        mean_ns: Mean duration.
+        worst_ns: Longest duration.
+        partition: Input wait, phases and the rest.
+        median_wait_ns: Median of the input wait.
+        median_without_wait_ns: Median of the duration less the input wait.
+        phases: The phases, the longest first.
+        first_steps: Numbers of the slow steps at the beginning.
+        first_excess_ns: What they took beyond the steady median, together.
+        first_worst_ns: The longest of them.
+        observed_ns: Duration of all steps of the record, excluded ones too.
+        tokens_per_second: Tokens per second of steady steps, where the loop counted them.
+        samples_per_second: The same for samples.
+        slow_steps: Steps that took more than twice the median.
+        slow_excess_ns: What each of those took beyond the median.
+        recording_factor: Median recorded step divided by the median unrecorded one; None where
+            one of them is missing.
+        other_kinds: What was done besides the steps, the longest first.
+    """
+
+    steps: tuple[int, ...]
+    excluded: ExcludedSteps
+    median_ns: int
+    mean_ns: int
+    worst_ns: int
+    partition: Partition
+    median_wait_ns: int
+    median_without_wait_ns: int
+    phases: tuple[PhaseTimes, ...]
+    first_steps: tuple[int, ...]
+    first_excess_ns: int
+    first_worst_ns: int
+    observed_ns: int
+    tokens_per_second: float | None
+    samples_per_second: float | None
+    slow_steps: tuple[int, ...]
+    slow_excess_ns: tuple[int, ...]
+    recording_factor: float | None
+    other_kinds: tuple[OtherKind, ...] = ()
+
+
+def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
+    """Summarise a step record; None where it holds no complete training step.
+
+    Steady steps are complete training steps that are not among the slow first ones. Steps
+    recorded in detail are slowed down by it; they count only where fewer than five others remain.
+    """
+    partial = [record for record in records if record.is_partial]
+    other = [record for record in records if not record.is_partial and record.kind != "train"]
+    train = [record for record in records if record.is_whole_step]
+    if not train:
+        return None
+    first = _slow_first(train)
+    later = train[len(first) :]
+    plain = [record for record in later if record.window is None]
+    recorded = [record for record in later if record.window is not None]
+    steady = plain if len(plain) >= _LEAST_UNRECORDED else later
+    median_ns = _median(record.dur_ns for record in steady)
+    factor = None
+    if plain and recorded:
+        factor = _median(r.dur_ns for r in recorded) / max(1, _median(r.dur_ns for r in plain))
+    total_ns = sum(record.dur_ns for record in steady)
+    slow = [record for record in steady if record.dur_ns > SLOW_FACTOR * median_ns]
+    return StepSummary(
+        steps=tuple(record.step for record in steady),
+        excluded=ExcludedSteps(
+            partial=len(partial),
+            other_kind=len(other),
+            first=len(first),
+            recorded=len(later) - len(steady),
+        ),
+        median_ns=median_ns,
+        mean_ns=round(total_ns / len(steady)),
+        worst_ns=max(record.dur_ns for record in steady),
+        partition=partition_steps(steady),
+        median_wait_ns=_median(input_wait(record) for record in steady),
+        median_without_wait_ns=_median(r.dur_ns - input_wait(r) for r in steady),
+        phases=_phases(steady, median_ns),
+        first_steps=tuple(record.step for record in first),
+        first_excess_ns=sum(record.dur_ns - median_ns for record in first),
+        first_worst_ns=max((record.dur_ns for record in first), default=0),
+        observed_ns=sum(record.dur_ns for record in records),
+        tokens_per_second=_rate([record.tokens for record in steady], total_ns),
+        samples_per_second=_rate([record.samples for record in steady], total_ns),
+        slow_steps=tuple(record.step for record in slow),
+        slow_excess_ns=tuple(record.dur_ns - median_ns for record in slow),
+        recording_factor=factor,
+        other_kinds=_other_kinds(other),
+    )
+
+
+def _other_kinds(records: Iterable[StepRecord]) -> tuple[OtherKind, ...]:
+    times: dict[str, list[int]] = {}
+    for record in records:
+        times.setdefault(record.kind, []).append(record.dur_ns)
+    kinds = (OtherKind(kind, len(own), sum(own)) for kind, own in times.items())
+    return tuple(sorted(kinds, key=lambda other: -other.total_ns))
+
+
+def _slow_first(train: list[StepRecord]) -> list[StepRecord]:
+    """The unbroken run of slow steps at the beginning of the record."""
+    most = int(len(train) * _FIRST_AT_MOST)
+    if not most:
+        return []
+    limit_ns = SLOW_FIRST_FACTOR * _median(record.dur_ns for record in train[most:])
+    count = 0
+    while count < most and train[count].dur_ns > limit_ns:
+        count += 1
+    return train[:count]
+
+
+def _top_phases(record: StepRecord) -> dict[str, int]:
+    """Phases that lie in no other and are not the input, cut so that they fit into the step."""
+    left_ns = record.dur_ns - input_wait(record)
+    phases = {}
+    for name, duration_ns in record.phases.items():
+        if "/" not in name and not is_input_phase(name):
+            phases[name] = min(duration_ns, left_ns)
+            left_ns -= phases[name]
+    return phases
+
+
+def partition_steps(steady: Sequence[StepRecord]) -> Partition:
+    """Input wait, phases that lie in no other, and the rest; they add up to the steps' time."""
+    totals: dict[str, int] = {INPUT: sum(map(input_wait, steady))}
+    for record in steady:
+        for name, duration_ns in _top_phases(record).items():
+            totals[name] = totals.get(name, 0) + duration_ns
+    total_ns = sum(record.dur_ns for record in steady)
+    totals[OTHER] = totals.get(OTHER, 0) + total_ns - sum(totals.values())
+    parts = tuple(Part(name, part_ns) for name, part_ns in totals.items())
+    return Partition(parts, total_ns, len(steady), "step record: the training thread's time")
+
+
+def _phases(steady: list[StepRecord], median_step_ns: int) -> tuple[PhaseTimes, ...]:
+    by_name: dict[str, list[tuple[StepRecord, int]]] = {}
+    for record in steady:
+        for name, duration_ns in record.phases.items():
+            by_name.setdefault(name, []).append((record, duration_ns))
+    phases = []
+    for name, times in by_name.items():
+        median_ns = _median(ns for _, ns in times)
+        slow = [
+            (record.step, ns)
+            for record, ns in times
+            if ns > _PHASE_FACTOR * median_ns
+            and ns - median_ns >= _PHASE_BLAME * (record.dur_ns - median_step_ns)
+        ]
+        phases.append(
+            PhaseTimes(
+                name=name,
+                total_ns=sum(ns for _, ns in times),
+                median_ns=median_ns,
+                steps=len(times),
+                slow_steps=tuple(step for step, _ in slow),
+                excess_ns=sum(ns - median_ns for _, ns in slow),
+                worst_ns=max(ns for _, ns in times),
+            )
+        )
+    return tuple(sorted(phases, key=lambda phase: -phase.total_ns))
+
+
+def _rate(counts: list[int | None], total_ns: int) -> float | None:
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts) or not total_ns:
+        return None
+    return sum(known) * 1e9 / total_ns
+
+
+def _median(values: Iterable[int]) -> int:
+    return round(statistics.median(values))

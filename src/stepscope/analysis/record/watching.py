@@ -1,0 +1,92 @@
+"""Looking at a run while it is written: each rank's manifest, latest steps and latest sample."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepscope.analysis.record.progress import Progress, progress_of
+from stepscope.errors import UnreadableInputError
+from stepscope.run.layout import RunLayout
+from stepscope.run.manifest import RankManifest, read_rank
+from stepscope.run.metrics import last_sample
+from stepscope.run.step_record import read_last_steps
+
+_MOST_RANKS = 64
+_FRESH_NS = 15_000_000_000
+
+
+@dataclass(frozen=True)
+class RankView:
+    """A rank at this moment.
+
+    Attributes:
+        rank: The rank.
+        manifest: Its manifest; None where it cannot be read.
+        progress: Its latest steps; None before the first.
+        since_ns: Time since its last step ended, by this machine's clock; None before the first.
+        sample: The latest rows of its `metrics.csv`, as texts by column; empty where there is
+            none of the last 15 seconds.
+    """
+
+    rank: int
+    manifest: RankManifest | None
+    progress: Progress | None
+    since_ns: int | None
+    sample: tuple[dict[str, str], ...]
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run at this moment.
+
+    Attributes:
+        path: Its directory.
+        ranks: Its ranks, by number; at most the first 64.
+        more_ranks: How many more there are.
+    """
+
+    path: Path
+    ranks: tuple[RankView, ...]
+    more_ranks: int
+
+
+def look_at(path: Path) -> RunView:
+    """Read what a run's directory says now.
+
+    Raises:
+        UnreadableInputError: The directory cannot be listed.
+    """
+    try:
+        found = [(RunLayout.rank_of(child.name), child) for child in path.iterdir()]
+    except OSError as error:
+        raise UnreadableInputError(
+            f"{path}: cannot be listed: {error.strerror or error}"
+        ) from error
+    numbers = sorted(number for number, _ in found if number is not None)
+    ranks = tuple(_look_at_rank(RunLayout(path), number) for number in numbers[:_MOST_RANKS])
+    return RunView(path, ranks, max(0, len(numbers) - _MOST_RANKS))
+
+
+def _look_at_rank(layout: RunLayout, number: int) -> RankView:
+    rank = layout.rank(number)
+    manifest: RankManifest | None = None
+    with contextlib.suppress(UnreadableInputError):
+        manifest = read_rank(rank.manifest)
+    progress = progress_of(read_last_steps(rank.steps))
+    now_ns = time.time_ns()
+    rows = last_sample(rank.metrics)
+    is_fresh = bool(rows) and now_ns - _whole(rows[0].get("time_ns", "")) < _FRESH_NS
+    return RankView(
+        rank=number,
+        manifest=manifest,
+        progress=progress,
+        since_ns=None if progress is None else max(0, now_ns - progress.ended_ns),
+        sample=tuple(rows) if is_fresh else (),
+    )
+
+
+def _whole(text: str) -> int:
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,213 @@
+"""What a scope selects: the GPU work, and the windows of time that a question is asked about.
+
+GPU work is a kernel, a copy or a fill on a device. Annotations, synchronisation records and
+overhead are none.
+
+Membership
+    Work belongs to the step that launched it (`derived.step`). Questions that count work (kernels,
+    operators) ask by membership.
+
+Windows
+    Questions that divide time ask about windows. Without steps in the scope there is one window
+    per device: from the start of its first GPU work to the end of its last. With steps in the
+    scope the windows are the device steps (`schema.DEVICE_STEPS`), and all work counts that lies
+    in them, whichever step launched it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.analysis.selection.remember import remembered
+from stepscope.analysis.selection.scope import AnsweredScope, EventChoice, Scope
+from stepscope.errors import UsageError
+from stepscope.trace.arrays.ordering import by_group_and_time
+from stepscope.trace.categories import GPU_WORK
+from stepscope.trace.model import Trace
+
+NO_STEPS = "the trace has no step annotations (ProfilerStep#N): the answer is for the whole file"
+NOT_THE_STEPS = (
+    "the whole file lasts from its first GPU work to its last, and its steps from the start of the "
+    "first host step: so they do not add up to it"
+)
+_NOTABLE = 0.01
+NO_GPU_WORK = "the trace has no GPU work: no kernel, copy or fill was recorded"
+
+_COLUMNS = (
+    "event",
+    "name_id",
+    "category",
+    "device",
+    "stream",
+    "start_ns",
+    "dur_ns",
+    "bytes",
+    "correlation",
+)
+
+WINDOWS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "device": pl.Int32,
+    "step": pl.Int32,  # null: the whole file
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+}
+
+
+@dataclass(frozen=True)
+class GpuWork:
+    """The GPU work of a scope.
+
+    Attributes:
+        table: One row per event of the scope's devices and choice of events, of every step:
+            event, name_id, device, stream, start_ns, dur_ns, end_ns, bytes, kind, group, step,
+            launch, op, correlation, sorted by device and start.
+        in_steps: For each row, whether it belongs to the steps asked for; all true without them.
+        windows: The windows, with the columns of `WINDOWS`, by device and time.
+        device_steps: The device steps that the scope covers, with the columns of `WINDOWS`; all
+            steps where none is asked for.
+        answered: What the answer covers and leaves out.
+        notes: What a reader of any answer must know.
+    """
+
+    table: pl.DataFrame
+    in_steps: pl.Series
+    windows: pl.DataFrame
+    device_steps: pl.DataFrame
+    answered: AnsweredScope
+    notes: tuple[str, ...]
+
+    @property
+    def notes_on_windows(self) -> tuple[str, ...]:
+        """Where the whole file is asked for: why its steps together are not as long."""
+        if self.answered.asked.steps is not None or self.device_steps.is_empty():
+            return ()
+        length = pl.col("end_ns") - pl.col("start_ns")
+        whole, steps = (
+            int(t.select(length.sum()).item()) for t in (self.windows, self.device_steps)
+        )
+        return (NOT_THE_STEPS,) if abs(whole - steps) > _NOTABLE * whole else ()
+
+    @property
+    def members(self) -> pl.DataFrame:
+        """The rows that belong to the scope's steps."""
+        return self.table.filter(self.in_steps)
+
+
+@remembered
+def gpu_work(trace: Trace, scope: Scope | None = None) -> GpuWork:
+    """Select the GPU work of a scope.
+
+    Raises:
+        UsageError: The scope names steps or devices that the trace does not have.
+    """
+    asked = scope or Scope()
+    work = _work_table(trace)
+    notes: list[str] = []
+    excluded: dict[str, int] = {}
+    devices = _devices(trace, work, asked)
+    if work.is_empty():
+        notes.append(NO_GPU_WORK)
+    excluded["GPU events of other devices"] = int((~work["device"].is_in(devices)).sum())
+    work = work.filter(pl.col("device").is_in(devices))
+    if asked.events is EventChoice.LINKED:
+        excluded["GPU events without a known launch"] = work["launch"].null_count()
+        work = work.filter(pl.col("launch").is_not_null())
+    steps, covered = _steps(trace, asked, devices)
+    if trace.steps.is_empty():
+        notes.append(NO_STEPS)
+    mine = pl.Series(in_steps(work["step"], asked))
+    windows = _whole(work) if asked.steps is None else steps
+    excluded["GPU events of other steps or of none"] = len(work) - int(mine.sum())
+    answered = AnsweredScope(asked, covered, tuple(devices), int(mine.sum()))
+    return GpuWork(work, mine, windows, steps, answered.leaving_out(excluded), tuple(notes))
+
+
+def side_by_side(
+    trace: Trace, from_events: Sequence[str], from_derived: Sequence[str]
+) -> pl.DataFrame:
+    """Columns of `events` and of `derived`, row for row."""
+    derived = trace.derived.select("event", *from_derived).collect()
+    read = [name for name in from_events if name != "event"]
+    both = pl.concat([derived, trace.columns(*read)], how="horizontal")
+    return both.select(*from_events, *from_derived)
+
+
+def in_steps(step: pl.Series, scope: Scope) -> npt.NDArray[np.bool_]:
+    """For each event whether its step is one that the scope asks for."""
+    if scope.steps is None:
+        return np.ones(len(step), np.bool_)
+    chosen: npt.NDArray[np.bool_] = step.is_in(list(scope.steps)).fill_null(value=False).to_numpy()
+    return chosen
+
+
+def check_steps(trace: Trace, asked: Scope) -> tuple[int, ...]:
+    """The steps that an answer covers, in order: those asked for, or all.
+
+    Raises:
+        UsageError: A step asked for is not in the trace.
+    """
+    known = trace.steps["step"].to_list()
+    if asked.steps is None:
+        return tuple(known)
+    missing = sorted(set(asked.steps) - set(known))
+    if missing:
+        have = f"it has {_ranges(known)}" if known else "it has no step annotations"
+        raise UsageError(f"{trace.path}: no step {', '.join(map(str, missing))}: {have}")
+    return tuple(step for step in known if step in set(asked.steps))
+
+
+@remembered
+def _work_table(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
+    """The GPU work of the whole trace: every scope takes its own from it."""
+    categories = [category.value for category in GPU_WORK]
+    is_work = pl.col("category").is_in(categories) & pl.col("device").is_not_null()
+    work = trace.events.filter(is_work).select(_COLUMNS).collect().rechunk()
+    work = work[by_group_and_time(work["device"].to_numpy(), work["start_ns"].to_numpy())]
+    # `event` is the row number, so rows are gathered, in order, instead of joined and sorted.
+    derived = trace.derived.select("kind", "group", "step", "launch", "op").collect()
+    end_ns = (pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns")
+    return pl.concat([work.with_columns(end_ns), derived[work["event"]]], how="horizontal")
+
+
+def _devices(trace: Trace, work: pl.DataFrame, asked: Scope) -> list[int]:
+    used = work["device"].unique().sort().to_list()
+    if asked.devices is None:
+        return used
+    missing = sorted(set(asked.devices) - set(used))
+    if missing:
+        have = f"it has {', '.join(map(str, used))}" if used else "it has none"
+        raise UsageError(
+            f"{trace.path}: no GPU work on device {', '.join(map(str, missing))}: {have}"
+        )
+    return [device for device in used if device in set(asked.devices)]
+
+
+def _steps(trace: Trace, asked: Scope, devices: list[int]) -> tuple[pl.DataFrame, tuple[int, ...]]:
+    covered = check_steps(trace, asked)
+    steps = trace.device_steps.filter(
+        pl.col("device").is_in(devices), pl.col("step").is_in(list(covered))
+    ).select(pl.col(name).cast(dtype) for name, dtype in WINDOWS.items())
+    return steps, covered
+
+
+def _whole(work: pl.DataFrame) -> pl.DataFrame:
+    return (
+        work.group_by("device")
+        .agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+        .sort("device")
+        .with_columns(step=pl.lit(None, pl.Int32))
+        .select(pl.col(name).cast(dtype) for name, dtype in WINDOWS.items())
+    )
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Numbers as a person writes them: 3-5, 9."""
+    values = np.unique(np.asarray(numbers, np.int64))
+    breaks = np.nonzero(np.diff(values) != 1)[0] + 1
+    runs = np.split(values, breaks)
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

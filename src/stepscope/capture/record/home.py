@@ -1,0 +1,121 @@
+"""Choosing the run's directory: the same for all ranks of a job, and never one that is in use."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import os
+import re
+from pathlib import Path
+
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.steps.recorder import Clock
+from stepscope.capture.together.ranks import RankIdentity
+from stepscope.run.layout import RunLayout
+
+log = logging.getLogger("stepscope")
+
+_AGREE_SECONDS = 30.0
+_KEY = "stepscope/run_name"
+_MOST_TRIES = 10_000
+
+
+def choose_home(config: CaptureConfig, identity: RankIdentity, clock: Clock) -> RunLayout:
+    """The layout of this run, in which this rank's folder has been made, and is nobody else's.
+
+    The name is the option's, else one that all ranks of the job arrive at: over the process
+    group's store where it is up, else from what the launcher gave to every rank. Where there is a
+    run of that name already (a restart), the first rank adds a number and tells the others; where
+    it cannot tell them, each rank adds a number if its own folder is there. The path is absolute:
+    the training may change its working directory.
+
+    Raises:
+        OSError: The folder cannot be made.
+    """
+    root = Path(config.output_dir).absolute()
+    name = config.run_name or _own_name(clock)
+    if identity.world_size > 1:
+        # Under a name that is given and free, all ranks meet without a word.
+        is_known = config.run_name is not None and not _is_taken(root, name, identity)
+        proposal = _free(root, name) if identity.rank == 0 else name
+        agreed = _agree(identity, proposal, waits=not is_known)
+        name = agreed or config.run_name or _launcher_name()
+    return _claim(root, name, identity)
+
+
+def _own_name(clock: Clock) -> str:
+    moment = datetime.datetime.fromtimestamp(clock.epoch_ns / 1e9, tz=datetime.timezone.utc)
+    return f"{moment:%Y%m%dT%H%M%SZ}-{os.getpid()}"
+
+
+def _is_taken(root: Path, name: str, identity: RankIdentity) -> bool:
+    layout = RunLayout(root / name)
+    return layout.run_file.exists() or layout.rank(identity.rank).root.exists()
+
+
+def _free(root: Path, name: str) -> str:
+    """The name, with a number where a run has it already. For the first rank."""
+    first = RankIdentity()
+    tries = (name, *(f"{name}-{number}" for number in range(2, _MOST_TRIES)))
+    return next(candidate for candidate in tries if not _is_taken(root, candidate, first))
+
+
+def _claim(root: Path, name: str, identity: RankIdentity) -> RunLayout:
+    """Make this rank's folder, under the first name where it is not there yet.
+
+    Two processes that both take themselves for this rank come to different folders thereby.
+    """
+    for number in range(1, _MOST_TRIES):
+        layout = RunLayout(root / (name if number == 1 else f"{name}-{number}"))
+        try:
+            layout.rank(identity.rank).root.mkdir(parents=True)
+        except FileExistsError:
+            if not layout.rank(identity.rank).root.is_dir():
+                raise
+            continue
+        return layout
+    raise FileExistsError(f"{root / name}: too many runs have this name")
+
+
+def _agree(identity: RankIdentity, own: str, *, waits: bool) -> str | None:
+    """Rank 0's proposal, passed over the process group's store; None if that cannot be."""
+    from torch import distributed
+
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return None
+    try:
+        store = distributed.distributed_c10d._get_default_store()
+        # A process may capture several times: the ranks' first runs go together, and so on.
+        key = f"{_KEY}/{store.add(f'{_KEY}/asked/{identity.rank}', 1)}"
+        if identity.rank == 0:
+            store.set(key, own)
+            return own
+        if not waits:
+            return None
+        store.wait([key], datetime.timedelta(seconds=_AGREE_SECONDS))
+        return str(store.get(key).decode())
+    except Exception as error:  # noqa: BLE001 - a store can fail in many ways; none may stop the job
+        log.warning(
+            "stepscope: rank %d could not agree on the run's name with rank 0 (%s): "
+            "give run_name to be sure that all ranks write into one directory",
+            identity.rank,
+            error,
+        )
+        return None
+
+
+def _launcher_name() -> str:
+    """A name made of what the launcher gave to every rank of the job."""
+    variables = os.environ
+    run_id = variables.get("TORCHELASTIC_RUN_ID", "")
+    if run_id and run_id != "none":
+        restarts = variables.get("TORCHELASTIC_RESTART_COUNT", "0")
+        name = f"torchrun-{run_id}" + (f"-restart{restarts}" if restarts != "0" else "")
+    elif variables.get("SLURM_JOB_ID"):
+        step = variables.get("SLURM_STEP_ID", "")
+        name = f"slurm-{variables['SLURM_JOB_ID']}" + (f".{step}" if step else "")
+    else:
+        # The launcher is the parent of all ranks of a node.
+        port = variables.get("MASTER_PORT", "")
+        name = "-".join(word for word in ("job", port, str(os.getppid())) if word)
+    return re.sub(r"[^A-Za-z0-9._+=@-]", "_", name)

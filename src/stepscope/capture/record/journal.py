@@ -1,0 +1,272 @@
+"""What a capture writes down while it runs: the job, the rank's manifest, the step record."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.record.home import choose_home
+from stepscope.capture.record.job import describe_job
+from stepscope.capture.steps.recorder import Clock
+from stepscope.capture.together.clock_sync import ClockOffset
+from stepscope.capture.together.ranks import RankIdentity
+from stepscope.run.files import LineFile, digest_of, write_atomically
+from stepscope.run.layout import RunLayout
+from stepscope.run.manifest import (
+    ArtifactRecord,
+    ClockSample,
+    ProblemRecord,
+    RankManifest,
+    WindowRecord,
+    write_record,
+)
+from stepscope.run.step_record import StepRecord, encode_step
+
+log = logging.getLogger("stepscope")
+
+_MOST_PROBLEMS = 100
+_MOST_WINDOWS = 1000
+_MOST_CLOCK_SAMPLES = 64
+_FILELESS = frozenset({"removed", "skipped", "abandoned", "empty", "failed"})
+
+
+class Journal:
+    """The files of one rank of one run, kept up to date.
+
+    Attributes:
+        layout: Where the run lies.
+        window_ready: Called with the record of a window whose files are there; must not raise.
+        file_ready: Called with the record of each snapshot and of each file that belongs to no
+            window, once it is there; must not raise.
+    """
+
+    def __init__(
+        self,
+        layout: RunLayout,
+        identity: RankIdentity,
+        manifest: RankManifest,
+        lines: LineFile | None,
+    ) -> None:
+        self.layout = layout
+        self._identity = identity
+        self._manifest = manifest
+        self._lines = lines
+        self._steps = 0
+        self._windows: dict[int, WindowRecord] = {}
+        self._has_failed = False
+        self._clock_offsets: deque[ClockOffset] = deque()
+        self.window_ready: Callable[[WindowRecord], None] | None = None
+        self.file_ready: Callable[[ArtifactRecord], None] | None = None
+
+    @classmethod
+    def open(cls, config: CaptureConfig, identity: RankIdentity, clock: Clock) -> Journal:
+        """Make the run's directory, describe the job and begin the manifest.
+
+        Raises:
+            OSError: The directory cannot be made or written.
+        """
+        layout = choose_home(config, identity, clock)
+        rank = layout.rank(identity.rank)
+        rank.root.mkdir(parents=True, exist_ok=True)
+        if identity.rank == 0:
+            write_record(layout.run_file, describe_job(config, identity, clock, layout.root.name))
+        manifest = RankManifest(
+            rank=identity.rank,
+            local_rank=identity.local_rank,
+            world_size=identity.world_size,
+            host=socket.gethostname(),
+            process_id=os.getpid(),
+            step_unit=config.step_unit,
+            clock_epoch_ns=clock.epoch_ns,
+            clock_monotonic_ns=clock.monotonic_ns,
+            node=identity.node,
+            coordinates=dict(config.coordinates or {}),
+            uploaded_to=f"{config.upload_to.rstrip('/')}/{layout.root.name}"
+            if config.upload_to
+            else "",
+        )
+        write_record(rank.manifest, manifest)
+        lines = LineFile(rank.steps) if config.step_record else None
+        return cls(layout, identity, manifest, lines)
+
+    @property
+    def windows(self) -> tuple[WindowRecord, ...]:
+        """The windows noted so far."""
+        return tuple(self._windows.values())
+
+    def write_step(self, record: StepRecord) -> None:
+        """Append a step to the step record."""
+        if self._lines is not None:
+            self._lines.write(encode_step(record))
+
+    def flush_steps(self) -> None:
+        """Write the steps that were gathered because the file system is slow."""
+        if self._lines is not None:
+            self._lines.flush()
+
+    def count_step(self) -> None:
+        """Count a step that ended."""
+        self._steps += 1
+        if self._clock_offsets:
+            is_first = self._manifest.clock_offset_ns is None
+            self._take_clock_offsets()
+            if is_first:  # later ones are written with what comes next
+                self._write_quietly()
+
+    def _take_clock_offsets(self) -> None:
+        samples = list(self._manifest.clock_samples)
+        while self._clock_offsets:
+            found = self._clock_offsets.popleft()
+            samples.append(ClockSample(found.time_ns, found.offset_ns, found.error_ns))
+        while len(samples) > _MOST_CLOCK_SAMPLES:
+            samples = samples[:-1:2] + samples[-1:]
+        self._manifest = dataclasses.replace(
+            self._manifest,
+            clock_offset_ns=samples[-1].offset_ns,
+            clock_error_ns=samples[-1].error_ns,
+            clock_samples=tuple(samples),
+        )
+
+    def add_window(self, record: WindowRecord) -> None:
+        """Note a window."""
+        self._windows[record.index] = record
+        self._forget_windows()
+        self._write_quietly()
+
+    def update_window(self, record: WindowRecord) -> None:
+        """Note what became of a window whose files were being made."""
+        if record.state == "failed":
+            log.warning("stepscope: window %d: %s", record.index, record.reason)
+        for artifact in record.artifacts:
+            if artifact.problem and artifact.kind != "handler":
+                log.warning(
+                    "stepscope: window %d: %s: %s", record.index, artifact.path, artifact.problem
+                )
+        noted = self._windows.get(record.index)
+        if noted is not None:
+            record = dataclasses.replace(record, pause_ns=noted.pause_ns)
+        self.add_window(record)
+        if self.window_ready is not None:
+            self.window_ready(record)
+
+    def add_snapshot(self, record: ArtifactRecord) -> None:
+        """Note a memory snapshot."""
+        snapshots = (*self._manifest.snapshots, record)[-_MOST_PROBLEMS:]
+        self._manifest = dataclasses.replace(self._manifest, snapshots=snapshots)
+        self._noted(record)
+
+    def add_text(self, kind: str, name: str, text: str) -> Path | None:
+        """Write a text into the rank's folder and note it; None where that cannot be."""
+        path = self.layout.rank(self._identity.rank).root / name
+        try:
+            write_atomically(path, text.encode("utf-8", errors="replace"))
+            record = ArtifactRecord(kind, name, path.stat().st_size, digest_of(path))
+        except OSError as error:
+            record = ArtifactRecord(kind, name, problem=f"{type(error).__name__}: {error}")
+            log.warning("stepscope: %s could not be written: %s", name, error)
+        self.add_artifact(record)
+        return None if record.problem else path
+
+    def add_artifact(self, record: ArtifactRecord) -> None:
+        """Note a file that belongs to no window, in place of an older one of the same path."""
+        others = [item for item in self._manifest.artifacts if item.path != record.path]
+        artifacts = (*others, record)[-_MOST_PROBLEMS:]
+        self._manifest = dataclasses.replace(self._manifest, artifacts=artifacts)
+        self._noted(record)
+
+    def _noted(self, record: ArtifactRecord) -> None:
+        self._write_quietly()
+        if self.file_ready is not None and not record.problem:
+            self.file_ready(record)
+
+    def note_clock(self, offset: ClockOffset) -> None:
+        """Note how far this rank's clock is from rank 0's; it is taken in when a step or all ends.
+
+        May be called from any thread.
+        """
+        self._clock_offsets.append(offset)
+
+    def note(self, where: str, message: str, step: int) -> None:
+        """Note something that went wrong; after a hundred of them, only the log has them."""
+        if len(self._manifest.problems) >= _MOST_PROBLEMS:
+            return
+        problem = ProblemRecord(where, message, step, time.time_ns())
+        self._manifest = dataclasses.replace(
+            self._manifest, problems=(*self._manifest.problems, problem)
+        )
+
+    def close(self, error: BaseException | None, ended: str, verdict: str = "") -> None:
+        """Write down how the run ended and what its steps show, and close the files.
+
+        Raises:
+            OSError: The manifest cannot be written.
+        """
+        if self._lines is not None:
+            self._lines.close()
+            if self._lines.problem is not None:
+                lost = self._lines.lost_lines
+                self.note(
+                    "writing the step record",
+                    f"{self._lines.problem}; {lost} lines lost",
+                    self._steps,
+                )
+        if self._clock_offsets:
+            self._take_clock_offsets()
+        self._manifest = dataclasses.replace(
+            self._manifest, state=_state(error), ended=ended, verdict=verdict
+        )
+        self._write()
+
+    def end(self, ended: str) -> None:
+        """Write the manifest once more, when the files of the last windows are there."""
+        self._manifest = dataclasses.replace(self._manifest, ended=ended)
+        self._write_quietly()
+
+    def _forget_windows(self) -> None:
+        """Let go of the oldest windows that left no files, so that nothing grows without end."""
+        if len(self._windows) <= _MOST_WINDOWS:
+            return
+        for index, window in self._windows.items():
+            if window.state in _FILELESS:
+                del self._windows[index]
+                self._manifest = dataclasses.replace(
+                    self._manifest, forgotten_windows=self._manifest.forgotten_windows + 1
+                )
+                return
+
+    def _write_quietly(self) -> None:
+        """Bring the manifest on the disk up to date; a disk that refuses is told once."""
+        try:
+            self._write()
+            self._has_failed = False
+        except OSError as error:
+            if not self._has_failed:
+                log.warning("stepscope: the manifest cannot be written: %s", error)
+                self.note("writing the manifest", f"{type(error).__name__}: {error}", self._steps)
+            self._has_failed = True
+
+    def _write(self) -> None:
+        self._manifest = dataclasses.replace(
+            self._manifest, windows=self.windows, steps=self._steps
+        )
+        rank = self.layout.rank(self._identity.rank)
+        write_record(rank.manifest, self._manifest)
+        if self._lines is not None and self._lines.reopen_if_removed():
+            self.note(
+                "writing the step record",
+                f"{rank.steps.name} was removed, with the lines before step {self._steps}",
+                self._steps,
+            )
+
+
+def _state(error: BaseException | None) -> str:
+    if error is None:
+        return "finished"
+    return "failed" if isinstance(error, Exception) else "stopped"

@@ -1,0 +1,218 @@
+"""Device memory beside the trace: the allocator's history, snapshots, and a line every N steps.
+
+Without CUDA all of it is left out, with one line that says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+import os
+import pickle
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.run.files import digest_of, replacing
+from stepscope.run.layout import RankLayout
+from stepscope.run.manifest import ArtifactRecord
+
+log = logging.getLogger("stepscope")
+
+MEMORY_LOG_FILE = "memory.log"
+_PICKLE_PROTOCOL = 4
+"""The newest that the public page for snapshots can read."""
+_GIB = 1024**3
+
+
+class MemoryWatch:
+    """The allocator's history and state of this process, as the options want them.
+
+    Args:
+        config: The capture's options.
+        layout: The rank's directory.
+        rank: The rank.
+        note: Receives each snapshot's record.
+        torch_module: torch, or what stands for it in a test.
+    """
+
+    def __init__(
+        self,
+        config: CaptureConfig,
+        layout: RankLayout,
+        rank: int,
+        note: Callable[[ArtifactRecord], None],
+        torch_module: Any = None,
+    ) -> None:
+        if torch_module is None:
+            import torch as torch_module
+        self._torch = torch_module
+        self._config = config
+        self._layout = layout
+        self._rank = rank
+        self._note = note
+        self._is_recording = False
+        self._is_closed = False
+        self._process_id = os.getpid()
+        self._snapshots = 0
+        self._had_oom = False
+        self._lines: Any = None
+        self.is_available = bool(torch_module.cuda.is_available())
+
+    def start(self) -> None:
+        """Begin what the options want from the start."""
+        config = self._config
+        wanted = [
+            name
+            for name in ("memory_history", "memory_snapshot_at_end", "memory_log")
+            if getattr(config, name)
+        ]
+        if wanted and not self.is_available:
+            log.warning(
+                "stepscope: %s: left out, since torch finds no CUDA device here", ", ".join(wanted)
+            )
+            return
+        if not self.is_available:
+            return
+        if config.oom_snapshot:
+            self._attach_when_in_use()
+        if config.memory_history and (config.memory_history_steps or (0, 0))[0] == 0:
+            self.record()
+
+    def step_ended(self, step: int) -> None:
+        """Do what the options want after this step."""
+        if not self.is_available:
+            return
+        config = self._config
+        if config.memory_history and config.memory_history_steps is not None:
+            first, last = config.memory_history_steps
+            if step + 1 == first:
+                self.record()
+            elif step >= last and self._is_recording:
+                self.snapshot(f"steps {first} to {last}")
+                self.stop()
+        if config.memory_log and (step + 1) % config.memory_log_steps == 0:
+            self._write_line(step)
+
+    def record(self) -> None:
+        """Start the allocator's history; its number of entries is always capped."""
+        if self._is_recording or not self.is_available:
+            return
+        self._torch.cuda.memory._record_memory_history(
+            max_entries=self._config.memory_max_entries, stacks=self._config.memory_stacks
+        )
+        self._is_recording = True
+
+    def stop(self) -> None:
+        """Stop the allocator's history."""
+        if self._is_recording:
+            self._is_recording = False
+            self._torch.cuda.memory._record_memory_history(enabled=None)
+
+    def snapshot(self, reason: str) -> Path | None:
+        """Write the allocator's state and history; None where that cannot be.
+
+        The file is named after host, time and rank. Nothing is allocated on the device.
+        """
+        if not self.is_available or not self._torch.cuda.is_initialized():
+            log.warning("stepscope: no memory snapshot: CUDA is not in use in this process")
+            return None
+        self._snapshots += 1
+        moment = datetime.datetime.now(datetime.timezone.utc)
+        name = f"{socket.gethostname()}_{moment:%Y%m%dT%H%M%S%f}Z_rank{self._rank}.pickle"
+        path = self._layout.snapshots / name
+        relative = f"{path.parent.name}/{path.name}"
+        try:
+            content = self._torch.cuda.memory._snapshot()
+            with replacing(path) as temporary, temporary.open("wb") as file:
+                pickle.dump(content, file, protocol=_PICKLE_PROTOCOL)
+        except Exception as error:  # noqa: BLE001 - the training must go on, and the manifest tells
+            problem = f"{reason}: {type(error).__name__}: {error}"
+            log.warning("stepscope: no memory snapshot: %s", problem)
+            self._note(ArtifactRecord("snapshot", relative, problem=problem))
+            return None
+        self._note(
+            ArtifactRecord("snapshot", relative, path.stat().st_size, digest_of(path), cause=reason)
+        )
+        return path
+
+    def close(self) -> None:
+        """End everything; takes the last snapshot if the options want one.
+
+        A history that is still being recorded, and that no snapshot has shown, gets one in any
+        case: it would be lost otherwise.
+        """
+        if self._is_closed:
+            return
+        steps = self._config.memory_history_steps
+        is_unseen = self._is_recording and (steps is not None or not self._snapshots)
+        is_wanted = self._config.memory_snapshot_at_end or is_unseen
+        if self.is_available and is_wanted and not self._had_oom:
+            self.snapshot(f"end, within steps {steps[0]} to {steps[1]}" if steps else "end")
+        with contextlib.suppress(Exception):
+            self.stop()
+        self._is_closed = True
+        if self._lines is not None:
+            self._lines.close()
+
+    def _attach_when_in_use(self) -> None:
+        """Ask the allocator to call before it raises, now or as soon as CUDA is brought up.
+
+        The first step is the likeliest to run out of memory, so that waiting for its end is too
+        late; and asking earlier would bring CUDA up in a process that may want to fork before.
+        """
+        cuda = self._torch.cuda
+        if cuda.is_initialized():
+            self._attach()
+            return
+        later = getattr(cuda, "_lazy_call", None)
+        if later is not None:
+            later(self._attach)
+
+    def _attach(self) -> None:
+        """Ask the allocator to call before it raises for want of memory. Never raises."""
+        attach = getattr(self._torch._C, "_cuda_attach_out_of_memory_observer", None)
+        if attach is None or self._is_closed or os.getpid() != self._process_id:
+            return
+        try:
+            attach(self._on_out_of_memory)
+        except Exception as error:  # noqa: BLE001 - torch calls this while it brings CUDA up
+            log.warning("stepscope: no snapshot will be taken on lack of memory: %s", error)
+
+    def _on_out_of_memory(
+        self, device: int, wanted: int, _allocated: int, device_free: int
+    ) -> None:
+        """The allocator is about to raise. Once is enough: a loop may catch it and try again."""
+        # The allocator keeps its observers for good, and a fork has them too.
+        if self._had_oom or self._is_closed or os.getpid() != self._process_id:
+            return
+        self._had_oom = True
+        with contextlib.suppress(Exception):
+            self.snapshot(
+                f"out of memory on GPU {device}: {wanted} bytes wanted, {device_free} free"
+            )
+
+    def _write_line(self, step: int) -> None:
+        from stepscope.run.files import LineFile
+
+        cuda = self._torch.cuda
+        if not cuda.is_initialized():
+            return
+        if self._lines is None:
+            self._lines = LineFile(self._layout.root / MEMORY_LOG_FILE)
+        for device in range(cuda.device_count()):
+            if not cuda.memory_reserved(device):
+                continue
+            line = (
+                f"[Step {step}] GPU {device}: "
+                f"Allocated: {cuda.memory_allocated(device) / _GIB:.2f}GB, "
+                f"Reserved: {cuda.memory_reserved(device) / _GIB:.2f}GB, "
+                f"Peak: {cuda.max_memory_allocated(device) / _GIB:.2f}GB"
+            )
+            log.info("%s", line)
+            self._lines.write(line.encode() + b"\n")
+            # The peak of the next line is that of its own steps.
+            cuda.reset_peak_memory_stats(device)

@@ -1,0 +1,61 @@
+"""The monitor beside a rank: started with the capture, told which GPU is the rank's, ended."""
+
+from __future__ import annotations
+
+import os
+
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.together.ranks import RankIdentity
+from stepscope.monitor.beside import PATIENCE_S, RecordingBeside
+from stepscope.monitor.recorder import RecordingJob
+from stepscope.monitor.sampler import Watched
+from stepscope.run.layout import RankLayout
+
+
+class RankMonitor:
+    """Samples the rank's GPU, its host and its processes into `metrics.csv`.
+
+    A rank that is alone gets all GPUs that it can see. Of several ranks each can see all GPUs of
+    the machine as a rule, and uses one: which, is known when it has put something there.
+
+    Args:
+        config: The options.
+        layout: The rank's folder.
+        identity: The rank.
+    """
+
+    def __init__(self, config: CaptureConfig, layout: RankLayout, identity: RankIdentity) -> None:
+        self._has_to_tell = identity.world_size > 1
+        watched = Watched(os.getpid(), waits_for_gpu=self._has_to_tell)
+        self._beside = RecordingBeside(
+            RecordingJob(
+                str(layout.metrics.absolute()),
+                watched,
+                config.monitor_interval_s,
+                config.monitor_max_bytes,
+            )
+        )
+
+    def step_ended(self) -> None:
+        """Look whether the rank has begun to use its GPU; costs nothing once it has."""
+        if not self._has_to_tell:
+            return
+        self._has_to_tell = False  # what raises here once would raise at each step
+        import torch
+
+        cuda = torch.cuda
+        if not cuda.is_available():
+            return
+        used: list[int] = []
+        if cuda.is_initialized():
+            used = [index for index in range(cuda.device_count()) if cuda.memory_reserved(index)]
+        if not used:
+            self._has_to_tell = True
+            return
+        # A torch that does not tell the UUID leaves all visible GPUs to be shown.
+        properties = cuda.get_device_properties(used[0])
+        self._beside.use_gpu(str(getattr(properties, "uuid", "")) if len(used) == 1 else "")
+
+    def close(self, patience_s: float = PATIENCE_S) -> str:
+        """End it within so many seconds; returns what went wrong, or an empty text."""
+        return self._beside.close(patience_s)

@@ -1,0 +1,1 @@
+"""Windows besides the schedule: who asks for them, and how."""

@@ -1,0 +1,157 @@
+"""Everything that may ask for a window besides the schedule, brought together for one rank."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+from stepscope.capture.options.config import CaptureConfig, StepCondition
+from stepscope.capture.record.journal import Journal
+from stepscope.capture.record.scalars import ScalarSink
+from stepscope.capture.requests.triggers import SlowStepWatch, TriggerDesk, applies_to
+from stepscope.capture.steps.recorder import Clock
+from stepscope.capture.together.clock_sync import ClockRounds
+from stepscope.capture.together.ranks import RankIdentity, parse_ranks
+from stepscope.capture.together.shared_store import SharedStore
+from stepscope.capture.windows.plans import WindowPlanner, WindowRequest
+from stepscope.run.step_record import StepRecord
+from stepscope.run.triggers import Trigger
+
+log = logging.getLogger("stepscope")
+
+
+class RequestSources:
+    """Signals, files, code, slow steps and conditions, and the way to the window planner.
+
+    Args:
+        config: The capture's options.
+        identity: Who this rank is.
+        journal: Where problems are noted.
+        planner: What decides when windows open.
+        clock: This rank's clock.
+    """
+
+    def __init__(
+        self,
+        config: CaptureConfig,
+        identity: RankIdentity,
+        journal: Journal,
+        planner: WindowPlanner,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._identity = identity
+        self._journal = journal
+        self._planner = planner
+        self._warmup = max(1, config.warmup)
+        self._conditions: list[StepCondition] = list(config.conditions)
+        self._quiet_until = 0
+        self._was_signalled = False
+        self._slow: SlowStepWatch | None = None
+        if config.slow_step_factor is not None:
+            self._slow = SlowStepWatch(config.slow_step_factor, config.slow_step_cooldown)
+        root = journal.layout.root
+        self._scalars: ScalarSink | None = None
+        if config.scalars is not None:
+            board = Path(config.tensorboard_dir or root / "tensorboard")
+            self._scalars = ScalarSink(config.scalars, config.scalars_steps, board, identity)
+        self._desk: TriggerDesk | None = None
+        if config.triggers or self._scalars is not None:
+            self._desk = TriggerDesk(
+                root,
+                identity,
+                lambda: SharedStore.connect(root.name, own_connection=True),
+                self._accept,
+                ClockRounds(
+                    identity.rank,
+                    identity.local_rank,
+                    identity.world_size,
+                    lambda: clock.epoch(time.perf_counter_ns()),
+                    journal.note_clock,
+                ),
+                chore=self._scalars.look if self._scalars is not None else None,
+                is_listening=config.triggers,
+                active=config.active,
+                warmup=self._warmup,
+                room_for=config.schedule.room_for,
+            )
+
+    def start(self) -> None:
+        """Begin to listen."""
+        if self._desk is not None:
+            self._desk.start()
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._desk is not None:
+            self._desk.close()
+            if self._scalars is not None:
+                self._scalars.close(self._desk.store)
+
+    def on_signal(self) -> None:
+        """SIGUSR2 came: the next step's end asks."""
+        self._was_signalled = True
+
+    def step_ended(self, record: StepRecord | None) -> None:
+        """Look whether the step that ended asks for a window."""
+        if record is None:
+            return
+        if self._desk is not None:
+            self._desk.note_step(record.step + 1, record.dur_ns)
+        if self._scalars is not None:
+            self._scalars.step_ended(record)
+        if self._was_signalled:
+            self._was_signalled = False
+            self.ask("signal")
+        # Steps inside a window are slower because of it, and no news.
+        is_usual = record.window is None and record.kind == "train"
+        if self._slow is not None and is_usual and self._slow.is_slow(record.step, record.dur_ns):
+            self.ask("slow step")
+        if self._conditions and record.step >= self._quiet_until:
+            self._check_conditions(record)
+
+    def ask(
+        self, cause: str, steps: int = 0, ranks: str = "", *, with_memory: bool = False
+    ) -> None:
+        """Ask for a window on all ranks.
+
+        Raises:
+            UsageError: `ranks` is not understood.
+        """
+        if ranks:
+            parse_ranks(ranks)
+        trigger = Trigger(cause, steps or self._config.active, ranks, with_memory)
+        if self._identity.world_size == 1:
+            self._accept(trigger)
+        elif self._desk is not None and self._config.triggers:
+            self._desk.ask(trigger)
+
+    def _accept(self, trigger: Trigger) -> None:
+        """A window was agreed on; called in the listening thread or the training's."""
+        self._planner.request(
+            WindowRequest(
+                trigger.cause,
+                trigger.steps,
+                trigger.first_step,
+                self._warmup,
+                is_ours=applies_to(trigger, self._identity, self._planner.follows_schedule),
+                with_memory=trigger.with_memory,
+            )
+        )
+
+    def _check_conditions(self, record: StepRecord) -> None:
+        for condition in list(self._conditions):
+            name = getattr(condition, "__qualname__", type(condition).__name__)
+            try:
+                is_met = condition(record)
+            except Exception as error:  # noqa: BLE001 - the training must go on
+                self._conditions.remove(condition)
+                message = f"{name} raised {type(error).__name__}: {error}; it is not called again"
+                log.warning("stepscope: trigger_when: %s", message)
+                self._journal.note("trigger_when", message, record.step)
+                continue
+            if is_met:
+                self._quiet_until = record.step + self._config.slow_step_cooldown
+                self.ask("condition")
+                return

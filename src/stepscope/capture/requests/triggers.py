@@ -1,0 +1,285 @@
+"""Windows besides the schedule: who asks for them, and how all ranks agree on the steps.
+
+Rank 0 decides. Everything that asks (a file, a signal, code, a slow step, a condition) reaches it
+through the process group's store, or through files in the run directory where there is no store.
+It picks a first step that lies far enough ahead for every rank to hear of it in time, and
+announces it on both ways. A thread does the listening, so that a slow file system or a dead store
+never holds the training; no rank ever waits for another.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import logging
+import math
+import statistics
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from stepscope.capture.together.clock_sync import ClockRounds
+from stepscope.capture.together.ranks import RankIdentity, parse_ranks, records
+from stepscope.capture.together.shared_store import SharedStore
+from stepscope.errors import UsageError
+from stepscope.run import triggers as files
+from stepscope.run.triggers import Trigger
+
+log = logging.getLogger("stepscope")
+
+_HEAR_S = 3.0
+"""Time in which every rank surely looks once more."""
+_CLOSE_S = 2.0
+_TURN_S = 0.01
+"""What a rank takes in a round of comparing clocks, in which the others wait for their turn."""
+
+
+class TriggerDesk:
+    """Takes requests in on any rank and hands agreed windows out on every rank.
+
+    Args:
+        run: The run directory.
+        identity: Who this rank is.
+        connect: Gives the process group's store, or None while there is none; called in the
+            listening thread until it gives one.
+        accept: Receives each agreed trigger, with its first step, in the listening thread.
+        clocks: Compares this rank's clock with rank 0's, again and again; None for not at all.
+        chore: Something else to do at every look, with the store.
+        is_listening: Whether requests are heard at all; otherwise only the chore is done.
+        poll_s: How often to look.
+        active: Steps of a window that does not say how many.
+        warmup: Steps of warming up before it.
+        room_for: Says from which step on a window meets none of the schedule's: the earliest
+            step, its number of steps and its warm-up.
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        identity: RankIdentity,
+        connect: Callable[[], SharedStore | None],
+        accept: Callable[[Trigger], None],
+        clocks: ClockRounds | None = None,
+        *,
+        chore: Callable[[SharedStore | None], None] | None = None,
+        is_listening: bool = True,
+        poll_s: float = 1.0,
+        active: int = 3,
+        warmup: int = 1,
+        room_for: Callable[[int, int, int], int] = lambda first, _steps, _warmup: first,
+    ) -> None:
+        self._run = run
+        self._identity = identity
+        self._connect = connect
+        self._store: SharedStore | None = None
+        self._accept = accept
+        self._clocks = clocks
+        self._chore = chore
+        self._is_listening = is_listening
+        self._poll_s = poll_s
+        self._active = active
+        self._warmup = warmup
+        self._room_for = room_for
+        self._agreed: Trigger | None = None
+        self._step = 0
+        self._recent_s: collections.deque[float] = collections.deque(maxlen=20)
+        self._seen: set[str] = {path.name for path in files.asked(run)}
+        self._next_agreed = 1
+        self._next_proposal = 1
+        self._wakeup = threading.Event()
+        self._is_closed = False
+        self._outbox: collections.deque[Trigger] = collections.deque()
+        self._thread = threading.Thread(target=self._listen, name="stepscope", daemon=True)
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening; a look that hangs is not waited for longer than moments.
+
+        A thread that is within a call of torch's when the interpreter ends takes the process down
+        with it, so that one that does not hang is let come to its end.
+        """
+        self._is_closed = True
+        self._wakeup.set()
+        self._thread.join(timeout=_CLOSE_S)
+
+    @property
+    def store(self) -> SharedStore | None:
+        """The store, once there is one."""
+        return self._store
+
+    def note_step(self, step: int, duration_ns: int) -> None:
+        """Tell which step is going on, and how long the last one took."""
+        self._step = step
+        self._recent_s.append(duration_ns / 1e9)
+
+    def ask(self, trigger: Trigger) -> None:
+        """Ask for a window, from any thread or signal handler. Returns at once."""
+        self._outbox.append(trigger)
+        self._wakeup.set()
+
+    # -- the listening thread -----------------------------------------------------------------
+
+    def _listen(self) -> None:
+        while not self._is_closed:
+            with contextlib.suppress(Exception):  # the next look may fare better
+                self.look()
+            self._wakeup.wait(self._poll_s)
+            self._wakeup.clear()
+
+    def look(self) -> None:
+        """Look once for requests and agreements."""
+        if self._store is None and self._identity.world_size > 1:
+            self._store = self._connect()
+        store = self._store
+        if self._clocks is not None and store is not None and store.is_own and store.is_usable:
+            with contextlib.suppress(Exception):  # a store can fail in many ways
+                self._clocks.look(store.store, store.prefix, lambda: self._is_closed)
+        if self._chore is not None:
+            self._chore(self._store)
+        if not self._is_listening:
+            return
+        while self._outbox:
+            trigger = self._outbox.popleft()
+            if self._identity.rank == 0:
+                self._decide(trigger)
+            else:
+                self._propose(trigger)
+        if self._identity.rank == 0:
+            self._look_for_requests()
+        else:
+            self._look_for_agreements()
+
+    def _look_for_requests(self) -> None:
+        for path in files.asked(self._run):
+            if path.name in self._seen:
+                continue
+            self._seen.add(path.name)
+            try:
+                trigger = files.read(path)
+                if trigger.ranks:
+                    parse_ranks(trigger.ranks)
+            except (OSError, ValueError, UsageError) as error:
+                log.warning("stepscope: trigger %s is left out: %s", path.name, error)
+                continue
+            finally:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+            self._decide(trigger)
+        if self._store is None:
+            return
+        while (data := self._store.get(f"proposal/{self._next_proposal}")) is not None:
+            self._next_proposal += 1
+            with contextlib.suppress(ValueError):
+                self._decide(Trigger.decode(data))
+
+    def _propose(self, trigger: Trigger) -> None:
+        if self._store is not None:
+            number = self._store.add("proposals", 1)
+            if number > 0 and self._store.put(f"proposal/{number}", trigger.encode()):
+                return
+        files.put(self._run, trigger)
+
+    def _decide(self, trigger: Trigger) -> None:
+        """Rank 0 alone: choose the first step, and tell everybody.
+
+        What one rank notices, the others notice too, and code runs on all of them: what asks for
+        the same as the window that is to come asks for that one.
+        """
+        trigger = dataclasses.replace(trigger, steps=trigger.steps or self._active)
+        coming = self._agreed
+        if coming is not None and _last_step(coming) < self._step:
+            coming = None
+        if coming is not None and trigger.cause != "file" and _asks_the_same(trigger, coming):
+            return
+        lead = self._warmup + 1
+        if self._identity.world_size > 1:
+            usual_s = statistics.median(self._recent_s) if self._recent_s else 1.0
+            hear_s = max(_HEAR_S, 3 * self._poll_s) + _TURN_S * self._identity.world_size
+            lead += 1 + math.ceil(hear_s / max(usual_s, 1e-4))
+        first = self._step + lead
+        if coming is not None:
+            first = max(first, _last_step(coming) + 1 + self._warmup)
+        first = self._room_for(first, trigger.steps, self._warmup)
+        agreed = self._agreed = dataclasses.replace(trigger, first_step=first)
+        if self._identity.world_size > 1:
+            number = self._next_agreed
+            self._next_agreed += 1
+            if self._store is not None:
+                self._store.put(f"agreed/{number}", agreed.encode())
+            with contextlib.suppress(OSError):
+                files.announce(self._run, number, agreed)
+        self._hand_out(agreed)
+
+    def _look_for_agreements(self) -> None:
+        while True:
+            data = None
+            if self._store is not None:
+                data = self._store.get(f"agreed/{self._next_agreed}")
+            trigger = (
+                Trigger.decode(data)
+                if data is not None
+                else files.agreed(self._run, self._next_agreed)
+            )
+            if trigger is None:
+                return
+            self._next_agreed += 1
+            self._hand_out(trigger)
+
+    def _hand_out(self, trigger: Trigger) -> None:
+        if not self._is_closed:
+            self._accept(trigger)
+
+
+def _last_step(agreed: Trigger) -> int:
+    return (agreed.first_step or 0) + agreed.steps - 1
+
+
+def _asks_the_same(trigger: Trigger, agreed: Trigger) -> bool:
+    return (trigger.cause, trigger.steps, trigger.ranks, trigger.with_memory) == (
+        agreed.cause,
+        agreed.steps,
+        agreed.ranks,
+        agreed.with_memory,
+    )
+
+
+class SlowStepWatch:
+    """Notices steps that take much longer than usual.
+
+    Args:
+        factor: How many times the rolling median a step must take.
+        cooldown: Steps after a slow one in which none is noticed.
+    """
+
+    _MEMORY = 50
+    _LEAST = 10
+
+    def __init__(self, factor: float, cooldown: int) -> None:
+        self._factor = factor
+        self._cooldown = cooldown
+        self._durations: collections.deque[int] = collections.deque(maxlen=self._MEMORY)
+        self._quiet_until = 0
+
+    def is_slow(self, step: int, duration_ns: int) -> bool:
+        """Whether the step was slow. Call it for every step that nothing of ours lengthened."""
+        known = len(self._durations)
+        median_ns = statistics.median(self._durations) if known >= self._LEAST else math.inf
+        self._durations.append(duration_ns)
+        if duration_ns <= self._factor * median_ns or step < self._quiet_until:
+            return False
+        self._quiet_until = step + self._cooldown
+        return True
+
+
+def applies_to(trigger: Trigger, identity: RankIdentity, default: bool) -> bool:
+    """Whether a rank shall record the window that a trigger asks for."""
+    if not trigger.ranks:
+        return default
+    try:
+        return records(parse_ranks(trigger.ranks), identity)
+    except UsageError:
+        return default

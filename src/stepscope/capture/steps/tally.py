@@ -1,0 +1,130 @@
+"""A verdict from the steps alone, kept up while they pass, in constant memory.
+
+It says in a sentence what the step record of this rank shows at the end of a run, with or without
+windows. The report, which reads all ranks and the whole record, says more.
+"""
+
+from __future__ import annotations
+
+import heapq
+import statistics
+from collections import deque
+from collections.abc import Callable
+
+from stepscope.capture.steps.resident import resident_bytes
+from stepscope.run.step_record import StepRecord
+
+_SKIPPED = 5
+"""First steps are slow in every run and tell nothing about the rest."""
+_EARLY = 200
+_RECENT = 500
+_LEAST = 10
+_WORST = 3
+_INPUT_SHARE = 0.2
+_UNEVEN = 1.5
+_DRIFT = 1.1
+_CREEP = 1.05
+_HOST_CREEP = 1.1
+_HOST_CREEP_BYTES = 64 << 20
+_HOST_EVERY = 50
+"""Steps from one look at the process's memory to the next."""
+
+
+class StepTally:
+    """Sums and samples of the steps that went by. Steps inside windows are left out.
+
+    Args:
+        resident: Tells the process's memory on the host; None where it cannot.
+    """
+
+    def __init__(self, resident: Callable[[], int | None] = resident_bytes) -> None:
+        self._resident = resident
+        self._first_host: int | None = None
+        self._last_host: int | None = None
+        self._steps = 0
+        self._total_ns = 0
+        self._wait_ns = 0
+        self._early: list[int] = []
+        self._recent: deque[int] = deque(maxlen=_RECENT)
+        self._worst: list[tuple[int, int]] = []
+        self._first_peak = 0
+        self._last_peak = 0
+
+    def add(self, record: StepRecord) -> None:
+        """Count a step in, if it is a whole training step outside windows."""
+        if record.window is not None:
+            # Recording takes memory of its own, some of it for good: begin to look anew.
+            self._first_host = self._last_host = None
+        if record.is_partial or record.kind != "train" or record.window is not None:
+            return
+        self._steps += 1
+        if self._steps <= _SKIPPED:
+            return
+        self._total_ns += record.dur_ns
+        self._wait_ns += record.data_wait_ns
+        if len(self._early) < _EARLY:
+            self._early.append(record.dur_ns)
+            self._first_peak = sum(record.peak_allocated_bytes)
+        if self._steps % _HOST_EVERY == 0 and self._steps >= _EARLY:
+            self._last_host = self._resident()
+            if self._first_host is None:
+                self._first_host = self._last_host
+        self._recent.append(record.dur_ns)
+        self._last_peak = sum(record.peak_allocated_bytes)
+        worst = (record.dur_ns, record.step)
+        if len(self._worst) < _WORST:
+            heapq.heappush(self._worst, worst)
+        else:
+            heapq.heappushpop(self._worst, worst)
+
+    def verdict(self) -> str:
+        """What the steps show, in a sentence; empty where there were too few of them.
+
+        *input-bound*: at least a fifth of the time went to waiting for batches. *uneven*: of the
+        last 500 steps the slowest twentieth took half again as long as the median, or longer.
+        *drifting*: the median of the last 500 is a tenth off that of the first 200. *memory
+        creep*: a GPU's peak memory still grew by a twentieth after the first 200 steps, or the
+        process's own memory by a tenth, and by 64 MiB, since then and since the last window.
+        """
+        if len(self._recent) < _LEAST:
+            return ""
+        median_ns = statistics.median(self._recent)
+        findings = []
+        share = self._wait_ns / max(1, self._total_ns)
+        if share >= _INPUT_SHARE:
+            findings.append(f"input-bound, {share:.0%} of the time went to waiting for batches")
+        slowest_ns = statistics.quantiles(self._recent, n=20)[-1]
+        if slowest_ns >= _UNEVEN * median_ns:
+            worst = ", ".join(
+                f"{step} ({_milliseconds(dur_ns)})" for dur_ns, step in sorted(self._worst)[::-1]
+            )
+            findings.append(
+                f"uneven, one step in twenty takes {slowest_ns / median_ns:.1f} times the median "
+                f"or more; the worst were steps {worst}"
+            )
+        if len(self._early) == _EARLY:
+            early_ns = statistics.median(self._early)
+            change = median_ns / early_ns
+            if not 1 / _DRIFT < change < _DRIFT:
+                word = "slower" if change > 1 else "faster"
+                findings.append(
+                    f"drifting, steps became {abs(change - 1):.0%} {word} than at first"
+                )
+            if self._first_peak and self._last_peak >= _CREEP * self._first_peak:
+                grown = (self._last_peak - self._first_peak) / 1e6
+                findings.append(f"memory creep, peak memory grew by {grown:.0f} MB after the start")
+        if self._first_host and self._last_host:
+            grown_bytes = self._last_host - self._first_host
+            if grown_bytes >= max(_HOST_CREEP_BYTES, (_HOST_CREEP - 1) * self._first_host):
+                findings.append(
+                    f"memory creep, the process grew by {grown_bytes / 1e6:.0f} MB on the host "
+                    "after the start"
+                )
+        text = "; ".join(findings) or "steady"
+        return f"median step {_milliseconds(median_ns)}; {text}"
+
+
+def _milliseconds(duration_ns: float) -> str:
+    """Three digits, and never an exponent."""
+    value = duration_ns / 1e6
+    return f"{value:.0f} ms" if value >= 1000 else f"{value:.3g} ms"

@@ -1,0 +1,65 @@
+"""Pausing together: ranks that do not record wait outside their collectives for those that do.
+
+Where only some ranks record, the others would sit in the next collective while those save their
+window, and a process group with a short timeout would end the job. So they wait at the step's
+boundary instead, where no timeout runs. This is no barrier: every wait has a limit, nobody waits
+for a rank that does not record, and a store that fails ends all waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from stepscope.capture.together.shared_store import SharedStore
+
+log = logging.getLogger("stepscope")
+
+_LOOK_S = 0.01
+_GRACE_S = 2.0
+"""How long to wait for a recording rank to reach the boundary at all: it may be waiting for us."""
+
+
+class PauseTogether:
+    """The ranks' word to each other about pauses. One counter for each stage of each window.
+
+    Args:
+        store: The process group's store.
+        limit_s: How long a rank waits for others' pauses at most.
+    """
+
+    def __init__(self, store: SharedStore, limit_s: float) -> None:
+        self._store = store
+        self._limit_s = limit_s
+
+    def open(self, first_step: int) -> None:
+        """This rank will record the window that begins at this step."""
+        self._store.add(f"pause/{first_step}/open", 1)
+
+    def begin(self, first_step: int) -> None:
+        """This rank begins its pause."""
+        self._store.add(f"pause/{first_step}/begun", 1)
+
+    def end(self, first_step: int) -> None:
+        """This rank has ended its pause, or will have none."""
+        self._store.add(f"pause/{first_step}/done", 1)
+
+    def wait(self, first_step: int) -> float:
+        """Wait while others pause; returns the seconds that it took."""
+        started = time.monotonic()
+        opened = self._store.add(f"pause/{first_step}/open", 0)
+        while opened > 0 and self._store.is_usable:
+            done = self._store.add(f"pause/{first_step}/done", 0)
+            if done >= opened or done < 0:
+                break
+            begun = self._store.add(f"pause/{first_step}/begun", 0)
+            waited = time.monotonic() - started
+            if waited > (self._limit_s if begun > done else min(_GRACE_S, self._limit_s)):
+                log.warning(
+                    "stepscope: went on after waiting %.1f s for %d recording ranks",
+                    waited,
+                    opened - done,
+                )
+                break
+            time.sleep(_LOOK_S)
+        return time.monotonic() - started

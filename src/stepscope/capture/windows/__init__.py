@@ -1,0 +1,1 @@
+"""Windows: recorded, handed over, finished beside the training."""

@@ -1,0 +1,215 @@
+"""What a window may cost: the pause of the training, and the room on the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.windows.window import WindowPlan
+from stepscope.run.layout import RankLayout
+from stepscope.run.manifest import WindowRecord
+
+log = logging.getLogger("stepscope")
+
+_ROOM_FACTOR = 2.0
+"""A window needs its raw trace and its finished files at the same time."""
+_TIMEOUT_PART = 0.5
+
+
+@dataclass(frozen=True)
+class StepSample:
+    """What one recorded step costs.
+
+    Attributes:
+        pause_ns: What stopping and handing over took, for each step.
+        raw_bytes: Size of the trace before compression, for each step.
+        stack_share: Part of the events that are Python functions; 0 without stacks.
+    """
+
+    pause_ns: float
+    raw_bytes: float
+    stack_share: float = 0.0
+
+
+class Budget:
+    """Fits windows to the limits of the options and to the disk.
+
+    Args:
+        config: The capture's options.
+        layout: The rank's directory.
+    """
+
+    def __init__(self, config: CaptureConfig, layout: RankLayout) -> None:
+        self._config = config
+        self._layout = layout
+        self._sample: StepSample | None = None
+        self._has_warned = False
+
+    @property
+    def wants_sample(self) -> bool:
+        """Whether a step must be recorded on trial before a window can be fitted."""
+        config = self._config
+        return config.max_pause_s is not None or config.max_window_bytes is not None
+
+    def learn(self, sample: StepSample) -> None:
+        """Remember what a step cost on trial."""
+        self._sample = sample
+
+    def learn_from(self, record: WindowRecord) -> None:
+        """Remember what the steps of a finished window cost."""
+        if record.state != "complete" or not record.raw_bytes or not record.planned_steps:
+            return
+        share = self._sample.stack_share if self._sample is not None else 0.0
+        pause_ns = record.stop_ns + record.export_ns
+        steps = record.planned_steps
+        self._sample = StepSample(pause_ns / steps, record.raw_bytes / steps, share)
+
+    def predicted_pause_ns(self, plan: WindowPlan) -> int | None:
+        """What the window's end will cost the training; None if nothing is known yet."""
+        return None if self._sample is None else round(self._sample.pause_ns * plan.steps)
+
+    def fit(self, plan: WindowPlan) -> WindowPlan:
+        """The plan, made smaller where it would break a limit; its note says so."""
+        sample = self._sample
+        if sample is None or not self.wants_sample:
+            return plan
+        steps = self._steps_that_fit(sample)
+        note = ""
+        with_stack = plan.with_stack
+        if steps < 1 and with_stack and sample.stack_share:
+            with_stack = False
+            rest = 1 - sample.stack_share
+            sample = StepSample(sample.pause_ns * rest, sample.raw_bytes * rest)
+            steps = self._steps_that_fit(sample)
+            note = "Python stacks left out"
+        fitted = max(1, min(plan.steps, steps))
+        if fitted < plan.steps:
+            note += f"{', ' if note else ''}{fitted} of {plan.steps} steps recorded"
+        if note:
+            limits = {
+                "max_pause_s": self._config.max_pause_s,
+                "max_window_bytes": self._config.max_window_bytes,
+            }
+            given = ", ".join(f"{k}={v:g}" for k, v in limits.items() if v is not None)
+            note = (
+                f"{note} to keep within {given}: a step costs about "
+                f"{sample.pause_ns / 1e9:.3g} s of pause and {sample.raw_bytes / 1e6:.3g} MB"
+            )
+            log.warning("stepscope: window %d: %s", plan.index, note)
+        return dataclasses.replace(plan, steps=fitted, with_stack=with_stack, note=note)
+
+    def refusal(self, steps: int) -> str:
+        """Why no window of so many steps may be opened now; empty if nothing speaks against it."""
+        needed = float(self._config.min_free_bytes)
+        if self._sample is not None and needed:
+            window_bytes = self._sample.raw_bytes * steps * _ROOM_FACTOR
+            needed = max(needed, window_bytes)
+        if not needed:
+            return ""
+        place = self._layout.root
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        try:
+            free = shutil.disk_usage(place).free
+        except OSError as error:
+            return f"the disk cannot be looked at: {error}"
+        if free >= needed:
+            return ""
+        return (
+            f"only {free / 1e6:.0f} MB are free where it would be written, and it may need "
+            f"{needed / 1e6:.0f} MB (min_free_bytes={self._config.min_free_bytes})"
+        )
+
+    def warn_of_timeout(self, plan: WindowPlan) -> None:
+        """Say once if the pause may let other ranks' collectives time out."""
+        pause_ns = self.predicted_pause_ns(plan)
+        if pause_ns is None or self._has_warned:
+            return
+        timeout_s = process_group_timeout_s()
+        if timeout_s is not None and pause_ns / 1e9 > _TIMEOUT_PART * timeout_s:
+            self._has_warned = True
+            log.warning(
+                "stepscope: the window's end may stop this rank for %.1f s, and the process "
+                "group gives up after %.1f s: record fewer steps (active, max_pause_s), or give "
+                "init_process_group a longer timeout",
+                pause_ns / 1e9,
+                timeout_s,
+            )
+
+    def prune(self, windows: tuple[WindowRecord, ...]) -> list[WindowRecord]:
+        """Remove the oldest windows' files beyond the share of the disk.
+
+        Returns:
+            The records of those that were removed, as they shall read from now on.
+        """
+        config = self._config
+        finished = [window for window in windows if window.state in {"complete", "partial"}]
+        sizes = {window.index: sum(item.bytes for item in window.artifacts) for window in finished}
+        total = sum(sizes.values())
+        removed = []
+        for position, window in enumerate(finished[:-1]):
+            kept = len(finished) - position
+            is_over = config.max_run_bytes is not None and total > config.max_run_bytes
+            if not is_over and not 0 < config.keep_windows < kept:
+                break
+            with contextlib.suppress(OSError):
+                shutil.rmtree(self._layout.window(window.index))
+            total -= sizes[window.index]
+            limit = (
+                f"max_run_bytes={config.max_run_bytes}"
+                if is_over
+                else f"keep_windows={config.keep_windows}"
+            )
+            removed.append(
+                dataclasses.replace(
+                    window, state="removed", artifacts=(), reason=f"removed to keep {limit}"
+                )
+            )
+        return removed
+
+    def _steps_that_fit(self, sample: StepSample) -> int:
+        steps = float("inf")
+        if self._config.max_pause_s is not None and sample.pause_ns > 0:
+            steps = min(steps, self._config.max_pause_s * 1e9 // sample.pause_ns)
+        if self._config.max_window_bytes is not None and sample.raw_bytes > 0:
+            steps = min(steps, self._config.max_window_bytes // sample.raw_bytes)
+        return int(min(steps, 1 << 30))
+
+
+def sample_of(path: Path, pause_ns: int) -> StepSample:
+    """What one recorded step costs, from its raw trace."""
+    events = functions = 0
+    with path.open("rb") as file:
+        for line in file:
+            # Kineto writes one key of an event to a line.
+            if line.lstrip().startswith(b'"cat":'):
+                events += 1
+                functions += b'"python_function"' in line
+    return StepSample(pause_ns, path.stat().st_size, functions / events if events else 0.0)
+
+
+def process_group_timeout_s() -> float | None:
+    """After how many seconds the default process group gives up; None without one."""
+    import torch
+    from torch import distributed
+
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return None
+
+    def timeout_s(device: str) -> float | None:
+        try:
+            group = distributed.distributed_c10d._get_default_group()
+            options: Any = group._get_backend(torch.device(device)).options
+            return float(options._timeout.total_seconds())
+        except Exception as error:  # noqa: BLE001 - these are torch's private affairs, and change
+            log.debug("stepscope: no timeout known for %s: %s", device, error)
+            return None
+
+    known = [timeout_s(device) for device in ("cpu", "cuda", "xpu")]
+    return min((seconds for seconds in known if seconds is not None), default=None)

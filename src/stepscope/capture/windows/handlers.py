@@ -1,0 +1,92 @@
+"""Calling the user's on_trace_ready functions, which were written for torch.profiler."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+from stepscope.artifacts.compress import compress
+from stepscope.capture.options.config import TraceHandler
+from stepscope.run.files import replacing
+from stepscope.run.manifest import ArtifactRecord
+
+log = logging.getLogger("stepscope")
+
+TORCH_TIMELINE = "memory_timeline_torch.json.gz"
+
+
+def call_handlers(
+    handlers: tuple[TraceHandler, ...],
+    profiler: Any,
+    raw: Path,
+    renames: dict[str, str],
+    step_number: int,
+) -> list[ArtifactRecord]:
+    """Call each function with torch's profiler; one that raises becomes a problem, no more.
+
+    Args:
+        handlers: The functions.
+        profiler: Torch's profiler, stopped and exported.
+        raw: The trace that torch wrote.
+        renames: Names that step ranges get in what a function exports.
+        step_number: What functions find in `step_num`, as torch.profiler counts it.
+
+    Returns:
+        A record for each function that raised.
+    """
+    _keep_export(profiler, raw, renames)
+    profiler.step_num = step_number
+    failures = []
+    for handler in handlers:
+        name = getattr(handler, "__qualname__", type(handler).__name__)
+        try:
+            handler(profiler)
+        except Exception as error:
+            log.warning("stepscope: on_trace_ready function %s failed", name, exc_info=True)
+            failures.append(
+                ArtifactRecord(
+                    "handler", name, problem=f"{name} raised {type(error).__name__}: {error}"
+                )
+            )
+    return failures
+
+
+def _keep_export(profiler: Any, raw: Path, renames: dict[str, str]) -> None:
+    """Let functions export the trace again: torch itself refuses a second time."""
+
+    def export_chrome_trace(path: str, *_: object, **__: object) -> None:
+        target = Path(path)
+        trace_format = {".gz": "json.gz", ".zst": "json.zst"}.get(target.suffix, "json")
+        with replacing(target) as temporary:
+            compress(raw, temporary, trace_format, renames)
+
+    profiler.export_chrome_trace = export_chrome_trace
+
+
+def torch_memory_timeline(profiler: Any, directory: Path) -> ArtifactRecord | None:
+    """Let torch write its own memory timeline; a record of the problem if it cannot.
+
+    It takes about 0.3 ms for each memory event, on this thread, and fails on some models.
+    """
+    path = directory / TORCH_TIMELINE
+    try:
+        with replacing(path) as temporary, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is deprecated, for something that does not exist
+            written = temporary.with_name(f"{temporary.name}.json.gz")
+            try:
+                profiler.export_memory_timeline(str(written), device=_device_of(profiler))
+                written.replace(temporary)
+            finally:
+                written.unlink(missing_ok=True)
+    except Exception as error:  # noqa: BLE001 - torch asserts on real models
+        return ArtifactRecord(
+            "memory_timeline", TORCH_TIMELINE, problem=f"{type(error).__name__}: {error}"
+        )
+    return None
+
+
+def _device_of(profiler: Any) -> str:
+    device = getattr(profiler, "use_device", None)
+    return f"{device}:0" if device else "cpu"

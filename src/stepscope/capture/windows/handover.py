@@ -1,0 +1,135 @@
+"""Handing a stopped window over: to the user's functions, and to the process beside us."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from stepscope.artifacts.custom import FinishedWindow, address_of, make_custom
+from stepscope.artifacts.job import FinishJob
+from stepscope.artifacts.raw import RawTrace
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.windows.finishing import Exporter
+from stepscope.capture.windows.handlers import TORCH_TIMELINE, call_handlers, torch_memory_timeline
+from stepscope.capture.windows.window import WindowCapture
+from stepscope.run.manifest import ArtifactRecord, WindowRecord
+
+SCRATCH = ".raw"
+"""Folder in a window's own, of what is only needed until its files are made."""
+
+
+def hand_over(
+    exporter: Exporter,
+    window: WindowCapture,
+    job: FinishJob,
+    record: WindowRecord,
+    config: CaptureConfig,
+    step_number: int,
+) -> tuple[WindowRecord, BaseException | None]:
+    """Give the window to the exporter; also calls the user's functions.
+
+    Returns:
+        The record, and what interrupted a user's function, to be raised in the end.
+    """
+    scratch = job.raw_path.parent
+    scratch.mkdir(parents=True, exist_ok=True)
+    handlers = config.handlers
+    interruption: BaseException | None = None
+    if handlers:
+        started_ns = time.perf_counter_ns()
+        window.profiler.export_chrome_trace(job.raw)
+        RawTrace(job.raw_path).check_ends()
+        record = dataclasses.replace(record, export_ns=time.perf_counter_ns() - started_ns)
+        try:
+            problems = call_handlers(
+                handlers, window.profiler, job.raw_path, job.renames, step_number
+            )
+            record = dataclasses.replace(record, artifacts=tuple(problems))
+        except BaseException as error:  # noqa: BLE001 - raised again once the window is safe
+            interruption = error
+    if config.memory_timeline == "torch":
+        problem = torch_memory_timeline(window.profiler, window.plan.directory)
+        if problem is not None:
+            record = dataclasses.replace(record, artifacts=(*record.artifacts, problem))
+        else:
+            made = (*job.made, ("memory_timeline", TORCH_TIMELINE))
+            job = dataclasses.replace(job, made=made)
+    record = exporter.submit(window.profiler, job, record, is_raw_there=bool(handlers))
+    return record, interruption
+
+
+def job_of(
+    config: CaptureConfig, window: WindowCapture, rank: int, activities: list[Any]
+) -> FinishJob:
+    """What the finishing process shall make of a window."""
+    plan = window.plan
+    return FinishJob(
+        raw=str(plan.directory / SCRATCH / "trace.json"),
+        directory=str(plan.directory),
+        index=plan.index,
+        steps=window.ranges.whole_steps,
+        rank=rank,
+        needs_kernels=_uses_gpu(activities),
+        renames=window.ranges.renames(),
+        trace=config.export_trace,
+        trace_format=config.trace_format,
+        key_averages=config.key_averages,
+        key_averages_sort=config.key_averages_sort,
+        key_averages_rows=config.key_averages_rows,
+        flops=config.with_flops,
+        stacks=plan.with_stack,
+        stacks_metric=config.stacks_metric,
+        memory_timeline=config.memory_timeline == "trace",
+        made=(("execution_trace", "execution_trace.json"),) if config.execution_trace else (),
+        custom=tuple(filter(None, map(address_of, config.custom_artifacts))),
+        tensorboard_directory=str(Path(config.tensorboard_dir or "").absolute())
+        if config.tensorboard_dir
+        else "",
+        tensorboard_worker=f"rank{rank}_{socket.gethostname()}_{os.getpid()}",
+        tensorboard_ns=time.time_ns(),
+        search_path=tuple(map(os.path.abspath, sys.path)) if config.custom_artifacts else (),
+    )
+
+
+def with_own_artifacts(
+    record: WindowRecord, config: CaptureConfig, directory: Path, rank: int
+) -> WindowRecord:
+    """Call custom artifacts that no other process could import."""
+    if record.state not in {"complete", "partial"}:
+        return record
+    files = {
+        item.kind: directory.parent / item.path for item in record.artifacts if not item.problem
+    }
+    if "trace" not in files or record.first_step is None or record.last_step is None:
+        return record
+    window = FinishedWindow(
+        rank,
+        record.index,
+        tuple(range(record.first_step, record.last_step + 1)),
+        directory,
+        files["trace"],
+        files,
+    )
+    made: list[ArtifactRecord] = []
+    for artifact in config.custom_artifacts:
+        if address_of(artifact) is None:
+            name = getattr(artifact, "__qualname__", type(artifact).__name__)
+            made += make_custom(artifact, name, window)
+    return dataclasses.replace(record, artifacts=(*record.artifacts, *made))
+
+
+def _uses_gpu(activities: list[Any]) -> bool:
+    """Whether a GPU was recorded that the training has begun to use."""
+    import torch
+
+    names = {activity.name for activity in activities}
+    return any(
+        word.upper() in names and getattr(torch, word).is_initialized()
+        for word in ("cuda", "xpu")
+        if getattr(torch, word, None) is not None
+    )

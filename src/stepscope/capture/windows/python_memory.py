@@ -1,0 +1,257 @@
+"""A window that tracemalloc records: which lines of Python hold more memory after it than before.
+
+tracemalloc counts what Python's own allocators give out: objects, lists, strings, bytes. The
+memory of tensors comes from torch's allocators and is not in it, nor is any other of C++ code. It
+runs only from a window's warm-up to its end: while it runs, every allocation costs a few times as
+much and leaves a record.
+
+Definitions
+    Current: bytes allocated since tracing began and not yet freed. Peak of a step: the greatest
+    such number in it.
+    Change of a place: its bytes at the end of the window's last step less those at the beginning
+    of its first. All places' changes add up to the change that the table's head gives.
+"""
+
+from __future__ import annotations
+
+import linecache
+import time
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stepscope._package import PACKAGE
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.windows.window import WindowPlan
+from stepscope.run.files import digest_of, write_atomically
+from stepscope.run.manifest import ArtifactRecord
+
+PYTHON_MEMORY_FILE = "python_memory.txt"
+_OWN_FOLDER = str(PACKAGE / "capture")
+_LONGEST_LINE = 80
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """What tracemalloc counted in one step.
+
+    Attributes:
+        step: Its number.
+        current_bytes: Allocated since tracing began and not freed, at the step's end.
+        peak_bytes: Greatest such number in the step.
+        is_whole: Whether the step came to its end.
+    """
+
+    step: int
+    current_bytes: int
+    peak_bytes: int
+    is_whole: bool
+
+
+class MeasuredSteps:
+    """The steps of the window and what each held; stands where a trace has its ranges.
+
+    Args:
+        max_bytes: Memory of tracemalloc's own at which the tracing ends.
+        end: Called then.
+
+    Attributes:
+        measured: The steps so far.
+        is_over: Whether the tracing had to end.
+    """
+
+    def __init__(self, max_bytes: int, end: Callable[[], None]) -> None:
+        self.measured: list[StepMemory] = []
+        self.is_over = False
+        self._max_bytes = max_bytes
+        self._end = end
+        self._step: int | None = None
+
+    @property
+    def whole_steps(self) -> tuple[int, ...]:
+        """The steps that were traced to their end."""
+        return tuple(entry.step for entry in self.measured if entry.is_whole)
+
+    def open(self, step: int) -> None:
+        """A step begins: its peak is counted from here."""
+        if not self.is_over:
+            self._step = step
+            tracemalloc.reset_peak()
+
+    def close(self, *, is_whole: bool) -> None:
+        """The step ends: note it, and end the tracing where that has grown too large."""
+        step, self._step = self._step, None
+        if step is None:
+            return
+        current, peak = tracemalloc.get_traced_memory()
+        self.measured.append(StepMemory(step, current, peak, is_whole))
+        if tracemalloc.get_tracemalloc_memory() > self._max_bytes:
+            self.is_over = True
+            self._end()
+
+
+class PythonMemoryWindow:
+    """Drives tracemalloc through warm-up, recording and stopping, and writes what it found.
+
+    Where the script itself traces already, its tracing goes on afterwards.
+
+    Args:
+        config: The capture's options.
+        plan: What to record.
+
+    Attributes:
+        plan: What to record.
+        ranges: The steps.
+        is_recording: Whether the window is open.
+        is_prepared: Whether tracing has begun.
+    """
+
+    def __init__(self, config: CaptureConfig, plan: WindowPlan) -> None:
+        self.plan = plan
+        self.ranges = MeasuredSteps(config.tracemalloc_max_bytes, self._end_tracing)
+        self.is_recording = False
+        self.is_prepared = False
+        self._config = config
+        self._is_foreign = False
+        self._first: tracemalloc.Snapshot | None = None
+        self._last: tracemalloc.Snapshot | None = None
+        self._own_bytes = 0
+
+    def prepare(self) -> None:
+        """Begin to trace."""
+        self._is_foreign = tracemalloc.is_tracing()
+        if not self._is_foreign:
+            tracemalloc.start(self._config.tracemalloc_frames)
+        self.is_prepared = True
+
+    def start(self) -> None:
+        """Begin the window: remember what is held now."""
+        if not self.is_prepared:
+            self.prepare()
+        self._first = tracemalloc.take_snapshot()
+        self.is_recording = True
+
+    def stop(self) -> int:
+        """End the window; returns the nanoseconds that it took."""
+        started_ns = time.perf_counter_ns()
+        self.ranges.close(is_whole=False)
+        self.is_recording = False
+        self._end_tracing()
+        return time.perf_counter_ns() - started_ns
+
+    def abandon(self) -> None:
+        """Leave a warm-up: tracing ends."""
+        self._first = None
+        self._end_tracing()
+
+    def files(self) -> tuple[ArtifactRecord, ...]:
+        """Write the table of what changed.
+
+        Raises:
+            OSError: The file cannot be written.
+            RuntimeError: The script stopped the tracing.
+        """
+        first, last, self._first, self._last = self._first, self._last, None, None
+        if first is None or last is None:
+            raise RuntimeError("tracemalloc was stopped by the script while the window was open")
+        path = self.plan.directory / PYTHON_MEMORY_FILE
+        write_atomically(path, self._text(first, last).encode("utf-8", "backslashreplace"))
+        relative = f"{path.parent.name}/{path.name}"
+        return (ArtifactRecord("python_memory", relative, path.stat().st_size, digest_of(path)),)
+
+    def _end_tracing(self) -> None:
+        """Remember what is held now, and stop; a second call does nothing."""
+        if not self.is_prepared:
+            return
+        self.is_prepared = False
+        try:
+            # A script may have stopped the tracing, which is one for the whole process.
+            if self._first is not None and tracemalloc.is_tracing():
+                self._own_bytes = tracemalloc.get_tracemalloc_memory()
+                self._last = tracemalloc.take_snapshot()
+        finally:
+            if not self._is_foreign:
+                tracemalloc.stop()
+
+    def _text(self, first: tracemalloc.Snapshot, last: tracemalloc.Snapshot) -> str:
+        steps = self.ranges.measured
+        changes = changes_between(first, last, by_stack=self._config.tracemalloc_frames > 1)
+        total = sum(change.size_diff for change in changes)
+        whole = max(1, len(self.ranges.whole_steps))
+        lines = [
+            "Memory of Python objects, as tracemalloc counts it: what Python's own allocators gave",
+            "out since tracing began and did not get back. Tensors' memory is not in it.",
+            "",
+            f"{'step':>8} {'at its end':>16} {'peak in it':>16}  bytes",
+        ]
+        lines += [
+            f"{entry.step:>8} {entry.current_bytes:>16,} {entry.peak_bytes:>16,}"
+            + ("" if entry.is_whole else "  (not to its end)")
+            for entry in steps
+        ]
+        if self.ranges.is_over:
+            lines.append(
+                "Tracing ended here: tracemalloc's own memory passed "
+                f"{self._config.tracemalloc_max_bytes:,} bytes (tracemalloc_max_bytes)."
+            )
+        if steps:
+            lines += [
+                "",
+                f"Current memory: {steps[-1].current_bytes:,} bytes",
+                f"Peak memory: {max(entry.peak_bytes for entry in steps):,} bytes",
+            ]
+        lines += [
+            f"tracemalloc's own memory: {self._own_bytes:,} bytes",
+            "",
+            f"Change over the window: {total:+,} bytes, {total / whole:+,.0f} bytes each step",
+            "",
+            f"{'change':>16} {'each step':>16} {'blocks':>10} {'held':>16}  place",
+        ]
+        shown = changes[: self._config.tracemalloc_rows]
+        for change in shown:
+            lines.append(
+                f"{change.size_diff:>+16,} {change.size_diff / whole:>+16,.0f} "
+                f"{change.count_diff:>+10,} {change.size:>16,}  {_place(change.traceback)}"
+            )
+            lines += [f"{'':>62}  called from {_frame(f)}" for f in reversed(change.traceback[:-1])]
+        rest = changes[len(shown) :]
+        if rest:
+            size, blocks = sum(c.size_diff for c in rest), sum(c.count_diff for c in rest)
+            held = sum(c.size for c in rest)
+            lines.append(
+                f"{size:>+16,} {size / whole:>+16,.0f} {blocks:>+10,} {held:>16,}  "
+                f"{len(rest):,} other places"
+            )
+        return "\n".join(lines) + "\n"
+
+
+def changes_between(
+    first: tracemalloc.Snapshot, last: tracemalloc.Snapshot, *, by_stack: bool
+) -> list[tracemalloc.StatisticDiff]:
+    """What changed, place by place, the greatest change first.
+
+    Places of this recorder and of tracemalloc itself are left out.
+
+    Args:
+        first: The state before.
+        last: The state after.
+        by_stack: Whether a place is a whole stack, and not only its innermost line.
+    """
+    own = [
+        tracemalloc.Filter(inclusive=False, filename_pattern=f"{_OWN_FOLDER}/*"),
+        tracemalloc.Filter(inclusive=False, filename_pattern=tracemalloc.__file__),
+    ]
+    group = "traceback" if by_stack else "lineno"
+    changes = last.filter_traces(own).compare_to(first.filter_traces(own), group)
+    return [change for change in changes if change.size_diff or change.count_diff]
+
+
+def _place(traceback: tracemalloc.Traceback) -> str:
+    """The innermost line, and what stands on it."""
+    frame = traceback[-1]
+    code = linecache.getline(frame.filename, frame.lineno).strip()[:_LONGEST_LINE]
+    return f"{_frame(frame)}  {code}".rstrip()
+
+
+def _frame(frame: tracemalloc.Frame) -> str:
+    return f"{frame.filename}:{frame.lineno}"

@@ -1,0 +1,159 @@
+"""Asking torch what it can do, in a process that may crash or hang without harm."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stepscope._package import IMPORT_ROOT
+
+# Our own place goes to the end of the path: before the standard library it could hide parts of it.
+_PROGRAM = (
+    "import runpy, sys; sys.path.append(sys.argv[1]); "
+    "runpy.run_module('stepscope.capture.torch_probe', run_name='__main__')"
+)
+_LAST_LINES = 3
+
+
+@dataclass(frozen=True)
+class TorchReport:
+    """What torch's own process said, as far as it got.
+
+    Attributes:
+        stages: What each finished stage found, by its name.
+        stopped_in: The stage in which the process crashed or ran out of time; empty if in none.
+        reason: How the process ended there, in a few words; empty if it did not.
+        last_words: The end of what it wrote on standard error.
+    """
+
+    stages: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    stopped_in: str = ""
+    reason: str = ""
+    last_words: str = ""
+
+    def result(self, stage: str) -> Mapping[str, Any] | None:
+        """What a stage found; None if it failed, was not reached, or was cut short."""
+        found = self.stages.get(stage)
+        return None if found is None or "error" in found else found
+
+    def failure(self, stage: str) -> str:
+        """Why a stage has no result; empty if it has one or was never begun."""
+        if self.stopped_in == stage:
+            return self.reason
+        return str(self.stages.get(stage, {}).get("error", ""))
+
+
+def run_self_test(
+    timeout_seconds: float,
+    command: Sequence[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> TorchReport:
+    """Run the self-test of the capture wing and read its report. Never raises for what torch does.
+
+    Args:
+        timeout_seconds: After this the process is ended.
+        command: What to run instead, for tests.
+        environment: Its environment variables; ours by default.
+    """
+    if command is None:
+        command = [sys.executable, "-c", _PROGRAM, str(IMPORT_ROOT)]
+    with tempfile.TemporaryDirectory(prefix="stepscope-doctor-") as folder:
+        # Files, not pipes: a grandchild that outlives the process could keep a pipe open for ever.
+        output, complaints = Path(folder) / "output", Path(folder) / "complaints"
+        with output.open("wb") as stdout, complaints.open("wb") as stderr:
+            try:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=stdout,
+                    stderr=stderr,
+                    cwd=folder,
+                    env=_environment(os.environ if environment is None else environment),
+                    start_new_session=True,
+                )
+            except OSError as error:
+                return TorchReport(stopped_in="torch", reason=f"it could not be started: {error}")
+            reason = _await(process, timeout_seconds)
+        lines = output.read_bytes().decode("utf-8", "replace").splitlines()
+        said = complaints.read_bytes().decode("utf-8", "replace").splitlines()
+    return read_report(lines, reason, [line for line in said if line.strip()])
+
+
+def read_report(lines: Sequence[str], reason: str, complaints: Sequence[str]) -> TorchReport:
+    """Make the report from the lines that the process printed.
+
+    Args:
+        lines: Its standard output. Lines that are none of ours are passed over.
+        reason: How it ended, if not by itself.
+        complaints: Its standard error.
+    """
+    stages: dict[str, Mapping[str, Any]] = {}
+    open_stage = ""
+    for line in lines:
+        try:
+            message = json.loads(line)
+        except ValueError:
+            continue
+        if not isinstance(message, dict):
+            continue
+        if "begin" in message:
+            open_stage = str(message["begin"])
+        elif "end" in message and isinstance(message.get("result"), dict):
+            stages[str(message["end"])] = message["result"]
+            open_stage = ""
+    if not open_stage and not reason and not stages:
+        reason = "it ended without a word"
+    stopped_in = open_stage or ("torch" if reason and not stages else "")
+    if stopped_in and not reason:
+        reason = "it ended in the middle"
+    return TorchReport(
+        stages=stages,
+        stopped_in=stopped_in,
+        reason=reason if stopped_in else "",
+        last_words="\n".join(complaints[-_LAST_LINES:]),
+    )
+
+
+def _await(process: subprocess.Popen[bytes], timeout_seconds: float) -> str:
+    """Wait for the process; how it ended if not by itself, else nothing."""
+    try:
+        code = process.wait(timeout_seconds)
+    except subprocess.TimeoutExpired:
+        _end(process)
+        return f"it was still busy after {timeout_seconds:g} s and was ended"
+    except BaseException:
+        _end(process)  # Ctrl-C must not leave it behind
+        raise
+    if code >= 0:
+        return ""
+    try:
+        return f"it was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"it was ended by signal {-code}"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    # A process that waits for a broken driver cannot be ended; we go on without it.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(5)
+
+
+def _environment(given: Mapping[str, str]) -> dict[str, str]:
+    """Ours, so that what disturbs torch here disturbs it there too; it starts in another folder."""
+    paths = [entry for entry in given.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    absolute = os.pathsep.join(str(Path(entry).absolute()) for entry in paths)
+    return {**given, "PYTHONPATH": absolute, "PYTHONUNBUFFERED": "1"}

@@ -1,0 +1,1 @@
+"""Answers to questions about traces, one module per output."""

@@ -1,0 +1,1 @@
+"""What a file or directory holds, one module per output."""

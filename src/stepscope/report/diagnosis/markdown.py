@@ -1,0 +1,109 @@
+"""The diagnosis as GitHub's Markdown, for a pull request or a wiki."""
+
+from __future__ import annotations
+
+from stepscope.advice.diagnosis import Diagnosis, RankDiagnosis
+from stepscope.advice.finding import Finding
+from stepscope.report import units
+from stepscope.report.answer.tables import describe_scope, markdown_text
+from stepscope.report.diagnosis.words import (
+    besides,
+    between_ranks,
+    findings_alike,
+    header,
+    notes,
+    odd_ranks,
+    partition_basis,
+    rank_columns,
+    rank_rows,
+    ranks_with,
+    saving,
+    step_basis,
+)
+
+
+def diagnosis_to_markdown(diagnosis: Diagnosis) -> str:
+    """The same as on a terminal."""
+    shown = diagnosis.shown
+    lines = [
+        f"# {markdown_text(str(diagnosis.run.path))}",
+        "",
+        markdown_text(header(diagnosis)),
+        "",
+        f"**Verdict**: {markdown_text(diagnosis.verdict)}",
+        "",
+        f"**Step**: {units.duration(shown.step_ns or 0)}, {step_basis(diagnosis, shown)}",
+    ]
+    if shown.steps is not None and shown.steps.other_kinds:
+        lines += ["", besides(shown.steps)]
+    lines += _partition(shown)
+    if len(diagnosis.ranks) > 1:
+        lines += _ranks(diagnosis)
+    lines += ["", "## Findings", ""]
+    groups = findings_alike(diagnosis.findings)
+    if not groups:
+        lines.append("None above the thresholds.")
+    for number, group in enumerate(groups, start=1):
+        where = ranks_with(group) if len(diagnosis.ranks) > 1 else ""
+        lines += _finding(number, group[0], where)
+    told = notes(diagnosis)
+    if told:
+        lines += ["", "## Notes", "", *(f"- {markdown_text(note)}" for note in told)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _partition(rank: RankDiagnosis) -> list[str]:
+    partition = rank.partition
+    if partition is None:
+        return []
+    lines = [
+        "",
+        "## Where the step goes",
+        "",
+        markdown_text(partition_basis(rank)),
+        "",
+        "| part | per step | share |",
+        "|---|--:|--:|",
+    ]
+    lines += [
+        f"| {markdown_text(part.name)} | {units.duration(partition.per_step_ns(part))} "
+        f"| {units.share(partition.share(part))} |"
+        for part in partition.parts
+        if part.total_ns
+    ]
+    if rank.scope is not None:
+        lines += ["", markdown_text(describe_scope(rank.scope))]
+    return lines
+
+
+def _ranks(diagnosis: Diagnosis) -> list[str]:
+    columns = rank_columns(diagnosis)
+    lines = ["", "## Ranks", ""]
+    told = between_ranks(diagnosis)
+    if told:
+        lines += [markdown_text(told), ""]
+    lines.append("| " + " | ".join(columns) + " |")
+    lines.append("|" + "--:|" * len(columns))
+    lines += ["| " + " | ".join(row) + " |" for row in rank_rows(diagnosis)]
+    odd = odd_ranks(diagnosis)
+    return [*lines, *([""] if odd else []), *(f"- {markdown_text(line)}" for line in odd)]
+
+
+def _finding(number: int, finding: Finding, where: str) -> list[str]:
+    place = f" ({where})" if where else ""
+    title = f"{finding.severity.value.upper()} {finding.id}: {markdown_text(finding.title)}"
+    lines = [
+        f"### {number}. {title}{place}",
+        "",
+        f"- saves: {markdown_text(saving(finding))}",
+    ]
+    if finding.assumption:
+        lines.append(f"- if: {markdown_text(finding.assumption)}")
+    lines.append("- seen:")
+    lines += [
+        f"  - {markdown_text(item.label)}: {markdown_text(units.value(item.value, item.unit))}"
+        for item in finding.evidence
+    ]
+    if finding.steps:
+        lines.append(f"- steps: {', '.join(map(str, finding.steps))}")
+    return [*lines, f"- do: {markdown_text(finding.advice)}", f"- more: {finding.page}", ""]

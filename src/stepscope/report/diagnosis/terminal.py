@@ -1,0 +1,210 @@
+"""The diagnosis on a terminal: the verdict, where the step goes, and what to do about it."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from stepscope.advice.diagnosis import Diagnosis, RankDiagnosis
+from stepscope.advice.finding import Finding, Severity
+from stepscope.analysis.selection.partition import Partition
+from stepscope.report import units
+from stepscope.report.answer.tables import describe_scope, printable
+from stepscope.report.diagnosis.words import (
+    MOST_RANKS,
+    besides,
+    between_ranks,
+    findings_alike,
+    header,
+    notes,
+    odd_ranks,
+    partition_basis,
+    rank_columns,
+    rank_rows,
+    ranks_with,
+    saving,
+    step_basis,
+)
+from stepscope.report.metrics.reports import print_metrics
+
+_STYLES = {
+    Severity.HIGH: "bold red",
+    Severity.MEDIUM: "bold yellow",
+    Severity.LOW: "bold cyan",
+    Severity.INFO: "bold",
+}
+_BAR_WIDTH = 24
+_MOST_NOTES = 5
+
+
+def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
+    """Print the whole report."""
+    console.print(_plain(diagnosis.run.location, "dim"), soft_wrap=True)
+    console.print(_plain(header(diagnosis), "dim"))
+    console.print()
+    console.print(_beside("Verdict", _plain(diagnosis.verdict, "bold")))
+    console.print()
+    console.print(_step(diagnosis, diagnosis.shown))
+    if diagnosis.shown.partition is not None:
+        console.print()
+        console.print(_partition(diagnosis.shown))
+    if len(diagnosis.ranks) > 1:
+        console.print()
+        console.print(_ranks(diagnosis))
+    _print_hardware(diagnosis.ranks, console)
+    console.print()
+    console.print(_findings(diagnosis))
+    told = notes(diagnosis)
+    if told:
+        console.print()
+        console.print(Text("Notes", "bold"))
+        for note in told[:_MOST_NOTES]:
+            console.print(Padding(_plain(note, "dim"), (0, 0, 0, 2)))
+        if len(told) > _MOST_NOTES:
+            rest = len(told) - _MOST_NOTES
+            console.print(Padding(Text(f"and {rest} more: see --format json", "dim"), (0, 0, 0, 2)))
+
+
+def _plain(text: str, style: str = "") -> Text:
+    """Text that a file may have a part in: no markup, and nothing that steers a terminal."""
+    return Text(printable(text), style)
+
+
+def _beside(label: str, content: RenderableType) -> Table:
+    """A label with its content beside it, so that wrapped lines stay in their column."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="bold", min_width=7)
+    table.add_column()
+    table.add_row(label, content)
+    return table
+
+
+def _step(diagnosis: Diagnosis, rank: RankDiagnosis) -> RenderableType:
+    line = Text(units.duration(rank.step_ns or 0), "bold")
+    line.append(f"  {step_basis(diagnosis, rank)}", "dim")
+    summary = rank.steps
+    if summary is None:
+        return _beside("Step", line)
+    speed = [f"{1e9 / summary.mean_ns:.3g} steps/s"] if summary.mean_ns else []
+    if summary.tokens_per_second is not None:
+        speed.append(f"{units.count(round(summary.tokens_per_second))} tokens/s")
+    if summary.samples_per_second is not None:
+        speed.append(f"{units.count(round(summary.samples_per_second))} samples/s")
+    speed.append(f"longest {units.duration(summary.worst_ns)}")
+    lines = [line, Text("  ·  ".join(speed), "dim")]
+    if summary.other_kinds:
+        lines.append(_plain(besides(summary), "dim"))
+    return _beside("Step", Group(*lines))
+
+
+def _partition(rank: RankDiagnosis) -> RenderableType:
+    partition = rank.partition
+    if partition is None:
+        return Text()
+    inside: list[RenderableType] = [_plain(partition_basis(rank), "dim"), _bars(partition)]
+    if rank.scope is not None:
+        inside.append(Text(describe_scope(rank.scope), "dim"))
+    return Group(
+        Text("Where the step goes", "bold"), Padding(Group(*inside), (0, 0, 0, 2), expand=False)
+    )
+
+
+def _bars(partition: Partition) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("part", no_wrap=True)
+    table.add_column("bar", no_wrap=True)
+    table.add_column("per step", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    for part in partition.parts:
+        if not part.total_ns:
+            continue
+        share = partition.share(part)
+        bar = "█" * round(share * _BAR_WIDTH) or "▏"
+        table.add_row(
+            _plain(part.name),
+            Text(bar.ljust(_BAR_WIDTH), "blue"),
+            units.duration(partition.per_step_ns(part)),
+            units.share(share),
+        )
+    return table
+
+
+def _ranks(diagnosis: Diagnosis) -> RenderableType:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in rank_columns(diagnosis):
+        table.add_column(name, justify="right")
+    for row in rank_rows(diagnosis):
+        table.add_row(*row)
+    title = Text("Ranks", "bold")
+    if len(diagnosis.ranks) > MOST_RANKS:
+        title.append(f"   the slowest {MOST_RANKS} of {len(diagnosis.ranks)}", "dim")
+    inside: list[RenderableType] = [table]
+    told = between_ranks(diagnosis)
+    if told:
+        inside = [_plain(told), Text(), table]
+    odd = odd_ranks(diagnosis)
+    if odd:
+        inside += [Text(), *(_plain(line) for line in odd)]
+    return Group(title, Padding(Group(*inside), (0, 0, 0, 2), expand=False))
+
+
+def _print_hardware(ranks: tuple[RankDiagnosis, ...], console: Console) -> None:
+    found = [(f"rank {rank.rank}", rank.metrics) for rank in ranks if rank.metrics is not None]
+    if not found:
+        return
+    labelled = found if len(ranks) > 1 else [("", found[0][1])]
+    console.print()
+    title = Text("Hardware", "bold")
+    if len(labelled) > MOST_RANKS:
+        title.append(f"   the first {MOST_RANKS} of {len(labelled)} ranks", "dim")
+    console.print(title)
+    print_metrics(labelled[:MOST_RANKS], console, with_notes=False)
+
+
+def _findings(diagnosis: Diagnosis) -> RenderableType:
+    if not diagnosis.findings:
+        return Text.assemble(("Findings ", "bold"), ("none above the thresholds", "dim"))
+    several = len(diagnosis.ranks) > 1
+    items: list[RenderableType] = [Text("Findings", "bold")]
+    for number, group in enumerate(findings_alike(diagnosis.findings), start=1):
+        items.append(_finding(number, group[0], ranks_with(group) if several else ""))
+    return Group(*items)
+
+
+def _finding(number: int, finding: Finding, where: str) -> RenderableType:
+    head = Text.assemble(
+        f"{number}. ",
+        (finding.severity.value.upper(), _STYLES[finding.severity]),
+        "  ",
+        (finding.id, "bold"),
+        f"  {printable(finding.title)}",
+    )
+    if where:
+        head.append(f"  ({where})", "dim")
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column()
+    promised, sign, change = saving(finding).partition(": ")
+    style = "" if finding.saving_ns is None else "bold green"
+    table.add_row("saves", Text.assemble((promised, style), sign, change))
+    if finding.assumption:
+        table.add_row("if", _plain(finding.assumption))
+    table.add_row("seen", _evidence(finding))
+    if finding.steps:
+        shown = ", ".join(map(str, finding.steps[:8])) + (" …" if len(finding.steps) > 8 else "")
+        table.add_row("steps", Text(shown))
+    table.add_row("do", _plain(finding.advice))
+    table.add_row("more", Text(finding.page, "dim"))
+    return Padding(Group(head, Padding(table, (0, 0, 0, 3))), (0, 0, 1, 2))
+
+
+def _evidence(finding: Finding) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for item in finding.evidence:
+        table.add_row(_plain(item.label), _plain(units.value(item.value, item.unit)))
+    return table

@@ -1,0 +1,225 @@
+"""The diagnosis in words: what terminal and Markdown say alike, laid out by each in its way."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.advice.diagnosis import Diagnosis, RankDiagnosis
+from stepscope.advice.finding import Finding
+from stepscope.advice.rules import slow_phase
+from stepscope.analysis.record.summary import StepSummary
+from stepscope.analysis.stragglers import Clock
+from stepscope.report import units
+from stepscope.report.diagnosis.csv_tables import ranks_table
+from stepscope.run.rank_skew import RankSkew
+
+MOST_RANKS = 16
+_MOST_ODD = 6
+_NO_END = "no end was written: the process runs still, or was killed"
+_NO_REASON = "the manifest does not say why"
+_STILL_MADE = "its files were still being made when the manifest was written"
+_RANK_COLUMNS = {
+    "rank": "rank",
+    "steady_steps": "steps",
+    "step_ns": "step",
+    "input_wait_ns": "input wait",
+    "longest_ns": "longest",
+    "wait_ns": "waits for ranks",
+    "own_ns": "without that",
+    "last": "comes last",
+    "record_wait_ns": "waits for others",
+}
+
+
+def header(diagnosis: Diagnosis) -> str:
+    """How many ranks, and on what."""
+    count = len(diagnosis.ranks)
+    job = diagnosis.run.job
+    world = job.world_size if job else count
+    parts = [units.plural(count, "rank")]
+    if world > count:
+        parts[-1] += f" of {world}"
+    if job is not None:
+        if "torch" in job.versions:
+            parts.append(f"torch {job.versions['torch']}")
+        parts.append(job.devices[0] if job.devices else f"{job.cpu_count} CPUs, no GPU in use")
+    return "  ·  ".join(parts)
+
+
+def step_basis(diagnosis: Diagnosis, rank: RankDiagnosis) -> str:
+    """What the printed step is."""
+    whose = f"rank {rank.rank}: " if len(diagnosis.ranks) > 1 else ""
+    summary = rank.steps
+    if summary is None and rank.view is not None and not rank.view.graph.steps:
+        return f"{whose}the whole file: no step is annotated; recording slows it down"
+    if summary is None:
+        which = "median" if rank.device is None else "mean"
+        return f"{whose}{which} of the steps in the trace; recording slows them down"
+    left_out = _left_out(summary)
+    return (
+        f"{whose}median of {units.plural(len(summary.steps), 'steady step')}"
+        f"{f' ({left_out} left out)' if left_out else ''}"
+    )
+
+
+def partition_basis(rank: RankDiagnosis) -> str:
+    """What was divided into parts."""
+    partition = rank.partition
+    if partition is None:
+        return ""
+    words = partition.basis
+    if not words.endswith("one step"):
+        words += f", {units.plural(partition.steps, 'step')}"
+    if rank.host is not None and rank.steps is not None and (rank.steps.recording_factor or 0) > 1:
+        words += f"; recording made them {rank.steps.recording_factor:.2f}× as long"
+    window = rank.window
+    if rank.windows > 1 and window is not None and window.trace_path is not None:
+        path = window.trace_path
+        name = path.name if window.record is None else f"{path.parent.name}/{path.name}"
+        words += f"; window {window.index + 1} of {rank.windows}: {name}"
+    return words
+
+
+def _left_out(summary: StepSummary) -> str:
+    excluded = summary.excluded
+    words = [
+        (excluded.first, "slow at the start"),
+        (excluded.recorded, "recorded in detail"),
+        (excluded.partial, "partial"),
+    ]
+    return ", ".join(f"{count} {word}" for count, word in words if count)
+
+
+def besides(summary: StepSummary) -> str:
+    """What the loop did besides training steps."""
+    kinds = (
+        f"{other.kind} {units.duration(other.total_ns)} in {other.times}"
+        for other in summary.other_kinds
+    )
+    return f"besides the steps: {', '.join(kinds)}"
+
+
+def between_ranks(diagnosis: Diagnosis) -> str:
+    """Who comes last, to the collectives or else in the step records; empty where nothing tells."""
+    between = diagnosis.between
+    if between is None:
+        return _skew(diagnosis.skew)
+    if between.straggler is None:
+        return ""
+    row = between.table.filter(rank=between.straggler).row(0, named=True)
+    words = (
+        f"rank {between.straggler} is the last in {row['last']} of {row['collectives']} "
+        f"collectives; the others wait {units.duration(between.others_wait_ns)} per step on average"
+    )
+    if between.report.clock is Clock.ALIGNED:
+        words += f" (clocks aligned: {between.report.clock_reason})"
+    return words
+
+
+def _skew(skew: RankSkew | None) -> str:
+    if skew is None:
+        return ""
+    device = "on the device, " if skew.is_device else ""
+    error = f", ± {units.duration(skew.error_ns)}" if skew.error_ns else ""
+    basis = f"waiting: {device}from {skew.basis}, {skew.steps} steps that all ranks have{error}"
+    return f"{skew.sentence()} ({basis})" if skew.is_notable else basis
+
+
+def odd_ranks(diagnosis: Diagnosis) -> list[str]:
+    """What sets single ranks apart, the greatest difference first."""
+    rows = diagnosis.odd_parts.head(_MOST_ODD).iter_rows(named=True)
+    return [
+        f"rank {row['rank']}: '{row['part']}' takes {units.duration(row['per_step_ns'])} per step, "
+        f"{units.duration(row['others_ns'])} on the other ranks"
+        for row in rows
+    ]
+
+
+def rank_columns(diagnosis: Diagnosis) -> list[str]:
+    """Headings of the table of ranks: those for which any rank has something."""
+    return [_RANK_COLUMNS[name] for name in _known_columns(ranks_table(diagnosis))]
+
+
+def rank_rows(diagnosis: Diagnosis) -> list[list[str]]:
+    """Its rows, at most `MOST_RANKS`: who waits least for the others first, else the slowest."""
+    table = ranks_table(diagnosis)
+    kept = _known_columns(table)
+    waits = [name for name in ("wait_ns", "record_wait_ns") if name in kept]
+    by, largest = (waits[0], False) if waits else ("step_ns", True)
+    first = table.sort(by, "rank", descending=[largest, False], nulls_last=True).head(MOST_RANKS)
+    return [[_rank_cell(name, row) for name in kept] for row in first.iter_rows(named=True)]
+
+
+def _known_columns(table: pl.DataFrame) -> list[str]:
+    """Columns in which any rank has something; of the two that tell of waiting the exacter one."""
+    known = [name for name in _RANK_COLUMNS if table[name].null_count() < len(table)]
+    return [name for name in known if name != "record_wait_ns" or "wait_ns" not in known]
+
+
+def _rank_cell(name: str, row: dict[str, int | None]) -> str:
+    number = row[name]
+    if number is None:
+        return "–"
+    if name == "last":
+        return f"{number} of {row['collectives']}"
+    return units.duration(number) if name.endswith("_ns") else str(number)
+
+
+def findings_alike(findings: tuple[Finding, ...]) -> list[list[Finding]]:
+    """What one rule found on several ranks, the greatest saving first."""
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in findings:
+        # One rank may have several slow phases, each named in the title.
+        which = finding.title if finding.id == slow_phase.ID else ""
+        groups.setdefault((finding.id, which), []).append(finding)
+    return list(groups.values())
+
+
+def ranks_with(group: list[Finding]) -> str:
+    """On which ranks a rule found something, the one with the greatest saving first."""
+    others = sorted({finding.rank for finding in group[1:]} - {group[0].rank})
+    words = f"rank {group[0].rank}"
+    if others:
+        shown = ", ".join(map(str, others[:MOST_RANKS]))
+        more = ", …" if len(others) > MOST_RANKS else ""
+        also = "less" if group[0].saving_ns is not None else "also"
+        words += f"; {also} on {units.plural(len(others), 'other')}: {shown}{more}"
+    return words
+
+
+def saving(finding: Finding) -> str:
+    """What mending it saves, or why nothing can be promised."""
+    if finding.saving_ns is None or finding.predicted_step_ns is None:
+        return f"nothing per step can be promised: {finding.saving_reason}"
+    now_ns = finding.saving_ns + finding.predicted_step_ns
+    return (
+        f"{units.duration(finding.saving_ns)} per step: {units.duration(now_ns)} → "
+        f"{units.duration(finding.predicted_step_ns)}"
+    )
+
+
+def notes(diagnosis: Diagnosis) -> list[str]:
+    """What could not be read, went wrong in the recording, or limits the answer."""
+    told = [*diagnosis.run.problems, *diagnosis.notes]
+    for rank_run, rank in zip(diagnosis.run.ranks, diagnosis.ranks, strict=True):
+        prefix = f"rank {rank.rank}: " if len(diagnosis.ranks) > 1 else ""
+        manifest = rank_run.manifest
+        if manifest is not None:
+            if manifest.state != "finished" or "no window" in manifest.ended:
+                told.append(f"{prefix}{manifest.state}: {manifest.ended or _NO_END}")
+            for window in manifest.windows:
+                if window.state != "complete":
+                    is_made = window.state == "saving"
+                    reason = window.reason or (_STILL_MADE if is_made else _NO_REASON)
+                    told.append(f"{prefix}window {window.index} is {window.state}: {reason}")
+                told += [
+                    f"{prefix}window {window.index}: {artifact.problem}"
+                    for artifact in window.artifacts
+                    if artifact.problem
+                ]
+            told += [
+                f"{prefix}capture: {problem.where}: {problem.message}"
+                for problem in manifest.problems
+            ]
+        told += [prefix + note for note in rank.notes]
+    return told

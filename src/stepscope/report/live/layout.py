@@ -1,0 +1,196 @@
+"""Lays out a run at this moment: how its ranks get on, and what the hardware does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from stepscope.analysis.record.watching import RankView, RunView
+from stepscope.report.metrics.reports import words_for
+from stepscope.report.units import count, duration, share, size
+from stepscope.run.metrics import CLOCK_REASON_BITS, THROTTLE_REASONS
+
+_STALLED_LEAST_NS = 30_000_000_000
+_STALLED_FACTOR = 10
+_MOST_PARTS = 6
+_MIB = 1 << 20
+_HOST = (
+    ("CPUs", "host.cpu.utilization"),
+    ("waiting for disks", "host.cpu.iowait"),
+    ("held back", "cgroup.cpu.throttled"),
+    ("memory used", "host.memory.used"),
+    ("of the group", "cgroup.memory.used"),
+    ("disk read", "disk.read"),
+    ("network in", "network.receive"),
+    ("out", "network.send"),
+)
+
+
+@dataclass(frozen=True)
+class ShownSample:
+    """The latest rows of one sampler.
+
+    Attributes:
+        label: Whose they are, such as a rank; empty for the machine's own.
+        host: The machine.
+        rows: One for each GPU, as texts by column.
+    """
+
+    label: str
+    host: str
+    rows: Sequence[Mapping[str, str]]
+
+
+def layout_of(run: RunView | None, samples: Sequence[ShownSample], where: str) -> RenderableType:
+    """The whole view.
+
+    Args:
+        run: The run; None where none was found.
+        samples: The latest samples.
+        where: Where a run was looked for, for people.
+    """
+    parts: list[RenderableType] = []
+    if run is None or not run.ranks:
+        parts.append(Text(f"no run is being written in {where}", "dim"))
+    else:
+        parts += [Text(str(run.path), "dim"), _ranks(run)]
+    parts += [Text(), _gpus(samples), *_hosts(samples)]
+    return Group(*parts)
+
+
+def _ranks(run: RunView) -> RenderableType:
+    names = _part_names(run.ranks)
+    table = _table()
+    for heading in ("rank", "state", "step", "steps/s", "step time", *names):
+        table.add_column(heading, justify="left" if heading == "state" else "right")
+    if any(view.progress and view.progress.tokens_per_second for view in run.ranks):
+        table.add_column("tokens/s", justify="right")
+    for view in run.ranks:
+        table.add_row(*_rank(view, names, len(table.columns)))
+    if not run.more_ranks:
+        return table
+    return Group(table, Text(f"and {run.more_ranks} ranks more", "dim"))
+
+
+def _rank(view: RankView, names: Sequence[str], width: int) -> list[RenderableType]:
+    progress = view.progress
+    cells: list[RenderableType] = [str(view.rank), _state(view)]
+    if progress is None:
+        return [*cells, *["–"] * (width - 2)]
+    by_name = {part.name: progress.partition.share(part) for part in progress.partition.parts}
+    cells += [
+        count(progress.last_step),
+        f"{progress.steps_per_second:.3g}",
+        duration(progress.median_ns),
+        *(share(by_name.get(name, 0.0)) for name in names),
+    ]
+    if len(cells) < width:
+        tokens = progress.tokens_per_second
+        cells.append("–" if tokens is None else count(round(tokens)))
+    return cells
+
+
+def _state(view: RankView) -> Text:
+    state = view.manifest.state if view.manifest is not None else "unknown"
+    if state != "running":
+        return Text(state, "green" if state == "finished" else "yellow")
+    if view.progress is None or view.since_ns is None:
+        return Text("no step yet")
+    if view.since_ns > max(_STALLED_LEAST_NS, _STALLED_FACTOR * view.progress.median_ns):
+        return Text(f"no step for {duration(view.since_ns)}", "bold red")
+    return Text("running", "green")
+
+
+def _part_names(ranks: Iterable[RankView]) -> list[str]:
+    """The parts of the step that any rank has, the greatest first."""
+    totals: dict[str, float] = {}
+    for view in ranks:
+        if view.progress is not None:
+            for part in view.progress.partition.parts:
+                share_of = view.progress.partition.share(part)
+                totals[part.name] = totals.get(part.name, 0.0) + share_of
+    shown = sorted((name for name in totals if totals[name]), key=lambda name: -totals[name])
+    return shown[:_MOST_PARTS]
+
+
+def _gpus(samples: Sequence[ShownSample]) -> RenderableType:
+    table = _table()
+    for heading in ("", "GPU", "busy", "tensor", "memory", "power", "°C", "slowed"):
+        is_text = heading in {"", "GPU", "slowed"}
+        justify: Literal["left", "right"] = "left" if is_text else "right"
+        table.add_column(heading, justify=justify, no_wrap=heading != "GPU")
+    seen: set[str] = set()
+    for sample in samples:
+        for row in sample.rows:
+            name = _known(row, "name")
+            key = _known(row, "uuid") or f"{sample.label}/{_known(row, 'index')}/{name}"
+            if not (name or _known(row, "uuid") or _known(row, "index")) or key in seen:
+                continue
+            seen.add(key)
+            cells = (
+                sample.label,
+                f"{_known(row, 'index')} {name.removeprefix('NVIDIA ')}".strip(),
+                *(
+                    _known(row, column) or "–"
+                    for column in (
+                        "utilization.gpu",
+                        "gpm.tensor",
+                    )
+                ),
+                _memory(row),
+                _power(row),
+                _known(row, "temperature.gpu") or "–",
+                _slowed(row),
+            )
+            table.add_row(*map(Text, cells))  # names come from strangers: no markup in them
+    return table if table.row_count else Text("no GPU is sampled", "dim")
+
+
+def _memory(row: Mapping[str, str]) -> str:
+    amounts = [_known(row, name).partition(" ")[0] for name in ("memory.used", "memory.total")]
+    used, total = (int(text) * _MIB if text.isdecimal() else None for text in amounts)
+    if used is None:
+        return "–"
+    return f"{size(used)} of {size(total)}" if total else size(used)
+
+
+def _power(row: Mapping[str, str]) -> str:
+    watts = _known(row, "power.draw").partition(".")[0]
+    return f"{watts} W" if watts.isdecimal() else "–"
+
+
+def _slowed(row: Mapping[str, str]) -> str:
+    text = _known(row, "clocks_event_reasons.active")
+    try:
+        mask = int(text, 16)
+    except ValueError:
+        return "–"
+    reasons = [reason for reason in THROTTLE_REASONS if mask & CLOCK_REASON_BITS[reason]]
+    return ", ".join(words_for(reasons)) or "no"
+
+
+def _hosts(samples: Sequence[ShownSample]) -> Iterable[RenderableType]:
+    """A line for each machine: ranks that share one say the same of it."""
+    lines: dict[str, str] = {}
+    for sample in samples:
+        row = sample.rows[0] if sample.rows else {}
+        parts = [f"{word} {_known(row, name)}" for word, name in _HOST if _known(row, name)]
+        if parts:
+            lines.setdefault(sample.host, "  ·  ".join(parts))
+    for host, text in lines.items():
+        yield Text(f"{host}  {text}")
+
+
+def _known(row: Mapping[str, str], name: str) -> str:
+    value = row.get(name, "")
+    # "[N/A]", and what else nvidia-smi says instead of a value.
+    return "" if value.startswith("[") and value.endswith("]") else value
+
+
+def _table() -> Table:
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")

@@ -1,0 +1,1 @@
+"""Hardware metrics, one module per output."""

@@ -1,0 +1,1 @@
+"""Whole-array tools without knowledge of traces: intervals, orders, search, compiled loops."""

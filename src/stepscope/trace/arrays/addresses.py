@@ -1,0 +1,108 @@
+"""Reading and writing memory by address, for compiled loops.
+
+An address and no array, because every call that is handed an array counts its references up and
+down, which costs more than most of these calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.extending import intrinsic
+
+Data = int
+"""Where a uint8 array begins in memory."""
+
+as_long = cast("Callable[[Any], int]", np.int64)
+"""A number as a signed one: mixing unsigned and signed ones would make floats of both."""
+
+Ints = int
+"""Where an int32 array begins in memory."""
+
+Longs = int
+"""Where an int64 array begins in memory."""
+
+if TYPE_CHECKING:
+    # What the intrinsics below look like to those who call them.
+    byte_at: Callable[[Data, int], int]
+    word_at: Callable[[Data, int], np.uint64]
+    int_at: Callable[[Ints, int], int]
+    long_at: Callable[[Longs, int], int]
+    put_byte: Callable[[Data, int, int], None]
+    put_int: Callable[[Ints, int, int], None]
+    put_long: Callable[[Longs, int, int], None]
+    put_word: Callable[[Data, int, np.uint64], None]
+else:
+    _BYTE, _LONG = ir.IntType(8), ir.IntType(64)
+
+    def load(builder: Any, arguments: Any, kind: Any) -> Any:
+        """A value of some kind from an address and an offset, aligned or not."""
+        address = builder.add(arguments[0], arguments[1])
+        pointer = builder.inttoptr(address, kind.as_pointer())
+        return builder.load(pointer, align=1, typ=kind)
+
+    @intrinsic
+    def byte_at(_: Any, data: Any, at: Any) -> Any:
+        """The byte at a position, without the check for negative indices."""
+
+        def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+            return builder.zext(load(builder, arguments, _BYTE), _LONG)
+
+        return types.int64(data, at), generate
+
+    @intrinsic
+    def word_at(_: Any, data: Any, at: Any) -> Any:
+        """Eight bytes as one little-endian word, from any position."""
+
+        def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+            return load(builder, arguments, _LONG)
+
+        return types.uint64(data, at), generate
+
+    def _element(size: int, widened: str) -> Any:
+        """An intrinsic that reads an element of an array of integers of some size."""
+
+        def element(_: Any, array: Any, index: Any) -> Any:
+            def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+                offset = builder.mul(arguments[1], ir.Constant(_LONG, size))
+                value = load(builder, (arguments[0], offset), ir.IntType(8 * size))
+                return getattr(builder, widened)(value, _LONG)
+
+            return types.int64(array, index), generate
+
+        return intrinsic(element)
+
+    def _put_element(size: int) -> Any:
+        """An intrinsic that sets an element of an array of integers of some size."""
+
+        def put_element(_: Any, array: Any, index: Any, value: Any) -> Any:
+            def generate(context: Any, builder: Any, __: Any, arguments: Any) -> Any:
+                offset = builder.mul(arguments[1], ir.Constant(_LONG, size))
+                kind = ir.IntType(8 * size)
+                address = builder.add(arguments[0], offset)
+                pointer = builder.inttoptr(address, kind.as_pointer())
+                builder.store(builder.trunc(arguments[2], kind), pointer, align=size)
+                return context.get_dummy_value()
+
+            return types.void(array, index, value), generate
+
+        return intrinsic(put_element)
+
+    int_at, long_at = _element(4, "sext"), _element(8, "sext")
+    put_byte, put_int, put_long = _put_element(1), _put_element(4), _put_element(8)
+
+    @intrinsic
+    def put_word(_: Any, data: Any, at: Any, value: Any) -> Any:
+        """Writes eight bytes to any position."""
+
+        def generate(context: Any, builder: Any, __: Any, arguments: Any) -> Any:
+            address = builder.add(arguments[0], arguments[1])
+            pointer = builder.inttoptr(address, _LONG.as_pointer())
+            builder.store(arguments[2], pointer, align=1)
+            return context.get_dummy_value()
+
+        return types.void(data, at, value), generate

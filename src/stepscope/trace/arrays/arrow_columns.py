@@ -1,0 +1,147 @@
+"""Hands arrays to Polars as columns, without copying them.
+
+A column refers to the arrays and keeps them alive. This is the Arrow C data interface
+(https://arrow.apache.org/docs/format/CDataInterface.html). Strings have the layout "string view":
+sixteen bytes for each, which hold its length and either the text (up to twelve bytes) or the first
+four bytes, the number of a buffer, and the offset in it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.trace.arrays.arrow_release import RELEASE_ADDRESS, Keeper
+
+
+class _Schema(ctypes.Structure):
+    pass
+
+
+_ReleaseSchema = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Schema))
+
+_Schema._fields_ = [
+    ("format", ctypes.c_char_p),
+    ("name", ctypes.c_char_p),
+    ("metadata", ctypes.c_char_p),
+    ("flags", ctypes.c_int64),
+    ("n_children", ctypes.c_int64),
+    ("children", ctypes.c_void_p),
+    ("dictionary", ctypes.c_void_p),
+    ("release", _ReleaseSchema),
+    ("private_data", ctypes.c_void_p),
+]
+
+
+class _Array(ctypes.Structure):
+    _fields_ = [
+        ("length", ctypes.c_int64),
+        ("null_count", ctypes.c_int64),
+        ("offset", ctypes.c_int64),
+        ("n_buffers", ctypes.c_int64),
+        ("n_children", ctypes.c_int64),
+        ("buffers", ctypes.POINTER(ctypes.c_void_p)),
+        ("children", ctypes.c_void_p),
+        ("dictionary", ctypes.c_void_p),
+        ("release", ctypes.c_void_p),
+        ("private_data", ctypes.c_void_p),
+    ]
+
+
+_NULLABLE = 2
+
+_keeper = Keeper()
+
+
+def _release_schema(schema: Any) -> None:
+    # Called while the column is being made, so that Python may run in it; see `arrow_release`.
+    schema.contents.release = _ReleaseSchema()
+
+
+_release_schema_pointer = _ReleaseSchema(_release_schema)
+
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+
+class _Exported:
+    """A column in the form that every Arrow library imports."""
+
+    def __init__(self, layout: bytes, length: int, buffers: list[npt.NDArray[Any] | None]) -> None:
+        addresses = (None if buffer is None else buffer.ctypes.data for buffer in buffers)
+        pointers = (ctypes.c_void_p * len(buffers))(*addresses)
+        self._array = _Array(
+            length=length,
+            null_count=0 if buffers[0] is None else -1,
+            offset=0,
+            n_buffers=len(buffers),
+            n_children=0,
+            buffers=pointers,
+            release=RELEASE_ADDRESS,
+            private_data=_keeper.keep((buffers, pointers)),
+        )
+        self._schema = _Schema(
+            format=layout, name=b"", flags=_NULLABLE, release=_release_schema_pointer
+        )
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        return (
+            _new_capsule(ctypes.addressof(self._schema), b"arrow_schema", None),
+            _new_capsule(ctypes.addressof(self._array), b"arrow_array", None),
+        )
+
+
+_LAYOUTS = {
+    np.dtype(np.int32): b"i",
+    np.dtype(np.uint32): b"I",
+    np.dtype(np.int64): b"l",
+    np.dtype(np.uint64): b"L",
+}
+
+
+def numbers_of(
+    name: str, values: npt.NDArray[Any], present: npt.NDArray[np.uint8] | None = None
+) -> pl.Series:
+    """A column of numbers.
+
+    Args:
+        name: Of the column.
+        values: Of 32 or 64 bits, one after the other; they must not change as long as the column
+            lives.
+        present: A bit for each, the lowest of a byte first: is it no null? None: none of them is.
+    """
+    return pl.Series(_Exported(_LAYOUTS[values.dtype], len(values), [present, values])).alias(name)
+
+
+def strings_of(
+    name: str,
+    data: npt.NDArray[np.uint8],
+    views: npt.NDArray[np.uint32],
+    present: npt.NDArray[np.uint8],
+) -> pl.Series:
+    """A column of stretches of `data`, which must be valid UTF-8.
+
+    Args:
+        name: Of the column.
+        data: Less than 2 GiB; it must not change as long as the column lives.
+        views: Four words for each string, as the layout wants them; they must not change either.
+        present: A bit for each, the lowest of a byte first: is it no null?
+    """
+    buffers: list[npt.NDArray[Any] | None] = [
+        present,
+        np.ascontiguousarray(views),
+        data,
+        np.array([len(data)], np.int64),
+    ]
+    return pl.Series(_Exported(b"vu", len(views), buffers)).alias(name)
+
+
+def columns_in_use() -> int:
+    """How many columns made here still refer to their arrays."""
+    _keeper.let_go()
+    return len(_keeper)

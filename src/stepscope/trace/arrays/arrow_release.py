@@ -1,0 +1,84 @@
+"""Keeping arrays alive for as long as another library refers to them, without Python's help.
+
+The library says that it needs them no longer by calling a function, at any moment and from any
+thread: also while the interpreter goes down, when no Python may run any more. So that function is
+compiled and only sets a mark in memory that is never freed; whoever keeps new arrays looks for
+marks and lets go of the arrays that they stand for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from numba import cfunc, types
+
+from stepscope.trace.arrays.addresses import long_at, put_long
+
+_RELEASE, _PRIVATE_DATA = 8, 9  # fields of the interface's `ArrowArray`, which are eight bytes each
+_MARKS_AT_ONCE = 4096
+
+
+@cfunc(types.void(types.int64))
+def _mark_as_released(array: int) -> None:
+    put_long(long_at(array, _PRIVATE_DATA), 0, 1)
+    put_long(array, _RELEASE, 0)
+
+
+RELEASE_ADDRESS: int = cast(int, _mark_as_released.address)
+"""What an `ArrowArray` has as `release` whose `private_data` came from `Keeper.keep`."""
+
+_allocate = ctypes.pythonapi.PyMem_RawMalloc
+_allocate.restype = ctypes.c_void_p
+_allocate.argtypes = [ctypes.c_size_t]
+
+
+class Keeper:
+    """Keeps objects until their marks are set."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[int, Any] = {}  # by the address of the mark
+        self._free: list[int] = []
+        self._marks: list[npt.NDArray[np.int64]] = []
+
+    def __len__(self) -> int:
+        """How many are kept, those included whose marks have not been looked at yet."""
+        return len(self._kept)
+
+    def keep(self, what: object) -> int:
+        """Keep an object; returns the address of its mark, for `private_data`."""
+        with self._lock:
+            self._let_go()
+            if not self._free:
+                self._new_marks()
+            address = self._free.pop()
+            self._kept[address] = what
+            return address
+
+    def let_go(self) -> None:
+        """Let go of everything whose mark is set."""
+        with self._lock:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        for marks in self._marks:
+            # Other threads may set marks meanwhile, which numpy cannot count with.
+            for index in np.flatnonzero(marks.copy()).tolist():
+                marks[index] = 0
+                address = marks.ctypes.data + index * marks.itemsize
+                del self._kept[address]
+                self._free.append(address)
+
+    def _new_marks(self) -> None:
+        """Memory for marks that outlives the interpreter's objects: it is reused, never freed."""
+        address = _allocate(_MARKS_AT_ONCE * ctypes.sizeof(ctypes.c_int64))
+        if not address:
+            raise MemoryError("no memory for the marks of columns")
+        marks = np.ctypeslib.as_array((ctypes.c_int64 * _MARKS_AT_ONCE).from_address(address))
+        marks[:] = 0
+        self._marks.append(marks)
+        self._free += range(address, address + marks.nbytes, marks.itemsize)

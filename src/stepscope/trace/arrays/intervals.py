@@ -1,0 +1,259 @@
+"""Sets of moments: union, intersection, difference, clipping, and how much of what they cover.
+
+An interval is half-open, [start, end): it holds its start and not its end, so two intervals that
+touch share no moment and their lengths add up. An interval whose end does not lie after its start
+holds no moment: it is empty, changes no set and is covered for 0 ns. All times are int64
+nanoseconds and must lie within ±2**62, so that no difference overflows.
+
+`Intervals` is a set in its one normal form (sorted, disjoint, not touching), which makes equal
+sets equal arrays. The functions are vectorised; sorting is the most expensive thing they do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.trace.arrays.search import places
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Intervals:
+    """A set of moments in normal form: `starts[i] < ends[i] < starts[i + 1]` for every i.
+
+    Build it with `merge`; the constructor trusts its arguments.
+    """
+
+    starts: Int64Array
+    ends: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Intervals):
+            return NotImplemented
+        return np.array_equal(self.starts, other.starts) and np.array_equal(self.ends, other.ends)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def lengths(self) -> Int64Array:
+        """Length of each interval, in ns."""
+        return self.ends - self.starts
+
+    @property
+    def total_ns(self) -> int:
+        """Length of the whole set, in ns."""
+        return int(self.lengths.sum())
+
+
+def _int64(values: npt.ArrayLike) -> Int64Array:
+    array = np.asarray(values)
+    if array.size == 0:
+        return np.zeros(0, np.int64)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"times are integers in nanoseconds, not {array.dtype}")
+    return array.astype(np.int64, copy=False)
+
+
+def empty() -> Intervals:
+    """The set without any moment."""
+    return Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+def merge(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
+    """Union of single intervals in any order, overlapping or not; those that touch become one.
+
+    Raises:
+        ValueError: The arrays differ in length.
+        TypeError: The times are not integers.
+    """
+    first, last = _int64(starts), _int64(ends)
+    if len(first) != len(last):
+        raise ValueError(f"{len(first)} starts and {len(last)} ends")
+    filled = last > first
+    if not filled.all():
+        first, last = first[filled], last[filled]
+    if len(first) == 0:
+        return empty()
+    if (first[1:] < first[:-1]).any():
+        order = np.argsort(first, kind="stable")
+        first, last = first[order], last[order]
+    reach = np.maximum.accumulate(last)
+    opens = np.concatenate(([True], first[1:] > reach[:-1]))
+    closes = np.concatenate((opens[1:], [True]))
+    return Intervals(first[opens], reach[closes])
+
+
+def merge_by_group(
+    groups: npt.ArrayLike, starts: npt.ArrayLike, ends: npt.ArrayLike
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Union within each group (device, stream, parent, …), for any number of groups at once.
+
+    Returns:
+        Group, start and end of each merged interval, sorted by group, then start.
+    """
+    group, first, last = _int64(groups), _int64(starts), _int64(ends)
+    if not len(group) == len(first) == len(last):
+        raise ValueError(f"{len(group)} groups, {len(first)} starts and {len(last)} ends")
+    filled = last > first
+    group, first, last = group[filled], first[filled], last[filled]
+    if len(group) == 0:
+        return group, first, last
+    order = np.lexsort((first, group))
+    group, first, last = group[order], first[order], last[order]
+    new_group = np.concatenate(([True], group[1:] != group[:-1]))
+    reach = _running_maximum_by_run(last, new_group)
+    opens = new_group.copy()
+    opens[1:] |= first[1:] > reach[:-1]
+    closes = np.concatenate((opens[1:], [True]))
+    return group[opens], first[opens], reach[closes]
+
+
+def _running_maximum_by_run(values: Int64Array, new_run: npt.NDArray[np.bool_]) -> Int64Array:
+    """Running maximum that starts afresh wherever `new_run` is true."""
+    if int(new_run.sum()) == 1:
+        return np.maximum.accumulate(values)
+    # Ranks instead of values: run * n + rank cannot overflow, whatever the times are.
+    order = np.argsort(values, kind="stable")
+    rank = np.empty(len(values), np.int64)
+    rank[order] = np.arange(len(values))
+    base = (np.cumsum(new_run) - 1) * len(values)
+    highest = np.maximum.accumulate(base + rank) - base
+    running: Int64Array = values[order[highest]]
+    return running
+
+
+_IN_FIRST, _IN_SECOND = 1, 2
+
+
+def _combine(first: Intervals, second: Intervals, wanted: tuple[int, ...]) -> Intervals:
+    """Sweep over both sets; keep the time in which the state is one of `wanted`."""
+    times = np.concatenate((first.starts, second.starts, first.ends, second.ends))
+    is_wanted = np.zeros(_IN_FIRST + _IN_SECOND + 1, np.bool_)
+    is_wanted[list(wanted)] = True
+    change = np.repeat(
+        np.array([_IN_FIRST, _IN_SECOND, -_IN_FIRST, -_IN_SECOND], np.int8),
+        [len(first), len(second), len(first), len(second)],
+    )
+    order = np.argsort(times, kind="stable")
+    times = times[order]
+    state = np.cumsum(change[order], dtype=np.int8)
+    last_of_time = np.concatenate((times[1:] != times[:-1], [True]))
+    times, state = times[last_of_time], state[last_of_time]
+    inside = is_wanted[state]
+    before = np.concatenate(([False], inside[:-1]))
+    return Intervals(times[inside & ~before], times[before & ~inside])
+
+
+def union(first: Intervals, second: Intervals) -> Intervals:
+    """The moments in either set."""
+    if not len(first) or not len(second):
+        return first if len(first) else second
+    return _combine(first, second, (_IN_FIRST, _IN_SECOND, _IN_FIRST + _IN_SECOND))
+
+
+def intersection(first: Intervals, second: Intervals) -> Intervals:
+    """The moments in both sets."""
+    if not len(first) or not len(second):
+        return empty()
+    return _combine(first, second, (_IN_FIRST + _IN_SECOND,))
+
+
+def difference(first: Intervals, second: Intervals) -> Intervals:
+    """The moments in the first set and not in the second."""
+    if not len(first) or not len(second):
+        return first
+    return _combine(first, second, (_IN_FIRST,))
+
+
+def clip(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
+    """The part of a set within the window [start_ns, end_ns)."""
+    if end_ns <= start_ns or len(intervals) == 0:
+        return empty()
+    low = int(np.searchsorted(intervals.ends, start_ns, side="right"))
+    high = int(np.searchsorted(intervals.starts, end_ns, side="left"))
+    return Intervals(
+        np.maximum(intervals.starts[low:high], start_ns),
+        np.minimum(intervals.ends[low:high], end_ns),
+    )
+
+
+def complement(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
+    """The part of the window [start_ns, end_ns) that the set does not hold."""
+    if end_ns <= start_ns:
+        return empty()
+    inside = clip(intervals, start_ns, end_ns)
+    starts = np.concatenate((np.array([start_ns], np.int64), inside.ends))
+    ends = np.concatenate((inside.starts, np.array([end_ns], np.int64)))
+    filled = ends > starts  # all, but for where the set reaches an end of the window
+    return Intervals(starts[filled], ends[filled])
+
+
+def gaps(intervals: Intervals) -> Intervals:
+    """What lies between the intervals of a set, from its first start to its last end."""
+    return Intervals(intervals.ends[:-1], intervals.starts[1:])
+
+
+def contains(intervals: Intervals, times: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+    """For each time, whether the set holds that moment."""
+    moments = _int64(times)
+    if len(intervals) == 0:
+        return np.zeros(len(moments), np.bool_)
+    index = places(intervals.starts, moments, "right") - 1
+    inside: npt.NDArray[np.bool_] = (index >= 0) & (moments < intervals.ends[index])
+    return inside
+
+
+def covered_before(intervals: Intervals, times: npt.ArrayLike) -> Int64Array:
+    """For each time t, how many ns of the set lie before t."""
+    moments = _int64(times)
+    if len(intervals) == 0:
+        return np.zeros(len(moments), np.int64)
+    lengths = np.concatenate((np.zeros(1, np.int64), np.cumsum(intervals.lengths)))
+    started = places(intervals.starts, moments, "right")
+    # The last interval to have started may still run at t: take off what of it lies after t.
+    running = np.maximum(started - 1, 0)
+    beyond = np.maximum(intervals.ends[running] - moments, 0)
+    before: Int64Array = lengths[started] - np.where(started > 0, beyond, 0)
+    return before
+
+
+def covered(intervals: Intervals, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Int64Array:
+    """For each window [starts[i], ends[i]), how many ns of it the set covers.
+
+    The windows may be steps, or single events whose overlap with a set is asked for; they may
+    overlap one another and come in any order. One set, any number of windows, O(log n) each.
+    """
+    first, last = _int64(starts), _int64(ends)
+    return covered_before(intervals, np.maximum(first, last)) - covered_before(intervals, first)
+
+
+def clip_by_windows(
+    intervals: Intervals, starts: npt.ArrayLike, ends: npt.ArrayLike
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """The parts of a set within each of many windows [starts[i], ends[i]).
+
+    Returns:
+        Window number, start and end of each part, sorted by window, then start.
+    """
+    first, last = _int64(starts), _int64(ends)
+    low = places(intervals.ends, first, "right")
+    high = np.maximum(places(intervals.starts, last), low)
+    high = np.where(last > first, high, low)
+    count = high - low
+    window = np.repeat(np.arange(len(first), dtype=np.int64), count)
+    nth_in_window = np.arange(len(window), dtype=np.int64) - np.repeat(
+        np.cumsum(count) - count, count
+    )
+    index = low[window] + nth_in_window
+    return (
+        window,
+        np.maximum(intervals.starts[index], first[window]),
+        np.minimum(intervals.ends[index], last[window]),
+    )

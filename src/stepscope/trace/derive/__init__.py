@@ -1,0 +1,1 @@
+"""What follows from the tables of a trace: steps, nesting, links, kinds and groups."""

@@ -1,0 +1,296 @@
+"""What follows from a trace's tables: the columns of `schema.DERIVED`, and the steps.
+
+Definitions stand with the parts: steps in `steps.py`, nesting in `calltree.py`, links in
+`links.py`, kinds and groups in `classify.py`. This module puts them together, in whole columns.
+
+Step of an event
+    On the host: the step in which it begins, on any thread. GPU work: the step in which its launch
+    began, or in which its operator began where only that is known. GPU work without either, and
+    everything else on a device's lanes: the step of the device in which it begins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK
+from stepscope.trace.classify import COLLECTIVE_GROUPS, COLLECTIVE_NAME, classify_by_metadata
+from stepscope.trace.derive.links import (
+    SEQUENCE_NUMBER,
+    Launches,
+    enclosing_operator,
+    link_forward,
+    link_launches,
+    link_operators,
+)
+from stepscope.trace.derive.nesting import Nesting, clock_resolution_ns, nest
+from stepscope.trace.derive.steps import device_steps, host_steps, step_at
+from stepscope.trace.schema import DERIVED, PROBLEMS, Category
+from stepscope.trace.tables import Tables
+
+_OUTER_FIRST = (
+    Category.PYTHON_FUNCTION,
+    Category.USER_ANNOTATION,
+    Category.CPU_OP,
+    Category.RUNTIME,
+    Category.DRIVER,
+)
+_NO_STEPS = (
+    "no step is annotated (ProfilerStep#N): results are for the whole file; call profiler.step()"
+    " once per step to get results per step"
+)
+_NOT_NESTED = (*GPU_CATEGORIES, Category.SPAN)
+
+
+@dataclass(frozen=True)
+class Derived:
+    """Everything that is derived from a trace's tables."""
+
+    columns: pl.DataFrame
+    """Row for row beside `events`: `schema.DERIVED`."""
+
+    host_steps: pl.DataFrame
+    """`schema.HOST_STEPS`."""
+
+    device_steps: pl.DataFrame
+    """`schema.DEVICE_STEPS`."""
+
+    problems: pl.DataFrame
+    """What looks wrong, with the columns of `schema.PROBLEMS`; adds to the reader's."""
+
+
+def looks_into_args() -> pl.Expr:
+    """Which rows of `args` deriving looks into: tables without the others give the same."""
+    return pl.any_horizontal(
+        pl.col("args").str.contains(word, literal=True)
+        for word in (COLLECTIVE_NAME, SEQUENCE_NUMBER)
+    )
+
+
+def derive(tables: Tables) -> pl.DataFrame:
+    """The columns of `schema.DERIVED`, row for row beside `events`."""
+    return derive_all(tables).columns
+
+
+def derive_all(tables: Tables, host: pl.DataFrame | None = None) -> Derived:
+    """The derived columns, the steps, and what was found wrong on the way.
+
+    Args:
+        tables: The tables.
+        host: The host steps, where they have been found before.
+    """
+    events = tables.events
+    start = events["start_ns"].to_numpy()
+    nesting = _nest(tables)
+    launches = link_launches(events)
+    around = enclosing_operator(tables, nesting.parent, _step_names(tables))
+    operator = link_operators(tables, launches.launch, around)
+
+    host = host_steps(tables) if host is None else host
+    cause = np.where(launches.launch >= 0, launches.launch, operator)
+    is_work = _is(events, GPU_WORK)
+    host_index = step_at(host, start)
+    launch_step = np.where(is_work & (cause >= 0), host_index[cause], -1)
+    devices = device_steps(events, launch_step, host)
+    index = _step_index(events, host_index, launch_step, is_work & (cause >= 0), devices)
+
+    step_numbers = host["step"].to_numpy()
+    step = np.where(index >= 0, step_numbers[index], -1) if len(host) else index
+    kind_and_group = _kind_and_group(tables, around, launches.launch)
+    columns = pl.DataFrame(
+        {
+            "event": events["event"],
+            "step": _nullable(step, pl.Int32, index >= 0),
+            "parent": _nullable(nesting.parent, pl.Int64),
+            "depth": nesting.depth,
+            "self_ns": nesting.self_ns,
+            "launch": _nullable(launches.launch, pl.Int64),
+            "op": _nullable(operator, pl.Int64),
+            "forward": _nullable(link_forward(tables), pl.Int64),
+            "kind": kind_and_group["kind"],
+            "group": kind_and_group["group"],
+        },
+        schema=DERIVED,
+    )
+    problems = _problems(tables, nesting, launches, is_work=is_work, host=host)
+    return Derived(columns, host, devices, problems)
+
+
+def _is(events: pl.DataFrame, categories: tuple[Category, ...]) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = (
+        events["category"].is_in([c.value for c in categories]).to_numpy()
+    )
+    return found
+
+
+def _nullable(
+    values: npt.NDArray[np.generic],
+    dtype: type[pl.DataType],
+    valid: npt.NDArray[np.bool_] | None = None,
+) -> pl.Series:
+    """A column in which rows that are not valid (by default: negative ones) are null."""
+    keep = pl.Series(values >= 0 if valid is None else valid)  # type: ignore[operator]
+    column = pl.Series("value", values).cast(dtype)
+    return pl.select(pl.when(keep).then(column)).to_series()
+
+
+def _step_names(tables: Tables) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = (
+        (tables.names["group"] == "profiler_step").fill_null(value=False).to_numpy()
+    )
+    return found
+
+
+def _nest(tables: Tables) -> Nesting:
+    """Nest what is recorded on the host; everything else is a root."""
+    events = tables.events
+    number = len(events)
+    rows = np.nonzero(~_is(events, _NOT_NESTED))[0]
+    start = events["start_ns"].to_numpy()
+    duration = events["dur_ns"].to_numpy()
+    rank = np.full(len(Category), len(_OUTER_FIRST), np.int8)
+    rank[[list(Category).index(category) for category in _OUTER_FIRST]] = range(len(_OUTER_FIRST))
+    mine = nest(
+        events["lane_id"].to_numpy()[rows],
+        start[rows],
+        duration[rows],
+        rank=rank[events["category"].to_physical().to_numpy()[rows]],
+        tolerance_ns=clock_resolution_ns(start[rows]),
+    )
+    parent = np.full(number, -1, np.int64)
+    parent[rows] = np.where(mine.parent >= 0, rows[mine.parent], -1)
+    depth = np.zeros(number, np.int32)
+    depth[rows] = mine.depth
+    self_ns = duration.copy()
+    self_ns[rows] = mine.self_ns
+    crossing = np.zeros(number, np.bool_)
+    crossing[rows] = mine.crossing
+    return Nesting(parent, depth, self_ns, crossing)
+
+
+def _step_index(
+    events: pl.DataFrame,
+    host_index: Int64Array,
+    launch_step: Int64Array,
+    is_linked: npt.NDArray[np.bool_],
+    devices: pl.DataFrame,
+) -> Int64Array:
+    """Index of the host step that each event belongs to, -1 for none."""
+    on_device = _is(events, GPU_CATEGORIES)
+    index = np.where(on_device, -1, host_index)
+    index = np.where(is_linked, launch_step, index)
+    loose = on_device & ~is_linked
+    start = events["start_ns"].to_numpy()
+    device = events["device"].fill_null(-1).to_numpy()
+    for (number,), steps in devices.group_by(["device"], maintain_order=True):
+        mine = np.nonzero(loose & (device == number))[0]
+        index[mine] = step_at(steps, start[mine])
+    return index
+
+
+def _kind_and_group(tables: Tables, around: Int64Array, launch: Int64Array) -> pl.DataFrame:
+    """Kind and group of each event: by its metadata, then by its name, then by its operator."""
+    events = tables.events
+    # `name_id` is the row number, so rows are gathered instead of joined.
+    by_name = pl.concat(
+        [events.select("event"), tables.names.select("kind", "group")[events["name_id"]]],
+        how="horizontal",
+    )
+    kernels = events.lazy().filter(pl.col("category") == Category.KERNEL.value).select("event")
+    by_metadata = classify_by_metadata(kernels.join(tables.args.lazy(), on="event").collect())
+    found = by_name
+    if len(by_metadata):
+        found = by_name.join(
+            by_metadata, on="event", how="left", suffix="_metadata", maintain_order="left"
+        ).select(
+            "event",
+            pl.coalesce("kind_metadata", "kind").alias("kind"),
+            pl.coalesce("group_metadata", "group").alias("group"),
+        )
+    unnamed = (
+        found.with_row_index("row")
+        .filter(pl.col("kind") == "communication", pl.col("group") == "collective")["row"]
+        .to_numpy()
+        .astype(np.int64)
+    )
+    if not len(unnamed):
+        return found
+    # Outer operators know what an inner one, or the kernel, does not say (`nccl:all_reduce`).
+    is_known = (
+        by_name["group"]
+        .is_in([g for g in COLLECTIVE_GROUPS if g != "collective"])
+        .fill_null(value=False)
+        .to_numpy()
+    )
+    outer = np.where(launch[unnamed] >= 0, around[launch[unnamed]], -1)
+    while True:
+        searching = (outer >= 0) & ~is_known[outer]
+        if not searching.any():
+            break
+        outer[searching] = around[outer[searching]]
+    known = outer >= 0
+    better = pl.DataFrame(
+        {"event": unnamed[known], "group_operator": by_name["group"].gather(outer[known])}
+    )
+    return found.join(better, on="event", how="left", maintain_order="left").select(
+        "event", "kind", pl.coalesce("group_operator", "group").alias("group")
+    )
+
+
+def _problems(
+    tables: Tables,
+    nesting: Nesting,
+    launches: Launches,
+    *,
+    is_work: npt.NDArray[np.bool_],
+    host: pl.DataFrame,
+) -> pl.DataFrame:
+    """What looks wrong, as far as the links, the nesting and the steps show it."""
+    rows: list[tuple[str, int, str | None, str]] = []
+
+    def note(problem: str, which: npt.NDArray[np.bool_] | int, message: str) -> None:
+        if isinstance(which, int):
+            count, place = which, None
+        else:
+            count = int(which.sum())
+            place = f"event {int(np.argmax(which))}" if count else None
+        if count:
+            rows.append((problem, count, place, message))
+
+    note(
+        "events_cross",
+        nesting.crossing,
+        "events of one thread overlap without one holding the other: each was given the innermost"
+        " event that holds it whole",
+    )
+    note(
+        "ambiguous_correlation",
+        launches.ambiguous,
+        "GPU events whose correlation several calls carry: the most likely call was taken; the"
+        " file may be merged from several processes",
+    )
+    note(
+        "unlinked_gpu_work",
+        is_work & (launches.launch < 0),
+        "GPU work without the call that launched it: it is counted by its time on the device",
+    )
+    if host.is_empty() and len(tables.events):
+        rows.append(
+            (
+                "no_steps",
+                1,
+                None,
+                _NO_STEPS,
+            )
+        )
+    note(
+        "empty_step",
+        int(host["is_empty"].sum()) if len(host) else 0,
+        "steps in which nothing happened, such as one that began when the profiler stopped",
+    )
+    return pl.DataFrame(rows, schema=PROBLEMS, orient="row")

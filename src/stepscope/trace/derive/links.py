@@ -1,0 +1,252 @@
+"""Which call launched GPU work, for which operator, and which forward operator a backward one has.
+
+Launch
+    GPU work and the call that launched it carry the same correlation. One launch of a CUDA graph
+    has many kernels. Where several calls carry one correlation (files merged from several
+    processes), the call with the work's External id comes first, then the last one to have begun
+    when the work begins, then the earliest; these are counted as ambiguous.
+
+Operator
+    The innermost operator or annotation around the launch on its thread, step annotations apart;
+    if nothing is around it, or there is no launch, the operator with the work's External id.
+
+Forward
+    Autograd numbers the nodes that it records on each thread. A backward operator carries the
+    number and the recorder's own number of the forward thread. Of the forward operators with one
+    number the last to start made the node. Threads are
+    matched one to one by the numbers that they share. Where
+    the arguments are missing, the `fwdbwd` flows stand in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.categories import GPU_WORK
+from stepscope.trace.schema import Category
+from stepscope.trace.tables import Tables
+
+SEQUENCE_NUMBER = 'equence number"'
+"""In the arguments of operators that autograd numbered, as every age of the format spells it."""
+
+CALLS = (Category.RUNTIME, Category.DRIVER)
+OPERATORS = (Category.CPU_OP, Category.USER_ANNOTATION)
+
+
+@dataclass(frozen=True)
+class Launches:
+    """The call that launched each event; -1: none known."""
+
+    launch: Int64Array
+    ambiguous: int
+    """Events whose correlation several calls carry."""
+
+
+def _is_one_of(events: pl.DataFrame, categories: tuple[Category, ...]) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = (
+        events["category"].is_in([category.value for category in categories]).to_numpy()
+    )
+    return found
+
+
+def link_launches(events: pl.DataFrame) -> Launches:
+    """Join GPU work, and synchronisation on the device's side, to the calls they came from."""
+    launch = np.full(len(events), -1, np.int64)
+    wanted = ["event", "correlation", "external_id", "start_ns"]
+    has_correlation = pl.col("correlation") > 0
+    on_device = pl.col("category").is_in([c.value for c in (*GPU_WORK, Category.DEVICE_SYNC)])
+    is_call = pl.col("category").is_in([c.value for c in CALLS])
+    work = events.filter(has_correlation & on_device).select(wanted)
+    calls = events.filter(has_correlation & is_call).select(wanted)
+    if work.is_empty() or calls.is_empty():
+        return Launches(launch, 0)
+    numbers = calls["correlation"].to_numpy()
+    order = np.argsort(numbers, kind="stable")
+    numbers = numbers[order]
+    wanted_numbers = work["correlation"].to_numpy()
+    first = np.searchsorted(numbers, wanted_numbers)
+    is_known = numbers[np.minimum(first, len(numbers) - 1)] == wanted_numbers
+    called = calls["event"].to_numpy()[order]
+    launch[work["event"].to_numpy()[is_known]] = called[first[is_known]]
+    repeated = np.unique(numbers[1:][numbers[1:] == numbers[:-1]])
+    if not len(repeated):
+        return Launches(launch, 0)
+
+    many = calls.filter(pl.col("correlation").is_in(pl.Series(repeated).implode()))
+    unclear = work.join(many, on="correlation", how="semi")
+    same_id = pl.col("external_id") == pl.col("call_external_id")
+    began = pl.col("call_start_ns") <= pl.col("start_ns")
+    best = (
+        unclear.join(
+            many.select(
+                "correlation",
+                call="event",
+                call_external_id="external_id",
+                call_start_ns="start_ns",
+            ),
+            on="correlation",
+        )
+        .with_columns(same_id.fill_null(value=False).alias("same_id"), began.alias("began"))
+        .with_columns(
+            # The latest of those that began; of those that did not, the earliest.
+            pl.when("began").then(-pl.col("call_start_ns")).otherwise("call_start_ns").alias("far")
+        )
+        .sort(
+            "event", "same_id", "began", "far", "call", descending=[False, True, True, False, False]
+        )
+        .unique("event", keep="first", maintain_order=True)
+    )
+    launch[best["event"].to_numpy()] = best["call"].to_numpy()
+    return Launches(launch, len(unclear))
+
+
+def enclosing_operator(
+    tables: Tables, parent: Int64Array, step_names: npt.NDArray[np.bool_]
+) -> Int64Array:
+    """For each event the innermost operator or annotation around it; -1: none.
+
+    Args:
+        tables: The tables.
+        parent: Parent of each event, -1 for roots.
+        step_names: For each name, whether it annotates a step.
+    """
+    events = tables.events
+    is_operator = _is_one_of(events, OPERATORS)
+    is_operator &= ~step_names[events["name_id"].to_numpy()]
+    operator = parent.copy()
+    pending = np.nonzero((operator >= 0) & ~is_operator[operator])[0]
+    while len(pending):
+        # What stands here is no operator: pass on to what stands for it, which is nearer the root.
+        operator[pending] = operator[operator[pending]]
+        above = operator[pending]
+        pending = pending[(above >= 0) & ~is_operator[above]]
+    return operator
+
+
+def link_operators(tables: Tables, launch: Int64Array, around: Int64Array) -> Int64Array:
+    """The operator of GPU work and of runtime calls; -1: none.
+
+    Args:
+        tables: The tables.
+        launch: The call that launched each event, -1: none.
+        around: What `enclosing_operator` gave.
+    """
+    events = tables.events
+    is_call = _is_one_of(events, CALLS)
+    is_device = _is_one_of(events, (*GPU_WORK, Category.DEVICE_SYNC))
+    operator = np.full(len(events), -1, np.int64)
+    operator[is_call] = around[is_call]
+    linked = np.nonzero(is_device & (launch >= 0))[0]
+    operator[linked] = around[launch[linked]]
+
+    missing = np.nonzero((is_device | is_call) & (operator < 0))[0]
+    if len(missing):
+        # Files of 2022 repeat the correlation as External id, where it names no operator.
+        names_operator = pl.col("external_id").ne_missing(pl.col("correlation"))
+        asking = events.select("event", "external_id", "correlation")[missing].filter(
+            names_operator, pl.col("external_id") > 0
+        )
+        by_id = (
+            events.lazy()
+            .filter(pl.col("category") == Category.CPU_OP.value, pl.col("external_id") > 0)
+            .select("external_id", operator="event")
+            .join(asking.lazy().select("external_id"), on="external_id", how="semi")
+            .unique("external_id", keep="first", maintain_order=True)
+            .collect()
+        )
+        found = asking.join(by_id, on="external_id")
+        operator[found["event"].to_numpy()] = found["operator"].to_numpy()
+    return operator
+
+
+def link_forward(tables: Tables) -> Int64Array:
+    """For each backward operator the forward operator that it belongs to; -1 elsewhere."""
+    forward = np.full(len(tables.events), -1, np.int64)
+    _forward_by_flows(tables, forward)
+    _forward_by_sequence(tables, forward)
+    return forward
+
+
+def _forward_by_sequence(tables: Tables, forward: Int64Array) -> None:
+    numbered = (
+        tables.events.lazy()
+        .filter(pl.col("category") == Category.CPU_OP.value)
+        .select("event", "lane_id", "start_ns")
+        .join(
+            tables.args.lazy().filter(pl.col("args").str.contains(SEQUENCE_NUMBER, literal=True)),
+            on="event",
+        )
+        .select(
+            "event",
+            "lane_id",
+            "start_ns",
+            pl.col("args")
+            .str.extract(r'"[Ss]equence number"\s*:\s*"?(\d{1,18})')
+            .cast(pl.Int64)
+            .alias("sequence"),
+            pl.col("args")
+            .str.extract(r'"(?:Fwd thread id|fwd_thread_id)"\s*:\s*"?(\d{1,18})')
+            .cast(pl.Int64)
+            .fill_null(0)
+            .alias("thread"),
+        )
+        .drop_nulls("sequence")
+        .collect()
+    )
+    first = (
+        numbered.filter(pl.col("thread") == 0)
+        .sort("start_ns", "event")
+        .unique(["lane_id", "sequence"], keep="last", maintain_order=True)
+        .select("lane_id", "sequence", "start_ns", forward="event")
+    )
+    second = numbered.filter(pl.col("thread") > 0).select("event", "sequence", "thread", "start_ns")
+    if first.is_empty() or second.is_empty():
+        return
+    pairs = second.join(first, on="sequence", suffix="_forward").filter(
+        pl.col("start_ns_forward") <= pl.col("start_ns")
+    )
+    shared = (
+        pairs.group_by("thread", "lane_id")
+        .len()
+        .sort("len", "lane_id", "thread", descending=[True, False, False])
+    )
+    lane_of: dict[int, int] = {}
+    for thread, lane, _ in shared.rows():
+        if thread not in lane_of and lane not in lane_of.values():
+            lane_of[thread] = lane
+    lanes = pl.DataFrame(list(lane_of.items()), schema=["thread", "lane_id"], orient="row").cast(
+        {"thread": pl.Int64, "lane_id": pairs.schema["lane_id"]}
+    )
+    pairs = pairs.join(lanes, on=["thread", "lane_id"])
+    forward[pairs["event"].to_numpy()] = pairs["forward"].to_numpy()
+
+
+def _forward_by_flows(tables: Tables, forward: Int64Array) -> None:
+    flow_names = tables.names.filter(pl.col("name") == "fwdbwd")["name_id"]
+    ends = tables.flows.filter(pl.col("name_id").is_in(flow_names.implode()))
+    if ends.is_empty():
+        return
+    operators = (
+        tables.events.filter(pl.col("category") == Category.CPU_OP.value)
+        .select("event", "lane_id", "start_ns")
+        # Of operators that start together the outermost of the backward ones is the engine's own
+        # and the innermost of the forward ones made the node; file order has outer ones first.
+        .sort("start_ns", "event")
+    )
+    keys = ["lane_id", "start_ns"]
+    at = ends.rename({"time_ns": "start_ns"}).select("flow_id", "phase", *keys)
+    # Files merged from several use one number twice: then the first arrow counts, every time.
+    made = (
+        at.filter(pl.col("phase") == "s")
+        .join(operators.unique(keys, keep="last"), on=keys, maintain_order="left")
+        .unique("flow_id", keep="first")
+        .select("flow_id", forward="event")
+    )
+    used = at.filter(pl.col("phase") == "f").join(operators, on=keys, maintain_order="left_right")
+    pairs = used.join(made, on="flow_id", maintain_order="left")
+    forward[pairs["event"].to_numpy()] = pairs["forward"].to_numpy()

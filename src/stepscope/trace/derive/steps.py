@@ -1,0 +1,204 @@
+"""Which steps a trace holds, on the host's clock and on each device's.
+
+Definitions
+    Host step N lasts from the start of the annotation of step N to the start of the next, the last
+    one to its own end. Where the recording says that no step came next (`stepscope.no_step#N`: an
+    evaluation, the time between two epochs) it lasts to there. Annotations are `ProfilerStep#N`; in
+    a trace without any, annotations such as `iteration 12` or `step=12` take their place. Where
+    several threads carry them, the thread with the most (then the earliest) counts: steps then
+    divide that thread's time, and work of any thread belongs to the step in which it begins.
+    Device step N lasts, on each device, from the moment the GPU work launched in earlier steps has
+    ended to the moment the work launched up to step N has ended, a running maximum; the first, and
+    one after a time without a step, does not begin before its host step. A device none of whose
+    work can be linked to a launch takes the host steps instead. Both kinds divide their clock:
+    nothing is counted twice when the host runs ahead.
+
+    A step is empty if no operator began in it and no GPU work was launched from it: torch leaves
+    such a step at the end when the profiler stops right after a step began. Python functions fill
+    a step, but not the last one where others have operators: those are the profiler's own, and the
+    end of the loop. A step is complete unless it is empty, or the last one of a file that ends
+    early.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.search import places
+from stepscope.trace.categories import GPU_WORK
+from stepscope.trace.schema import DEVICE_STEPS, HOST_STEPS, Category
+from stepscope.trace.tables import Tables
+
+STEP_PATTERNS = (
+    r"^ProfilerStep\s*#(\d{1,9})$",
+    r"(?i)^(?:train(?:ing)?[ _]?|global[ _]?)?(?:iteration|iter|step)[ _#:=/]*(\d{1,9})$",
+)
+"""How steps are annotated, the surest first; the group is the step's number."""
+
+_ANNOTATIONS = (Category.USER_ANNOTATION, Category.CPU_OP, Category.OTHER)
+_WORK_ON_HOST = (Category.CPU_OP, Category.RUNTIME, Category.DRIVER)
+_NO_STEP = "stepscope.no_step#"
+_CUT_OFF = ("truncated", "truncated_stream", "corrupt_stream")
+
+
+def host_steps(tables: Tables) -> pl.DataFrame:
+    """Steps on the host's clock, with the columns of `schema.HOST_STEPS`; empty without any."""
+    marks = _marks(tables)
+    if marks.is_empty():
+        return pl.DataFrame(schema=HOST_STEPS)
+    main = (
+        marks.group_by("lane_id")
+        .agg(pl.col("step").n_unique().alias("steps"), pl.col("start_ns").min())
+        .sort("steps", "start_ns", "lane_id", descending=[True, False, False])["lane_id"][0]
+    )
+    annotation_end = pl.col("start_ns") + pl.col("dur_ns")
+    steps = (
+        marks.filter(pl.col("lane_id") == main)
+        .sort("start_ns", "dur_ns", descending=[False, True])
+        .unique("step", keep="first", maintain_order=True)
+        .with_columns(
+            annotation_end.alias("annotation_end_ns"),
+            pl.col("start_ns").shift(-1).fill_null(annotation_end).alias("end_ns"),
+        )
+    )
+    steps = steps.with_columns(end_ns=pl.Series(_ends_at_breaks(tables, steps)))
+    empty = ~_has_work(tables, steps)
+    cut_off = bool(tables.problems["problem"].is_in(_CUT_OFF).any())
+    is_last = np.arange(len(steps)) == len(steps) - 1
+    return steps.with_columns(
+        pl.Series("is_empty", empty),
+        pl.Series("is_complete", ~empty & ~(is_last & cut_off)),
+    ).select(pl.col(column).cast(dtype) for column, dtype in HOST_STEPS.items())
+
+
+def _marks(tables: Tables) -> pl.DataFrame:
+    """The events that annotate steps, with the step's number."""
+    names = tables.names.filter(
+        pl.col("category").cast(pl.String).is_in([c.value for c in _ANNOTATIONS])
+    )
+    for pattern in STEP_PATTERNS:
+        numbers = names.select(
+            "name_id", pl.col("name").str.extract(pattern).cast(pl.Int32).alias("step")
+        ).drop_nulls()
+        if numbers.is_empty():
+            continue
+        marks = (
+            tables.events.filter(pl.col("name_id").is_in(numbers["name_id"].implode()))
+            .select("event", "name_id", "lane_id", "start_ns", "dur_ns")
+            .join(numbers, on="name_id")
+        )
+        if not marks.is_empty():
+            return marks
+    return pl.DataFrame()
+
+
+def _ends_at_breaks(tables: Tables, steps: pl.DataFrame) -> Int64Array:
+    """The steps' ends, moved to where the recording says that none came next."""
+    ends: Int64Array = steps["end_ns"].to_numpy()
+    names = tables.names.filter(pl.col("name").str.starts_with(_NO_STEP))["name_id"]
+    if names.is_empty():
+        return ends
+    breaks = (
+        tables.events.filter(
+            pl.col("name_id").is_in(names.implode()), pl.col("lane_id") == steps["lane_id"][0]
+        )["start_ns"]
+        .sort()
+        .to_numpy()
+    )
+    following = np.append(breaks, np.iinfo(np.int64).max)
+    next_break = following[np.searchsorted(breaks, steps["start_ns"].to_numpy(), side="right")]
+    moved: Int64Array = np.minimum(ends, next_break)
+    return moved
+
+
+def _has_work(tables: Tables, steps: pl.DataFrame) -> npt.NDArray[np.bool_]:
+    """For each step whether anything that fills it begins in it."""
+    has_operators = _begins_in(tables, steps, _WORK_ON_HOST)
+    has_python = _begins_in(tables, steps, (Category.PYTHON_FUNCTION,))
+    if has_operators.any():
+        has_python[-1] = False
+    return has_operators | has_python
+
+
+def _begins_in(
+    tables: Tables, steps: pl.DataFrame, categories: tuple[Category, ...]
+) -> npt.NDArray[np.bool_]:
+    """For each step whether an event of some categories, no annotation of a step, begins in it."""
+    steps_by_name = tables.names.filter(pl.col("group") == "profiler_step")["name_id"]
+    starts = (
+        tables.events.lazy()
+        .filter(
+            pl.col("category").is_in([c.value for c in categories]),
+            ~pl.col("event").is_in(steps["event"].implode()),
+            ~pl.col("name_id").is_in(steps_by_name.implode()),
+        )
+        .select("start_ns")
+        .collect()
+        .to_series()
+        .to_numpy()
+    )
+    index = step_at(steps, starts)
+    found: npt.NDArray[np.bool_] = np.bincount(index + 1, minlength=len(steps) + 1)[1:] > 0
+    return found
+
+
+def step_at(steps: pl.DataFrame, times: Int64Array) -> Int64Array:
+    """Index of the step of a partition (host, or one device) that holds each time; -1: none.
+
+    Steps of length 0 hold nothing.
+    """
+    if steps.is_empty():
+        return np.full(len(times), -1, np.int64)
+    index = places(steps["start_ns"].to_numpy(), times, "right") - 1
+    ends = steps["end_ns"].to_numpy()
+    inside = (index >= 0) & (times < ends[index])
+    return np.where(inside, index, -1)
+
+
+def device_steps(events: pl.DataFrame, launch_step: Int64Array, host: pl.DataFrame) -> pl.DataFrame:
+    """Steps on each device's clock, with the columns of `schema.DEVICE_STEPS`.
+
+    Args:
+        events: The events table.
+        launch_step: For each event the index, in `host`, of the step that launched it; -1: not
+            known or outside every step.
+        host: What `host_steps` gave.
+    """
+    is_work = events["category"].is_in([c.value for c in GPU_WORK]) & events["device"].is_not_null()
+    devices = events.filter(is_work)["device"].unique().sort().to_list()
+    if host.is_empty() or not devices:
+        return pl.DataFrame(schema=DEVICE_STEPS)
+    linked = is_work.to_numpy() & (launch_step >= 0)
+    device = (
+        events["device"].to_numpy()
+        if not events["device"].has_nulls()
+        else (events["device"].fill_null(-1).to_numpy())
+    )
+    end = (events["start_ns"] + events["dur_ns"]).to_numpy()
+    parts = []
+    for number in devices:
+        mine = linked & (device == number)
+        starts, ends = host["start_ns"].to_numpy(), host["end_ns"].to_numpy()
+        is_linked = bool(mine.any())
+        if is_linked:
+            follows = np.concatenate(([False], ends[:-1] == starts[1:]))
+            least = np.where(follows, starts[0], starts)
+            latest = least.copy()
+            np.maximum.at(latest, launch_step[mine], end[mine])
+            ends = np.maximum.accumulate(latest)
+            starts = np.maximum(least, np.concatenate((starts[:1], ends[:-1])))
+        parts.append(
+            pl.DataFrame(
+                {
+                    "device": np.full(len(host), number),
+                    "step": host["step"],
+                    "start_ns": starts,
+                    "end_ns": ends,
+                    "is_linked": np.full(len(host), is_linked),
+                }
+            ).select(pl.col(column).cast(dtype) for column, dtype in DEVICE_STEPS.items())
+        )
+    return pl.concat(parts)

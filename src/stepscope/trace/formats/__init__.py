@@ -1,0 +1,1 @@
+"""Readers of trace files: one module or package per format, behind one registry."""

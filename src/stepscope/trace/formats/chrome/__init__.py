@@ -1,0 +1,1 @@
+"""Chrome traces, as PyTorch's recorder Kineto and other tools write them."""

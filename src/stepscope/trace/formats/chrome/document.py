@@ -1,0 +1,357 @@
+"""Walks a Chrome trace from its first byte to its last: header, list of events, footer.
+
+The list of events itself is read by whichever reader is handed in: the tolerant one or the
+compiled one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.errors import UnreadableInputError
+from stepscope.trace.formats.chrome.assemble import Assembler
+from stepscope.trace.formats.chrome.event_text import (
+    Between,
+    Outcome,
+    clean,
+    read_stretch,
+    standard_text,
+    strict_value,
+)
+from stepscope.trace.formats.chrome.lenient_json import LenientError, read_lenient
+from stepscope.trace.formats.chrome.rows import Rows, rows_from_events
+from stepscope.trace.source.content import Content
+
+if TYPE_CHECKING:
+    from stepscope.trace.formats.chrome.scanned import Scanned  # imports numba
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_SEPARATORS = re.compile(r"[ \t\r\n,]*")
+_COLON = re.compile(r"[ \t\r\n]*:[ \t\r\n]*")
+_EVENTS_KEY = re.compile(r'"traceEvents"\s*:\s*\[')
+_LARGEST_VALUE = 256 * 1024 * 1024
+_NEVER_CUT = 12
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Where the list of events ended.
+
+    Attributes:
+        rest: Bytes already read that follow it.
+        place: Offset of `rest` in the uncompressed file.
+        closed: False where the file ended first.
+    """
+
+    rest: bytes
+    place: int
+    closed: bool
+
+
+Take = Callable[["Rows | Scanned"], None]
+"""Receives consecutive events."""
+ReadEvents = Callable[[bytes, int, Content, Take], Ending]
+"""Reads the list of events: bytes at hand, their place, the content after them, the taker."""
+
+
+def decode(data: bytes) -> str:
+    """Text of which every position can be traced back: bad bytes become lone surrogates."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def byte_offsets(text: str) -> npt.NDArray[np.int64] | None:
+    """Offset in bytes of every character of `decode`'s text and of its end; None: the same."""
+    if text.isascii():
+        return None
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    widths = 1 + (points >= 0x80).astype(np.int64) + (points >= 0x800) + (points >= 0x10000)
+    widths[(points >= 0xDC80) & (points <= 0xDCFF)] = 1
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(widths)])
+
+
+def read_events_tolerantly(data: bytes, place: int, blocks: Iterator[bytes], take: Take) -> Ending:
+    """Reads the list of events from its opening bracket on, in pure Python: the oracle."""
+    between = Between.START
+    final = False
+    while True:
+        text = decode(data)
+        stretch = read_stretch(text, 0, between, final)
+        offsets = byte_offsets(text)
+
+        def moved(
+            position: int, base: int = place, table: npt.NDArray[np.int64] | None = offsets
+        ) -> int:
+            return base + (position if table is None else int(table[position]))
+
+        if stretch.events or stretch.problems:
+            problems = stretch.problems.moved(moved)
+            places = [moved(position) for position in stretch.places]
+            take(rows_from_events(stretch.events, places, problems))
+        used = moved(stretch.stop) - place
+        place += used
+        between = stretch.between
+        if stretch.outcome is Outcome.END:
+            return Ending(data[used:], place, closed=True)
+        if final:
+            return Ending(data[used:], place, closed=False)
+        data = data[used:]
+        data, final = more(data, blocks)
+
+
+def more(data: bytes, blocks: Iterator[bytes]) -> tuple[bytes, bool]:
+    """Appends blocks, as much again as is at hand, so that retries cost no more than reading."""
+    pieces = [data]
+    wanted = len(data)
+    while True:
+        block = next(blocks, None)
+        if block is None:
+            return b"".join(pieces), True
+        pieces.append(block)
+        wanted -= len(block)
+        if wanted <= 0:
+            return b"".join(pieces), False
+
+
+class _Walk:
+    """The state of walking one document."""
+
+    def __init__(self, name: str, blocks: Content, assembler: Assembler) -> None:
+        self.name = name
+        self.blocks = blocks
+        self.assembler = assembler
+        self.data = b""
+        self.place = 0
+        self.final = False
+        self.text = ""
+        self.here = 0
+        self.lists = 0
+
+    # -- the text at hand ------------------------------------------------------------------
+
+    def hold(self, data: bytes, place: int) -> None:
+        self.data, self.place = data, place
+        self.text, self.here = decode(data), 0
+
+    def byte_here(self, position: int) -> int:
+        return len(self.text[:position].encode("utf-8", "surrogateescape"))
+
+    def grow(self) -> bool:
+        """Gets more text; False at the end of the file."""
+        if self.final:
+            return False
+        used = self.byte_here(self.here)
+        kept = self.data[used:]
+        if len(kept) > _LARGEST_VALUE:
+            raise UnreadableInputError(
+                f"{self.name}: a top-level value at byte {self.place + used} is larger than "
+                f"{_LARGEST_VALUE // 1024**2} MiB; this is not a trace"
+            )
+        data, self.final = more(kept, self.blocks)
+        grew = len(data) > len(kept)
+        self.hold(data, self.place + used)
+        return grew
+
+    def problem(self, kind: str) -> None:
+        self.assembler.problems.add(kind, self.place + self.byte_here(self.here))
+
+    def skip(self, pattern: re.Pattern[str]) -> str:
+        """Skips what matches, and returns the character after it; "" at the end of the file."""
+        while True:
+            match = pattern.match(self.text, self.here)
+            self.here = match.end() if match else self.here
+            if self.here < len(self.text):
+                return self.text[self.here]
+            if not self.grow():
+                return ""
+
+    # -- the document ----------------------------------------------------------------------
+
+    def walk(self, read_events: ReadEvents, take: Take) -> None:
+        while len(self.data) < 3 and self.grow():  # as long as a byte order mark
+            continue
+        if self.data.startswith((b"\xff\xfe", b"\xfe\xff")):
+            raise UnreadableInputError(f"{self.name}: encoded as UTF-16; re-save it as UTF-8")
+        if self.text.startswith("\ufeff"):
+            self.here = 1
+        character = self.skip(_SPACE)
+        if character == "[":
+            self.here += 1
+            if self.events(read_events, take):
+                self.trailing()
+        elif character == "{":
+            self.here += 1
+            self.members(read_events, take)
+        elif character == "":
+            raise UnreadableInputError(f"{self.name}: empty; the recorder wrote nothing")
+        else:
+            while len(self.text) - self.here < 20 and self.grow():
+                continue
+            raise UnreadableInputError(
+                f"{self.name}: neither JSON nor any trace format that is known "
+                f"(begins with {self.text[self.here : self.here + 20]!r})"
+            )
+
+    def events(self, read_events: ReadEvents, take: Take) -> bool:
+        """Reads the list of events whose opening bracket was the last character."""
+        self.lists += 1
+        used = self.byte_here(self.here)
+        ending = read_events(self.data[used:], self.place + used, self.blocks, take)
+        self.hold(ending.rest, ending.place)
+        if not ending.closed:
+            self.final = True
+            if not self.assembler.problems.count("truncated"):
+                self.problem("truncated")
+        return ending.closed
+
+    def members(self, read_events: ReadEvents, take: Take) -> None:
+        keys: set[str] = set()
+        while True:
+            character = self.skip(_SEPARATORS)
+            if character == "}":
+                self.here += 1
+                self.trailing()
+                break
+            if character == "":
+                self.problem("truncated")
+                break
+            found = self.key()
+            if found is None:
+                if not self.lost():
+                    break
+                key, start = "traceEvents", self.here
+            else:
+                key, start = found
+            if key in keys:
+                self.problem("duplicate_key")
+            keys.add(key)
+            if key == "traceEvents" and self.text[start] == "[":
+                self.here = start + 1
+                if not self.events(read_events, take):
+                    break
+            elif not self.value(key) and not self.lost(inside_value=True):
+                break
+        if not self.lists:
+            raise UnreadableInputError(
+                f"{self.name}: no list of events in it"
+                + (
+                    "; it ends before that begins: the recorder was probably killed"
+                    if self.assembler.problems.count("truncated")
+                    else " ('traceEvents'): JSON, but not a trace"
+                )
+            )
+
+    def key(self) -> tuple[str, int] | None:
+        """The key that begins here, and where its value begins; None where there is no key."""
+        while True:
+            try:
+                if self.text[self.here] != '"':
+                    return None
+                key, end = strict_value(self.text, self.here)
+                colon = _COLON.match(self.text, end)
+                if colon is not None and colon.end() < len(self.text):
+                    return clean(key), colon.end()
+                if colon is None and end + 1 < len(self.text.rstrip()):
+                    return None
+            except (ValueError, StopIteration):
+                if self.final:
+                    return None
+            if not self.grow():
+                return None
+
+    def value(self, key: str) -> bool:
+        """Keeps the member that begins here; False where its value cannot be read."""
+        while True:
+            found = self.key()
+            if found is None:
+                return False
+            start = found[1]
+            try:
+                value, end = strict_value(self.text, start)
+                if self._is_whole(end):
+                    raw = self.text[start:end]
+                    if clean(raw) != raw:
+                        self.problem("invalid_utf8")
+                    self.assembler.metadata.append((key, clean(raw)))
+                    self.here = end
+                    return True
+            except (ValueError, StopIteration, RecursionError):
+                try:
+                    value, end = read_lenient(self.text, start, self.final)
+                    if self._is_whole(end):
+                        self.problem("invalid_header")
+                        self.assembler.metadata.append((key, standard_text(value)))
+                        self.here = end
+                        return True
+                except LenientError as error:
+                    if not error.at_end:
+                        return False
+            if self.final:
+                return False
+            self.grow()  # where nothing came, what is there is read once more as the last of it
+
+    def _is_whole(self, end: int) -> bool:
+        """Whether a value that ends here is all there: a number at the file's end may be cut."""
+        return end < len(self.text) or self.text[end - 1] in '}]"'
+
+    def lost(self, inside_value: bool = False) -> bool:
+        """Gets past unreadable header text to the list of events; False where none follows."""
+        if self.final and _ends_early(self.text, self.here):
+            self.problem("truncated")
+            return False
+        self.problem("invalid_header")
+        if self.lists:
+            return False  # nothing that matters follows the events
+        while True:
+            match = _EVENTS_KEY.search(self.text, self.here)
+            if match is not None:
+                # With the bracket as the next character, as `members` expects it.
+                self.here = match.end() - 1 if not inside_value else match.start()
+                return True
+            if not self.grow():
+                self.problem("truncated")
+                return False
+
+    def trailing(self) -> None:
+        if self.skip(_SPACE) != "":
+            self.problem("trailing_data")
+        for _ in self.blocks:
+            continue
+
+
+def _ends_early(text: str, at: int) -> bool:
+    """Whether the member at `at` cannot be read because the text ends."""
+    if not text.startswith('"', at):
+        return not text[at:].strip()
+    try:
+        _, end = read_lenient(f"{{{text[at:]}", 0, final=False)
+    except LenientError as error:
+        return error.at_end
+    return end < 0
+
+
+def read_document(
+    name: str,
+    content: Content,
+    assembler: Assembler,
+    read_events: ReadEvents,
+    take: Take,
+) -> None:
+    """Reads a Chrome trace: an object with `traceEvents`, or a bare list of events.
+
+    Args:
+        name: For messages.
+        content: The bytes.
+        assembler: Receives the metadata and the problems.
+        read_events: The reader of the list of events.
+        take: Receives the events.
+
+    Raises:
+        UnreadableInputError: This is no trace.
+    """
+    _Walk(name, content, assembler).walk(read_events, take)

@@ -1,0 +1,46 @@
+"""Numbers of a trace, read from their digits: no value passes through a double."""
+
+from __future__ import annotations
+
+import re
+from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
+
+from stepscope.trace.formats.chrome.rows import INT64_MAX, INT64_MIN
+
+_PLAIN = re.compile(r"(-?)([0-9]{1,30})(?:\.([0-9]{1,30}))?", re.ASCII)
+_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,39})", re.ASCII)
+
+
+def nanoseconds(text: str) -> int | None:
+    """Microseconds as digits to nanoseconds, exactly; half a nanosecond goes to the even one.
+
+    Args:
+        text: A JSON number, or what stood between the quotes of one written as a string.
+
+    Returns:
+        None where the text is no number or the result does not fit int64.
+    """
+    match = _PLAIN.fullmatch(text)
+    if match is not None:
+        sign, whole, fraction = match.groups("")
+        if len(fraction) <= 3:
+            value = int(whole) * 1000 + (int(fraction.ljust(3, "0")) if fraction else 0)
+            value = -value if sign else value
+            return value if INT64_MIN <= value <= INT64_MAX else None
+    try:
+        number = Decimal(text.strip())
+    except InvalidOperation:
+        return None
+    if not number.is_finite() or number.adjusted() > 20 or "_" in text or not text.isascii():
+        return None
+    if number.adjusted() < -30:
+        return 0
+    negative, digits, exponent = number.as_tuple()
+    shifted = Decimal((negative, digits, int(exponent) + 3))
+    value = int(shifted.to_integral_value(ROUND_HALF_EVEN))
+    return value if INT64_MIN <= value <= INT64_MAX else None
+
+
+def integer(text: str) -> int | None:
+    """The integer that a JSON number is written as; None for anything else (12.0, 1e3, "7")."""
+    return int(text) if _INTEGER.fullmatch(text) else None

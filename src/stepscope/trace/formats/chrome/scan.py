@@ -1,0 +1,382 @@
+"""The fast reader of the list of events: blocks, threads, and the scanner with its fall-back.
+
+A file is cut into blocks where an event seems to begin. Threads scan the blocks, each on the
+assumption that its cut was right. Then the blocks are taken in order: a block whose predecessor
+ended exactly at the cut was scanned rightly; any other is scanned again, joined to what its
+predecessor left over. So a wrong guess (a string that looks like the space between two events)
+costs time, never a row.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.trace.arrays.buffers import Buffers
+from stepscope.trace.formats.chrome.document import Ending, Take, byte_offsets, decode
+from stepscope.trace.formats.chrome.event_text import Between, Outcome, Stretch, read_stretch
+from stepscope.trace.formats.chrome.rows import Event, Rows, Vocabulary, rows_from_events
+from stepscope.trace.formats.chrome.scan_bytes import (
+    PADDING,
+)
+from stepscope.trace.formats.chrome.scan_events import ENDED, FULL, HANDED_OVER, scan_events
+from stepscope.trace.formats.chrome.scan_words import Words
+from stepscope.trace.formats.chrome.scanned import BETWEEN, INT64_COLUMNS, POSITION, ROWS, Scanned
+from stepscope.trace.problems import Problems
+from stepscope.trace.source.content import Content, prefetched
+
+_CUT = re.compile(
+    rb'\}[ \t\r\n]*,[ \t\r\n]*(?=\{[ \t\r\n]*"(?:ph|cat|name|pid|tid|ts|dur|id|args)"[ \t\r\n]*:)'
+)
+_CUT_WINDOW = 64 * 1024
+_FIRST_WINDOW = 16 * 1024
+_MOST_AT_ONCE = 512
+_ROOM = 256 * 1024  # buffers come in multiples of this
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A stretch of the file: `data[:end]`, which begins at byte `place`."""
+
+    data: npt.NDArray[np.uint8]
+    end: int
+    place: int
+
+    @property
+    def view(self) -> memoryview:
+        """The same bytes, for what wants bytes."""
+        return self.data.data
+
+
+class Scan:
+    """One block, what the scanner made of it, and how far it came."""
+
+    def __init__(
+        self,
+        piece: _Piece,
+        between: Between,
+        buffers: Buffers,
+        words: Words,
+        scale: int = 1,
+    ) -> None:
+        # Room for events of a usual size; powers of two, so that buffers fit again.
+        rows = 1 << (piece.end // (128 // min(scale, 16)) + 64).bit_length()
+        self.piece = piece
+        self.data = piece.data
+        self.raw = piece.view
+        self.end = piece.end
+        self.place = piece.place
+        self.between = between
+        self.scale = scale
+        self.buffers = buffers
+        self.words = words
+        self.columns = buffers.take((INT64_COLUMNS, rows), np.int64)
+        self.views = buffers.take((rows, 2), np.int64)
+        self.bytes = buffers.take((2, rows), np.uint8)
+        self.numbers = buffers.take((2, rows), np.int32)
+        self.state = np.array(
+            [
+                self.data.ctypes.data, self.end, 0, between.value, 0, rows,
+                *(
+                    column.ctypes.data
+                    for column in (self.columns, self.views, *self.bytes, *self.numbers)
+                ),
+            ],
+            np.int64,
+        )  # fmt: skip
+        self.status = HANDED_OVER
+
+    def run(self) -> Scan:
+        """Scans from the state on."""
+        self.status = scan_events(
+            self.state.ctypes.data,
+            self.words.names.table.ctypes.data,
+            self.words.lanes.table.ctypes.data,
+        )
+        return self
+
+    def larger(self) -> Scan:
+        """The same block from its beginning, with more room."""
+        if int(self.state[ROWS]) < len(self.views):
+            words = Words(self.words.scale * 4)
+            return Scan(self.piece, self.between, self.buffers, words, self.scale).run()
+        return Scan(self.piece, self.between, self.buffers, self.words, self.scale * 4).run()
+
+    def scanned(self) -> Scanned:
+        """What was scanned so far."""
+        self.words.catch_up()
+        phases, flags = self.bytes
+        name, lane = self.numbers
+        return Scanned(
+            self.state, self.data, self.place, self.columns, self.views, phases, flags, name, lane,
+            self.words.names, self.words.lanes,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """A block that was read as far as it can be without the next one."""
+
+    rows: Rows | Scanned
+    words: Words
+    stop: int
+    between: Between
+    ended: bool
+
+
+class _ByHand:
+    """Events of one block that the tolerant reader took."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.places: list[int] = []
+        self.problems = Problems()
+
+    def add(self, stretch: Stretch, text: str, place: int) -> int:
+        """Keeps a stretch; returns how many bytes it used."""
+        offsets = byte_offsets(text)
+
+        def moved(position: int) -> int:
+            return place + (position if offsets is None else int(offsets[position]))
+
+        self.events += stretch.events
+        self.places += [moved(position) for position in stretch.places]
+        self.problems.merge(stretch.problems.moved(moved))
+        return moved(stretch.stop) - place
+
+
+def _finish(scan: Scan, final: bool) -> _Finished:
+    """Reads a block to its end, with the tolerant reader wherever the scanner stops."""
+    by_hand = _ByHand()
+    most, last_rows = 1, -1
+    while scan.status in (HANDED_OVER, FULL):
+        if scan.status == FULL:
+            scan = scan.larger()
+            by_hand, most, last_rows = _ByHand(), 1, -1
+            continue
+        scanned = int(scan.state[ROWS])
+        most = min(most * 2, _MOST_AT_ONCE) if scanned - last_rows < 4 * most else 1
+        last_rows = scanned
+        if not _hand_over(scan, by_hand, final, most):
+            break
+    rows: Rows | Scanned = scan.scanned()
+    if by_hand.events or by_hand.problems:
+        rows = _merged(scan.scanned().rows(), by_hand)
+    stop = min(int(scan.state[POSITION]), scan.end)
+    between = Between(int(scan.state[BETWEEN]))
+    return _Finished(rows, scan.words, stop, between, scan.status == ENDED)
+
+
+def _hand_over(scan: Scan, by_hand: _ByHand, final: bool, most: int) -> bool:
+    """Lets the tolerant reader take a few events; False where it needs the next block."""
+    at = int(scan.state[POSITION])
+    between = Between(int(scan.state[BETWEEN]))
+    window = _FIRST_WINDOW * most
+    while True:
+        whole = at + window >= scan.end
+        text = decode(bytes(scan.raw[at : min(at + window, scan.end)]))
+        stretch = read_stretch(text, 0, between, final and whole, most)
+        ended = stretch.outcome is Outcome.END
+        if stretch.stop > 0 or ended:
+            scan.state[POSITION] = at + by_hand.add(stretch, text, scan.place + at)
+            scan.state[BETWEEN] = stretch.between.value
+            if ended:
+                scan.status = ENDED
+            else:
+                scan.run()
+            return True
+        if whole:
+            return False
+        window *= 8
+
+
+def _merged(rows: Rows, by_hand: _ByHand) -> Rows:
+    """The rows of the scanner and of the tolerant reader, in the order of the file."""
+    if not by_hand.events:
+        rows.problems.merge(by_hand.problems)
+        return rows
+    other = rows_from_events(by_hand.events, by_hand.places, by_hand.problems)
+    order = np.argsort(np.concatenate([rows.place, other.place]), kind="stable")
+
+    def both(column: str, shift: int = 0) -> npt.NDArray[np.generic]:
+        first, second = getattr(rows, column), getattr(other, column)
+        return np.concatenate([first, second + shift] if shift else [first, second])[order]
+
+    names, lanes = len(rows.names), len(rows.lanes)
+    shifts = {"name": names, "lane": lanes}
+    plain = (
+        "phase", "flags", "name", "lane", "time_ns", "dur_ns", "flow_id", "correlation",
+        "external_id", "device", "stream", "bytes", "place",
+    )  # fmt: skip
+    columns = {column: both(column, shifts.get(column, 0)) for column in plain}
+    return Rows(
+        **columns,  # type: ignore[arg-type]
+        args=pl.concat([rows.args, other.args]).gather(order),
+        names=Vocabulary(rows.names.pairs + other.names.pairs),
+        lanes=Vocabulary(rows.lanes.pairs + other.lanes.pairs),
+        problems=by_hand.problems,
+    )
+
+
+class _Cutter:
+    """Cuts what is read where events seem to begin, in a thread of its own.
+
+    Attributes:
+        carry: What was read but stands behind the last cut, once there are no more pieces.
+        enough: Set where no more pieces are wanted.
+    """
+
+    def __init__(self, data: bytes, place: int, content: Content) -> None:
+        self.carry = data
+        self.enough = threading.Event()
+        self._place = place
+        self._content = content
+        self._buffers = Buffers()
+
+    def pieces(self) -> Iterator[_Piece]:
+        """The pieces in order. Each is read into memory that an earlier one no longer needs."""
+        while not self.enough.is_set():
+            carried = len(self.carry)
+            data = _room_for(carried + self._content.size, self._buffers)
+            end = carried + self._content.read_into(
+                data.data[carried : carried + self._content.size]
+            )
+            data[:carried] = np.frombuffer(self.carry, np.uint8)
+            data[end : end + PADDING] = 0
+            if end == carried:
+                self.carry = b""
+                if end:
+                    yield _Piece(data, end, self._place)
+                return
+            cut = _last_cut(data.data, end)
+            self.carry = bytes(data.data[cut:end])
+            yield _Piece(data, cut, self._place)
+            self._place += cut
+
+
+def _room_for(size: int, buffers: Buffers) -> npt.NDArray[np.uint8]:
+    """Memory for so many bytes, with the padding that the scanner wants."""
+    return buffers.take(-(-(size + PADDING) // _ROOM) * _ROOM, np.uint8)
+
+
+def _piece(text: bytes, place: int, buffers: Buffers) -> _Piece:
+    """Bytes with the padding that the scanner wants."""
+    size = len(text)
+    data = _room_for(size, buffers)
+    data[:size] = np.frombuffer(text, np.uint8)
+    data[size : size + PADDING] = 0
+    return _Piece(data, size, place)
+
+
+def _last_cut(joined: memoryview, size: int) -> int:
+    """Where the last event of a block seems to begin; its end where none does."""
+    window = _CUT_WINDOW
+    while True:
+        start = max(0, size - window)
+        cut = -1
+        for match in _CUT.finditer(joined, start, size):
+            cut = match.end()
+        if cut >= 0:
+            return cut
+        if start == 0:
+            return size
+        window *= 16
+
+
+class _Reader:
+    """Takes scanned blocks in order, and mends where a guess was wrong."""
+
+    def __init__(self, place: int, take: Take, buffers: Buffers) -> None:
+        self.take = take
+        self.buffers = buffers
+        self.place = place  # of what is carried
+        self.carry = b""
+        self.wanted = 0  # do not try again before so much is at hand
+        self.between = Between.START
+        self.ended = False
+        self._words: list[Words] = []  # that no scan works with
+
+    def words(self) -> Words:
+        """Words for a scan: those of an earlier one, which knows most of what will come."""
+        return self._words.pop() if self._words else Words()
+
+    def next(self, scan: Scan) -> None:
+        """Takes the next block."""
+        if self.ended:
+            self.carry += bytes(scan.raw[: scan.end])
+            return
+        if self.carry or scan.between is not self.between:
+            self.carry += bytes(scan.raw[: scan.end])
+            self._words.append(scan.words)
+            if len(self.carry) < self.wanted:
+                return
+            scan = self._again()
+        self._accept(scan, final=False)
+
+    def finish(self) -> None:
+        """Takes what is left when the file is over."""
+        if self.carry and not self.ended:
+            self._accept(self._again(), final=True)
+
+    def _again(self) -> Scan:
+        piece = _piece(self.carry, self.place, self.buffers)
+        return Scan(piece, self.between, self.buffers, self.words()).run()
+
+    def _accept(self, scan: Scan, final: bool) -> None:
+        finished = _finish(scan, final)
+        if len(finished.rows) or not isinstance(finished.rows, Scanned):
+            self.take(finished.rows)
+        self._words.append(finished.words)
+        self.carry = bytes(scan.raw[finished.stop : scan.end])
+        self.place = scan.place + finished.stop
+        self.wanted = 0 if finished.stop else 2 * len(self.carry)
+        self.between = finished.between
+        self.ended = finished.ended
+
+
+def read_events_compiled(
+    data: bytes, place: int, content: Content, take: Take, threads: int | None = None
+) -> Ending:
+    """Reads the list of events from its opening bracket on, with the compiled scanner.
+
+    Args:
+        data: Bytes at hand that follow the bracket.
+        place: Their offset in the uncompressed file.
+        content: What follows them.
+        take: Receives the events in order.
+        threads: How many scan at once; None: one for each processor, at most 8.
+    """
+    count = threads or min(os.cpu_count() or 1, 8)
+    buffers = Buffers()
+    reader = _Reader(place, take, buffers)
+    cutter = _Cutter(data, place, content)
+    waiting: deque[Future[Scan]] = deque()
+    with (
+        ThreadPoolExecutor(count, thread_name_prefix="stepscope-scan") as pool,
+        closing(prefetched(cutter.pieces(), ahead=1)) as pieces,
+    ):
+        between = Between.START
+        for piece in pieces:
+            waiting.append(pool.submit(Scan(piece, between, buffers, reader.words()).run))
+            between = Between.AFTER_COMMA
+            del piece
+            if len(waiting) > count:
+                reader.next(waiting.popleft().result())
+            if reader.ended:
+                cutter.enough.set()
+        while waiting:
+            reader.next(waiting.popleft().result())
+    if reader.ended:
+        return Ending(reader.carry + cutter.carry, reader.place, closed=True)
+    reader.finish()
+    return Ending(reader.carry, reader.place, closed=reader.ended)

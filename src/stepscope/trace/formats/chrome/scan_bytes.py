@@ -1,0 +1,189 @@
+"""Bytes and strings of JSON, for the compiled scanner.
+
+Data is a uint8 array that ends in at least `PADDING` zero bytes: zero stands in no JSON, so every
+loop stops there without asking for the length. A position that is negative means: not recognised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.extending import intrinsic
+
+from stepscope.trace.arrays import addresses
+from stepscope.trace.arrays.addresses import Data, byte_at, put_word, word_at
+from stepscope.trace.arrays.compiled import compiled, part
+
+PADDING = 64
+_WIDTH = 32  # bytes that are looked at in one step
+
+QUOTE, BACKSLASH, COMMA, COLON, MINUS, PERIOD, ZERO, NINE = 34, 92, 44, 58, 45, 46, 48, 57
+OPEN_OBJECT, CLOSE_OBJECT, OPEN_LIST, CLOSE_LIST = 123, 125, 91, 93
+SPACE, TAB, NEWLINE, RETURN = 32, 9, 10, 13
+
+if TYPE_CHECKING:
+    # What the intrinsics below look like to those who call them.
+    strings_go_on: Callable[[Data, int], int]
+else:
+    _BYTE, _MASK, _LONG = ir.IntType(8), ir.IntType(_WIDTH), ir.IntType(64)
+
+    def _run_length(stops: Any) -> Any:
+        """An intrinsic that counts bytes from a position on, up to the first that stops it.
+
+        `_WIDTH` bytes are compared at once, without branches, which is what makes the scanner
+        fast: the length of a run cannot be mispredicted. The count is `_WIDTH` where none stops.
+        """
+
+        def count(_: Any, data: Any, at: Any) -> Any:
+            def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+                vector = ir.VectorType(_BYTE, _WIDTH)
+                some = addresses.load(builder, arguments, vector)
+
+                def all_of(value: int) -> Any:
+                    return ir.Constant(vector, [value] * _WIDTH)
+
+                mask = builder.bitcast(stops(builder, some, all_of), _MASK)
+                zeros = builder.cttz(mask, ir.Constant(ir.IntType(1), 0))
+                return builder.zext(zeros, _LONG)
+
+            return types.int64(data, at), generate
+
+        return intrinsic(count)
+
+    def _ends_plain(builder: Any, some: Any, all_of: Any) -> Any:
+        # As signed bytes, control characters and all that is no ASCII are below a space.
+        ends = builder.icmp_signed("<", some, all_of(SPACE))
+        ends = builder.or_(ends, builder.icmp_unsigned("==", some, all_of(QUOTE)))
+        return builder.or_(ends, builder.icmp_unsigned("==", some, all_of(BACKSLASH)))
+
+    strings_go_on = _run_length(_ends_plain)
+
+
+@part
+def skip_space(data: Data, at: int) -> int:
+    """The first position from `at` on that holds no whitespace."""
+    character = byte_at(data, at)
+    while character <= SPACE:
+        if character not in (SPACE, NEWLINE, RETURN, TAB):
+            return at
+        at += 1
+        character = byte_at(data, at)
+    return at
+
+
+@part
+def digits_end(data: Data, at: int) -> int:
+    """The first position from `at` on that holds no digit."""
+    while ZERO <= byte_at(data, at) <= NINE:
+        at += 1
+    return at
+
+
+@compiled
+def character_length(data: Data, at: int) -> int:
+    """Length of the UTF-8 sequence that begins at `at` (no ASCII); 0 where it is not valid."""
+    first, second, third = byte_at(data, at), byte_at(data, at + 1), byte_at(data, at + 2)
+    fourth = byte_at(data, at + 3)
+    if first < 0xC2 or (second & 0xC0) != 0x80:
+        return 0
+    if first < 0xE0:
+        return 2
+    if (third & 0xC0) != 0x80:
+        return 0
+    if first < 0xF0:
+        # No longer form of a shorter character, no surrogate.
+        if (first == 0xE0 and second < 0xA0) or (first == 0xED and second > 0x9F):
+            return 0
+        return 3
+    if first > 0xF4 or (fourth & 0xC0) != 0x80:
+        return 0
+    if (first == 0xF0 and second < 0x90) or (first == 0xF4 and second > 0x8F):
+        return 0
+    return 4
+
+
+@compiled
+def is_hexadecimal(character: int) -> bool:
+    """Whether a character is a hexadecimal digit."""
+    return (ZERO <= character <= NINE) or (97 <= (character | 32) <= 102)
+
+
+@compiled
+def escape_length(data: Data, at: int) -> int:
+    """Length of the escape whose backslash is at `at`; 0 where it is not valid or a surrogate."""
+    kind = byte_at(data, at + 1)
+    if kind in (QUOTE, BACKSLASH, 47, 98, 102, 110, 114, 116):  # "\/bfnrt
+        return 2
+    if kind != 117:  # u
+        return 0
+    for offset in range(2, 6):
+        if not is_hexadecimal(byte_at(data, at + offset)):
+            return 0
+    if (byte_at(data, at + 2) | 32) == 100 and byte_at(data, at + 3) > 55:  # \ud8.. to \udf..
+        return 0
+    return 6
+
+
+@part
+def string_end(data: Data, at: int) -> int:
+    """Position of the quote that closes the string whose inside begins at `at`; -1: not valid."""
+    while True:
+        length = strings_go_on(data, at)
+        at += length
+        if length == _WIDTH:
+            continue
+        character = byte_at(data, at)
+        if character == QUOTE:
+            return at
+        if character == BACKSLASH:
+            length = escape_length(data, at)
+        elif character >= 0x80:
+            length = character_length(data, at)
+        else:
+            return -1
+        if length == 0:
+            return -1
+        at += length
+
+
+@part
+def hash_bytes(data: Data, at: int, end: int) -> np.uint64:
+    """A hash of some bytes: good enough for a table, not meant against an adversary."""
+    value = np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(end - at)
+    while at + 8 <= end:
+        value = (value ^ word_at(data, at)) * np.uint64(0xD6E8FEB86659FD93)
+        value ^= value >> np.uint64(32)
+        at += 8
+    if at < end:
+        rest = word_at(data, at) & ((np.uint64(1) << np.uint64(8 * (end - at))) - np.uint64(1))
+        value = (value ^ rest) * np.uint64(0xD6E8FEB86659FD93)
+        value ^= value >> np.uint64(32)
+    return value * np.uint64(0xCA5A826395121157)
+
+
+@part
+def same_bytes(first: int, second: int, length: int) -> bool:
+    """Whether two stretches of memory hold the same bytes."""
+    offset = 0
+    while offset + 8 <= length:
+        if word_at(first, offset) != word_at(second, offset):
+            return False
+        offset += 8
+    while offset < length:
+        if byte_at(first, offset) != byte_at(second, offset):
+            return False
+        offset += 1
+    return True
+
+
+@part
+def copy_bytes(target: int, source: int, length: int) -> None:
+    """Copies a stretch of memory; up to seven bytes after either are touched too."""
+    offset = 0
+    while offset < length:
+        put_word(target, offset, word_at(source, offset))
+        offset += 8

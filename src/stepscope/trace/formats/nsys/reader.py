@@ -1,0 +1,253 @@
+"""Reads Nsight Systems exports (`.sqlite`), and reports (`.nsys-rep`) where `nsys` can export them.
+
+Exports hold a table only if something was recorded for it, and their columns vary with the version
+and the GPU: everything is looked up first, and what is absent is null. Times are nanoseconds since
+the start of the session, whose Unix time becomes `baseTimeNanoseconds`.
+
+What becomes what
+    Kernels, copies, fills and whole CUDA graphs: GPU events, one lane per device, stream and
+    process. Synchronisation records: on lanes of their own.
+    Calls of the runtime and driver: on their threads, without the version suffix (`_v7000`).
+    NVTX ranges: operators where torch wrote them (`aten::…`, or with a sequence number), else user
+    annotations; the suffix `, seq = …, op_id = …` moves to the arguments.
+    NVTX marks and memory operations: instants. GPU metrics: counters.
+    Correlations are unique only within a process there, so each gets its process number in front.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import polars as pl
+
+from stepscope.errors import UnreadableInputError
+from stepscope.trace.classify import classify_names
+from stepscope.trace.formats.nsys.records import (
+    Records,
+    counters,
+    cuda_calls,
+    gpu_work,
+    marks,
+    memory_operations,
+    nvtx_ranges,
+    other_host_events,
+    synchronisation,
+)
+from stepscope.trace.formats.nsys.sqlite_tables import SqliteTables
+from stepscope.trace.schema import METADATA, PROBLEMS
+from stepscope.trace.tables import Tables
+
+_SQLITE_MAGIC = b"SQLite format 3\0"
+_SIGNS_OF_NSYS = ("StringIds", "TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT", "NVTX_EVENTS")
+_READ_ELSEWHERE = ("PROCESSES", "ThreadNames", "StringIds")
+
+
+def read_nsys(path: Path) -> Tables:
+    """Read an Nsight Systems export or report.
+
+    Raises:
+        UnreadableInputError: It is neither, it is damaged, or it is a report and `nsys` is not
+            at hand to export it.
+    """
+    with path.open("rb") as file:
+        is_sqlite = file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
+    if is_sqlite:
+        return _read_export(path)
+    with tempfile.TemporaryDirectory(prefix="stepscope-") as directory:
+        return _read_export(_export(path, Path(directory)), shown=path)
+
+
+def _export(report: Path, directory: Path) -> Path:
+    """Let `nsys` export a report."""
+    program = shutil.which("nsys")
+    by_hand = f"nsys export --type sqlite --output {report.stem}.sqlite {report.name}"
+    if program is None:
+        raise UnreadableInputError(
+            f"{report}: a report that only nsys can read, and nsys is not on PATH;"
+            f" run `{by_hand}` where it is, then open the .sqlite file"
+        )
+    target = directory / "report.sqlite"
+    done = subprocess.run(
+        [program, "export", "--type", "sqlite", "--output", str(target), str(report.absolute())],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode != 0 or not target.is_file():
+        last_line = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no message"]
+        raise UnreadableInputError(
+            f"{report}: `{by_hand}` failed with code {done.returncode} ({last_line[0].strip()})"
+        )
+    return target
+
+
+def _read_export(path: Path, shown: Path | None = None) -> Tables:
+    with SqliteTables(path) as database:
+        if not any(database.has(table) for table in _SIGNS_OF_NSYS):
+            raise UnreadableInputError(
+                f"{shown or path}: an SQLite file, but not one that Nsight Systems exported"
+                f" (none of the tables {', '.join(_SIGNS_OF_NSYS)})"
+            )
+        records = Records(database)
+        events = pl.concat(
+            [
+                nvtx_ranges(records),
+                cuda_calls(records),
+                *other_host_events(records),
+                *gpu_work(records),
+                synchronisation(records),
+            ]
+        )
+        moments = pl.concat([marks(records), memory_operations(records)])
+        samples = counters(records)
+        return _assemble(records, events, moments, samples)
+
+
+def _assemble(
+    records: Records, events: pl.DataFrame, moments: pl.DataFrame, samples: pl.DataFrame
+) -> Tables:
+    """Intern names and lanes, put events in order of time, and note what was wrong."""
+    events = _with_sound_durations(records, events).sort("start_ns", maintain_order=True)
+    everything = pl.concat(
+        [part.select("name", "raw_category", "category") for part in (events, moments, samples)]
+    )
+    names = everything.unique(maintain_order=True).with_row_index("name_id")
+    lanes = _lanes(records, pl.concat([p.select(_LANE_KEY) for p in (events, moments, samples)]))
+
+    def interned(part: pl.DataFrame) -> pl.DataFrame:
+        return part.join(
+            names,
+            on=["name", "raw_category", "category"],
+            how="left",
+            maintain_order="left",
+            nulls_equal=True,
+        ).join(
+            lanes.select("lane_id", *_LANE_KEY),
+            on=_LANE_KEY,
+            how="left",
+            maintain_order="left",
+            nulls_equal=True,
+        )
+
+    rows = interned(events).with_row_index("event")
+    instants = (
+        interned(moments).sort("start_ns", maintain_order=True).rename({"start_ns": "time_ns"})
+    )
+    sampled = (
+        interned(samples).sort("start_ns", maintain_order=True).rename({"start_ns": "time_ns"})
+    )
+    return Tables.shaped(
+        {
+            "events": rows,
+            "args": rows,
+            "names": classify_names(names),
+            "lanes": lanes,
+            "instants": instants,
+            "counters": sampled,
+            "metadata": _metadata(records),
+            "problems": _problems(records),
+        }
+    )
+
+
+_LANE_KEY = ["process", "thread", "device", "stream", "lane_kind"]
+
+
+def _with_sound_durations(records: Records, events: pl.DataFrame) -> pl.DataFrame:
+    """Replace ends that are missing or lie before the start."""
+    without_start = events["start_ns"].null_count()
+    records.note("no_time", without_start, "records without a start were skipped")
+    events = events.drop_nulls("start_ns")
+    last = events.select(pl.max_horizontal(pl.col("end_ns").max(), pl.col("start_ns").max())).item()
+    open_ended = events["end_ns"].null_count()
+    records.note("unclosed", open_ended, "ranges without an end were closed at the trace's end")
+    events = events.with_columns(pl.col("end_ns").fill_null(pl.lit(last)))
+    reversed_ends = int((events["end_ns"] < events["start_ns"]).sum())
+    records.note("negative_duration", reversed_ends, "negative durations were set to 0")
+    length = pl.col("end_ns") - pl.col("start_ns")
+    return events.with_columns(pl.max_horizontal(length, pl.lit(0)).alias("dur_ns"))
+
+
+def _lanes(records: Records, keys: pl.DataFrame) -> pl.DataFrame:
+    """One row per thread, and per stream of a process on a device."""
+    lanes = keys.unique().sort(
+        "device", "process", "thread", "stream", "lane_kind", nulls_last=False
+    )
+    on_device = pl.col("device").is_not_null()
+    several = pl.struct("device", "stream", "lane_kind").is_duplicated()
+    suffix = pl.concat_str(
+        pl.when(pl.col("lane_kind") != "")
+        .then(pl.format(" {}", "lane_kind"))
+        .otherwise(pl.lit("")),
+        pl.when(on_device & several)
+        .then(pl.format(" (process {})", "process"))
+        .otherwise(pl.lit("")),
+    )
+    return (
+        lanes.with_row_index("lane_id")
+        .join(records.process_names(), on="process", how="left", maintain_order="left")
+        .join(records.thread_names(), on=["process", "thread"], how="left", maintain_order="left")
+        .with_columns(
+            pl.when(on_device).then("device").otherwise("process").cast(pl.String).alias("pid"),
+            pl.concat_str(
+                pl.when(on_device)
+                .then("stream")
+                .otherwise("thread")
+                .cast(pl.String)
+                .fill_null("?"),
+                suffix,
+            ).alias("tid"),
+            on_device.alias("is_gpu"),
+        )
+    )
+
+
+def _metadata(records: Records) -> pl.DataFrame:
+    """What the file says about the session, the devices and the export, as JSON by key."""
+    database = records.database
+    values: dict[str, object] = {}
+    session = database.read("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))
+    if len(session) and session["utcEpochNs"][0] is not None:
+        values["baseTimeNanoseconds"] = session["utcEpochNs"][0]
+    devices = database.read(
+        "TARGET_INFO_GPU", ("id", "totalMemory", "smCount", "clockRate"), ("name", "busLocation")
+    )
+    if len(devices):
+        values["deviceProperties"] = devices.rename(
+            {"totalMemory": "totalGlobalMem", "smCount": "numSms"}
+        ).to_dicts()
+    for table in ("META_DATA_CAPTURE", "META_DATA_EXPORT", "TARGET_INFO_SYSTEM_ENV"):
+        pairs = database.read(table, (), ("name", "value")).drop_nulls("name")
+        if len(pairs):
+            values[table] = dict(pairs.rows())
+    return pl.DataFrame(
+        [(key, json.dumps(value, ensure_ascii=False)) for key, value in values.items()],
+        schema=METADATA,
+        orient="row",
+    )
+
+
+def _problems(records: Records) -> pl.DataFrame:
+    database = records.database
+    left_out = [
+        table
+        for table in database.names()
+        if table not in records.read_tables
+        and table not in _READ_ELSEWHERE
+        and {"start", "timestamp"} & database.columns(table)
+        and database.count(table)
+    ]
+    if left_out:
+        records.note(
+            "tables_not_read",
+            len(left_out),
+            "tables of the export that have no place here: " + ", ".join(sorted(left_out)),
+        )
+    if records.unnamed:
+        records.note("missing_name", records.unnamed, "records whose name is not in the file")
+    return pl.DataFrame(records.problems, schema=PROBLEMS, orient="row")

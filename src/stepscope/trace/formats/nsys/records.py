@@ -1,0 +1,387 @@
+"""The records of an Nsight Systems export, each kind as one frame with the same columns."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import polars as pl
+
+from stepscope.trace.formats.nsys.sqlite_tables import SqliteTables
+from stepscope.trace.schema import CATEGORY, Category
+
+COLUMNS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "name": pl.String,
+    "raw_category": pl.String,
+    "category": CATEGORY,
+    "process": pl.Int64,  # of a call or range; of GPU work the process that launched it
+    "thread": pl.Int64,
+    "device": pl.Int64,  # with `stream`: GPU lanes only
+    "stream": pl.Int64,
+    "lane_kind": pl.String,  # "" or what sets a lane apart from the one beside it
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+    "correlation": pl.UInt64,
+    "external_id": pl.UInt64,
+    "bytes": pl.Int64,
+    "args": pl.String,
+}
+
+_RANGE_ON_THREAD, _RANGE_ACROSS_THREADS, _MARK = 59, 60, 34
+_TORCH_SUFFIX = r",\s*(?:stashed )?(?:seq|op_id|sizes|input_op_ids)\s*=.*$"
+_VERSION_SUFFIX = r"_(?:v\d{4,}|ptsz|ptds)(?:_(?:v\d{4,}|ptsz|ptds))*$"
+
+_COPY_KINDS = {
+    1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD",
+    9: "HtoH", 10: "PtoP", 11: "HtoD", 12: "DtoH", 13: "DtoD",
+}  # fmt: skip
+_MEMORY_KINDS = {
+    0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: "Device", 6: "Managed",
+}  # fmt: skip
+_SYNC_KINDS = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
+
+_OTHER_HOST_TABLES = {
+    "CUPTI_ACTIVITY_KIND_OVERHEAD": (Category.OVERHEAD, "overhead"),
+    "PROFILER_OVERHEAD": (Category.OVERHEAD, "overhead"),
+    "CUDNN_EVENTS": (Category.OTHER, "cudnn"),
+    "CUBLAS_EVENTS": (Category.OTHER, "cublas"),
+    "OSRT_API": (Category.OTHER, "os_runtime"),
+    "MPI_COLLECTIVES_EVENTS": (Category.OTHER, "mpi"),
+    "MPI_P2P_EVENTS": (Category.OTHER, "mpi"),
+    "MPI_OTHER_EVENTS": (Category.OTHER, "mpi"),
+}
+
+
+class Records:
+    """A database being read: its strings, and what went wrong so far."""
+
+    def __init__(self, database: SqliteTables) -> None:
+        self.database = database
+        self.problems: list[tuple[str, int, str | None, str]] = []
+        self.read_tables: set[str] = set()
+        self.unnamed = 0
+
+    def read(
+        self, table: str, integers: tuple[str, ...], texts: tuple[str, ...] = ()
+    ) -> pl.DataFrame:
+        """A table's columns; it then counts as read."""
+        self.read_tables.add(table)
+        return self.database.read(table, integers, texts)
+
+    def note(self, problem: str, count: int, message: str) -> None:
+        """Count a problem, if it occurred."""
+        if count:
+            self.problems.append((problem, count, None, message))
+
+    @cached_property
+    def strings(self) -> pl.DataFrame:
+        """`id` and `value` of all strings."""
+        return (
+            self.read("StringIds", ("id",), ("value",)).drop_nulls("id").unique("id", keep="first")
+        )
+
+    def with_text(self, frame: pl.DataFrame, column: str, text: str) -> pl.DataFrame:
+        """Add the string that a column of identifiers stands for; null where there is none."""
+        return frame.join(
+            self.strings.rename({"id": column, "value": text}),
+            on=column,
+            how="left",
+            maintain_order="left",
+        )
+
+    def shaped(self, frame: pl.DataFrame, category: Category, raw_category: str) -> pl.DataFrame:
+        """All of `COLUMNS`; those that the frame does not have are null."""
+        if "category" not in frame.columns:
+            frame = frame.with_columns(pl.lit(category.value).alias("category"))
+        unnamed = frame["name"].null_count()
+        self.unnamed += unnamed
+        defaults = {"raw_category": pl.lit(raw_category), "lane_kind": pl.lit("")}
+        return frame.with_columns(pl.col("name").fill_null("(name missing)")).select(
+            (
+                pl.col(column)
+                if column in frame.columns
+                else defaults.get(column, pl.lit(None)).alias(column)
+            ).cast(dtype)
+            for column, dtype in COLUMNS.items()
+        )
+
+    def process_names(self) -> pl.DataFrame:
+        """`process` and `process_name`."""
+        rows = self.read("PROCESSES", ("globalPid", "pid"), ("name",))
+        return rows.select(
+            pl.coalesce("pid", _process("globalPid")).alias("process"),
+            pl.col("name").alias("process_name"),
+        ).unique("process", keep="last", maintain_order=True)
+
+    def thread_names(self) -> pl.DataFrame:
+        """`process`, `thread` and `thread_name`."""
+        rows = self.with_text(
+            self.read("ThreadNames", ("nameId", "globalTid")), "nameId", "thread_name"
+        )
+        return rows.select(
+            _process("globalTid").alias("process"),
+            _thread("globalTid").alias("thread"),
+            "thread_name",
+        ).unique(["process", "thread"], keep="last", maintain_order=True)
+
+
+def _process(column: str) -> pl.Expr:
+    return pl.col(column) // 0x1000000 % 0x1000000
+
+
+def _thread(column: str) -> pl.Expr:
+    return pl.col(column) % 0x1000000
+
+
+def _correlation(process: pl.Expr) -> pl.Expr:
+    number = pl.col("correlationId")
+    return pl.when(number > 0).then(process * 2**32 + number % 2**32).cast(pl.UInt64)
+
+
+def _json(frame: pl.DataFrame, **columns: pl.Expr) -> pl.Series:
+    """The given columns as one JSON object per row."""
+    return frame.select(
+        pl.struct(value.alias(key) for key, value in columns.items()).struct.json_encode()
+    ).to_series()
+
+
+def nvtx_ranges(records: Records) -> pl.DataFrame:
+    """NVTX ranges, those within a thread and those across threads."""
+    frame = _nvtx(records).filter(
+        pl.col("eventType").is_in([_RANGE_ON_THREAD, _RANGE_ACROSS_THREADS])
+    )
+    text = pl.col("text")
+    frame = frame.with_columns(
+        text.str.replace(_TORCH_SUFFIX, "").alias("name"),
+        text.str.extract(r",\s*(?:stashed )?seq\s*=\s*(\d{1,18})").cast(pl.Int64).alias("seq"),
+        text.str.extract(r",\s*op_id\s*=\s*(\d{1,18})").cast(pl.Int64).alias("op_id"),
+    )
+    is_operator = pl.col("name").str.contains(r"^[\w.]+::\w") | pl.col("seq").is_not_null()
+    frame = frame.with_columns(
+        pl.when(is_operator)
+        .then(pl.lit(Category.CPU_OP.value))
+        .otherwise(pl.lit(Category.USER_ANNOTATION.value))
+        .alias("category"),
+        # Ranges across threads do not nest with what their thread does.
+        pl.when(pl.col("eventType") == _RANGE_ACROSS_THREADS)
+        .then(pl.lit("ranges"))
+        .otherwise(pl.lit(""))
+        .alias("lane_kind"),
+    )
+    numbered = {
+        "Sequence number": pl.col("seq"),
+        "op_id": pl.col("op_id"),
+        "domain": pl.col("domainId"),
+    }
+    frame = frame.with_columns(_json(frame, **numbered).alias("args"))
+    return records.shaped(frame, Category.USER_ANNOTATION, "nvtx")
+
+
+def marks(records: Records) -> pl.DataFrame:
+    """NVTX marks: moments."""
+    frame = _nvtx(records).filter(pl.col("eventType") == _MARK)
+    frame = frame.with_columns(pl.col("text").alias("name"))
+    return records.shaped(frame.drop_nulls("start_ns"), Category.OTHER, "nvtx_mark")
+
+
+def _nvtx(records: Records) -> pl.DataFrame:
+    frame = records.read(
+        "NVTX_EVENTS",
+        ("start", "end", "eventType", "textId", "globalTid", "domainId"),
+        ("text",),
+    )
+    return records.with_text(frame, "textId", "registered").with_columns(
+        pl.coalesce("text", "registered").alias("text"),
+        _process("globalTid").alias("process"),
+        _thread("globalTid").alias("thread"),
+        pl.col("start").alias("start_ns"),
+        pl.col("end").alias("end_ns"),
+    )
+
+
+def cuda_calls(records: Records) -> pl.DataFrame:
+    """Calls of the CUDA runtime and driver."""
+    frame = records.read(
+        "CUPTI_ACTIVITY_KIND_RUNTIME",
+        ("start", "end", "globalTid", "correlationId", "nameId", "returnValue"),
+    )
+    process = _process("globalTid")
+    frame = records.with_text(frame, "nameId", "name").with_columns(
+        pl.col("name").str.replace(_VERSION_SUFFIX, ""),
+        process.alias("process"),
+        _thread("globalTid").alias("thread"),
+        _correlation(process).alias("correlation"),
+        pl.col("start").alias("start_ns"),
+        pl.col("end").alias("end_ns"),
+    )
+    is_driver = pl.col("name").str.contains("^cu[A-Z]").fill_null(value=False)
+    frame = frame.with_columns(
+        pl.when(is_driver)
+        .then(pl.lit(Category.DRIVER.value))
+        .otherwise(pl.lit(Category.RUNTIME.value))
+        .alias("category"),
+        pl.when(is_driver)
+        .then(pl.lit("cuda_driver"))
+        .otherwise(pl.lit("cuda_runtime"))
+        .alias("raw_category"),
+        _json(
+            frame, correlation=pl.col("correlationId"), **{"return value": pl.col("returnValue")}
+        ).alias("args"),
+    )
+    return records.shaped(frame, Category.RUNTIME, "cuda_runtime")
+
+
+def other_host_events(records: Records) -> list[pl.DataFrame]:
+    """Calls of other libraries and the profiler's own overhead."""
+    parts = []
+    for table, (category, raw_category) in _OTHER_HOST_TABLES.items():
+        frame = records.read(table, ("start", "end", "globalTid", "nameId"))
+        frame = records.with_text(frame, "nameId", "name").with_columns(
+            _process("globalTid").alias("process"),
+            _thread("globalTid").alias("thread"),
+            pl.col("start").alias("start_ns"),
+            pl.col("end").alias("end_ns"),
+            # The profiler's own work is recorded on lanes of its own.
+            pl.lit("overhead" if category is Category.OVERHEAD else "").alias("lane_kind"),
+        )
+        parts.append(records.shaped(frame, category, raw_category))
+    return parts
+
+
+_ON_DEVICE = ("start", "end", "deviceId", "streamId", "contextId", "correlationId", "globalPid")
+
+
+def _on_device(frame: pl.DataFrame) -> pl.DataFrame:
+    process = _process("globalPid")
+    return frame.with_columns(
+        process.alias("process"),
+        _correlation(process).alias("correlation"),
+        pl.col("deviceId").alias("device"),
+        pl.col("streamId").alias("stream"),
+        pl.col("start").alias("start_ns"),
+        pl.col("end").alias("end_ns"),
+    )
+
+
+def _place() -> dict[str, pl.Expr]:
+    return {
+        "device": pl.col("deviceId"),
+        "context": pl.col("contextId"),
+        "stream": pl.col("streamId"),
+        "correlation": pl.col("correlationId"),
+    }
+
+
+def gpu_work(records: Records) -> list[pl.DataFrame]:
+    """Kernels, whole graphs, copies and fills, with arguments under the names that Kineto uses."""
+    return [_kernels(records), _graphs(records), _copies(records), _fills(records)]
+
+
+def _kernels(records: Records) -> pl.DataFrame:
+    sizes = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+    memory = ("registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "graphNodeId")
+    names = ("demangledName", "shortName", "mangledName")
+    frame = records.read("CUPTI_ACTIVITY_KIND_KERNEL", (*_ON_DEVICE, *sizes, *memory, *names))
+    for name in names:
+        frame = records.with_text(frame, name, f"{name} text")
+    frame = _on_device(frame).with_columns(
+        pl.coalesce(f"{name} text" for name in names).alias("name")
+    )
+    shared = pl.col("staticSharedMemory").fill_null(0) + pl.col("dynamicSharedMemory").fill_null(0)
+    args = _json(
+        frame,
+        **_place(),
+        grid=pl.concat_list("gridX", "gridY", "gridZ"),
+        block=pl.concat_list("blockX", "blockY", "blockZ"),
+        **{
+            "registers per thread": pl.col("registersPerThread"),
+            "shared memory": shared,
+            "graph node id": pl.col("graphNodeId"),
+        },
+    )
+    return records.shaped(frame.with_columns(args.alias("args")), Category.KERNEL, "kernel")
+
+
+def _graphs(records: Records) -> pl.DataFrame:
+    """Whole graphs, where the recorder did not look into them: the GPU is busy all the same."""
+    frame = records.read("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", (*_ON_DEVICE, "graphId", "graphExecId"))
+    args = _json(frame, **_place(), **{"graph id": pl.col("graphId")})
+    frame = _on_device(frame).with_columns(pl.lit("CUDA graph").alias("name"), args.alias("args"))
+    return records.shaped(frame, Category.KERNEL, "kernel")
+
+
+def _copies(records: Records) -> pl.DataFrame:
+    kinds = ("bytes", "copyKind", "srcKind", "dstKind", "srcDeviceId", "dstDeviceId", "graphNodeId")
+    frame = records.read("CUPTI_ACTIVITY_KIND_MEMCPY", (*_ON_DEVICE, *kinds))
+    frame = _on_device(frame).with_columns(
+        pl.format(
+            "Memcpy {} ({} -> {})",
+            _word("copyKind", _COPY_KINDS),
+            _word("srcKind", _MEMORY_KINDS),
+            _word("dstKind", _MEMORY_KINDS),
+        ).alias("name")
+    )
+    args = _json(frame, **_place(), **{kind: pl.col(kind) for kind in kinds if kind != "copyKind"})
+    return records.shaped(frame.with_columns(args.alias("args")), Category.GPU_MEMCPY, "gpu_memcpy")
+
+
+def _fills(records: Records) -> pl.DataFrame:
+    frame = records.read(
+        "CUPTI_ACTIVITY_KIND_MEMSET", (*_ON_DEVICE, "bytes", "value", "memKind", "graphNodeId")
+    )
+    args = _json(frame, **_place(), bytes=pl.col("bytes"), value=pl.col("value"))
+    frame = _on_device(frame).with_columns(
+        pl.format("Memset ({})", _word("memKind", _MEMORY_KINDS)).alias("name"), args.alias("args")
+    )
+    return records.shaped(frame, Category.GPU_MEMSET, "gpu_memset")
+
+
+def _word(column: str, words: dict[int, str]) -> pl.Expr:
+    return pl.col(column).replace_strict(words, default="Unknown", return_dtype=pl.String)
+
+
+def synchronisation(records: Records) -> pl.DataFrame:
+    """Synchronisation records, on lanes beside the streams that they wait for."""
+    frame = records.read(
+        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", (*_ON_DEVICE, "syncType", "eventId")
+    )
+    args = _json(frame, **_place(), wait_on_cuda_event_id=pl.col("eventId"))
+    frame = _on_device(frame).with_columns(
+        _word("syncType", _SYNC_KINDS).alias("name"),
+        pl.lit("synchronisation").alias("lane_kind"),
+        args.alias("args"),
+    )
+    return records.shaped(frame, Category.DEVICE_SYNC, "cuda_sync")
+
+
+def memory_operations(records: Records) -> pl.DataFrame:
+    """Allocations and releases of device memory: moments, with the bytes signed."""
+    frame = records.read(
+        "CUDA_GPU_MEMORY_USAGE_EVENTS",
+        ("start", "globalPid", "deviceId", "address", "bytes", "memoryOperationType"),
+    )
+    signed = pl.when(pl.col("memoryOperationType") == 1).then(-pl.col("bytes")).otherwise("bytes")
+    args = _json(frame, Bytes=signed, Addr=pl.col("address"), **{"Device Id": pl.col("deviceId")})
+    frame = frame.drop("bytes").with_columns(
+        pl.lit("[cuda memory]").alias("name"),
+        _process("globalPid").alias("process"),
+        pl.col("start").alias("start_ns"),
+        args.alias("args"),
+    )
+    return records.shaped(frame.drop_nulls("start_ns"), Category.OTHER, "cuda_memory")
+
+
+def counters(records: Records) -> pl.DataFrame:
+    """Sampled GPU metrics."""
+    frame = records.read("GPU_METRICS", ("timestamp", "typeId", "metricId", "value"))
+    known = records.database.read(
+        "TARGET_INFO_GPU_METRICS", ("typeId", "metricId"), ("metricName",)
+    ).unique(["typeId", "metricId"], keep="first")
+    frame = frame.join(known, on=["typeId", "metricId"], how="left", maintain_order="left")
+    frame = frame.with_columns(
+        pl.col("metricName").alias("name"),
+        pl.col("timestamp").alias("start_ns"),
+        # The lowest byte of the type is the number of the GPU.
+        pl.format("GPU {}", pl.col("typeId") % 256).alias("lane_kind"),
+        _json(frame, value=pl.col("value")).alias("args"),
+    )
+    return records.shaped(frame.drop_nulls("start_ns"), Category.OTHER, "gpu_metrics")

@@ -1,0 +1,107 @@
+"""Reads py-spy recordings (`py-spy record --format chrometrace`) as Python functions.
+
+The file is a bare list of beginnings and ends of frames, in microseconds since the recording
+began, one lane per pthread. A frame's line is the one that was running when it was first seen, so
+it stays an argument and does not set one function apart from itself: names are `file: function`.
+With `--threads` each thread's outermost frame is `thread (12901): MainThread`, which also names
+the lane. What is no frame of py-spy is kept as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from stepscope.errors import UnreadableInputError
+from stepscope.trace.classify import classify_names
+from stepscope.trace.formats.chrome.kineto import read_kineto_blocks
+from stepscope.trace.problems import Problems
+from stepscope.trace.schema import ARGS, EVENTS, LANES, NAMES, Category
+from stepscope.trace.source.content import Content
+from stepscope.trace.tables import Tables
+
+_RAW_CATEGORY = "py-spy"
+_THREAD_FRAME = r"^thread \([^)]*\)(?:: (.*))?$"
+_NAME_KEY = ["name", "raw_category", "category"]
+
+
+def read_pyspy(path: Path) -> Tables:
+    """Read a recording.
+
+    Raises:
+        UnreadableInputError: The file cannot be read, or holds no frame of py-spy.
+    """
+    try:
+        recording = path.read_bytes()
+    except OSError as error:
+        raise UnreadableInputError(f"{path}: {error.strerror}") from error
+    tables = read_kineto_blocks(str(path), Content([recording]), Problems())
+    if not (tables.names["raw_category"] == _RAW_CATEGORY).any():
+        raise UnreadableInputError(
+            f"{path}: holds no frames of py-spy; record with `py-spy record --format chrometrace`"
+        )
+    is_frame = pl.col("raw_category") == _RAW_CATEGORY
+    file = pl.col("args").str.json_path_match("$.filename").fill_null("")
+    events = (
+        tables.events.drop("category")
+        .join(tables.args, on="event", how="left", maintain_order="left")
+        .join(tables.names.select("name_id", *_NAME_KEY), on="name_id", how="left")
+        # Frames seen in one sample begin together: of those the outermost ends last, and the
+        # reader numbers them by their ends.
+        .sort("start_ns", "dur_ns", "event", descending=[False, True, True])
+        .with_columns(
+            pl.when(is_frame & (file != ""))
+            .then(pl.format("{}: {}", file, "name"))
+            .otherwise("name")
+            .alias("name"),
+            pl.when(is_frame)
+            .then(pl.lit(Category.PYTHON_FUNCTION.value, EVENTS["category"]))
+            .otherwise("category")
+            .alias("category"),
+        )
+        .drop("event", "name_id")
+        .with_row_index("event")
+    )
+    names = _names(tables, events)
+    events = events.join(
+        names.select("name_id", *_NAME_KEY),
+        on=_NAME_KEY,
+        how="left",
+        nulls_equal=True,
+        maintain_order="left",
+    )
+    return replace(
+        tables,
+        events=events.select(pl.col(c).cast(dtype) for c, dtype in EVENTS.items()),
+        args=events.select(pl.col(c).cast(dtype) for c, dtype in ARGS.items()),
+        names=names,
+        lanes=_lanes(tables, events),
+    )
+
+
+def _names(tables: Tables, events: pl.DataFrame) -> pl.DataFrame:
+    """The old names, which moments and counters may use, then the new ones of frames."""
+    known = tables.names.select("name_id", *_NAME_KEY)
+    new = (
+        events.select(_NAME_KEY)
+        .unique(maintain_order=True)
+        .join(known, on=_NAME_KEY, how="anti", nulls_equal=True)
+    )
+    both = pl.concat([known.select(_NAME_KEY), new]).with_row_index("name_id")
+    classified = classify_names(both)
+    return classified.select(pl.col(c).cast(dtype) for c, dtype in NAMES.items())
+
+
+def _lanes(tables: Tables, events: pl.DataFrame) -> pl.DataFrame:
+    """The lanes, with the names that the outermost frames give them."""
+    given = (
+        events.select("lane_id", pl.col("name").str.extract(_THREAD_FRAME).alias("given"))
+        .drop_nulls("given")
+        .unique("lane_id", keep="first", maintain_order=True)
+    )
+    return tables.lanes.join(given, on="lane_id", how="left", maintain_order="left").select(
+        pl.coalesce("thread_name", "given").alias("thread_name") if c == "thread_name" else c
+        for c in LANES
+    )

@@ -1,0 +1,1 @@
+"""SQL over a trace, read-only."""

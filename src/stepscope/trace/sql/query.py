@@ -1,0 +1,253 @@
+"""SQL over a trace: DuckDB on the Parquet files of the store, reading only.
+
+A query is one SELECT. It sees the views of `sql_views.py` and nothing else: no other file, no
+network, no extension, no Python object, and no setting can be changed. Tables that are only in
+memory, or derived, are written to a temporary directory first, and only those that the query names.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stepscope.errors import UsageError
+from stepscope.trace import schema
+from stepscope.trace.sql.views import TABLES, VIEWS, View
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from stepscope.trace.model import Trace
+
+
+@dataclass(frozen=True)
+class QueryResult:
+    """What a query gave.
+
+    Attributes:
+        rows: The rows, at most as many as asked for.
+        is_cut: Whether there are more.
+    """
+
+    rows: pl.DataFrame
+    is_cut: bool
+
+
+def run_sql(trace: Trace, query: str) -> pl.DataFrame:
+    """All rows of a query over the views of a trace.
+
+    Raises:
+        UsageError: The query is wrong, or is anything but one SELECT.
+    """
+    return run_query(trace, query).rows
+
+
+def run_query(
+    trace: Trace, query: str, row_limit: int | None = None, time_limit_s: float | None = None
+) -> QueryResult:
+    """Rows of a query over the views of a trace.
+
+    Args:
+        trace: The trace.
+        query: One SELECT (or DESCRIBE, SHOW TABLES, SUMMARIZE) in DuckDB's dialect.
+        row_limit: How many rows at most.
+        time_limit_s: After how many seconds the query is stopped.
+
+    Raises:
+        UsageError: The query is wrong, is anything but one SELECT, or took too long.
+    """
+    import duckdb
+
+    with tempfile.TemporaryDirectory(prefix="stepscope-sql-") as directory, _database() as database:
+        select = _single_select(database, query)
+        views = _views_of(query)
+        files = _files(trace, Path(directory), {table for v in views for table in v.tables})
+        result = Path(directory) / "result.parquet"
+        _create(database, views, files)
+        _lock(database, [*(path for parts in files.values() for path in parts), result])
+        timer = threading.Timer(time_limit_s or 0, database.interrupt)
+        timer.daemon = True
+        if time_limit_s is not None:
+            timer.start()
+        try:
+            names = _copy(database, select, result, row_limit)
+        except duckdb.InterruptException:
+            raise UsageError(f"the query was stopped after {time_limit_s:g} s") from None
+        except RuntimeError as error:
+            if "interrupted" in str(error):  # so DuckDB passes Ctrl-C on
+                raise KeyboardInterrupt from None
+            raise
+        except duckdb.Error as error:
+            raise UsageError(_one_line(error)) from None
+        finally:
+            timer.cancel()
+        rows = _with_plain_integers(pl.read_parquet(result, memory_map=False))
+    rows.columns = names
+    if row_limit is None or len(rows) <= row_limit:
+        return QueryResult(rows, is_cut=False)
+    return QueryResult(rows.head(row_limit), is_cut=True)
+
+
+def _copy(
+    database: duckdb.DuckDBPyConnection, select: str, result: Path, row_limit: int | None
+) -> list[str]:
+    """Write the rows of a checked SELECT to a Parquet file, by which they reach Polars exactly.
+
+    Returns:
+        The names of the columns, made distinct.
+    """
+    relation = database.sql(select)
+    kinds = [str(kind) for kind in relation.types]
+    aliases = [f"c{number}" for number in range(len(kinds))]
+    # Parquet has no 128-bit integers, and DuckDB would round them to doubles.
+    values = ", ".join(
+        f"{alias}::{re.sub('U?HUGEINT', 'DECIMAL(38, 0)', kind)} AS {alias}"
+        if "HUGEINT" in kind
+        else alias
+        for alias, kind in zip(aliases, kinds, strict=True)
+    )
+    limit = "" if row_limit is None else f"LIMIT {row_limit + 1}"
+    source = f"(\n{select}\n) AS result({', '.join(aliases)})"
+    database.execute(
+        f"COPY (SELECT {values} FROM {source} {limit})"  # noqa: S608 - checked to be one SELECT
+        f" TO {_literal(result)} (FORMAT parquet, USE_TMP_FILE false)"
+    )
+    names: list[str] = []
+    for name in relation.columns:
+        taken = sum(other == name or other.startswith(f"{name}_") for other in names)
+        names.append(f"{name}_{taken}" if name in names else name)
+    return names
+
+
+def view_columns() -> pl.DataFrame:
+    """Every view and column: `view`, `meaning` (of a row), `column`, `type`."""
+    parts = []
+    with tempfile.TemporaryDirectory(prefix="stepscope-sql-") as directory, _database() as database:
+        files = {}
+        for table, schema in TABLES.items():
+            files[table] = [Path(directory) / f"{table}.parquet"]
+            pl.DataFrame(schema=schema).write_parquet(files[table][0])
+        _create(database, VIEWS, files)
+        for view in VIEWS:
+            relation = database.sql(f"SELECT * FROM {view.name}")  # noqa: S608 - our own name
+            kinds = [str(kind) for kind in relation.types]
+            parts += [
+                (view.name, view.meaning, column, kind)
+                for column, kind in zip(relation.columns, kinds, strict=True)
+            ]
+    return pl.DataFrame(parts, schema=["view", "meaning", "column", "type"], orient="row")
+
+
+@contextmanager
+def _database() -> Iterator[duckdb.DuckDBPyConnection]:
+    import duckdb
+
+    connection = duckdb.connect(
+        ":memory:",
+        config={
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+            "python_enable_replacements": "false",
+            "temp_directory": "",
+        },
+    )
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _single_select(database: duckdb.DuckDBPyConnection, query: str) -> str:
+    """The text of the query's one SELECT; everything else is refused."""
+    import duckdb
+
+    try:
+        statements = database.extract_statements(query)
+    except duckdb.Error as error:
+        raise UsageError(_one_line(error)) from None
+    if not statements:
+        raise UsageError("the query is empty; for example: SELECT * FROM kernels LIMIT 10")
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        raise UsageError("a query is one SELECT statement; nothing can be changed or loaded")
+    return statements[0].query.rstrip().rstrip(";")
+
+
+def _views_of(query: str) -> tuple[View, ...]:
+    """The views whose names the query has anywhere; all of them if it has none."""
+    words = {word.lower() for word in re.findall(r"\w+", query)}
+    return tuple(view for view in VIEWS if view.name in words) or VIEWS
+
+
+def _files(trace: Trace, directory: Path, tables: set[str]) -> dict[str, list[Path]]:
+    """Parquet files for each table: the store's own, or one written for this query."""
+    files = {}
+    for table in sorted(tables):
+        stored: list[Path] = []
+        if table not in schema.TABLES:  # derived from them
+            kept = trace.derived_parquet.get(table)
+            stored = [] if kept is None else [kept.absolute()]
+        elif trace.store is not None and table != "problems":
+            stored = sorted((trace.store.absolute() / table).glob("*.parquet"))
+        if not stored:
+            stored = [directory / f"{table}.parquet"]
+            frame = _frame(trace, table).lazy().collect()
+            frame.write_parquet(stored[0], compression="lz4", statistics=False)
+        files[table] = stored
+    return files
+
+
+def _frame(trace: Trace, table: str) -> pl.DataFrame | pl.LazyFrame:
+    if table == "host_steps":
+        return trace.steps
+    if table == "device_steps":
+        return trace.device_steps
+    if table == "problems":
+        return pl.concat([trace.problems, trace.doubts])
+    frame: pl.DataFrame | pl.LazyFrame = getattr(trace, table)
+    return frame
+
+
+def _create(
+    database: duckdb.DuckDBPyConnection, views: tuple[View, ...], files: dict[str, list[Path]]
+) -> None:
+    for table, paths in files.items():
+        sources = ", ".join(_literal(path) for path in paths)
+        database.execute(f"CREATE VIEW table_{table} AS FROM read_parquet([{sources}])")
+    for view in views:
+        database.execute(f"CREATE VIEW {view.name} AS {view.sql}")
+
+
+def _lock(database: duckdb.DuckDBPyConnection, files: list[Path]) -> None:
+    """From here on the database reads these files, and nothing can be opened or set."""
+    allowed = ", ".join(_literal(path) for path in files)
+    database.execute(f"SET allowed_paths = [{allowed}]")
+    database.execute("SET enable_external_access = false")
+    database.execute("SET lock_configuration = true")
+
+
+def _literal(path: Path) -> str:
+    return "'" + str(path).replace("'", "''") + "'"
+
+
+def _with_plain_integers(rows: pl.DataFrame) -> pl.DataFrame:
+    """Sums come as 128-bit decimals: make them int64 wherever they fit."""
+    for name, kind in rows.schema.items():
+        if isinstance(kind, pl.Decimal) and kind.scale == 0:
+            whole = rows[name].cast(pl.Int64, strict=False)
+            if whole.null_count() == rows[name].null_count():
+                rows = rows.with_columns(whole.alias(name))
+    return rows
+
+
+def _one_line(error: Exception) -> str:
+    """DuckDB's message without the drawing of the query beneath it."""
+    text = str(error).split("\n\nLINE ")[0]
+    return " ".join(text.split())

@@ -1,0 +1,416 @@
+"""Arguments in five dialects: flags, defaults, precedence, origins, rules, decorators."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+import stepscope
+from stepscope.adapters.options.catalogue import CODE_ONLY, OPTIONS, as_text, parse_size
+from stepscope.adapters.options.dialects import BOTH, DIALECTS, LIST, SWITCH, WORD, find_dialect
+from stepscope.adapters.options.settings import resolve, strange_variables
+from stepscope.capture.options.config import CaptureConfig, ConfigError
+from stepscope.commands.main import main
+from stepscope.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def _empty_place(tmp_path, monkeypatch):
+    """No pyproject.toml and no variables of whoever runs the tests."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("")
+    import os
+
+    for name in list(os.environ):
+        if name.startswith("STEPSCOPE_"):
+            monkeypatch.delenv(name)
+
+
+def parsed(words, dialect="native", parser=None):
+    parser = parser or argparse.ArgumentParser(exit_on_error=False)
+    stepscope.add_arguments(parser, dialect)
+    return parser.parse_args(words)
+
+
+def config_of(words, dialect="native", **more):
+    return stepscope.Profiler.from_args(parsed(words, dialect), **more).config
+
+
+# -- the table ------------------------------------------------------------------------------------
+
+
+def test_every_field_of_the_capture_is_an_option_or_code_only():
+    fields = {field.name for field in dataclasses.fields(CaptureConfig)}
+    assert {option.field for option in OPTIONS.values()} - {""} == fields - set(CODE_ONLY)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_a_dialect_names_only_options_that_exist_and_its_defaults_work(name):
+    dialect = DIALECTS[name]
+    assert {flag.option for flag in dialect.flags} <= set(OPTIONS)
+    assert set(dialect.defaults) <= set(OPTIONS)
+    config = stepscope.Profiler.from_args(parsed([], name)).config
+    assert not config.enabled
+    for option, value in dialect.defaults.items():
+        if OPTIONS[option].field and option != "output_dir":
+            assert getattr(config, option) == value
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_every_flag_of_every_dialect_reaches_its_option(name):
+    others = {"word": None, "path": "elsewhere", "ranks": "1", "words": "cpu", "pair": "3,4"}
+    for flag in DIALECTS[name].flags:
+        option = OPTIONS[flag.option]
+        if flag.style in {SWITCH, BOTH}:
+            words, wanted = [flag.names[-1]], flag.on
+        elif flag.style == WORD:
+            words, wanted = [flag.names[-1], "true"], flag.on
+        else:
+            number = "11" if option.name == "start_step" else "12"
+            text = option.choices[-1] if option.choices else others.get(option.kind, number)
+            words, wanted = [flag.names[-1], text or "name"], option.parse(text or "name", "")
+        from stepscope.adapters.options.arguments import settings_of
+
+        setting = settings_of(parsed(words, name)).settings[flag.option]
+        assert setting.value == wanted
+        assert setting.origin == flag.names[0]
+
+
+# -- what the guides say --------------------------------------------------------------------------
+
+
+def test_fsdp_qlora_by_default_waits_7_warms_up_2_records_1_for_ever():
+    config = config_of(["--profile", "true"], "fsdp-qlora")
+    assert (config.wait, config.warmup, config.active, config.repeat) == (7, 2, 1, 0)
+    assert config.step_unit == "micro-batch"
+    assert config.export_trace
+    assert not config.record_shapes
+
+
+def test_fsdp_qlora_frequency_counts_only_without_repeat():
+    flags = ["--profile", "true", "--profiling_frequency", "20", "--wait_steps", "3"]
+    assert config_of(flags, "fsdp-qlora").wait == 17
+    assert config_of([*flags, "--repeat", "2"], "fsdp-qlora").wait == 3
+
+
+def test_fsdp_qlora_memory_timeline_overrides_stack_and_shapes():
+    words = ["--export_memory_timeline", "true", "--with_stack", "false", "--with_shapes=false"]
+    arguments = parsed(words, "fsdp-qlora")
+    config = stepscope.Profiler.from_args(arguments).config
+    assert config.memory_timeline == "trace"
+    assert config.with_stack
+    assert config.record_shapes
+    assert config.profile_memory
+    from stepscope.adapters.options.arguments import settings_of
+
+    assert "memory timeline" in settings_of(arguments).settings["with_stack"].origin
+
+
+@pytest.mark.parametrize(("given_steps", "wanted"), [(1, 10), (9, 10), (10, 10), (11, 11)])
+def test_fsdp_qlora_max_steps_leaves_room_for_a_window(given_steps, wanted):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--max_steps", type=int, default=-1)
+    arguments = parsed(["--profile", "true", "--max_steps", str(given_steps)], "fsdp-qlora", parser)
+    config = stepscope.Profiler.from_args(arguments).config
+    assert config.max_steps == wanted
+    assert arguments.max_steps == wanted
+
+
+def test_max_steps_stays_where_nothing_is_recorded():
+    arguments = parsed(["--max_steps", "3"], "fsdp-qlora")
+    stepscope.Profiler.from_args(arguments)
+    assert arguments.max_steps == 3
+
+
+def test_megatron_by_default_is_rank_0_after_one_iteration():
+    config = config_of(["--torch-profile", "--tensorboard-dir", "board"], "megatron")
+    assert (config.skip_first, config.wait, config.warmup, config.active) == (1, 0, 1, 1)
+    assert (config.repeat, config.ranks) == (1, (0,))
+    assert str(config.output_dir) == str(config.tensorboard_dir) == "board"
+    ranks = config_of(["--torch-profile-ranks", "0", "1"], "megatron").ranks
+    assert ranks == (0, 1)
+
+
+def test_hf_by_default_records_everything_on_the_first_rank_of_each_node():
+    config = config_of(["--enable-profiling"], "hf")
+    assert (config.wait, config.warmup, config.active, config.repeat) == (5, 2, 3, 1)
+    assert config.ranks == "node-first"
+    assert config.step_unit == "optimizer step"
+    assert all((config.record_shapes, config.profile_memory, config.with_stack, config.with_flops))
+    assert not config.memory_log
+    assert config.memory_log_steps == 10
+
+
+def test_sfm_writes_for_tensorboard_only_if_asked():
+    assert config_of(["--profiling"], "sfm").tensorboard_dir is None
+    config = config_of(["--profiling", "--ptensorboard", "--prof_dir", "./prof_other"], "sfm")
+    assert str(config.output_dir) == "prof_other"
+    assert str(config.tensorboard_dir) == "prof_other/tensorboard"
+
+
+# -- precedence -----------------------------------------------------------------------------------
+
+
+def test_flag_before_environment_before_pyproject_before_default(tmp_path):
+    (tmp_path / "pyproject.toml").write_text(
+        "[tool.stepscope]\nwait = 11\nwarmup = 12\nactive = 13\nmax-run-bytes = '2GB'\n"
+    )
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    settings = resolve(
+        find_dialect("hf"),
+        {"wait": ("31", "--profiler-wait-steps")},
+        environment={"STEPSCOPE_WAIT": "21", "STEPSCOPE_WARMUP": "22"},
+        folder=tmp_path / "deep" / "er",
+    )
+    found = {name: (row.value, row.origin) for name, row in settings.settings.items()}
+    assert found["wait"] == (31, "--profiler-wait-steps")
+    assert found["warmup"] == (22, "STEPSCOPE_WARMUP")
+    assert found["active"] == (13, str(tmp_path / "pyproject.toml"))
+    assert found["max_run_bytes"][0] == 2_000_000_000
+    assert found["ranks"] == ("node-first", "default of hf")
+    assert found["repeat"] == (1, "default")
+
+
+def test_the_parser_shows_what_would_hold(monkeypatch):
+    monkeypatch.setenv("STEPSCOPE_WAIT", "21")
+    assert parsed([], "hf").profiler_wait_steps == 21
+    assert config_of([], "hf").wait == 21
+    assert config_of(["--profiler-wait-steps", "5"], "hf").wait == 5
+
+
+def test_what_code_changes_in_the_arguments_holds(monkeypatch):
+    monkeypatch.setenv("STEPSCOPE_WARMUP", "3")
+    arguments = parsed(["--profile"])
+    arguments.profile_wait = 9
+    config = stepscope.Profiler.from_args(arguments, active=4).config
+    assert (config.wait, config.warmup, config.active) == (9, 3, 4)
+
+
+def test_a_foreign_namespace_needs_its_dialect():
+    arguments = argparse.Namespace(torch_profile=True, torch_profile_wait=4, lr=0.1)
+    with pytest.raises(UsageError, match="megatron"):
+        stepscope.Profiler.from_args(arguments)
+    config = stepscope.profiler_from_args(arguments, dialect="megatron").config
+    assert config.enabled
+    assert config.wait == 4
+    as_mapping = stepscope.profiler_from_args(vars(arguments), dialect="megatron").config
+    assert as_mapping == config
+
+
+def test_arguments_stay_plain_values():
+    json.dumps(vars(parsed(["--profile", "--profile-ranks", "0", "2"])))
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("wiat = 1", "did you mean 'wait'"),
+        ("wait = 'soon'", "whole number"),
+        ("wait = true", "whole number"),
+        ("with_stack = 'perhaps'", "true or false"),
+        ("max_run_bytes = 'much'", "500MB"),
+        ("trace_format = 'xml'", "json.gz"),
+        ("wait = ", "not valid TOML"),
+    ],
+)
+def test_mistakes_in_pyproject_are_told(tmp_path, table, message):
+    (tmp_path / "pyproject.toml").write_text(f"[tool.stepscope]\n{table}\n")
+    with pytest.raises(ConfigError, match=message) as caught:
+        resolve(find_dialect("native"), {})
+    assert "pyproject.toml" in str(caught.value)
+
+
+def test_a_mistake_in_a_variable_names_it(monkeypatch):
+    monkeypatch.setenv("STEPSCOPE_ACTIVE", "many")
+    with pytest.raises(ConfigError, match="STEPSCOPE_ACTIVE"):
+        resolve(find_dialect("native"), {})
+    assert strange_variables({"STEPSCOPE_WIAT": "1", "STEPSCOPE_WAIT": "1"}) == ["STEPSCOPE_WIAT"]
+
+
+def test_other_tools_broken_pyproject_is_none_of_our_business(tmp_path):
+    (tmp_path / "pyproject.toml").write_text("[tool.other\n")
+    assert resolve(find_dialect("native"), {}).value("wait") == 5
+
+
+# -- parsers --------------------------------------------------------------------------------------
+
+
+def test_a_flag_that_the_script_has_already_is_told():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--profile", action="store_true")
+    with pytest.raises(UsageError, match="--profile"):
+        stepscope.add_arguments(parser)
+
+
+def test_a_shared_flag_is_left_to_the_script():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--max-steps", type=int, default=7, help="the script's own")
+    arguments = parsed(["--enable-profiling", "--max-steps", "50"], "hf", parser)
+    assert stepscope.Profiler.from_args(arguments).config.max_steps == 50
+    assert "the script's own" in parser.format_help()
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_the_help_can_be_shown(name):
+    parser = argparse.ArgumentParser()
+    stepscope.add_arguments(parser, name)
+    text = parser.format_help()
+    for flag in DIALECTS[name].flags:
+        assert flag.names[0] in text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--profile", "perhaps"], ["--wait_steps", "soon"], ["--wait_steps"], ["--repeat", "1.5"]],
+)
+def test_wrong_values_end_as_argparse_ends(words, capsys):
+    with pytest.raises((SystemExit, argparse.ArgumentError)):
+        parsed(words, "fsdp-qlora")
+
+
+def test_an_unknown_dialect_lists_those_there_are():
+    with pytest.raises(UsageError, match="fsdp-qlora"):
+        stepscope.add_arguments(argparse.ArgumentParser(), "klingon")
+
+
+@given(st.integers(0, 10**12))
+def test_sizes_read_back(number):
+    assert parse_size(str(number)) == parse_size(number) == number
+    assert parse_size(f"{number}KiB") == 1024 * number
+    assert parse_size(f"{number} mb") == 10**6 * number
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_default_written_as_text_reads_back(name):
+    option = OPTIONS[name]
+    assert option.parse(as_text(option.default), "") == option.default
+
+
+def test_click_hands_over_a_profiler():
+    seen = {}
+
+    @click.command()
+    @stepscope.click_options("hf")
+    @click.option("--max-steps", type=int, default=3)
+    @click.option("--lr", type=float, default=0.5)
+    def script(profiler, max_steps, lr):
+        seen.update(config=profiler.config, max_steps=max_steps, lr=lr)
+
+    words = ["--enable-profiling", "--profiler-wait-steps", "9", "--max-steps", "50"]
+    result = CliRunner().invoke(script, words, catch_exceptions=False)
+    assert result.exit_code == 0
+    assert seen["config"].enabled
+    assert (seen["config"].wait, seen["config"].max_steps) == (9, 50)
+    assert (seen["max_steps"], seen["lr"]) == (50, 0.5)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_click_takes_every_dialect(dialect):
+    @click.command()
+    @stepscope.click_options(dialect)
+    def script(profiler):
+        click.echo(profiler.config.enabled)
+
+    flag = DIALECTS[dialect].flags[0]
+    words = [flag.names[0]] + (["true"] if flag.style == WORD else [])
+    assert CliRunner().invoke(script, words, catch_exceptions=False).output == "True\n"
+    assert CliRunner().invoke(script, [], catch_exceptions=False).output == "False\n"
+
+
+def test_a_main_that_parses_its_own_flags_sees_only_its_own(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["train.py", "--profiling", "--lr", "3", "--active", "2"])
+    seen = {}
+
+    @stepscope.profiled("sfm")
+    def script(more, profiler):
+        seen.update(argv=sys.argv, config=profiler.config, is_on=profiler.run_path is not None)
+        return more
+
+    assert script(5) == 5
+    assert seen["argv"] == ["train.py", "--lr", "3"]
+    assert seen["config"].active == 2
+    assert seen["is_on"]
+    assert sys.argv == ["train.py", "--profiling", "--lr", "3", "--active", "2"]
+    assert (tmp_path / "prof").is_dir()
+
+
+def test_a_main_that_takes_no_profiler_is_refused():
+    with pytest.raises(UsageError, match="profiler"):
+        stepscope.profiled("sfm")(lambda: None)
+
+
+# -- commands -------------------------------------------------------------------------------------
+
+
+def test_doctor_shows_values_and_origins(monkeypatch, capsys, tmp_path):
+    (tmp_path / "pyproject.toml").write_text("[tool.stepscope]\nactive = 13\n")
+    monkeypatch.setenv("STEPSCOPE_WAIT", "21")
+    monkeypatch.setenv("STEPSCOPE_WIAT", "21")
+    assert main(["doctor", "--config", "--dialect", "hf", "--format", "json"]) == 0
+    shown = capsys.readouterr()
+    rows = {row["name"]: row for row in json.loads(shown.out)["options"]}
+    assert (rows["wait"]["value"], rows["wait"]["origin"]) == (21, "STEPSCOPE_WAIT")
+    assert rows["active"]["origin"].endswith("pyproject.toml")
+    assert rows["ranks"]["origin"] == "default of hf"
+    assert "STEPSCOPE_WIAT" in shown.err
+    assert set(rows) == set(OPTIONS)
+    assert main(["doctor", "--config"]) == 0
+    assert "STEPSCOPE_WAIT" in capsys.readouterr().out
+
+
+def test_doctor_tells_options_that_cannot_work(monkeypatch, capsys):
+    monkeypatch.setenv("STEPSCOPE_ACTIVE", "0")
+    assert main(["doctor", "--config"]) == 2
+    assert "active" in capsys.readouterr().err
+
+
+def test_dialects_prints_the_whole_table(capsys):
+    assert main(["dialects", "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [item["name"] for item in document["dialects"]] == list(DIALECTS)
+    assert main(["dialects"]) == 0
+    shown = capsys.readouterr().out
+    for dialect in DIALECTS.values():
+        assert dialect.about in shown
+        for flag in dialect.flags:
+            assert flag.names[0] in shown
+    assert main(["dialects", "hf"]) == 0
+    assert "--torch-profile" not in capsys.readouterr().out
+    assert main(["dialects", "klingon"]) == 2
+
+
+def test_lists_have_their_style():
+    assert {flag.option for flag in DIALECTS["megatron"].flags if flag.style == LIST} == {"ranks"}
+
+
+def test_flags_that_the_script_has_too_stay_on_its_command_line(monkeypatch):
+    words = ["train.py", "--profiling", "--strategy=Zero", "--debug"]
+    monkeypatch.setattr(sys, "argv", words)
+    seen = {}
+
+    @stepscope.profiled("sfm")
+    def script(profiler):
+        seen.update(argv=sys.argv, config=profiler.config)
+
+    script()
+    assert seen["argv"] == ["train.py", "--strategy=Zero", "--debug"]
+    assert seen["config"].deepspeed_memory
+    assert seen["config"].deepspeed_flops
+
+
+def test_a_url_as_the_output_folder_leaves_local_folders_local(tmp_path):
+    environment = {"STEPSCOPE_OUTPUT_DIR": "memory://bucket/profiles", "STEPSCOPE_TENSORBOARD": "1"}
+    settings = resolve(find_dialect("native"), {}, environment=environment, folder=tmp_path)
+    assert settings.value("upload_to") == "memory://bucket/profiles"
+    assert settings.value("output_dir") == "profiles"
+    assert not str(settings.value("tensorboard_dir")).startswith("memory")
+    config = settings.config(enabled=True)
+    assert (config.upload_to, str(config.output_dir)) == ("memory://bucket/profiles", "profiles")

@@ -1,0 +1,241 @@
+"""What a script does with torch becomes steps, waits and phases, told to one that listens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+
+import pytest
+
+from stepscope.adapters.script.hooks import ScriptRecorder
+
+
+class Listener:
+    """Writes down what a profiler is told."""
+
+    def __init__(self):
+        self.told = []
+        self.step_number = 0
+        self.run_path = self.rank_path = None
+
+    def step(self):
+        self.step_number += 1
+        self.told.append("step")
+
+    def restart_step(self):
+        self.told.append("restart")
+
+    def mark(self, kind):
+        self.told.append(f"mark {kind}")
+
+    @contextlib.contextmanager
+    def waiting(self):
+        self.told.append("wait")
+        yield
+
+    @contextlib.contextmanager
+    def phase(self, name):
+        self.told.append(f"+{name}")
+        yield
+        self.told.append(f"-{name}")
+
+    def __exit__(self, *what):
+        self.told.append("end")
+
+
+class Data:
+    """An iterator over a DataLoader's dataset."""
+
+    def __init__(self, dataset):
+        self._dataset = dataset
+
+
+class Optimizer:
+    pass
+
+
+class Script:
+    """Does what a script does."""
+
+    def __init__(self, tmp_path, step_on="optimizer"):
+        self.recorder = ScriptRecorder({}, step_on, tmp_path)
+        self.listener = self.recorder._profiler = Listener()
+        self.train, self.other = object(), object()
+        self.fetch = self.recorder.watch.around_fetch(lambda iterator: "batch")
+        self.backward = self.recorder.watch.around_backward(lambda *_: None)
+        self.optimizer = Optimizer()
+
+    def batch(self, data=None):
+        assert self.fetch(Data(data or self.train)) == "batch"
+
+    def learn(self, optimizer=None):
+        optimizer = optimizer or self.optimizer
+        assert self.recorder.watch.before_optimizer(optimizer, (optimizer,), {}) is None
+        self.recorder.watch.after_optimizer(optimizer, (), {})
+
+    def step(self, batches=1):
+        for _ in range(batches):
+            self.batch()
+            self.backward()
+        self.learn()
+
+    def count(self, word):
+        return self.listener.told.count(word)
+
+
+@pytest.fixture
+def script(tmp_path):
+    return Script(tmp_path)
+
+
+def test_a_step_in_its_order(script):
+    script.step()
+    assert script.listener.told == [
+        *("wait", "+forward", "-forward", "+backward", "-backward"),
+        *("+optimizer", "-optimizer", "step"),
+    ]
+
+
+def test_gradient_accumulation_makes_one_step_of_several_batches(script, tmp_path):
+    for _ in range(5):
+        script.step(batches=4)
+    assert script.count("step") == 5
+    assert script.count("restart") == 0
+    script.recorder.finish()
+    (note,) = (json.loads(path.read_bytes()) for path in tmp_path.iterdir())
+    assert note["batches_per_step"] == 4
+    assert note["steps"] == 5
+
+
+def test_an_iteration_ends_where_the_next_batch_is_asked_for(tmp_path):
+    script = Script(tmp_path, "iteration")
+    for _ in range(3):
+        script.step(batches=4)
+    assert script.count("step") == 11
+    script.recorder.finish()
+    assert script.count("step") == 12
+    assert script.listener.told[-3:] == ["mark ended late", "step", "end"]
+
+
+def test_iterations_without_a_data_loader_end_with_the_optimizer(tmp_path):
+    script = Script(tmp_path, "iteration")
+    for _ in range(3):
+        script.backward()
+        script.learn()
+    assert script.count("step") == 3
+
+
+def test_an_evaluation_between_steps_is_no_part_of_the_next(script):
+    script.batch(script.other)
+    script.batch(script.other)
+    script.step()
+    assert script.listener.told.count("restart") == 1
+    for _ in range(3):
+        script.step()
+    for _ in range(2):
+        script.batch(script.other)
+    told = len(script.listener.told)
+    script.step()
+    assert script.listener.told[told] == "-forward"
+    assert script.listener.told[told + 1] == "restart"
+
+
+def test_two_loaders_in_every_step_are_parts_of_it(script):
+    for _ in range(6):
+        script.batch(script.other)
+        script.step()
+    assert script.count("restart") <= 2
+    assert script.count("step") == 6
+
+
+def test_two_optimizers_in_a_step_are_one_step(script):
+    second = Optimizer()
+    for _ in range(70):
+        script.backward()
+        script.learn(second)
+        script.backward()
+        script.learn()
+    assert script.count("step") == 70
+
+
+def test_an_optimizer_inside_another_is_one_step(script):
+    inner = Optimizer()
+    script.recorder.watch.before_optimizer(script.optimizer, (), {})
+    script.learn(inner)
+    script.recorder.watch.after_optimizer(script.optimizer, (), {})
+    assert script.count("step") == 1
+
+
+def test_steps_go_on_after_one_that_raised(script):
+    script.recorder.watch.before_optimizer(script.optimizer, (), {})  # and no hook after it
+    for _ in range(3):
+        script.backward()
+        script.learn()
+    assert script.count("step") == 3
+
+
+def test_a_step_with_a_backward_pass_of_its_own_is_one_step(script):
+    for _ in range(3):
+        script.recorder.watch.before_optimizer(script.optimizer, (), {})
+        script.backward()
+        script.recorder.watch.after_optimizer(script.optimizer, (), {})
+    assert script.count("step") == 3
+
+
+@pytest.mark.parametrize("is_keyword", [True, False])
+def test_a_closure_is_no_part_of_the_optimizer(script, is_keyword):
+    given = ((script.optimizer,), {"closure": script.backward})
+    if not is_keyword:
+        given = ((script.optimizer, script.backward), {})
+    arguments, keywords = script.recorder.watch.before_optimizer(script.optimizer, *given)
+    assert arguments[0] is script.optimizer
+    (keywords["closure"] if is_keyword else arguments[1])()
+    script.recorder.watch.after_optimizer(script.optimizer, arguments, keywords)
+    assert script.listener.told == [
+        *("+optimizer", "-optimizer", "+forward", "-forward", "+backward", "-backward"),
+        *("+optimizer", "-optimizer", "step"),
+    ]
+
+
+def test_a_second_training_with_its_own_optimizer_goes_on(script):
+    script.step()
+    script.optimizer = Optimizer()
+    for _ in range(10):
+        script.step()
+    # The first optimizer is gone, so the second takes its place at once.
+    assert script.count("step") == 11
+
+
+def test_other_threads_are_left_alone(script):
+    thread = threading.Thread(target=script.step)
+    thread.start()
+    thread.join()
+    assert script.listener.told == []
+
+
+def test_what_the_script_raises_goes_through(script):
+    def broken(*_):
+        raise ValueError("theirs")
+
+    with pytest.raises(ValueError, match="theirs"):
+        script.recorder.watch.around_backward(broken)()
+    with pytest.raises(ValueError, match="theirs"):
+        script.recorder.watch.around_fetch(broken)(Data(script.train))
+    script.step()
+    assert script.count("step") == 1
+
+
+def test_the_end_of_the_data_is_no_error(script):
+    def exhausted(_):
+        raise StopIteration
+
+    with pytest.raises(StopIteration):
+        script.recorder.watch.around_fetch(exhausted)(Data(script.train))
+
+
+def test_options_that_cannot_work_cost_the_recording_and_nothing_else(tmp_path):
+    recorder = ScriptRecorder({"active": 0}, "optimizer", tmp_path)
+    assert recorder.watch.around_backward(lambda: "result")() == "result"
+    (note,) = (json.loads(path.read_bytes()) for path in tmp_path.iterdir())
+    assert "active" in note["problem"]

@@ -1,0 +1,278 @@
+"""What a finding says fits the trace that it was found in: causes, places, advice, comparisons."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from tests.support.gpu_trace import GpuTrace, ms, us
+from tests.support.planted import GEMM, MM, STEPS, dump, job, optimizer, products
+
+import stepscope
+from stepscope.advice.diagnosis import Diagnosis, diagnose
+from stepscope.advice.finding import Finding, Severity
+from stepscope.run.reader import open_run
+
+
+@pytest.fixture
+def judge(tmp_path):
+    def judged(t: GpuTrace, *more: GpuTrace) -> Diagnosis:
+        for number, trace in enumerate((t, *more)):
+            (tmp_path / f"rank{number}.pt.trace.json").write_bytes(dump(trace))
+        return diagnose(open_run(str(tmp_path)))
+
+    return judged
+
+
+def one(diagnosis: Diagnosis, rule: str) -> Finding:
+    (finding,) = (found for found in diagnosis.findings if found.id == rule)
+    return finding
+
+
+def seen(finding: Finding) -> dict[str, object]:
+    return {item.label: item.value for item in finding.evidence}
+
+
+def test_work_launched_before_the_recording_is_no_loss(judge):
+    t = GpuTrace()
+    for _ in range(10):
+        t.op("aten::mm", **MM).launch(GEMM, us(900), linked=False)
+    for _ in range(STEPS):
+        with t.step():
+            products(t)
+            optimizer(t)
+    finding = one(judge(t), "trace-incomplete")
+    assert "before the recording began" in finding.title
+    assert finding.advice.startswith("Nothing was lost")
+
+
+def test_launches_missing_in_between_are_a_loss(judge):
+    def body(t: GpuTrace, _step: int) -> None:
+        for number in range(10):
+            t.op("aten::mm", **MM).launch(GEMM, us(900), linked=number % 3 != 0)
+
+    finding = one(judge(job(body)), "trace-incomplete")
+    assert "has no launch in the trace" in finding.title
+    assert finding.advice.startswith("Record again")
+
+
+def test_a_gpu_that_copies_all_the_time_is_not_said_to_wait(judge):
+    def body(t: GpuTrace, _step: int) -> None:
+        for _ in range(8):
+            t.op("aten::copy_").copy("HtoD", 1 << 30, ms(4), pinned=True)
+        products(t, 2)
+        t.sync()
+
+    diagnosis = judge(job(body))
+    assert one(diagnosis, "low-gpu-utilisation").title.endswith(": copying memory")
+    copies = one(diagnosis, "exposed-copies")
+    assert copies.severity is Severity.HIGH
+    assert seen(copies)["most of them"] == "to the device"
+    assert seen(copies)["mostly launched by"] == "aten::copy_"
+    assert diagnosis.verdict.startswith("exposed-copies")
+
+
+def test_a_step_of_copies_is_never_said_to_have_nothing_that_stands_out(judge):
+    """Without launches the replay cannot promise anything; the finding and the verdict say so."""
+
+    def body(t: GpuTrace, _step: int) -> None:
+        for _ in range(8):
+            t.op("aten::copy_").copy("HtoD", 1 << 30, ms(4), pinned=True)
+        products(t, 2)
+        t.sync()
+
+    t = job(body)
+    t.events = [event for event in t.events if event["name"] != "cudaMemcpyAsync"]
+    diagnosis = judge(t)
+    finding = one(diagnosis, "exposed-copies")
+    if finding.saving_ns is None:
+        assert "no launch in the trace" in finding.saving_reason
+        assert finding.severity is Severity.MEDIUM
+    assert "nothing stands out" not in diagnosis.verdict
+
+
+@pytest.mark.parametrize(("size", "word"), [(8, "torch.full"), (64 << 20, "pin_memory")])
+def test_the_remedy_for_pageable_copies_depends_on_their_size(judge, size, word):
+    def body(t: GpuTrace, _step: int) -> None:
+        for _ in range(4):
+            t.op("aten::to").copy("HtoD", size, us(500), pinned=False)
+            for _ in range(25):
+                t.op("aten::view", before=us(40)).python(0)
+        products(t)
+
+    assert word in one(judge(job(body)), "pageable-copies").advice
+
+
+def test_the_place_of_python_is_the_innermost_frame_that_spans_it(judge):
+    t = GpuTrace()
+    # The outer frame began before the recorded steps, and the inner one a little after its work.
+    with t.frame("train.py(1): main"):
+        t.python(us(10))
+        for _ in range(STEPS):
+            with t.step():
+                t.python(us(200))
+                with t.frame("images.py(129): preprocess"):
+                    t.python(ms(10))
+                    with t.frame("images.py(40): resize"):
+                        t.python(ms(4))
+                products(t)
+                optimizer(t)
+    finding = one(judge(t), "cpu-bound-python")
+    assert seen(finding)["the longest lies"] == "in images.py(129): preprocess"
+    assert "Record with stacks" not in finding.advice
+
+
+def test_without_frames_stacks_are_advised(judge):
+    finding = one(judge(job(lambda t, s: (t.python(ms(16)), products(t)))), "cpu-bound-python")
+    assert "Record with stacks" in finding.advice
+
+
+def test_a_launch_bound_step_with_stacks_says_what_stacks_do_to_it(judge):
+    def body(t: GpuTrace, _step: int) -> None:
+        with t.frame("train.py(7): step"):
+            for _ in range(80):
+                t.op("aten::mm", **MM, before=us(60), after=us(20)).launch(GEMM, us(40))
+
+    assert "stacks" in one(judge(job(body, steps=8)), "launch-bound").assumption
+
+
+def _late(delay_ns: int, lengths: dict[int, int], **options) -> GpuTrace:
+    """Six steps, each with an all-reduce of a given length; Python before that of the fourth."""
+    t = GpuTrace(world_size=2, **options)
+    for step in range(6):
+        with t.step():
+            products(t, 4)
+            t.sync()
+            if step == 3:
+                t.python(delay_ns)
+            t.wait_collective(t.collective("all_reduce", 64 << 20, lengths.get(step, us(500))))
+            t.sync()
+    return t
+
+
+def test_an_abnormal_collective_whose_cause_is_known_is_told_what_to_do_about_it(judge):
+    waiting = _late(0, {3: ms(30) + us(500)}, rank=0, device=0)
+    late = _late(ms(30), {}, rank=1, device=1)
+    finding = next(
+        found for found in judge(waiting, late).findings if found.id == "abnormal-collective"
+    )
+    assert "rank 1 joined it" in str(seen(finding)["seen at the time"])
+    assert finding.advice.startswith("See what rank 1 did in that step")
+
+
+def test_ranks_of_different_jobs_are_not_compared(judge):
+    one_of_two = _late(0, {}, rank=0, device=0)
+    one_of_eight = _late(0, {}, rank=1, device=1)
+    one_of_eight.world_size = 8
+    diagnosis = judge(one_of_two, one_of_eight)
+    assert diagnosis.between is None
+    assert diagnosis.odd_parts.is_empty()
+    assert any("no ranks of one run" in note for note in diagnosis.notes)
+
+
+def test_loose_traces_that_nothing_ties_together_are_not_held_against_each_other(judge):
+    quick = job(lambda t, s: products(t))
+    slow = job(lambda t, s: products(t, 60))
+    assert judge(quick, slow).odd_parts.is_empty()
+
+
+def test_what_a_recorder_missed_sets_no_rank_apart(judge):
+    ranks = [_late(0, {}, rank=rank, device=rank) for rank in range(2)]
+    calls = [e for e in ranks[1].events if e["name"] == "cudaLaunchKernel"]
+    dropped = {id(event) for event in calls[::2]}
+    ranks[1].events = [event for event in ranks[1].events if id(event) not in dropped]
+    diagnosis = judge(*ranks)
+    assert diagnosis.between is not None
+    assert "idle: launch not recorded" not in diagnosis.odd_parts["part"].to_list()
+
+
+def test_the_report_as_json_has_the_notes(judge):
+    from stepscope.report.diagnosis.as_json import diagnosis_to_dict
+
+    diagnosis = dataclasses.replace(judge(job(lambda t, s: products(t))), notes=("a note",))
+    assert json.loads(json.dumps(diagnosis_to_dict(diagnosis), default=str))["notes"] == ["a note"]
+
+
+def test_of_several_windows_the_report_says_which_it_is_about(tmp_path):
+    from stepscope.report.diagnosis.words import partition_basis
+
+    for number, length in enumerate((us(900), us(500))):
+        t = job(lambda t, s, length=length: products(t, length=length), rank=0, world_size=1)
+        (tmp_path / f"worker0.{1623143089861 + number}.pt.trace.json").write_bytes(dump(t))
+    diagnosis = diagnose(open_run(str(tmp_path)))
+    assert diagnosis.shown.windows == 2
+    told = partition_basis(diagnosis.shown)
+    assert "window 2 of 2: worker0.1623143089862.pt.trace.json" in told
+
+
+def test_whole_file_and_steps_are_not_left_to_contradict_each_other():
+    from stepscope.analysis.idle import idle_causes
+    from stepscope.analysis.selection.gpu_work import NOT_THE_STEPS
+    from stepscope.analysis.selection.scope import Scope
+    from stepscope.analysis.timeline import timeline
+
+    t = GpuTrace()
+    for step in range(3):
+        with t.step():
+            t.python(ms(40) if step == 0 else 0)
+            products(t)
+    trace = t.load()
+    for answer in (timeline(trace), idle_causes(trace)):
+        assert NOT_THE_STEPS in answer.notes
+    for answer in (timeline(trace, Scope(steps=(0, 1, 2))), idle_causes(trace, Scope(steps=(1,)))):
+        assert NOT_THE_STEPS not in answer.notes
+
+
+def test_collectives_held_against_a_baseline_say_so(tmp_path):
+    paths = []
+    for name, length in (("slow", ms(20)), ("right", us(500))):
+        path = tmp_path / f"{name}.pt.trace.json"
+        path.write_bytes(dump(_late(0, dict.fromkeys(range(6), length))))
+        paths.append(str(path))
+    slow, right = paths
+    alone = {finding.id for finding in diagnose(open_run(slow)).findings}
+    assert "abnormal-collective" not in alone  # all of a size are slow alike
+    finding = one(diagnose(open_run(slow), baseline=stepscope.load(right)), "abnormal-collective")
+    assert finding.title == "collectives take far longer than in the baseline"
+    assert finding.assumption == "each takes what its like take in the baseline"
+    assert seen(finding)["which is the median of"] == "the baseline"
+
+
+def test_a_saving_on_one_of_many_ranks_says_that_collectives_keep_their_length(judge):
+    def body(t: GpuTrace, _step: int) -> None:
+        t.python(ms(16))
+        products(t)
+        t.wait_collective(t.collective("all_reduce", 64 << 20, ms(1)))
+
+    assumption = one(judge(job(body, world_size=8)), "cpu-bound-python").assumption
+    assert assumption.endswith("; collectives last as long as now")
+    assumption = one(judge(job(lambda t, s: (t.python(ms(16)), products(t)))), "cpu-bound-python")
+    assert "collectives" not in assumption.assumption
+
+
+@pytest.mark.parametrize(("dtype", "is_advised"), [("Float", True), ("BFloat16", False)])
+def test_what_is_in_half_precision_already_is_not_advised_to_be(judge, dtype, is_advised):
+    def body(t: GpuTrace, _step: int) -> None:
+        products(t)
+        t.wait_collective(t.collective("all_reduce", 512 << 20, ms(4), dtype=dtype))
+
+    finding = one(judge(job(body, world_size=8)), "exposed-communication")
+    assert ("BF16" in finding.advice) is is_advised
+    # 512 MiB in 4 ms, times 2·7/8.
+    assert seen(finding)["its bus bandwidth"] == "235 GB/s"
+    assert seen(finding)["most exposed"] == "all_reduce of 512 MiB"
+
+
+def test_inference_is_not_advised_to_accumulate_less(judge):
+    def inference() -> GpuTrace:
+        t = GpuTrace(memory_bytes=80 << 30)
+        t.memory(2 << 30)
+        for _ in range(3):
+            with t.step():
+                products(t)
+        return t
+
+    assert "accumulation" not in one(judge(inference()), "memory-far-below-limit").advice
+    training = job(lambda t, s: products(t), memory=2 << 30)
+    assert "accumulation" in one(judge(training), "memory-far-below-limit").advice

@@ -1,0 +1,104 @@
+"""Each rule of the step record: when it speaks, when it is silent, and what it promises."""
+
+from __future__ import annotations
+
+from tests.support.step_records import MS, step_records
+
+from stepscope.advice.finding import Severity
+from stepscope.advice.rules import input_bound, slow_first_steps, slow_phase, uneven_steps
+from stepscope.advice.subject import Subject
+from stepscope.advice.thresholds import Thresholds
+from stepscope.analysis.record.summary import summarise_steps
+
+
+def subject(durations_ms, thresholds=None, **columns):
+    summary = summarise_steps(step_records(durations_ms, **columns))
+    return Subject(0, summary, thresholds=thresholds or Thresholds())
+
+
+def test_input_bound_promises_the_step_without_its_wait():
+    (finding,) = input_bound.find(subject([100] * 20, waits_ms=60))
+    assert finding.severity is Severity.HIGH
+    assert finding.saving_ns == 60 * MS
+    assert finding.predicted_step_ns == 40 * MS
+    workers = next(e for e in finding.evidence if e.label == input_bound.WORKERS_LABEL)
+    assert workers.value == 3  # 60 ms of loading fit into 40 ms of work twice, and one to spare
+
+
+def test_input_bound_severity_follows_the_share():
+    for wait_ms, severity in ((6, Severity.LOW), (20, Severity.MEDIUM), (40, Severity.HIGH)):
+        (finding,) = input_bound.find(subject([100] * 20, waits_ms=wait_ms))
+        assert finding.severity is severity
+
+
+def test_input_bound_is_silent_below_its_threshold_and_without_waits():
+    assert input_bound.find(subject([100] * 20, waits_ms=4)) == []
+    assert input_bound.find(subject([100] * 20)) == []
+    assert input_bound.find(Subject(0)) == []
+
+
+def test_thresholds_can_be_set():
+    limits = Thresholds(input_bound_low=0.7)
+    assert input_bound.find(subject([100] * 20, limits, waits_ms=60)) == []
+
+
+def test_slow_first_steps_states_the_loss_and_why_nothing_is_saved_per_step():
+    (finding,) = slow_first_steps.find(subject([900, 500] + [100] * 20))
+    assert finding.steps == (0, 1)
+    assert finding.saving_ns is None
+    assert finding.saving_reason
+    assert finding.evidence[0].value == (800 + 400) * MS
+
+
+def test_slow_first_steps_is_silent_where_little_was_lost():
+    assert slow_first_steps.find(subject([250] + [100] * 20)) == []
+    assert slow_first_steps.find(subject([100] * 20)) == []
+
+
+def test_a_dominating_phase_is_found_unless_it_is_the_models_work():
+    phases = {"forward": 40, "logging": 30}
+    (finding,) = slow_phase.find(subject([100] * 20, phases_ms=phases))
+    assert "logging" in finding.title
+    assert finding.saving_ns == 30 * MS
+    assert finding.predicted_step_ns == 70 * MS
+
+
+def test_a_spiking_phase_is_found_with_its_steps_even_in_the_models_work():
+    forward = [20.0] * 20
+    durations = [60.0] * 20
+    for step in (9, 14):
+        forward[step] = 220
+        durations[step] = 260
+    (finding,) = slow_phase.find(subject(durations, phases_ms={"forward": forward}))
+    assert finding.steps == (9, 14)
+    assert finding.saving_ns == 2 * 200 * MS // 20
+    assert finding.predicted_step_ns == (18 * 60 + 2 * 260) * MS // 20 - finding.saving_ns
+
+
+def test_phases_inside_others_and_input_phases_are_left_to_others():
+    phases = {"forward": 90, "forward/logging": 50, "data": 5}
+    assert slow_phase.find(subject([100] * 20, phases_ms=phases)) == []
+
+
+def test_steps_that_are_slow_in_every_phase_are_uneven_and_no_phase_is_blamed():
+    durations = [60.0] * 20
+    forward, backward = [20.0] * 20, [30.0] * 20
+    for step in (9, 14):
+        durations[step], forward[step], backward[step] = 600, 200, 300
+    disturbed = subject(durations, phases_ms={"forward": forward, "backward": backward})
+    assert slow_phase.find(disturbed) == []
+    (finding,) = uneven_steps.find(disturbed)
+    assert finding.steps == (9, 14)
+    assert finding.saving_ns is None
+    assert finding.saving_reason
+    assert finding.evidence[0].value == 2 * 540 * MS
+
+
+def test_steps_that_a_slow_phase_explains_are_not_uneven_as_well():
+    forward, durations = [20.0] * 20, [60.0] * 20
+    for step in (9, 14):
+        forward[step], durations[step] = 220, 260
+    explained = subject(durations, phases_ms={"forward": forward})
+    assert slow_phase.find(explained)
+    assert uneven_steps.find(explained) == []
+    assert uneven_steps.find(subject([100] * 20)) == []

@@ -1,0 +1,70 @@
+"""Ancestors: the compiled loops, the vectors and plain walking agree on any forest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.analysis.calls import ancestors
+from stepscope.analysis.calls.ancestors import (
+    depths,
+    depths_by_loop,
+    depths_vectorised,
+    is_outermost,
+    nearest,
+    nearest_above,
+    nearest_by_loop,
+    nearest_vectorised,
+    outermost_by_loop,
+    outermost_vectorised,
+)
+
+
+@st.composite
+def forests(draw):
+    """Parents in any order of rows: a random tree, renumbered."""
+    number = draw(st.integers(0, 30))
+    parent = [draw(st.integers(-1, row - 1)) for row in range(number)]
+    place = draw(st.permutations(range(number)))
+    moved = np.full(number, -1, np.int64)
+    for row, above in enumerate(parent):
+        moved[place[row]] = -1 if above < 0 else place[above]
+    keys = np.array([draw(st.integers(0, 3)) for _ in range(number)], np.int64)
+    return moved, keys
+
+
+def chain(parent, row):
+    found = []
+    while row >= 0:
+        found.append(row)
+        row = parent[row]
+    return found
+
+
+@given(forests())
+def test_against_walking(forest):
+    parent, keys = forest
+    chosen = keys == 0
+    chains = [chain(parent, row) for row in range(len(parent))]
+    expected = [next((row for row in way if chosen[row]), -1) for way in chains]
+    above = [next((row for row in way[1:] if chosen[row]), -1) for way in chains]
+    first = [all(keys[row] != keys[way[0]] for row in way[1:]) for way in chains]
+    assert nearest_vectorised(parent, chosen).tolist() == expected
+    assert nearest_by_loop(parent, chosen).tolist() == expected
+    assert nearest_above(parent, np.arange(len(parent)), chosen).tolist() == above
+    assert outermost_vectorised(parent, keys).tolist() == first
+    assert outermost_by_loop(parent, keys).tolist() == first
+    assert depths_vectorised(parent).tolist() == [len(way) - 1 for way in chains]
+    assert depths_by_loop(parent).tolist() == [len(way) - 1 for way in chains]
+
+
+@pytest.mark.parametrize("threshold", [0, 10**9])
+def test_compiled_or_not_is_the_same(monkeypatch, threshold):
+    monkeypatch.setattr(ancestors, "NUMBA_PAYS_FROM", threshold)
+    parent = np.array([-1, 0, 1, 1, 0, -1], np.int64)
+    assert nearest(parent, np.array([0, 1, 0, 0, 0, 0], bool)).tolist() == [-1, 1, 1, 1, -1, -1]
+    keys = np.array([5, 6, 5, 7, 5, 5])
+    assert is_outermost(parent, keys).tolist() == [True, True, False, True, False, True]
+    assert depths(parent).tolist() == [0, 1, 2, 2, 1, 0]

@@ -1,0 +1,298 @@
+"""Comparing two sides: what changed, by how much, and what is only noise."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import click
+import numpy as np
+import polars as pl
+import pytest
+from click.testing import CliRunner
+from tests.support.gpu_trace import GpuTrace, us
+from tests.support.step_records import step_records, write_run
+
+from stepscope.analysis.comparison.compare import FailOn, compare, student_95
+from stepscope.analysis.comparison.side import make_side
+from stepscope.analysis.record.summary import summarise_steps
+from stepscope.commands.compare import command
+from stepscope.errors import UsageError
+from stepscope.report.comparison.reports import comparison_to_markdown
+
+
+def trace(products=4, length=100, jitter=(0, 3, 5, 2, 4), extra=None, module="layer", steps=5):
+    t = GpuTrace()
+    for step in range(steps):
+        with t.step():
+            t.python(us(200))
+            with t.annotate(module):
+                for _ in range(products):
+                    t.op("aten::mm").launch("gemm", us(length + jitter[step]))
+            if extra:
+                t.op("aten::add").launch(extra, us(50))
+            t.op("aten::relu").launch("relu_kernel", us(20 + jitter[-step - 1]))
+    return t
+
+
+def side(t, **options):
+    return make_side("side", t.load(), **options)
+
+
+def row(comparison, table, name):
+    found = comparison.changes.filter(pl.col("table") == table, pl.col("name") == name)
+    assert len(found) == 1
+    return found.row(0, named=True)
+
+
+def test_a_trace_against_itself_has_not_changed():
+    comparison = compare(side(trace()), side(trace()))
+    assert comparison.step.delta_ns == 0
+    assert not comparison.step.is_beyond_noise
+    assert set(comparison.changes["status"]) == {"same"}
+    assert (comparison.changes["delta_ns"] == 0).all()
+    assert FailOn.parse("regression>0%").reason(comparison) is None
+
+
+def test_what_grew_appeared_and_disappeared_is_told_apart():
+    before, after = trace(extra="old_kernel"), trace(length=150, extra="new_kernel")
+    comparison = compare(side(before), side(after))
+    assert row(comparison, "kernel", "gemm")["status"] == "grew"
+    assert row(comparison, "kernel", "gemm")["delta_ns"] == 4 * us(50)
+    assert row(comparison, "kernel", "old_kernel")["status"] == "disappeared"
+    assert row(comparison, "kernel", "new_kernel")["status"] == "appeared"
+    assert row(comparison, "kernel", "relu_kernel")["status"] == "same"
+    back = compare(side(after), side(before))
+    assert row(back, "kernel", "gemm")["status"] == "shrank"
+    assert row(back, "kernel", "gemm")["delta_ns"] == -4 * us(50)
+
+
+def test_parts_add_up_to_the_mean_step():
+    comparison = compare(side(trace()), side(trace(products=6)))
+    parts = comparison.changes.filter(pl.col("table") == "part")
+    for letter, one in (("a", comparison.a), ("b", comparison.b)):
+        assert abs(parts[f"{letter}_ns"].sum() - one.step_ns.mean()) <= len(parts)
+
+
+def test_operators_meet_by_path_then_by_name():
+    comparison = compare(side(trace()), side(trace(module="block")))
+    assert row(comparison, "operator", "aten::relu")["matched_by"] == "call path"
+    moved = row(comparison, "operator", "aten::mm")
+    assert moved["matched_by"] == "name"
+    assert moved["delta_ns"] == 0
+    assert row(comparison, "operator", "layer")["status"] == "disappeared"
+    assert row(comparison, "operator", "block")["status"] == "appeared"
+
+
+def test_kernels_of_a_side_add_up_to_its_gpu_work():
+    t = trace(extra="kernel")
+    comparison = compare(side(t), side(t))
+    kernels = comparison.changes.filter(pl.col("table") == "kernel")
+    total = sum(w.end_ns - w.start_ns for w in t.work)
+    assert abs(int(kernels["a_ns"].sum()) * 5 - total) <= 5 * len(kernels)
+    operators = comparison.changes.filter(pl.col("table") == "operator")
+    assert abs(int(operators["a_ns"].sum()) - int(kernels["a_ns"].sum())) <= len(operators)
+
+
+def records(durations_ms):
+    rows = step_records(durations_ms)
+    return make_side("run", None, rows, summarise_steps(rows))
+
+
+def test_noise_hides_small_changes_and_lets_large_ones_through():
+    rng = np.random.default_rng(7)
+    base = 100 + rng.normal(0, 4, 60)
+    again, slower = 100 + rng.normal(0, 4, 60), 106 + rng.normal(0, 4, 60)
+    same = compare(records(base), records(again))
+    worse = compare(records(base), records(slower))
+    assert not same.step.is_beyond_noise
+    assert worse.step.is_beyond_noise
+    check = FailOn.parse("regression > 3%")
+    assert check.reason(same) is None
+    assert "grew by" in check.reason(worse)
+    assert FailOn.parse("regression>20%").reason(worse) is None
+
+
+def test_one_slow_step_neither_moves_the_median_nor_its_noise():
+    base = [100 + (i % 5) for i in range(40)]
+    disturbed = [*base]
+    disturbed[20] = 180
+    comparison = compare(records(base), records(disturbed))
+    assert abs(comparison.step.delta_ns) <= 1_000_000
+    assert not comparison.step.is_beyond_noise
+    assert comparison.step.noise_ns < 1_500_000
+
+
+def test_false_alarms_of_the_step_are_rare():
+    rng = np.random.default_rng(1)
+    alarms = sum(
+        compare(
+            records(100 + rng.normal(0, 5, 30)), records(100 + rng.normal(0, 5, 30))
+        ).step.is_beyond_noise
+        for _ in range(200)
+    )
+    assert alarms <= 30  # 5 % are meant; with 30 steps the estimate itself varies
+
+
+def test_with_few_steps_the_noise_is_said_to_be_unknown():
+    comparison = compare(side(trace(steps=2)), side(trace(steps=2, length=101)))
+    assert comparison.step.noise_ns is None
+    assert comparison.changes["noise_ns"].is_null().all()
+    assert any("noise is not known" in note for note in comparison.notes)
+
+
+def test_a_part_can_fail_too_and_must_exist():
+    comparison = compare(side(trace()), side(trace(products=8)))
+    assert "compute grew" in FailOn.parse("compute>10%").reason(comparison)
+    assert FailOn.parse("exposed copies>0%") is not None
+    with pytest.raises(UsageError, match="no part 'nonsense'"):
+        FailOn.parse("nonsense>1%").reason(comparison)
+    for wrong in ("regression", "regression<5%", "5%", "regression>five%"):
+        with pytest.raises(UsageError, match="--fail-on"):
+            FailOn.parse(wrong)
+
+
+def test_a_record_and_a_trace_do_not_compare_in_silence():
+    comparison = compare(side(trace()), records([100] * 20))
+    assert any("steps differ in kind" in note for note in comparison.notes)
+    assert any("parts cannot be compared" in note for note in comparison.notes)
+
+
+@pytest.fixture
+def files(tmp_path):
+    paths = []
+    for name, t in (("a", trace()), ("b", trace(length=300))):
+        path = tmp_path / f"{name}.pt.trace.json"
+        path.write_bytes(t.json())
+        paths.append(str(path))
+    return paths
+
+
+def run(arguments):
+    return CliRunner().invoke(command, arguments, standalone_mode=False)
+
+
+def test_the_command_fails_on_a_regression_and_only_then(files):
+    worse = run([*files, "--fail-on", "regression>5%"])
+    assert worse.return_value == 1
+    assert "failed: the step grew" in worse.stderr
+    assert run([*reversed(files), "--fail-on", "regression>5%"]).return_value == 0
+    assert run(files).return_value == 0
+
+
+def test_every_format_tells_the_same(files):
+    document = json.loads(run([*files, "--format", "json"]).stdout)
+    assert document["format"] == "stepscope-compare"
+    assert document["step"]["delta_ns"] > 0
+    assert isinstance(document["step"]["a_ns"], int)
+    assert document["a"]["scope"]["steps"] == [0, 1, 2, 3, 4]
+    assert document["failed"] is None
+    rows = run([*files, "--format", "csv"]).stdout.splitlines()
+    assert len(rows) == 1 + len(document["changes"])
+    markdown = run([*files, "--format", "md"]).stdout
+    assert "| gemm |" in markdown
+    assert markdown.startswith("step ")
+    table = run(files).stdout
+    assert "gemm" in table
+    assert "Parts of the step" in table
+
+
+def test_steps_can_be_chosen_and_must_exist(files):
+    document = json.loads(run([*files, "--steps", "1-3", "--format", "json"]).stdout)
+    assert document["b"]["scope"]["steps"] == [1, 2, 3]
+    wrong = run([*files, "--steps", "one"])
+    assert isinstance(wrong.exception, click.UsageError)
+
+
+def test_what_stands_beside_the_steps_is_not_compared(tmp_path):
+    records = step_records([50] * 20)
+    evaluation = dataclasses.replace(records[9], dur_ns=10**12, kind="evaluation")
+    sides = [
+        make_side(name, None, steps_of, summarise_steps(steps_of))
+        for name, steps_of in (("a", records), ("b", [*records, evaluation]))
+    ]
+    assert sides[0].step_ns.tolist() == sides[1].step_ns.tolist()
+    assert sides[0].parts.equals(sides[1].parts)
+
+
+def test_runs_compare_by_their_step_records(tmp_path):
+    first = write_run(tmp_path, {0: step_records([50] * 20, phases_ms={"forward": 30})}, "first")
+    second = write_run(tmp_path, {0: step_records([80] * 20, phases_ms={"forward": 60})}, "second")
+    document = json.loads(run([str(first), str(second), "--format", "json"]).stdout)
+    assert document["step"]["change_share"] == pytest.approx(0.6)
+    changed = {row["name"]: row["delta_ns"] for row in document["changes"]}
+    assert changed["forward"] == 30_000_000
+    with_rank = run([str(first), str(second), "--rank", "5"])
+    assert isinstance(with_rank.exception, UsageError)
+
+
+def test_devices_and_linked_events_can_be_chosen(tmp_path):
+    for name, linked_ns, other_ns in (("a", us(300), us(200)), ("b", us(300), us(500))):
+        t = GpuTrace()
+        for _ in range(4):
+            with t.step():
+                t.launch("sgemm_lost", us(90), linked=False)
+                t.op("aten::mm").launch("sgemm", linked_ns)
+                t.op("aten::mm").launch("sgemm_other", other_ns, device=1)
+                t.sync()
+        (tmp_path / f"{name}.json").write_bytes(t.json())
+    files = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
+
+    def kernels(*words):
+        document = json.loads(run([*files, "--format", "json", *words]).stdout)
+        changes = {r["name"]: r["delta_ns"] for r in document["changes"] if r["table"] == "kernel"}
+        return document["a"]["scope"], changes
+
+    scope, changes = kernels()
+    assert (scope["devices"], scope["events"]) == ([0, 1], "all")
+    assert changes == {"sgemm": 0, "sgemm_other": us(300), "sgemm_lost": 0}
+    scope, changes = kernels("--device", "0")
+    assert scope["devices"] == [0]
+    assert scope["excluded"]["GPU events of other devices"] == 4
+    assert changes == {"sgemm": 0, "sgemm_lost": 0}
+    scope, changes = kernels("--device", "0", "--scope", "linked")
+    assert scope["excluded"]["GPU events without a known launch"] == 4
+    assert changes == {"sgemm": 0}
+    for form in ("table", "md"):
+        assert (
+            "device 0; linked events"
+            in run([*files, "--device", "0", "--scope", "linked", "--format", form]).stdout
+        )
+    wrong = run([*files, "--device", "3"])
+    assert isinstance(wrong.exception, UsageError)
+
+
+def test_the_interval_is_wide_where_few_steps_tell_of_their_own_spread():
+    """Percentiles of Student's t from tables; the normal distribution's 1.96 is the limit."""
+    for freedom, tabulated in ((4, 2.776), (6, 2.447), (10, 2.228), (30, 2.042), (1000, 1.962)):
+        assert student_95(freedom) == pytest.approx(tabulated, rel=0.01)
+
+
+def test_runs_on_different_gpus_are_said_to_be():
+    before, after = trace(), trace()
+    before.world_size, after.world_size = 8, 2
+    after.device_name = "Tesla V100-SXM2-16GB"
+    notes = compare(side(before), side(after)).notes
+    assert any("the GPUs differ" in note and "V100" in note for note in notes)
+    assert any("the jobs differ: 8 ranks before, 2 ranks after" in note for note in notes)
+    assert not any("differ" in note for note in compare(side(trace()), side(trace())).notes)
+
+
+def test_what_took_no_time_is_not_printed_and_places_tell_operators_apart():
+    def built(length: int, calls: int) -> GpuTrace:
+        t = GpuTrace()
+        for step in range(5):
+            with t.step():
+                for module in ("encoder", "decoder"):
+                    with t.op(module), t.op("wrapper"):
+                        t.op("aten::mm").launch("gemm", us(length + step))
+                for _ in range(calls):
+                    t.op("aten::view").python(us(1))
+        return t
+
+    comparison = compare(side(built(100, 1)), side(built(300, 5)))
+    text = comparison_to_markdown(comparison, 15)
+    assert "aten::mm in encoder" in text
+    assert "aten::mm in decoder" in text
+    assert "aten::view" not in text
+    assert row(comparison, "operator", "aten::view")["b_count"] == 5

@@ -1,0 +1,47 @@
+"""The graph of the steps, built and walked on with compiled loops and without: the same."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from tests.support.planted import SCENARIOS
+
+from stepscope.analysis import critical_path
+from stepscope.analysis.critical_path import path_of
+from stepscope.analysis.graph import assembly as graph_assembly
+from stepscope.analysis.graph import replay as what_if
+from stepscope.analysis.graph.build import build_step_graph
+from stepscope.analysis.graph.replay import replay, unchanged
+
+ARRAYS = ("start_ns", "end_ns", "first_edge", "source", "delay_ns", "edge_kind", "call")
+
+
+@pytest.fixture
+def always_compiled(monkeypatch):
+    def switch():
+        for module in (critical_path, graph_assembly, what_if):
+            monkeypatch.setattr(module, "COMPILED_PAYS_FROM", 1)
+
+    return switch
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS[::4], ids=lambda scenario: scenario.name)
+def test_compiled_loops_give_the_graph_that_vectors_give(scenario, always_compiled):
+    trace = scenario.build().load()
+    graph = build_step_graph(trace)
+    path = path_of(graph, trace)
+    again = replay(unchanged(graph).drop_edges(graph.edge_kind > 3).scale_work(graph.is_gpu, 0.5))
+    always_compiled()
+    compiled = build_step_graph(trace)
+    for name in ARRAYS:
+        assert np.array_equal(getattr(compiled, name), getattr(graph, name)), name
+    found = path_of(compiled, trace)
+    for field in fields(path):
+        mine, other = getattr(found, field.name), getattr(path, field.name)
+        same = mine.equals(other) if hasattr(mine, "equals") else mine == other
+        assert same, field.name
+    changed = unchanged(compiled).drop_edges(compiled.edge_kind > 3)
+    assert np.array_equal(replay(changed.scale_work(compiled.is_gpu, 0.5)).start_ns, again.start_ns)
+    assert np.array_equal(replay(unchanged(compiled)).end_ns, compiled.end_ns)

@@ -1,0 +1,112 @@
+"""What the step record alone tells."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.step_records import MS, step_records
+
+from stepscope.analysis.record.summary import ExcludedSteps, OtherKind, summarise_steps
+from stepscope.analysis.selection.partition import Part, Partition
+from stepscope.run.step_record import StepRecord
+
+
+def test_parts_that_do_not_add_up_are_refused():
+    with pytest.raises(ValueError, match="do not add up"):
+        Partition((Part("a", 1), Part("b", 2)), 4, 1, "x")
+
+
+def test_no_complete_training_step_gives_nothing():
+    assert summarise_steps([]) is None
+    assert summarise_steps([StepRecord(0, 0, 10, is_partial=True)]) is None
+    assert summarise_steps([StepRecord(0, 0, 10, kind="evaluation")]) is None
+
+
+def test_known_run():
+    # Two slow first steps, ten plain ones, three recorded ones, an evaluation, a partial one.
+    records = step_records(
+        [500, 300] + [100] * 10 + [160] * 3,
+        waits_ms=[0, 0] + [60] * 13,
+        phases_ms={"forward": 20, "forward/attention": 10, "backward": 15},
+        recorded=range(12, 15),
+    )
+    records.append(StepRecord(15, 0, 900 * MS, kind="evaluation"))
+    records.append(StepRecord(16, 0, 5 * MS, is_partial=True))
+    summary = summarise_steps(records)
+    assert summary is not None
+    assert summary.steps == tuple(range(2, 12))
+    assert summary.excluded == ExcludedSteps(partial=1, other_kind=1, first=2, recorded=3)
+    assert summary.median_ns == 100 * MS
+    assert summary.median_wait_ns == 60 * MS
+    assert summary.median_without_wait_ns == 40 * MS
+    assert {part.name: part.total_ns for part in summary.partition.parts} == {
+        "input": 600 * MS,
+        "forward": 200 * MS,
+        "backward": 150 * MS,
+        "other": 50 * MS,
+    }
+    assert summary.first_steps == (0, 1)
+    assert summary.first_excess_ns == (400 + 200) * MS
+    assert summary.recording_factor == pytest.approx(1.6)
+    assert summary.other_kinds == (OtherKind("evaluation", 1, 900 * MS),)
+    assert summary.observed_ns == (800 + 1000 + 480 + 900 + 5) * MS
+
+
+def test_few_unrecorded_steps_are_not_enough_to_leave_the_recorded_out():
+    summary = summarise_steps(step_records([100] * 6, recorded=range(2, 6)))
+    assert summary is not None
+    assert len(summary.steps) == 6
+    assert summary.excluded.recorded == 0
+
+
+def test_a_phase_named_data_is_input():
+    summary = summarise_steps(step_records([100] * 8, phases_ms={"data": 70, "forward": 20}))
+    assert summary is not None
+    assert summary.partition.of("input") == 8 * 70 * MS
+    assert summary.partition.of("data") == 0
+
+
+def test_throughput_needs_every_step_to_be_counted():
+    counted = [StepRecord(i, 0, 500 * MS, tokens=1000) for i in range(4)]
+    summary = summarise_steps(counted)
+    assert summary is not None
+    assert summary.tokens_per_second == pytest.approx(2000)
+    summary = summarise_steps([*counted, StepRecord(4, 0, 500 * MS)])
+    assert summary is not None
+    assert summary.tokens_per_second is None
+
+
+durations = st.integers(0, 10**12)
+
+
+@given(
+    st.lists(
+        st.builds(
+            StepRecord,
+            step=st.integers(0, 10**6),
+            start_ns=st.just(0),
+            dur_ns=durations,
+            data_wait_ns=durations,
+            phases=st.dictionaries(
+                st.sampled_from(["forward", "forward/x", "data", "other", "save"]), durations
+            ),
+            kind=st.sampled_from(["train", "evaluation"]),
+            is_partial=st.booleans(),
+            window=st.sampled_from([None, 0]),
+        ),
+        max_size=40,
+    )
+)
+def test_whatever_the_record_holds_the_partition_is_one_and_no_step_is_lost(records):
+    summary = summarise_steps(records)
+    if summary is None:
+        assert not [r for r in records if r.kind == "train" and not r.is_partial]
+        return
+    partition = summary.partition
+    assert sum(part.total_ns for part in partition.parts) == partition.total_ns
+    assert all(part.total_ns >= 0 for part in partition.parts)
+    excluded = summary.excluded
+    left_out = excluded.partial + excluded.other_kind + excluded.first + excluded.recorded
+    assert len(summary.steps) + left_out == len(records)
+    assert sum(other.times for other in summary.other_kinds) == excluded.other_kind

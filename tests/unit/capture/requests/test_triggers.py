@@ -1,0 +1,339 @@
+"""Triggers: their files, the desk that decides, slow steps, and pauses together."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from types import SimpleNamespace
+
+import orjson
+import pytest
+from click.testing import CliRunner
+
+from stepscope.capture.options.schedule import Action, Schedule
+from stepscope.capture.requests.triggers import SlowStepWatch, TriggerDesk, applies_to
+from stepscope.capture.together import pause as together
+from stepscope.capture.together.pause import PauseTogether
+from stepscope.capture.together.ranks import RankIdentity
+from stepscope.capture.together.shared_store import SharedStore
+from stepscope.commands.trigger import command
+from stepscope.errors import StepscopeError, UsageError
+from stepscope.run.manifest import JobRecord, RankManifest, write_record
+from stepscope.run.triggers import Trigger, announce, ask, asked, put, read
+
+
+class FakeStore:
+    """A dictionary with torch's interface."""
+
+    def __init__(self):
+        self.values = {}
+        self.is_broken = False
+
+    def _check_alive(self):
+        if self.is_broken:
+            raise RuntimeError("Connection reset by peer")
+
+    def set(self, key, value):
+        self._check_alive()
+        self.values[key] = value if isinstance(value, bytes) else value.encode()
+
+    def get(self, key):
+        self._check_alive()
+        return self.values[key]
+
+    def check(self, keys):
+        self._check_alive()
+        return all(key in self.values for key in keys)
+
+    def add(self, key, amount):
+        self._check_alive()
+        self.values[key] = str(int(self.values.get(key, b"0")) + amount).encode()
+        return int(self.values[key])
+
+    def wait(self, keys, timeout=None):
+        self._check_alive()
+        if not self.check(keys):
+            raise RuntimeError("wait timeout")
+
+
+def make_desk(run, rank, world, accepted, store=None, **options):
+    shared = SharedStore(store, "p/") if store is not None else None
+    return TriggerDesk(
+        run,
+        RankIdentity(rank, rank, world),
+        lambda: shared,
+        accepted.append,
+        lambda offset: None,
+        **options,
+    )
+
+
+def running(run):
+    write_record(run / "rank00000" / "manifest.json", RankManifest(0))
+    return run
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def test_a_trigger_survives_its_file(tmp_path):
+    trigger = Trigger("file", 7, "0,3", True, 12, 99)
+    assert read(put(tmp_path, trigger)) == trigger
+    assert len(asked(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"format":"stepscope-trigger","steps":-1}',
+        b'{"format":"stepscope-trigger","steps":1000000}',
+        b'{"format":"stepscope-trigger","steps":"3"}',
+        b'{"format":"stepscope-trigger","first_step":-5}',
+        b"\xff" * 50_000,
+    ],
+)
+def test_a_hostile_trigger_is_left_out_and_removed(tmp_path, data, caplog):
+    folder = tmp_path / "triggers"
+    folder.mkdir()
+    accepted = []
+    desk = make_desk(tmp_path, 0, 1, accepted)
+    (folder / "ask-1.json").write_bytes(data)
+    with caplog.at_level(logging.WARNING, "stepscope"):
+        desk.look()
+    assert accepted == []
+    assert list(folder.iterdir()) == []
+    assert "left out" in caplog.text
+
+
+def test_only_a_running_job_can_be_asked(tmp_path):
+    with pytest.raises(UsageError, match="no run directory"):
+        ask(tmp_path, Trigger())
+    write_record(tmp_path / "rank00000" / "manifest.json", RankManifest(0, state="finished"))
+    with pytest.raises(UsageError, match="has ended"):
+        ask(tmp_path, Trigger())
+    write_record(tmp_path / "rank00001" / "manifest.json", RankManifest(1))
+    assert ask(tmp_path, Trigger()).exists()
+
+
+def test_the_command_leaves_a_trigger(tmp_path):
+    running(tmp_path)
+    arguments = [str(tmp_path), "--steps", "4", "--ranks", "0,1", "--memory"]
+    result = CliRunner().invoke(command, arguments)
+    assert result.exit_code == 0, result.output
+    trigger = read(asked(tmp_path)[0])
+    assert (trigger.steps, trigger.ranks, trigger.with_memory) == (4, "0,1", True)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["missing"], [".", "--ranks", "first"], [".", "--steps", "0"]]
+)
+def test_the_command_refuses_what_cannot_be(tmp_path, monkeypatch, arguments):
+    monkeypatch.chdir(running(tmp_path))
+    result = CliRunner().invoke(command, arguments)
+    assert result.exit_code != 0
+    assert isinstance(result.exception, (StepscopeError, SystemExit))
+
+
+def test_the_command_refuses_ranks_that_the_job_has_not(tmp_path):
+    running(tmp_path)
+    write_record(tmp_path / "run.json", JobRecord("run", 1, world_size=2))
+    refused = CliRunner().invoke(command, [str(tmp_path), "--ranks", "2,5"])
+    assert "no such rank, only 0 to 1" in str(refused.exception)
+    assert CliRunner().invoke(command, [str(tmp_path), "--ranks", "1"]).exit_code == 0
+
+
+# -- agreeing -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("with_store", [False, True])
+@pytest.mark.parametrize("asker", [0, 1, 3])
+def test_all_ranks_agree_on_the_steps_whoever_asks(tmp_path, with_store, asker):
+    store = FakeStore() if with_store else None
+    accepted = [[] for _ in range(4)]
+    desks = [make_desk(tmp_path, rank, 4, accepted[rank], store) for rank in range(4)]
+    for rank, desk in enumerate(desks):
+        desk.note_step(100 + rank % 2, 50_000_000)
+    desks[asker].ask(Trigger("slow step", 2))
+    for desk in (*reversed(desks), *desks):
+        desk.look()
+    assert all(items == accepted[0] for items in accepted)
+    (trigger,) = accepted[0]
+    assert trigger.steps == 2
+    # Far enough ahead for a rank that looks once a second at 50 ms a step.
+    assert trigger.first_step >= 100 + 2 * (1.0 / 0.05)
+
+
+def test_several_requests_come_in_order_and_once(tmp_path):
+    accepted = [[], []]
+    desks = [make_desk(tmp_path, rank, 2, accepted[rank], FakeStore()) for rank in range(2)]
+    for number in range(1, 4):
+        desks[0].ask(Trigger("code", number))
+    for _ in range(3):
+        for desk in desks:
+            desk.look()
+    assert [trigger.steps for trigger in accepted[0]] == [1, 2, 3]
+    assert len(accepted[1]) == 0 or accepted[1] == accepted[0]
+
+
+def test_what_all_ranks_notice_at_once_is_one_window(tmp_path):
+    store = FakeStore()
+    accepted = [[], [], []]
+    desks = [make_desk(tmp_path, rank, 3, accepted[rank], store) for rank in range(3)]
+    for _ in range(2):
+        for desk in desks:
+            desk.ask(Trigger("slow step", 2))
+    for _ in range(3):
+        for desk in desks:
+            desk.look()
+    (first,) = accepted[0]
+    assert accepted == [[first]] * 3
+    for desk in desks:
+        desk.note_step(first.first_step + 2, 1_000_000)
+        desk.ask(Trigger("slow step", 2))
+        desk.look()
+    assert len(accepted[0]) == 2
+
+
+def test_windows_that_are_asked_for_do_not_meet(tmp_path):
+    accepted = []
+    desk = make_desk(tmp_path, 0, 2, accepted, warmup=2)
+    desk.ask(Trigger("file", 3))
+    desk.ask(Trigger("file", 3))
+    desk.ask(Trigger("code", 4))
+    desk.look()
+    assert [trigger.steps for trigger in accepted] == [3, 3, 4]
+    for before, after in itertools.pairwise(accepted):
+        assert after.first_step - 2 > before.first_step + before.steps - 1
+
+
+def test_windows_that_are_asked_for_do_not_meet_the_schedules(tmp_path):
+    accepted = []
+    schedule = Schedule(0, 30, 2, 5, 0)
+    desk = make_desk(tmp_path, 0, 2, accepted, warmup=2, room_for=schedule.room_for)
+    for step in range(0, 80, 7):
+        desk.note_step(step, 1_000_000_000)
+        desk.ask(Trigger("file", 3))
+        desk.look()
+    for trigger in accepted:
+        for step in range(trigger.first_step - 2, trigger.first_step + 3):
+            assert schedule.action(step) is Action.NONE
+
+
+def test_a_store_that_dies_is_given_up_and_files_do(tmp_path, caplog):
+    store = FakeStore()
+    accepted = [[], []]
+    desks = [make_desk(tmp_path, rank, 2, accepted[rank], store) for rank in range(2)]
+    for desk in desks:
+        desk.look()
+    store.is_broken = True
+    with caplog.at_level(logging.WARNING, "stepscope"):
+        desks[0].ask(Trigger("code", 5))
+        for _ in range(3):
+            for desk in desks:
+                desk.look()
+    assert [trigger.steps for trigger in accepted[1]] == [5]
+    assert caplog.text.count("store is gone") == 1 or len(caplog.records) <= 2
+
+
+def test_a_trigger_from_before_the_start_is_not_taken(tmp_path):
+    put(tmp_path, Trigger())
+    accepted = []
+    desk = make_desk(tmp_path, 0, 1, accepted)
+    desk.look()
+    assert accepted == []
+
+
+def test_a_request_without_steps_gets_the_usual_number(tmp_path):
+    accepted = []
+    desk = make_desk(tmp_path, 0, 1, accepted, active=9)
+    desk.ask(Trigger("file"))
+    desk.look()
+    assert accepted[0].steps == 9
+
+
+def test_an_agreement_that_a_stranger_wrote_does_not_break_the_listening(tmp_path):
+    accepted = []
+    desk = make_desk(tmp_path, 1, 2, accepted)
+    announce(tmp_path, 1, Trigger("file", 2, first_step=5))
+    path = tmp_path / "triggers" / "agreed-000001.json"
+    path.write_bytes(b"nonsense")
+    desk.look()
+    assert accepted == []
+    path.write_bytes(orjson.dumps({"format": "stepscope-trigger", "steps": 2, "first_step": 5}))
+    desk.look()
+    assert accepted[0].first_step == 5
+
+
+@pytest.mark.parametrize(
+    ("ranks", "default", "expected"),
+    [("", True, [0, 1, 2]), ("", False, []), ("1", True, [1]), ("every:2", False, [0, 2])],
+)
+def test_whom_a_trigger_is_for(ranks, default, expected):
+    trigger = Trigger(ranks=ranks)
+    found = [n for n in range(3) if applies_to(trigger, RankIdentity(n, n, 3), default)]
+    assert found == expected
+
+
+# -- slow steps -----------------------------------------------------------------------------------
+
+
+def test_a_slow_step_is_noticed_once_within_the_cooldown():
+    watch = SlowStepWatch(factor=3.0, cooldown=20)
+    durations = [10] * 15 + [29, 31, 100, 10, 10] + [10] * 20 + [50]
+    slow = [step for step, duration in enumerate(durations) if watch.is_slow(step, duration)]
+    assert slow == [16, 40]
+
+
+def test_nothing_is_slow_before_the_usual_is_known():
+    watch = SlowStepWatch(factor=2.0, cooldown=5)
+    assert not any(watch.is_slow(step, 10 * 2**step) for step in range(10))
+
+
+# -- pauses together ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that goes on only while somebody sleeps."""
+    now = [0.0]
+
+    def sleep(seconds):
+        now[0] += seconds
+
+    monkeypatch.setattr(together, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+
+
+def test_nobody_waits_where_nobody_records(clock):
+    words = PauseTogether(SharedStore(FakeStore(), ""), limit_s=60)
+    assert words.wait(5) == 0
+
+
+def test_a_pause_that_is_over_costs_nothing(clock):
+    store = SharedStore(FakeStore(), "")
+    words = PauseTogether(store, limit_s=60)
+    words.open(5)
+    words.begin(5)
+    words.end(5)
+    assert words.wait(5) == 0
+
+
+@pytest.mark.parametrize(("has_begun", "waits_s"), [(True, 10.0), (False, 2.0)])
+def test_waiting_for_a_dead_rank_has_a_limit(clock, caplog, has_begun, waits_s):
+    words = PauseTogether(SharedStore(FakeStore(), ""), limit_s=10.0)
+    words.open(5)
+    if has_begun:
+        words.begin(5)
+    with caplog.at_level(logging.WARNING, "stepscope"):
+        assert words.wait(5) == pytest.approx(waits_s, abs=0.1)
+    assert "went on" in caplog.text
+
+
+def test_a_dead_store_ends_the_waiting(clock):
+    store = FakeStore()
+    words = PauseTogether(SharedStore(store, ""), limit_s=60)
+    words.open(5)
+    store.is_broken = True
+    assert words.wait(5) == 0

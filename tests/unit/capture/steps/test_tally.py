@@ -1,0 +1,109 @@
+"""The verdict from the steps alone."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from stepscope.capture.steps.tally import StepTally
+from stepscope.run.step_record import StepRecord
+
+MS = 1_000_000
+
+
+def verdict(durations, **each):
+    tally = StepTally()
+    for number, duration in enumerate(durations):
+        more = {name: value(number) for name, value in each.items()}
+        tally.add(StepRecord(number, 0, round(duration * MS), **more))
+    return tally.verdict()
+
+
+def test_too_few_steps_have_no_verdict():
+    assert verdict([10] * 14) == ""
+
+
+def test_even_steps_are_steady_whatever_the_first_ones_took():
+    assert verdict([9000] * 5 + [10] * 300) == "median step 10 ms; steady"
+
+
+def test_waiting_for_batches():
+    text = verdict([10] * 50, data_wait_ns=lambda number: 4 * MS)
+    assert "input-bound, 40% of the time" in text
+
+
+def test_uneven_steps_name_the_worst():
+    durations = [10.0] * 100
+    durations[40], durations[50], durations[60] = 90, 80, 70
+    for number in range(70, 80):
+        durations[number] = 30
+    text = verdict(durations)
+    assert "uneven" in text
+    assert "steps 40 (90 ms), 50 (80 ms), 60 (70 ms)" in text
+
+
+@pytest.mark.parametrize(
+    ("late", "words"), [(12, "20% slower"), (8, "20% faster"), (10.5, "steady")]
+)
+def test_drift(late, words):
+    assert words in verdict([10] * 205 + [late] * 500)
+
+
+def test_memory_creep():
+    grow = lambda number: (1000 * MS + max(0, number - 205) * MS, 0)  # noqa: E731
+    assert "memory creep, peak memory grew by 294 MB" in verdict(
+        [10] * 500, peak_allocated_bytes=grow
+    )
+
+
+@pytest.mark.parametrize(
+    ("grown_mb", "first_mb", "is_told"), [(300, 1000, True), (50, 100, False), (300, 9000, False)]
+)
+def test_memory_creep_on_the_host(grown_mb, first_mb, is_told):
+    steps = iter(range(10**6))
+
+    def resident():
+        # Asked from step 200 on, every 50 steps: the first answer is where it begins.
+        return first_mb * MS + grown_mb * MS * next(steps) // 16
+
+    tally = StepTally(resident)
+    for number in range(1000):
+        tally.add(StepRecord(number, 0, 10 * MS))
+    words = f"the process grew by {grown_mb} MB on the host"
+    assert (words in tally.verdict()) == is_told
+
+
+def test_what_recording_takes_is_no_creep_of_the_training():
+    asked = iter([1000 * MS] * 6 + [2000 * MS] * 100)
+    tally = StepTally(lambda: next(asked))
+    for number in range(1000):
+        tally.add(StepRecord(number, 0, 10 * MS, window=0 if 470 <= number < 473 else None))
+    assert tally.verdict() == "median step 10 ms; steady"
+
+
+def test_a_system_that_does_not_tell_memory_is_no_creep():
+    tally = StepTally(lambda: None)
+    for number in range(1000):
+        tally.add(StepRecord(number, 0, 10 * MS))
+    assert tally.verdict() == "median step 10 ms; steady"
+
+
+def test_steps_of_another_kind_do_not_count():
+    tally = StepTally()
+    for number in range(100):
+        tally.add(StepRecord(number, 0, 10 * MS))
+        tally.add(StepRecord(number, 0, 900 * MS, kind="evaluation"))
+        tally.add(StepRecord(number, 0, 900 * MS, window=0))
+        tally.add(StepRecord(number, 0, 900 * MS, is_partial=True))
+    assert tally.verdict() == "median step 10 ms; steady"
+
+
+def test_memory_is_constant():
+    tally = StepTally()
+    for number in range(5000):
+        tally.add(StepRecord(number, 0, number))
+    assert len(tally._early) == 200
+    assert len(tally._recent) == 500
+    assert len(tally._worst) == 3
+    assert sys.getsizeof(tally._recent) < 20_000

@@ -1,0 +1,122 @@
+"""The project holds to its own rules: imports, dependencies, and what its files may not name."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from tests.support.project import ROOT, pyproject
+
+PROJECT = pyproject()["project"]
+# Put together here, so that this file does not name what it forbids.
+FORBIDDEN = [
+    r"(?<![\w.~])/" + "work/",
+    "/tmp/" + "env",
+    "/opt/" + "(wheels|pypi)",
+    "pypi" + r"\.org",
+    "python" + r"hosted\.org",
+    "download" + r"\.pytorch\.org",
+    "registry" + r"\.npmjs",
+    "conda\\.ana" + r"conda\.org",
+    "proxy" + r"\.golang\.org",
+]
+
+
+def name_of(requirement: str) -> str:
+    return re.split(r"[<>=!~;\[ ]", requirement)[0]
+
+
+def files_of_the_repository() -> list[str]:
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("not a git repository")
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def test_imports_go_one_way():
+    pytest.importorskip("importlinter")
+    code = (
+        "import sys; from importlinter.cli import lint_imports; "
+        "sys.exit(lint_imports(no_cache=True))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "0 broken" in ended.stdout
+
+
+def test_every_room_is_in_the_contracts():
+    rooms = {
+        f"stepscope.{path.parent.name}" for path in (ROOT / "src/stepscope").glob("*/__init__.py")
+    }
+    contracts = pyproject()["tool"]["importlinter"]["contracts"]
+    named = set(re.findall(r"stepscope\.\w+", str(contracts)))
+    assert rooms <= named
+
+
+@pytest.mark.parametrize(
+    ("module", "forbidden"),
+    [
+        ("stepscope", {"torch", "numpy", "polars"}),
+        ("stepscope.capture.profiler", {"torch", "numpy", "polars", "duckdb", "numba"}),
+        ("stepscope.run.reader", {"torch", "numpy", "polars", "duckdb", "numba"}),
+        ("stepscope.trace.load", {"torch"}),
+        ("stepscope.advice.diagnosis", {"torch"}),
+        ("stepscope.report.diagnosis.terminal", {"torch"}),
+        ("stepscope.doctor.examination", {"torch", "numpy", "polars"}),
+        ("stepscope.monitor.recorder", {"torch", "numpy", "polars", "duckdb", "numba"}),
+        ("stepscope.commands.monitor", {"torch", "numpy", "polars", "psutil"}),
+    ],
+)
+def test_what_a_module_drags_in(module, forbidden):
+    code = f"import sys, {module}; print(*sorted(set(sys.modules) & {forbidden!r}))"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=250
+    )
+    assert ended.stdout.split() == []
+
+
+def test_a_plain_installation_brings_no_torch():
+    assert "torch" not in {name_of(line) for line in PROJECT["dependencies"]}
+    frameworks = {"transformers", "accelerate", "lightning", "deepspeed", "pytorch-lightning"}
+    extras = PROJECT["optional-dependencies"]
+    everything = {name_of(line) for lines in extras.values() for line in lines}
+    assert not everything & frameworks
+
+
+def test_the_development_environment_is_pinned():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if "==" in line)
+    assert pins["torch"] == "2.13.0"
+    extras = PROJECT["optional-dependencies"]
+    direct = {name_of(line) for line in [*PROJECT["dependencies"], *extras["dev"]]}
+    assert direct <= set(pins)
+
+
+@pytest.mark.parametrize("pattern", FORBIDDEN)
+def test_no_file_names_a_place_of_one_machine_or_a_registry(pattern):
+    found = []
+    for name in files_of_the_repository():
+        text = (ROOT / name).read_bytes().decode("utf-8", "replace")
+        found += [
+            f"{name}:{number}"
+            for number, line in enumerate(text.splitlines(), start=1)
+            if re.search(pattern, line)
+        ]
+    assert found == []

@@ -1,0 +1,62 @@
+"""Frames as text."""
+
+import io
+import json
+
+import polars as pl
+from rich.console import Console
+
+from stepscope.report import frames
+
+FRAME = pl.DataFrame(
+    {
+        "name": ["a|b", None, "[red]x[/red]"],
+        "n": [2**60, None, 1],
+        "many": [[1, 2], None, []],
+        "raw": [b"\x00\xff", None, b""],
+        "yes": [True, None, False],
+    }
+)
+
+
+def test_csv_has_nested_values_as_json():
+    assert frames.frame_as_csv(FRAME).splitlines() == [
+        "name,n,many,raw,yes",
+        f'a|b,{2**60},"[1, 2]",00ff,true',
+        ",,,,",
+        '[red]x[/red],1,[],"",false',
+    ]
+
+
+def test_json_keeps_integers_and_writes_bytes_as_hexadecimal():
+    rows = json.loads(frames.frame_as_json(FRAME))
+    assert rows[0] == {"name": "a|b", "n": 2**60, "many": [1, 2], "raw": "00ff", "yes": True}
+    assert rows[1]["n"] is None
+
+
+def test_markdown_escapes_what_would_break_a_row():
+    lines = frames.frame_as_markdown(FRAME.select("name", "n")).splitlines()
+    assert lines[:2] == ["| name | n |", "| --- | ---: |"]
+    assert lines[2:] == [f"| a\\|b | {2**60} |", "|  |  |", "| [red]x[/red] | 1 |"]
+
+
+def test_the_table_shows_markup_as_text():
+    text = io.StringIO()
+    frames.print_frame(FRAME, Console(file=text, width=200))
+    assert "[red]x[/red]" in text.getvalue()
+    assert "yes" in text.getvalue()
+    assert "None" not in text.getvalue()
+
+
+def test_parquet_comes_back_as_it_was():
+    assert pl.read_parquet(io.BytesIO(frames.frame_as_parquet(FRAME))).equals(FRAME)
+
+
+def test_steps_of_a_scope_are_told_as_runs_whatever_lies_between_them() -> None:
+    from stepscope.analysis.selection.scope import AnsweredScope, Scope
+    from stepscope.report.answer.tables import describe_scope
+
+    steps = (3, 5, 6, 7, 9, 10, 999_999_999)
+    text = describe_scope(AnsweredScope(Scope(steps=steps), steps, (), 0))
+    assert text == "Scope: steps 3, 5 to 7, 9, 10, 999999999"
+    assert describe_scope(AnsweredScope(Scope(), (4, 5, 6), (), 0)).endswith("steps 4 to 6")

@@ -1,0 +1,188 @@
+"""The report of traces with GPU work: several ranks, odd files, and what programs read."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+from tests.support.gpu_trace import GpuTrace, ms, us
+from tests.support.planted import GEMM, SCENARIOS, healthy, job, products
+from tests.support.step_records import step_records
+
+from stepscope.advice.diagnosis import diagnose
+from stepscope.advice.finding import Severity
+from stepscope.advice.rules import RULES, low_gpu_utilisation
+from stepscope.advice.subject import Subject
+from stepscope.advice.thresholds import Thresholds
+from stepscope.advice.window_view import WindowView
+from stepscope.commands.report import command
+from stepscope.errors import UnreadableInputError
+from stepscope.report.diagnosis.terminal import print_diagnosis
+from stepscope.run.reader import RankRun, open_run
+
+
+def write(folder, document, name="trace.pt.trace.json"):
+    path = folder / name
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return str(path)
+
+
+def screen(path):
+    stream = io.StringIO()
+    console = Console(file=stream, width=120, highlight=False, color_system=None)
+    print_diagnosis(diagnose(open_run(path)), console)
+    return stream.getvalue()
+
+
+def test_programs_get_the_findings_by_saving_with_their_reasons(tmp_path):
+    scenario = next(s for s in SCENARIOS if s.name == "starved GPU")
+    path = write(tmp_path, scenario.build().document())
+    result = CliRunner().invoke(command, [path, "--format", "json"], standalone_mode=False)
+    document = json.loads(result.stdout)
+    first, last = document["findings"]
+    assert first["id"] == "launch-bound"
+    assert isinstance(first["saving_ns"], int)
+    assert first["evidence"]
+    assert first["advice"]
+    assert first["page"] == "docs/findings/launch-bound.md"
+    assert last["saving_ns"] is None
+    assert last["saving_reason"]
+    trace = document["ranks"][0]["trace"]
+    assert (
+        sum(part["total_ns"] for part in trace["partition"]["parts"])
+        == (trace["partition"]["total_ns"])
+    )
+    assert trace["scope"]["steps"] == list(range(8))
+    path_parts = trace["critical_path"]
+    assert sum(part["total_ns"] for part in path_parts["parts"]) == path_parts["total_ns"]
+
+
+def test_what_several_ranks_share_is_told_once(tmp_path):
+    scenario = next(s for s in SCENARIOS if s.name == "slow loader")
+    for rank in range(3):
+        t = scenario.build()
+        t.rank = rank
+        document = t.document()
+        document["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": 3}
+        write(tmp_path, document, f"rank{rank}.pt.trace.json")
+    diagnosis = diagnose(open_run(str(tmp_path)))
+    assert [f.id for f in diagnosis.findings] == ["input-bound"] * 3
+    text = screen(str(tmp_path))
+    assert text.count("the step waits for its input") == 2  # the verdict, and one finding
+    assert "less on 2 others" in text
+
+
+def strip(document, keep):
+    return {**document, "traceEvents": [e for e in document["traceEvents"] if keep(e)]}
+
+
+def test_a_file_without_steps_is_one_stretch_and_says_so(tmp_path):
+    document = strip(job(healthy).document(), lambda e: "ProfilerStep" not in e["name"])
+    text = screen(write(tmp_path, document))
+    assert "the whole file as one step" in text
+
+
+def test_a_file_with_nothing_of_the_host_is_judged_as_far_as_it_goes(tmp_path):
+    gpu = ("kernel", "gpu_memcpy", "gpu_memset")
+    document = strip(job(healthy).document(), lambda e: e.get("cat") in gpu)
+    diagnosis = diagnose(open_run(write(tmp_path, document)))
+    assert [f.id for f in diagnosis.findings] == ["trace-incomplete"]
+    assert diagnosis.ranks[0].partition is not None
+
+
+@pytest.mark.parametrize("kept", ["python_function", "nothing", "ProfilerStep"])
+def test_a_file_with_nothing_to_judge_is_said_to_be_so(tmp_path, kept):
+    document = strip(
+        job(healthy).document(), lambda e: e.get("cat") == kept or e["name"].startswith(kept)
+    )
+    with pytest.raises(UnreadableInputError, match="nothing to judge"):
+        diagnose(open_run(write(tmp_path, document)))
+
+
+def test_a_file_that_is_cut_off_says_what_it_lacks(tmp_path):
+    path = tmp_path / "trace.pt.trace.json"
+    text = json.dumps(job(healthy).document())
+    path.write_text(text[: len(text) * 3 // 4], encoding="utf-8")
+    diagnosis = diagnose(open_run(str(path)))
+    assert "trace-incomplete" in {finding.id for finding in diagnosis.findings}
+
+
+def test_thresholds_silence_every_rule():
+    silent = Thresholds(
+        **{
+            name: 10.0 if isinstance(value, float) else 10**15
+            for name, value in vars(Thresholds()).items()
+        }
+        | {
+            # Limits that something must stay below to be worth a finding.
+            "memory_far_below": -1.0,
+            "gpu_utilisation": 0.0,
+            "poor_overlap": -1.0,
+            "small_kernel_ns": 0,
+        }
+    )
+    for scenario in SCENARIOS:
+        if scenario.name == "GPU side missing":
+            continue  # not a matter of degree
+        window = WindowView(scenario.build().load())
+        subject = Subject(0, window=window, thresholds=silent)
+        assert [f for find in RULES.values() for f in find(subject)] == [], scenario.name
+
+
+def test_utilisation_is_of_all_devices_together():
+    def two(busy_ms):
+        t = GpuTrace()
+        with t.step():
+            products(t, 1, ms(10))
+            t.op("aten::mm").launch(GEMM, ms(busy_ms), device=1)
+            t.python(us(100))
+        return WindowView(t.load())
+
+    subject = Subject(0, window=two(10))
+    assert low_gpu_utilisation.find(subject) == []
+    (finding,) = low_gpu_utilisation.find(
+        Subject(0, window=two(1), thresholds=Thresholds(gpu_utilisation=0.999))
+    )
+    assert finding.saving_ns is None
+
+
+def test_what_an_outlier_costs_is_no_part_of_exposed_communication(tmp_path):
+    def job_with(slow_ms):
+        t = GpuTrace(world_size=2)
+        for step in range(8):
+            with t.step():
+                for number in range(4):
+                    products(t, 1, ms(1))
+                    length = ms(slow_ms) if (step, number) == (3, 2) else us(500)
+                    t.wait_collective(t.collective("all_reduce", 1 << 20, length))
+                t.sync()
+        return t
+
+    def exposed(slow_ms):
+        path = write(tmp_path, job_with(slow_ms).document(), f"slow{slow_ms}.json")
+        findings = {f.id: f for f in diagnose(open_run(path)).findings}
+        return findings["exposed-communication"], findings
+
+    plain, _ = exposed(0.5)
+    disturbed, findings = exposed(80)
+    assert disturbed.saving_ns == pytest.approx(plain.saving_ns, rel=0.01)
+    assert "mended first" in disturbed.assumption
+    assert "mended first" not in plain.assumption
+    assert findings["abnormal-collective"].saving_ns > 4 * disturbed.saving_ns
+
+
+@pytest.mark.parametrize(("factor", "is_sure"), [(1.1, True), (3.0, False)])
+def test_what_recording_stretched_makes_no_verdict(tmp_path, monkeypatch, factor, is_sure):
+    scenario = next(s for s in SCENARIOS if s.name == "Python loop")
+    path = write(tmp_path, scenario.build().document())
+    records = step_records([20.0] * 30 + [20.0 * factor] * 8, recorded=range(30, 38))
+    monkeypatch.setattr(RankRun, "steps", tuple(records))  # as if they lay beside the trace
+    diagnosis = diagnose(open_run(path))
+    (found,) = (f for f in diagnosis.findings if f.id == "cpu-bound-python")
+    assert (found.severity is Severity.HIGH) == is_sure
+    assert ("recording made 3.0× as long" in found.assumption) == (not is_sure)
+    assert diagnosis.verdict.startswith("cpu-bound-python") == is_sure
+    assert ("profiler-overhead" in {f.id for f in diagnosis.findings}) == (not is_sure)

@@ -1,0 +1,154 @@
+"""The terminal report as a whole: what a person sees, line by line."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+
+from rich.console import Console
+from tests.support.step_records import MS, step_records, write_run
+
+from stepscope.advice.diagnosis import diagnose
+from stepscope.report import units
+from stepscope.report.diagnosis.as_json import diagnosis_to_dict
+from stepscope.report.diagnosis.terminal import print_diagnosis
+from stepscope.run.layout import RunLayout
+from stepscope.run.manifest import WindowRecord, read_rank, write_record
+from stepscope.run.reader import open_run
+
+
+def slow_input():
+    return step_records(
+        [900] + [100] * 12, waits_ms=[0] + [60] * 12, phases_ms={"forward": 20, "backward": 15}
+    )
+
+
+def screen(path, width=88):
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, highlight=False, color_system=None)
+    print_diagnosis(diagnose(open_run(path)), console)
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
+
+
+EXPECTED = """\
+RUN
+1 rank  ·  2 CPUs, no GPU in use
+
+Verdict  input-bound: the step waits for its input; mending it saves 60% of the step
+
+Step     100 ms  median of 12 steady steps (1 slow at the start left out)
+         10 steps/s  ·  longest 100 ms
+
+Where the step goes
+  step record: the training thread's time, 12 steps
+  input     ██████████████            60.0 ms   60 %
+  forward   █████                     20.0 ms   20 %
+  backward  ████                      15.0 ms   15 %
+  other     █                         5.00 ms  5.0 %
+
+Findings
+  1. HIGH  input-bound  the step waits for its input
+     saves  60.0 ms per step: 100 ms → 40.0 ms
+     if     3 workers prepare batches beside the step and take no CPU time away from it
+     seen   step now                      100 ms
+            wait for input per step       60.0 ms
+            share of waiting in the step  60 %
+            steps measured                12
+            loader workers to begin with  3
+            measured by                   step record
+     do     Prepare batches in the background: DataLoader(num_workers=3,
+            persistent_workers=True, pin_memory=True on a GPU). If workers run already,
+            raise their number or prefetch_factor, or make the work per sample cheaper
+            (decode and tokenise ahead of time, store larger records, read from local
+            disk).
+     more   docs/findings/input-bound.md
+
+  2. MEDIUM  slow-first-steps  the first step is slow
+     saves  nothing per step can be promised: a cost at the start of the run, paid once
+            and not in every step
+     seen   time lost at the start        800 ms
+            that many steady steps        8.00×
+            share of the observed time    38 %
+            slowest of them               900 ms
+            steady step                   100 ms
+            slow means, times the median  2.00×
+     steps  0
+     do     Compilation, library start-up, first allocations and starting the loader's
+            workers fall here. It matters for short or often restarted runs: keep the
+            compile cache (TORCHINDUCTOR_CACHE_DIR) between runs, avoid changing shapes,
+            and record windows after these steps.
+     more   docs/findings/slow-first-steps.md
+"""
+
+
+def test_the_whole_screen(tmp_path):
+    path = write_run(tmp_path, {0: slow_input()})
+    shown = screen(path).replace(str(path), "RUN")
+    assert shown.rstrip() == EXPECTED.rstrip()
+
+
+def test_narrow_screens_lose_no_number(tmp_path):
+    path = write_run(tmp_path, {0: slow_input()})
+    narrow = screen(path, width=50)
+    for number in ("60.0 ms", "40.0 ms", "20.0 ms", "900 ms"):
+        assert number in narrow
+
+
+def test_what_was_done_besides_the_steps_is_told(tmp_path):
+    records = step_records([100] * 9)
+    for step, kind in ((3, "evaluation"), (6, "evaluation"), (6, "checkpoint")):
+        records.append(dataclasses.replace(records[step], dur_ns=750 * MS, kind=kind))
+    shown = screen(write_run(tmp_path, {0: records}))
+    assert "besides the steps: evaluation 1.50 s in 2, checkpoint 750 ms in 1" in shown
+    assert "median of 9 steady steps" in shown
+
+
+def test_a_killed_rank_and_a_window_without_files_are_told_in_words(tmp_path):
+    path = write_run(tmp_path, {0: step_records([100] * 9)})
+    file = RunLayout(path).rank(0).manifest
+    window = WindowRecord(0, "saving", first_step=3, last_step=4, planned_steps=2)
+    manifest = dataclasses.replace(read_rank(file), state="running", ended="", windows=(window,))
+    write_record(file, manifest)
+    told = " ".join(screen(path).split())
+    assert "running: no end was written: the process runs still, or was killed" in told
+    assert "window 0 is saving: its files were still being made" in told
+
+
+def test_several_ranks_are_listed_the_slowest_first(tmp_path):
+    path = write_run(tmp_path, {0: step_records([100] * 9), 1: step_records([130] * 9)})
+    shown = screen(path)
+    assert "2 ranks" in shown
+    ranks = shown[shown.index("Ranks") :]
+    assert ranks.index("130 ms") < ranks.index("100 ms")
+
+
+def test_json_carries_integers_and_scope_and_orders_findings_by_saving(tmp_path):
+    path = write_run(tmp_path, {0: slow_input()})
+    document = json.loads(json.dumps(diagnosis_to_dict(diagnose(open_run(path))), default=str))
+    first, second = document["findings"]
+    assert (first["id"], first["saving_ns"], first["saving_reason"]) == (
+        "input-bound",
+        60 * MS,
+        "",
+    )
+    assert second["saving_ns"] is None
+    assert second["saving_reason"]
+    steps = document["ranks"][0]["step_record"]
+    assert steps["scope"]["steps"] == list(range(1, 13))
+    assert steps["scope"]["excluded"]["first"] == 1
+    parts = steps["partition"]["parts"]
+    assert sum(part["total_ns"] for part in parts) == steps["partition"]["total_ns"]
+    assert all(isinstance(part["total_ns"], int) for part in parts)
+
+
+def test_units_are_what_a_person_would_choose():
+    assert [units.duration(ns) for ns in (0, 999, 1_000, 999_600, 92_120_000, 1.534e9, 150e9)] == [
+        "0 ns", "999 ns", "1.00 µs", "1.00 ms", "92.1 ms", "1.53 s", "2.50 min",
+    ]  # fmt: skip
+    assert [units.size(n) for n in (0, 900, 1024, 1.5 * 2**30)] == [
+        "0 B", "900 B", "1.00 KiB", "1.50 GiB",
+    ]  # fmt: skip
+    assert [units.share(x) for x in (0, 0.0001, 0.05, 0.634)] == [
+        "0.0 %", "<0.1 %", "5.0 %", "63 %",
+    ]  # fmt: skip

@@ -1,0 +1,110 @@
+"""Intervals against sets of single nanoseconds."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.trace.arrays import intervals as iv
+
+TIME = st.integers(-12, 25)
+PAIRS = st.lists(st.tuples(TIME, TIME), max_size=12)
+
+
+def moments(pairs):
+    return {t for start, end in pairs for t in range(start, end)}
+
+
+def merged(pairs):
+    return iv.merge([p[0] for p in pairs], [p[1] for p in pairs])
+
+
+def as_set(intervals):
+    assert intervals.starts.dtype == intervals.ends.dtype == np.int64
+    assert (intervals.starts < intervals.ends).all()
+    assert (intervals.ends[:-1] < intervals.starts[1:]).all(), "neighbours touch or overlap"
+    return moments(zip(intervals.starts.tolist(), intervals.ends.tolist(), strict=True))
+
+
+@given(PAIRS)
+def test_merge_holds_every_moment_once(pairs):
+    result = merged(pairs)
+    assert as_set(result) == moments(pairs)
+    assert result.total_ns == len(moments(pairs))
+
+
+@given(PAIRS, PAIRS)
+def test_algebra_of_two_sets(first, second):
+    a, b = merged(first), merged(second)
+    assert as_set(iv.union(a, b)) == moments(first) | moments(second)
+    assert as_set(iv.intersection(a, b)) == moments(first) & moments(second)
+    assert as_set(iv.difference(a, b)) == moments(first) - moments(second)
+
+
+@given(PAIRS, TIME, TIME)
+def test_clip_complement_and_gaps(pairs, start, end):
+    a = merged(pairs)
+    window = set(range(start, end))
+    assert as_set(iv.clip(a, start, end)) == moments(pairs) & window
+    assert as_set(iv.complement(a, start, end)) == window - moments(pairs)
+    held = moments(pairs)
+    hull = set(range(min(held), max(held) + 1)) if held else set()
+    assert as_set(iv.gaps(a)) == hull - held
+
+
+@given(PAIRS, PAIRS)
+def test_coverage_of_many_windows(pairs, windows):
+    a = merged(pairs)
+    starts, ends = [w[0] for w in windows], [w[1] for w in windows]
+    expected = [len(moments(pairs) & set(range(s, e))) for s, e in windows]
+    assert iv.covered(a, starts, ends).tolist() == expected
+    before = [len({m for m in moments(pairs) if m < s}) for s in starts]
+    assert iv.covered_before(a, starts).tolist() == before
+    assert iv.contains(a, starts).tolist() == [s in moments(pairs) for s in starts]
+
+    number, part_starts, part_ends = iv.clip_by_windows(a, starts, ends)
+    for index, window in enumerate(windows):
+        mine = number == index
+        parts = iv.Intervals(part_starts[mine], part_ends[mine])
+        assert as_set(parts) == moments(pairs) & set(range(*window))
+    assert (np.diff(number) >= 0).all()
+
+
+@given(st.lists(st.tuples(st.integers(-2, 2), TIME, TIME), max_size=16))
+def test_groups_do_not_mix(rows):
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], []]
+    group, starts, ends = iv.merge_by_group(*columns)
+    assert (np.diff(group) >= 0).all()
+    for value in {row[0] for row in rows}:
+        mine = group == value
+        expected = moments([row[1:] for row in rows if row[0] == value])
+        assert as_set(iv.Intervals(starts[mine], ends[mine])) == expected
+    assert set(group.tolist()) <= {row[0] for row in rows}
+
+
+def test_times_of_today_stay_exact():
+    base = 1_700_000_000_000_000_000
+    a = iv.merge([base, base + 3], [base + 1, base + 5])
+    assert a.total_ns == 3
+    assert iv.covered(a, [base], [base + 4]).tolist() == [2]
+    group, _, ends = iv.merge_by_group(
+        [7, 9, 9], [base, base, base], [base + 1, base + 2, base + 1]
+    )
+    assert group.tolist() == [7, 9]
+    assert ends.tolist() == [base + 1, base + 2]
+
+
+def test_touching_intervals_become_one_and_empty_ones_vanish():
+    a = iv.merge([5, 0, 2, 9], [7, 2, 5, 9])
+    assert (a.starts.tolist(), a.ends.tolist()) == ([0], [7])
+    assert a == iv.merge([0], [7])
+    assert a != iv.merge([0], [8])
+
+
+def test_floats_and_unequal_lengths_are_refused():
+    with pytest.raises(TypeError, match="integers"):
+        iv.merge([0.5], [1.5])
+    with pytest.raises(ValueError, match="2 starts and 1 ends"):
+        iv.merge([0, 1], [2])
+    with pytest.raises(ValueError, match="1 groups"):
+        iv.merge_by_group([0], [0, 1], [1, 2])

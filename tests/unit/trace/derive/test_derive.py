@@ -1,0 +1,328 @@
+"""Derived columns: hand-made cases with known answers, and brute force over random traces."""
+
+import polars as pl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.tables import TableBuilder
+
+from stepscope.trace.derive.columns import derive, derive_all
+from stepscope.trace.schema import DERIVED, DEVICE_STEPS, HOST_STEPS
+
+WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+
+
+def column(derived, name):
+    return derived[name].to_list()
+
+
+def test_shape_and_types_follow_the_schema():
+    build = TableBuilder()
+    empty = derive_all(build.build())
+    assert dict(empty.columns.schema) == {
+        k: v() if isinstance(v, type) else v for k, v in DERIVED.items()
+    }
+    assert empty.columns.is_empty()
+    assert empty.problems.is_empty()
+    build.step(1, 0, 10)
+    build.launch(2, 1, 5, 2)
+    full = derive_all(build.build())
+    assert full.columns.schema == empty.columns.schema
+    assert list(full.host_steps.schema) == list(HOST_STEPS)
+    assert list(full.device_steps.schema) == list(DEVICE_STEPS)
+    assert full.columns["event"].to_list() == [0, 1, 2]
+
+
+def test_launches_operators_and_steps_when_the_host_runs_ahead():
+    build = TableBuilder()
+    build.step(4, 0, 100)
+    op = build.host("aten::mm", 10, 20)
+    call, kernel = build.launch(12, 2, 50, 100)
+    build.step(5, 101, 99)
+    call_2, kernel_2 = build.launch(110, 2, 160, 30)
+    memcpy = build.gpu("Memcpy DtoD (Device -> Device)", 155, 3, category="gpu_memcpy")
+    late = build.gpu("late", 195, 3)
+    found = derive_all(build.build())
+    rows = found.columns.to_dicts()
+    assert rows[kernel]["launch"] == call
+    assert rows[kernel]["op"] == op
+    assert rows[call]["op"] == op
+    assert rows[call]["parent"] == op
+    assert rows[kernel_2]["launch"] == call_2
+    assert rows[kernel_2]["op"] is None, "a step is no operator"
+    assert rows[kernel]["step"] == 4
+    assert rows[kernel_2]["step"] == 5
+    assert rows[memcpy]["step"] == 5, "unlinked: the device's step 5 runs from 150 to 190"
+    assert rows[late]["step"] is None
+    assert found.device_steps.rows() == [(0, 4, 0, 150, True), (0, 5, 150, 190, True)]
+    assert found.host_steps["end_ns"].to_list() == [101, 200]
+    assert found.host_steps["annotation_end_ns"].to_list() == [100, 200]
+    assert rows[0]["self_ns"] == 100 - 20
+    problems = {row["problem"]: row for row in found.problems.to_dicts()}
+    assert problems["unlinked_gpu_work"]["count"] == 2
+    assert problems["unlinked_gpu_work"]["place"] == f"event {memcpy}"
+
+
+def test_one_graph_launch_has_many_kernels():
+    build = TableBuilder()
+    call = build.host("cudaGraphLaunch", 0, 5, category="runtime", correlation=9)
+    kernels = [build.gpu("volta_sgemm", 10 + i, 1, correlation=9) for i in range(5)]
+    launches = derive(build.build())["launch"].to_list()
+    assert [launches[k] for k in kernels] == [call] * 5
+
+
+def test_colliding_correlations_go_to_the_likeliest_call():
+    build = TableBuilder()
+    early = build.host("cudaLaunchKernel", 0, 1, category="runtime", thread=1, correlation=5)
+    late = build.host("cudaLaunchKernel", 20, 1, category="runtime", thread=2, correlation=5)
+    other = build.host(
+        "cudaLaunchKernel", 30, 1, category="runtime", thread=3, correlation=5, external_id=77
+    )
+    first = build.gpu("a", 10, 1, correlation=5)
+    second = build.gpu("b", 25, 1, correlation=5)
+    named = build.gpu("c", 26, 1, correlation=5, external_id=77)
+    before = build.gpu("d", -5, 1, correlation=5)
+    found = derive_all(build.build())
+    launches = found.columns["launch"].to_list()
+    assert [launches[k] for k in (first, second, named, before)] == [early, late, other, early]
+    assert found.problems.filter(pl.col("problem") == "ambiguous_correlation")["count"].item() == 4
+
+
+def test_external_id_stands_in_for_a_missing_correlation():
+    build = TableBuilder()
+    build.step(1, 0, 100)
+    op = build.host("aten::add", 10, 5, external_id=3)
+    kernel = build.gpu("k", 200, 5, external_id=3)
+    stale = build.gpu("k", 210, 5, external_id=3, correlation=3)
+    found = derive(build.build()).to_dicts()
+    assert (found[kernel]["op"], found[kernel]["launch"], found[kernel]["step"]) == (op, None, 1)
+    assert found[stale]["op"] is None, "an External id that repeats the correlation names nothing"
+
+
+def test_python_frames_between_operator_and_launch_are_passed_over():
+    build = TableBuilder()
+    op = build.host("aten::linear", 0, 50)
+    frame = build.host("model.py(3): forward", 5, 40, category="python_function")
+    call, kernel = build.launch(10, 5, 60, 5)
+    found = derive(build.build()).to_dicts()
+    assert found[call]["parent"] == frame
+    assert found[call]["op"] == found[kernel]["op"] == op
+    assert found[call]["depth"] == 2
+
+
+def test_metadata_then_name_then_operator_decide_on_kind_and_group():
+    build = TableBuilder()
+    build.host("nccl:all_gather", 0, 30, category="user_annotation")
+    build.host("record_param_comms", 1, 28)
+    _, unnamed = build.launch(5, 2, 50, 9, name="ncclDevKernel_Generic(x)")
+    _, named = build.launch(
+        40, 2, 60, 9, name="ncclDevKernel_Generic(x)", args={"Collective name": "reduce_scatter"}
+    )
+    _, strange = build.launch(
+        44, 2, 70, 9, name="my_transport", args={"Collective name": "allreduce"}
+    )
+    _, alone = build.launch(48, 2, 80, 9, name="ncclDevKernel_Generic(x)")
+    _, gemm = build.launch(50, 2, 90, 9)
+    found = derive(build.build()).to_dicts()
+    got = [(found[e]["kind"], found[e]["group"]) for e in (unnamed, named, strange, alone, gemm)]
+    assert got == [
+        ("communication", "all_gather"),
+        ("communication", "reduce_scatter"),
+        ("communication", "all_reduce"),
+        ("communication", "collective"),
+        ("compute", "gemm"),
+    ]
+    assert found[0]["kind"] == "none"
+    assert found[0]["group"] == "all_gather"
+
+
+def test_forward_operators_are_found_by_thread_and_sequence():
+    build = TableBuilder()
+    outer = build.host(
+        "aten::linear", 0, 20, thread=1, args={"Sequence number": 8, "Fwd thread id": 0}
+    )
+    inner = build.host(
+        "aten::addmm", 2, 10, thread=1, args={"Sequence number": 8, "Fwd thread id": 0}
+    )
+    next_one = build.host(
+        "aten::relu", 30, 5, thread=1, args={"Sequence number": 9, "Fwd thread id": 0}
+    )
+    elsewhere = build.host(
+        "aten::mul", 3, 5, thread=2, args={"Sequence number": 8, "Fwd thread id": 0}
+    )
+    first = build.host(
+        "ReluBackward0", 50, 5, thread=3, args={"Sequence number": 9, "Fwd thread id": 1}
+    )
+    second = build.host(
+        "AddmmBackward0", 60, 5, thread=3, args={"Fwd thread id": 1, "Sequence number": 8}
+    )
+    third = build.host(
+        "MulBackward0", 70, 5, thread=4, args={"Sequence number": 8, "Fwd thread id": 2}
+    )
+    forward = column(derive(build.build()), "forward")
+    assert forward[first] == next_one
+    assert forward[second] == inner, "the innermost of those with one number made the node"
+    assert forward[outer] is None
+    assert forward[third] == elsewhere, "the first thread has taken the other lane"
+
+
+def test_forward_operators_are_found_by_flows_without_arguments():
+    build = TableBuilder()
+    op = build.host("aten::relu", 0, 5)
+    back = build.host("ReluBackward0", 20, 5, thread=2)
+    build.flow(1, "fwdbwd", 0, "s", thread=1)
+    build.flow(1, "fwdbwd", 20, "f", thread=2)
+    forward = column(derive(build.build()), "forward")
+    assert forward[back] == op
+    assert forward[op] is None
+
+
+def test_a_phantom_last_step_is_marked():
+    build = TableBuilder()
+    build.step(1, 0, 100)
+    build.launch(10, 5, 20, 100)
+    build.step(2, 101, 3)
+    found = derive_all(build.build())
+    assert found.host_steps["is_empty"].to_list() == [False, True]
+    assert found.host_steps["is_complete"].to_list() == [True, False]
+    assert "empty_step" in found.problems["problem"].to_list()
+
+
+def test_the_last_step_of_a_cut_file_is_not_complete():
+    build = TableBuilder()
+    for number in (1, 2):
+        build.step(number, 100 * number, 99)
+        build.host("aten::add", 100 * number + 5, 5)
+    build.problem("truncated")
+    assert derive_all(build.build()).host_steps["is_complete"].to_list() == [True, False]
+
+
+def test_without_annotated_steps_there_are_none_and_it_is_said():
+    build = TableBuilder()
+    build.launch(0, 1, 5, 5)
+    found = derive_all(build.build())
+    assert found.host_steps.is_empty()
+    assert found.device_steps.is_empty()
+    assert found.columns["step"].null_count() == 2
+    assert "no_steps" in found.problems["problem"].to_list()
+
+
+def test_steps_may_be_annotated_in_other_words():
+    build = TableBuilder()
+    for number in (7, 8):
+        build.host(f"iteration {number}", number * 10, 9, category="user_annotation")
+        build.host("aten::add", number * 10 + 2, 1)
+    assert derive_all(build.build()).host_steps["step"].to_list() == [7, 8]
+
+
+def test_steps_of_a_second_thread_and_repeated_ones_do_not_count_twice():
+    build = TableBuilder()
+    for number in (1, 2, 3):
+        build.step(number, number * 100, 90)
+    build.step(2, 203, 5)
+    build.step(2, 5, 5, thread=9)
+    steps = derive_all(build.build()).host_steps
+    assert steps["step"].to_list() == [1, 2, 3]
+    assert steps["start_ns"].to_list() == [100, 200, 300]
+
+
+def test_steps_that_overlap_partly_still_divide_the_clock():
+    build = TableBuilder()
+    build.step(1, 0, 120)
+    build.step(2, 100, 50)
+    steps = derive_all(build.build()).host_steps
+    assert steps.select("start_ns", "end_ns").rows() == [(0, 100), (100, 150)]
+
+
+def test_a_device_without_any_link_takes_the_host_steps():
+    build = TableBuilder()
+    build.step(1, 0, 100)
+    build.host("aten::add", 1, 1)
+    build.gpu("k", 50, 5, device=3)
+    found = derive_all(build.build())
+    assert found.device_steps.rows() == [(3, 1, 0, 100, False)]
+    assert found.columns["step"].to_list() == [1, 1, 1]
+
+
+def test_what_is_done_between_two_steps_belongs_to_none():
+    build = TableBuilder()
+    build.step(4, 0, 100)
+    build.launch(10, 2, 50, 70)
+    build.host("stepscope.no_step#5", 100, 1, category="user_annotation")
+    _, of_evaluation = build.launch(150, 2, 160, 700)
+    build.step(5, 1000, 100)
+    build.launch(1010, 2, 1050, 100)
+    found = derive_all(build.build())
+    assert found.host_steps["step"].to_list() == [4, 5]
+    assert found.host_steps["end_ns"].to_list() == [100, 1100]
+    assert found.device_steps.rows() == [(0, 4, 0, 120, True), (0, 5, 1000, 1150, True)]
+    assert found.columns["step"][of_evaluation] is None
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.sampled_from((0, 0, 30))), min_size=1, max_size=4),
+    st.lists(
+        st.tuples(
+            st.integers(0, 160),
+            st.integers(0, 60),
+            st.integers(0, 40),
+            st.integers(0, 1),
+            st.booleans(),
+        ),
+        max_size=10,
+    ),
+)
+def test_device_steps_follow_the_definition(lengths, work):
+    build = TableBuilder()
+    bounds, clock = [], 0
+    for number, (length, pause) in enumerate(lengths):
+        build.step(number, clock, length)
+        bounds.append((clock, clock + length))
+        if pause:
+            build.host("stepscope.no_step#9", clock + length, 0, category="user_annotation")
+        clock += length + pause
+    events = []
+    for start, delay, dur, device, linked in work:
+        if linked:
+            call, kernel = build.launch(start, 1, start + delay, dur, device=device)
+            events.append((call, kernel, start, start + delay, dur, device))
+        else:
+            kernel = build.gpu("k", start + delay, dur, device=device)
+            events.append((None, kernel, None, start + delay, dur, device))
+
+    def host_step(time):
+        return next((n for n, (first, last) in enumerate(bounds) if first <= time < last), None)
+
+    found = derive_all(build.build())
+    step = found.columns["step"].to_list()
+    for device in sorted({e[5] for e in events}):
+        mine = [e for e in events if e[5] == device]
+        in_steps = [e for e in mine if e[0] is not None and host_step(e[2]) is not None]
+        spans, begin = [], 0
+        for number in range(len(lengths)):
+            if number and lengths[number - 1][1]:
+                begin = max(begin, bounds[number][0])
+            end = max([begin, *(e[3] + e[4] for e in in_steps if host_step(e[2]) == number)])
+            spans.append((begin, end) if in_steps else bounds[number])
+            begin = end
+        rows = found.device_steps.filter(pl.col("device") == device)
+        assert rows.select("start_ns", "end_ns").rows() == spans
+        for call, kernel, call_start, start, _, _ in mine:
+            if call is not None:
+                assert step[kernel] == host_step(call_start)
+            else:
+                holding = [n for n, (first, last) in enumerate(spans) if first <= start < last]
+                assert step[kernel] == (holding[0] if holding else None)
+
+
+def test_the_profilers_own_python_fills_no_last_step():
+    for has_operators in (True, False):
+        build = TableBuilder()
+        for number, start in ((4, 1_000), (5, 2_000)):
+            build.step(number, start, 990)
+            if has_operators and number == 4:
+                build.host("aten::mm", start + 10, 500)
+            build.host("loop.py(3): next", start + 600, 200, category="python_function")
+        found = derive_all(build.build())
+        # Where nothing but Python was recorded, Python is what steps are made of.
+        assert found.host_steps["is_empty"].to_list() == [False, has_operators]

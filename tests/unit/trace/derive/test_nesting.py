@@ -1,0 +1,156 @@
+"""Nesting against the definition, tried on every pair of events."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from stepscope.trace.derive import nesting as calltree
+from stepscope.trace.derive.nesting import clock_resolution_ns, nest
+
+EVENTS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 14), st.integers(0, 14)), max_size=14)
+
+
+def order_of(events):
+    return sorted(range(len(events)), key=lambda i: (events[i][0], events[i][1], -events[i][2], i))
+
+
+def by_definition(events, tolerance):
+    """Parent, depth, self time and crossing, straight from the docstring."""
+    order = order_of(events)
+    place = {row: n for n, row in enumerate(order)}
+
+    def contains(outer, inner):
+        (lane, start, dur), (lane_2, start_2, dur_2) = events[outer], events[inner]
+        return (
+            lane == lane_2
+            and place[outer] < place[inner]
+            and dur > 0
+            and start_2 < start + dur
+            and start_2 + dur_2 <= start + dur + tolerance
+        )
+
+    rows = range(len(events))
+    parent = []
+    for row in rows:
+        around = [other for other in rows if contains(other, row)]
+        parent.append(max(around, key=place.__getitem__) if around else -1)
+    depth = []
+    for row in rows:
+        steps, at = 0, row
+        while parent[at] >= 0:
+            at, steps = parent[at], steps + 1
+        depth.append(steps)
+    self_ns = []
+    for row in rows:
+        _, start, dur = events[row]
+        mine = set(range(start, start + dur))
+        for child in rows:
+            if parent[child] == row:
+                mine -= set(range(events[child][1], events[child][1] + events[child][2]))
+        self_ns.append(len(mine))
+    crossing = []
+    for row in rows:
+        lane, start, _ = events[row]
+        low = place[parent[row]] if parent[row] >= 0 else -1
+        crossing.append(
+            any(
+                events[o][0] == lane and low < place[o] < place[row] and sum(events[o][1:]) > start
+                for o in rows
+            )
+        )
+    return parent, depth, self_ns, crossing
+
+
+def columns(events):
+    return (np.array([e[k] for e in events], np.int64) for k in range(3))
+
+
+@settings(max_examples=400)
+@given(EVENTS, st.integers(0, 2))
+@example([(0, 0, 10), (0, 5, 10), (0, 6, 2), (0, 11, 2)], 0)
+@example([(0, 3, 0), (0, 3, 0), (0, 3, 2)], 0)
+def test_both_methods_follow_the_definition(events, tolerance):
+    expected = by_definition(events, tolerance)
+    lane, start, dur = columns(events)
+    found = nest(lane, start, dur, tolerance_ns=tolerance)
+    assert found.parent.tolist() == expected[0]
+    assert found.depth.tolist() == expected[1]
+    assert found.self_ns.tolist() == expected[2]
+    assert found.crossing.tolist() == expected[3]
+
+    order = np.array(order_of(events), np.int64)
+    new_lane = np.diff(lane[order], prepend=-1) != 0
+    sorted_rows = (new_lane, start[order], start[order] + dur[order], tolerance)
+    for one, other in zip(
+        calltree.nest_by_loop(*sorted_rows), calltree.nest_vectorised(*sorted_rows), strict=True
+    ):
+        assert one.tolist() == other.tolist()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_compiled_and_vectorised_agree(monkeypatch, seed):
+    random = np.random.default_rng(seed)
+    size = 30_000
+    lane = random.integers(0, 5, size)
+    start = random.integers(0, 40_000, size)
+    dur = random.geometric(1 / 50, size) - 1
+    dur[random.random(size) < 0.05] *= 60
+    plain = nest(lane, start, dur, tolerance_ns=1)
+    monkeypatch.setattr(calltree, "NUMBA_PAYS_FROM", 1)
+    compiled = nest(lane, start, dur, tolerance_ns=1)
+    for field in ("parent", "depth", "self_ns", "crossing"):
+        assert np.array_equal(getattr(plain, field), getattr(compiled, field)), field
+    assert plain.crossing.any()
+    assert plain.depth.max() > 3
+
+
+def test_self_times_of_a_lane_that_nests_add_up():
+    events = [(0, 0, 100), (0, 10, 30), (0, 15, 5), (0, 50, 50), (0, 120, 7)]
+    found = nest(*columns(events))
+    assert found.self_ns.sum() == 107
+    assert not found.crossing.any()
+
+
+def test_rank_decides_between_equal_spans():
+    lane, start, dur = columns([(0, 0, 9), (0, 0, 9)])
+    assert nest(lane, start, dur).parent.tolist() == [-1, 0]
+    assert nest(lane, start, dur, rank=np.array([2, 1])).parent.tolist() == [1, -1]
+
+
+def test_children_may_outlive_their_parent_by_the_rounding():
+    lane, start, dur = columns([(0, 10_000, 9_000), (0, 11_000, 9_000)])
+    tolerance = clock_resolution_ns(start)
+    assert tolerance == 1000
+    found = nest(lane, start, dur, tolerance_ns=tolerance)
+    assert found.parent.tolist() == [-1, 0]
+    assert found.self_ns.tolist() == [1_000, 9_000]
+
+
+def test_resolution_of_the_clock():
+    base = 1_700_000_000_000_000_000
+    exact = np.array([base, base + 1003, base + 5555], np.int64)
+    quarter = np.array([base, base + 750, base + 2_000_250], np.int64)
+    whole = np.array([base, base + 3_000, base + 8_000], np.int64)
+    assert clock_resolution_ns(exact) == 0
+    assert clock_resolution_ns(quarter) == 250
+    assert clock_resolution_ns(whole) == 1000
+    assert clock_resolution_ns(whole[:1]) == 0
+    assert clock_resolution_ns(whole[[1, 1, 1]]) == 0
+
+
+def test_ten_thousand_crossing_events_stay_linear():
+    size = 10_000
+    start = np.arange(size, dtype=np.int64)
+    dur = np.full(size, size, np.int64)
+    found = nest(np.zeros(size, np.int64), start, dur)
+    assert (found.parent == -1).all()
+    assert found.crossing[1:].all()
+
+
+def test_times_too_far_apart_for_one_sort_key():
+    far = 2**61
+    lane, start, dur = columns([(1, far, 9), (0, 0, 9), (0, 0, 12), (1, far, 20), (0, 3, 2)])
+    found = nest(lane, start, dur)
+    assert found.parent.tolist() == [3, 2, -1, -1, 1]
+    assert found.self_ns.tolist() == [9, 7, 3, 11, 2]

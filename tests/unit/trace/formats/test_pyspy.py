@@ -1,0 +1,92 @@
+"""py-spy recordings: frames nest as they did, and threads have their names."""
+
+import json
+
+import pytest
+
+from stepscope.errors import UnreadableInputError
+from stepscope.trace.derive.columns import derive_all
+from stepscope.trace.formats.pyspy import read_pyspy
+
+
+def frame(phase, name, ts, *, file="/app/train.py", line=3, tid=139794674297728):
+    args = {"filename": file, "line": line}
+    return {
+        "args": args,
+        "cat": "py-spy",
+        "name": name,
+        "ph": phase,
+        "pid": 12,
+        "tid": tid,
+        "ts": ts,
+    }
+
+
+RECORDING = [
+    frame("B", "thread (12): MainThread", 100, file="", line=0),
+    frame("B", "<module>", 100, line=30),
+    frame("B", "step", 100, line=11),
+    frame("B", "load", 100, line=5),
+    frame("E", "load", 300, line=5),
+    frame("B", "compute", 300, line=9),
+    frame("E", "compute", 450, line=9),
+    frame("E", "step", 450, line=11),
+    frame("B", "step", 500, line=12),
+    frame("E", "step", 700, line=12),
+    frame("E", "<module>", 700, line=30),
+    frame("E", "thread (12): MainThread", 700, file="", line=0),
+    frame("B", "wait", 200, file="/app/worker.py", tid=7),
+    frame("E", "wait", 260, file="/app/worker.py", tid=7),
+]
+
+
+@pytest.fixture
+def tables(tmp_path):
+    path = tmp_path / "spy.json"
+    path.write_text(json.dumps(RECORDING))
+    return read_pyspy(path)
+
+
+def test_frames_nest_as_they_were_called(tables):
+    derived = derive_all(tables).columns
+    names = tables.names["name"].gather(tables.events["name_id"]).to_list()
+    parents = [None if p is None else names[p] for p in derived["parent"].to_list()]
+    main = "thread (12): MainThread"
+    module, step = "/app/train.py: <module>", "/app/train.py: step"
+    assert list(zip(names, parents, derived["self_ns"].to_list(), strict=True)) == [
+        (main, None, 0),
+        (module, main, 50_000),
+        (step, module, 0),
+        ("/app/train.py: load", step, 200_000),
+        ("/app/worker.py: wait", None, 60_000),
+        ("/app/train.py: compute", step, 150_000),
+        (step, module, 200_000),
+    ]
+    assert set(tables.events["category"].to_list()) == {"python_function"}
+    assert tables.problems.is_empty()
+
+
+def test_lanes_have_the_names_of_threads(tables):
+    assert tables.lanes.select("tid", "thread_name").rows() == [
+        ("139794674297728", "MainThread"),
+        ("7", None),
+    ]
+
+
+def test_arguments_follow_their_frames(tables):
+    names = tables.names["name"].gather(tables.events["name_id"]).to_list()
+    lines = [json.loads(text)["line"] for text in tables.args["args"].to_list()]
+    assert [line for name, line in zip(names, lines, strict=True) if name.endswith("step")] == [
+        11,
+        12,
+    ]
+    assert tables.args["event"].to_list() == list(range(len(names)))
+
+
+def test_other_files_are_refused(tmp_path):
+    path = tmp_path / "other.json"
+    path.write_text('[{"ph": "X", "name": "a", "ts": 1, "dur": 1, "pid": 1, "tid": 1}]')
+    with pytest.raises(UnreadableInputError, match=r"other\.json: holds no frames of py-spy"):
+        read_pyspy(path)
+    with pytest.raises(UnreadableInputError, match="No such file"):
+        read_pyspy(tmp_path / "absent.json")
