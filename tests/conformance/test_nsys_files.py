@@ -11,7 +11,7 @@ import pytest
 from tests.support.traces import trace_path
 
 from stepscope.trace.derive.columns import derive_all
-from stepscope.trace.formats.nsys.reader import read_nsys
+from stepscope.trace.load import load
 
 FILES = ("nsys/h100_2gpu_1s.sqlite", "nsys/mfu_2gpu_before.sqlite")
 
@@ -20,7 +20,7 @@ FILES = ("nsys/h100_2gpu_1s.sqlite", "nsys/mfu_2gpu_before.sqlite")
 def both(request):
     """The file's own answers, and the tables that the reader made of it."""
     path = trace_path(request.param)
-    tables = read_nsys(path)
+    tables = load(path).tables()
     with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as connection:
         yield connection, tables
 

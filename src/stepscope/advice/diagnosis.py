@@ -204,7 +204,7 @@ def _diagnose_rank(rank: RankRun, asked: Scope, baseline: Trace | None) -> RankD
                 raise
             notes.append(str(error))
             continue
-        wrong = pl.concat([trace.problems, trace.doubts])
+        wrong = trace.all_problems
         notes.extend(f"{row['message']} ({row['count']}×)" for row in wrong.to_dicts())
         notes.extend(view.graph.notes)
         if host is None and device is None:

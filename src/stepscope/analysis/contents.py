@@ -103,7 +103,7 @@ def describe(trace: Trace) -> Contents:
         .sort("events", descending=True)
         .with_columns(pl.col("category").cast(pl.String)),
         tables=_table_sizes(trace, names, counts),
-        problems=pl.concat([trace.problems, trace.doubts]),
+        problems=trace.all_problems,
     )
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
 from stepscope.errors import UsageError
-from stepscope.trace.schema import ARGS
+from stepscope.trace.schema import ARGS, TABLES
+from stepscope.trace.store.derived import Derivation, DerivedFiles
+from stepscope.trace.store.files import StoredTables, parts_of
 from stepscope.trace.tables import Tables
-
-if TYPE_CHECKING:
-    from stepscope.trace.store.derived import Derivation, DerivedFiles
 
 DEVICES: dict[str, pl.DataType | type[pl.DataType]] = {
     "device": pl.Int32,
@@ -27,6 +25,7 @@ DEVICES: dict[str, pl.DataType | type[pl.DataType]] = {
     "properties": pl.String,  # everything the file says about it, as JSON
 }
 """GPUs that the file describes, and those that it has events of."""
+_ATTRIBUTES = {"host_steps": "steps"}  # tables that a trace has under another name
 
 
 @dataclass(frozen=True)
@@ -79,6 +78,19 @@ class Trace:
             problems=tables.problems,
         )
 
+    @classmethod
+    def from_store(cls, stored: StoredTables, path: str) -> Trace:
+        """A trace whose tables are in a store: only the small ones are read."""
+        frames = dict(stored.frames)
+        return cls(
+            path=path,
+            lanes=frames.pop("lanes").collect(),
+            problems=frames.pop("problems").collect(),
+            store=stored.directory,
+            derived_files=stored.derived_files,
+            **frames,
+        )
+
     def tables(self) -> Tables:
         """All tables, read into memory."""
         return self._tables(with_args=True)
@@ -119,7 +131,6 @@ class Trace:
         if self._kept is not None:
             return self._kept
         from stepscope.trace.derive.columns import derive_all, looks_into_args
-        from stepscope.trace.store.derived import Derivation
 
         tables = self._tables(with_args=False)
         # On disk, arguments are most of a trace; few of them matter here.
@@ -138,19 +149,38 @@ class Trace:
         return self._derivation.columns
 
     @property
-    def derived_parquet(self) -> Mapping[str, Path]:
-        """The files of `derived`, `host_steps` and `device_steps` by name, where they are kept."""
-        return self._derivation.files
-
-    @property
     def device_steps(self) -> pl.DataFrame:
         """Steps on each device's clock, with the columns of `schema.DEVICE_STEPS`."""
         return self._derivation.device_steps
 
     @property
-    def doubts(self) -> pl.DataFrame:
-        """What looks wrong about the events themselves; adds to `problems`, same columns."""
+    def event_problems(self) -> pl.DataFrame:
+        """What looks wrong about the events once they are nested and linked; as `problems`."""
         return self._derivation.problems
+
+    @property
+    def all_problems(self) -> pl.DataFrame:
+        """`problems`, then `event_problems`."""
+        return pl.concat([self.problems, self.event_problems])
+
+    def table(self, name: str) -> pl.LazyFrame:
+        """A table by its name: of `schema.TABLES` or `schema.DERIVED_TABLES`.
+
+        `problems` are all of them.
+        """
+        if name == "problems":
+            return self.all_problems.lazy()
+        frame: pl.DataFrame | pl.LazyFrame = getattr(self, _ATTRIBUTES.get(name, name))
+        return frame.lazy()
+
+    def parquet_files(self, name: str) -> list[Path]:
+        """The files that hold just what `table` gives, where there are any."""
+        if name not in TABLES:
+            kept = self._derivation.files.get(name)
+            return [] if kept is None else [kept.absolute()]
+        if self.store is None or name == "problems":
+            return []
+        return parts_of(self.store.absolute(), name)
 
     @cached_property
     def header(self) -> dict[str, Any]:

@@ -185,3 +185,10 @@ DEVICE_STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
     "is_linked": pl.Boolean,  # false: no GPU work of the device has a launch; host steps stand in
 }
 """Steps on each device's clock; they divide it without gaps or overlaps."""
+
+DERIVED_TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
+    "derived": DERIVED,
+    "host_steps": HOST_STEPS,
+    "device_steps": DEVICE_STEPS,
+}
+"""What follows from the tables (`derive/`), by name."""

@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 
 import polars as pl
 
 from stepscope.trace.schema import TABLES
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows for the tables that grow with the file, in the order of the file."""
+
+    events: pl.DataFrame
+    args: pl.DataFrame
+    instants: pl.DataFrame
+    counters: pl.DataFrame
+    flows: pl.DataFrame
+
+
+GROWING = tuple(field.name for field in fields(Chunk))
+"""Names of the tables that grow with the file."""
+
+
+@dataclass(frozen=True)
+class SmallTables:
+    """The tables that stay small however large the file is, complete once it has been read."""
+
+    names: pl.DataFrame
+    lanes: pl.DataFrame
+    metadata: pl.DataFrame
+    problems: pl.DataFrame
+
+
+SMALL = tuple(field.name for field in fields(SmallTables))
+"""Names of the tables that stay small."""
 
 
 @dataclass(frozen=True)
@@ -39,4 +68,17 @@ class Tables:
                 else pl.DataFrame(schema=of)
                 for table, of in TABLES.items()
             }
+        )
+
+    @classmethod
+    def joined(cls, chunks: Sequence[Chunk], small: SmallTables) -> Tables:
+        """The tables of a file that was read in chunks, given in the order of the file."""
+
+        def whole(table: str) -> pl.DataFrame:
+            parts = [part for chunk in chunks if len(part := getattr(chunk, table))]
+            return pl.concat(parts) if parts else pl.DataFrame(schema=TABLES[table])
+
+        return cls(
+            **{table: whole(table) for table in GROWING},
+            **{table: getattr(small, table) for table in SMALL},
         )

@@ -9,38 +9,35 @@ the lane. What is no frame of py-spy is kept as it is.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
-from pathlib import Path
 
 import polars as pl
 
 from stepscope.errors import UnreadableInputError
 from stepscope.trace.classify import classify_names
-from stepscope.trace.formats.chrome.kineto import read_kineto_blocks
-from stepscope.trace.problems import Problems
+from stepscope.trace.formats.chrome.reader import read_tables
+from stepscope.trace.formats.trace_format import Input, TraceFormat
 from stepscope.trace.schema import ARGS, EVENTS, LANES, NAMES, Category
-from stepscope.trace.source.content import Content
 from stepscope.trace.tables import Tables
 
+_BEGINNING = re.compile(rb'^\s*\[\s*\{[^{}]*(?:\{[^{}]*\}[^{}]*)?"cat"\s*:\s*"py-spy"')
 _RAW_CATEGORY = "py-spy"
 _THREAD_FRAME = r"^thread \([^)]*\)(?:: (.*))?$"
 _NAME_KEY = ["name", "raw_category", "category"]
 
 
-def read_pyspy(path: Path) -> Tables:
+def read_pyspy(trace: Input) -> Tables:
     """Read a recording.
 
     Raises:
-        UnreadableInputError: The file cannot be read, or holds no frame of py-spy.
+        UnreadableInputError: It cannot be read, or holds no frame of py-spy.
     """
-    try:
-        recording = path.read_bytes()
-    except OSError as error:
-        raise UnreadableInputError(f"{path}: {error.strerror}") from error
-    tables = read_kineto_blocks(str(path), Content([recording]), Problems())
+    tables = read_tables(trace.name, trace.content, trace.problems)
     if not (tables.names["raw_category"] == _RAW_CATEGORY).any():
         raise UnreadableInputError(
-            f"{path}: holds no frames of py-spy; record with `py-spy record --format chrometrace`"
+            f"{trace.name}: holds no frames of py-spy;"
+            " record with `py-spy record --format chrometrace`"
         )
     is_frame = pl.col("raw_category") == _RAW_CATEGORY
     file = pl.col("args").str.json_path_match("$.filename").fill_null("")
@@ -105,3 +102,12 @@ def _lanes(tables: Tables, events: pl.DataFrame) -> pl.DataFrame:
         pl.coalesce("thread_name", "given").alias("thread_name") if c == "thread_name" else c
         for c in LANES
     )
+
+
+FORMAT = TraceFormat(
+    name="py-spy",
+    plural="recordings of py-spy",
+    recognises=lambda beginning: _BEGINNING.match(beginning) is not None,
+    read=read_pyspy,
+)
+"""`py-spy record --format chrometrace`."""

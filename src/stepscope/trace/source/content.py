@@ -12,6 +12,7 @@ BLOCK_BYTES = 4 * 1024 * 1024
 """How much of a file is in hand at once, uncompressed."""
 
 _PATIENCE_SECONDS = 1.0
+_PEEK_BYTES = 64 * 1024
 
 Item = TypeVar("Item")
 
@@ -46,9 +47,26 @@ class Content(Iterator[bytes]):
         self._has_begun = True
         return self._ahead.popleft() if self._ahead else next(self._pieces)
 
-    def put_back(self, pieces: Iterable[bytes]) -> None:
-        """Hands out again what was taken, before everything else."""
-        self._ahead.extendleft(map(memoryview, reversed(list(pieces))))
+    def peek(self) -> bytes:
+        """The beginning of what comes next, which stays to be handed out; empty at the end."""
+        self.look_ahead(0)
+        return bytes(self._ahead[0][:_PEEK_BYTES]) if self._ahead else b""
+
+    def look_ahead(self, size: int) -> bool:
+        """Reads until more than `size` bytes are in hand, which stay to be handed out.
+
+        Returns:
+            Whether the content ends before that: at most `size` bytes are left of it.
+        """
+        self._has_begun = True
+        held = sum(map(len, self._ahead))
+        while held <= size:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return True
+            self._ahead.append(memoryview(piece))
+            held += len(piece)
+        return False
 
     def read_into(self, target: memoryview) -> int:
         """Fills memory, less than all of it only at the end; says how many bytes were read."""

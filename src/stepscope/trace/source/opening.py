@@ -28,9 +28,6 @@ Location = str | os.PathLike[str] | IO[bytes]
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _FIRST_BYTES = 64
-_OTHER_COMPRESSIONS = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip"}
-SQLITE_MAGIC = b"SQLite format 3\x00"
-NSYS_REPORT_MAGIC = b"NVIDIA"
 
 
 class _Inflater(Protocol):
@@ -88,14 +85,8 @@ class Source:
         A damaged or truncated compressed stream ends early, with an entry in `problems`.
 
         Raises:
-            UnreadableInputError: The compression is not supported, or reading fails.
+            UnreadableInputError: Reading fails, or a package to inflate it is missing.
         """
-        for magic, word in _OTHER_COMPRESSIONS.items():
-            if self.first.startswith(magic):
-                raise UnreadableInputError(
-                    f"{self.name}: compressed with {word}, which is not supported; "
-                    "unpack it, or pack it with gzip or zstd"
-                )
         if self.first.startswith(_GZIP):
             raw = self._raw(max(size // 64, 1), progress)
             return Content(_inflated(raw, _gzip_inflater, problems), size)

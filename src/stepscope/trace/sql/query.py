@@ -1,6 +1,6 @@
 """SQL over a trace: DuckDB on the Parquet files of the store, reading only.
 
-A query is one SELECT. It sees the views of `sql_views.py` and nothing else: no other file, no
+A query is one SELECT. It sees the views of `views.py` and nothing else: no other file, no
 network, no extension, no Python object, and no setting can be changed. Tables that are only in
 memory, or derived, are written to a temporary directory first, and only those that the query names.
 """
@@ -14,18 +14,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import polars as pl
 
 from stepscope.errors import UsageError
-from stepscope.trace import schema
 from stepscope.trace.sql.views import TABLES, VIEWS, View
 
 if TYPE_CHECKING:
     import duckdb
 
-    from stepscope.trace.model import Trace
+
+class Queryable(Protocol):
+    """What can be asked in SQL: a `Trace`, or anything that has its tables."""
+
+    def table(self, name: str) -> pl.LazyFrame:
+        """A table by its name (`views.TABLES`)."""
+
+    def parquet_files(self, name: str) -> list[Path]:
+        """The Parquet files that hold just what `table` gives; none where it has to be written."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,7 @@ class QueryResult:
     is_cut: bool
 
 
-def run_sql(trace: Trace, query: str) -> pl.DataFrame:
+def run_sql(trace: Queryable, query: str) -> pl.DataFrame:
     """All rows of a query over the views of a trace.
 
     Raises:
@@ -51,7 +58,7 @@ def run_sql(trace: Trace, query: str) -> pl.DataFrame:
 
 
 def run_query(
-    trace: Trace, query: str, row_limit: int | None = None, time_limit_s: float | None = None
+    trace: Queryable, query: str, row_limit: int | None = None, time_limit_s: float | None = None
 ) -> QueryResult:
     """Rows of a query over the views of a trace.
 
@@ -132,9 +139,9 @@ def view_columns() -> pl.DataFrame:
     parts = []
     with tempfile.TemporaryDirectory(prefix="stepscope-sql-") as directory, _database() as database:
         files = {}
-        for table, schema in TABLES.items():
+        for table, columns in TABLES.items():
             files[table] = [Path(directory) / f"{table}.parquet"]
-            pl.DataFrame(schema=schema).write_parquet(files[table][0])
+            pl.DataFrame(schema=columns).write_parquet(files[table][0])
         _create(database, VIEWS, files)
         for view in VIEWS:
             relation = database.sql(f"SELECT * FROM {view.name}")  # noqa: S608 - our own name
@@ -186,33 +193,16 @@ def _views_of(query: str) -> tuple[View, ...]:
     return tuple(view for view in VIEWS if view.name in words) or VIEWS
 
 
-def _files(trace: Trace, directory: Path, tables: set[str]) -> dict[str, list[Path]]:
-    """Parquet files for each table: the store's own, or one written for this query."""
+def _files(source: Queryable, directory: Path, tables: set[str]) -> dict[str, list[Path]]:
+    """Parquet files for each table: those that hold it already, or one written for this query."""
     files = {}
     for table in sorted(tables):
-        stored: list[Path] = []
-        if table not in schema.TABLES:  # derived from them
-            kept = trace.derived_parquet.get(table)
-            stored = [] if kept is None else [kept.absolute()]
-        elif trace.store is not None and table != "problems":
-            stored = sorted((trace.store.absolute() / table).glob("*.parquet"))
-        if not stored:
-            stored = [directory / f"{table}.parquet"]
-            frame = _frame(trace, table).lazy().collect()
-            frame.write_parquet(stored[0], compression="lz4", statistics=False)
-        files[table] = stored
+        files[table] = source.parquet_files(table)
+        if not files[table]:
+            files[table] = [directory / f"{table}.parquet"]
+            frame = source.table(table).collect()
+            frame.write_parquet(files[table][0], compression="lz4", statistics=False)
     return files
-
-
-def _frame(trace: Trace, table: str) -> pl.DataFrame | pl.LazyFrame:
-    if table == "host_steps":
-        return trace.steps
-    if table == "device_steps":
-        return trace.device_steps
-    if table == "problems":
-        return pl.concat([trace.problems, trace.doubts])
-    frame: pl.DataFrame | pl.LazyFrame = getattr(trace, table)
-    return frame
 
 
 def _create(

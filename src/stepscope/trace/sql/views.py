@@ -9,16 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import polars as pl
-
 from stepscope.trace import schema
 
-TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
-    **schema.TABLES,
-    "derived": schema.DERIVED,
-    "host_steps": schema.HOST_STEPS,
-    "device_steps": schema.DEVICE_STEPS,
-}
+TABLES = {**schema.TABLES, **schema.DERIVED_TABLES}
 """The tables that views are made of; inside the database their names begin with `table_`."""
 
 

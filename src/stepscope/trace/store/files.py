@@ -14,25 +14,16 @@ import contextlib
 import json
 import os
 import secrets
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import polars as pl
 
 from stepscope.errors import UnreadableInputError
-from stepscope.trace.formats.chrome.assemble import Assembler, Chunk, classified
-from stepscope.trace.model import Trace
-from stepscope.trace.schema import (
-    ARGS,
-    COUNTERS,
-    EVENTS,
-    FLOWS,
-    INSTANTS,
-    METADATA,
-)
+from stepscope.trace.schema import TABLES
 from stepscope.trace.store.derived import DerivedFiles
 from stepscope.trace.store.place import (
     MANIFEST,
@@ -44,16 +35,15 @@ from stepscope.trace.store.place import (
     remove_abandoned,
     temporary_name,
 )
+from stepscope.trace.tables import GROWING, SMALL, Chunk, SmallTables
 
-# Tables that grow with the file, their columns, and how many rows one part holds.
-_GROWING: dict[str, tuple[dict[str, Any], int]] = {
-    "events": (EVENTS, 500_000),
-    "args": (ARGS, 100_000),
-    "instants": (INSTANTS, 200_000),
-    "counters": (COUNTERS, 200_000),
-    "flows": (FLOWS, 500_000),
+_ROWS_PER_PART = {
+    "events": 500_000,
+    "args": 100_000,
+    "instants": 200_000,
+    "counters": 200_000,
+    "flows": 500_000,
 }
-_SMALL = ("names", "lanes", "metadata", "problems")
 
 
 def find_store(origin: Origin) -> Path | None:
@@ -70,29 +60,43 @@ def _is_store_of(place: Path, origin: Origin) -> bool:
     return origin.key is not None and read_manifest(place).get("key") == asdict(origin.key)
 
 
-def open_store(store: Path, name: str) -> Trace:
-    """Opens a store: nothing but its small tables is read before it is asked for.
+@dataclass(frozen=True)
+class StoredTables:
+    """The tables in a store.
+
+    Attributes:
+        directory: The store.
+        frames: Every table by its name; nothing of them has been read.
+        derived_files: Where the store keeps what is derived from it; None: nowhere.
+    """
+
+    directory: Path
+    frames: Mapping[str, pl.LazyFrame]
+    derived_files: DerivedFiles | None
+
+
+def open_store(store: Path) -> StoredTables:
+    """Opens a store: none of its tables is read before it is asked for.
 
     Args:
         store: Its directory.
-        name: What the trace is called in messages.
     """
     with contextlib.suppress(OSError):  # marks it as used; a store may be read-only
         os.utime(store)
 
-    def table(name: str) -> pl.LazyFrame:
-        parts = sorted((store / name).glob("*.parquet"))
-        return pl.scan_parquet(parts, glob=False)
-
     identity = read_manifest(store).get("identity")
-    return Trace(
-        path=name,
-        **{name: table(name) for name in ("names", "metadata", *_GROWING)},
-        lanes=table("lanes").collect(),
-        problems=table("problems").collect(),
-        store=store,
+    return StoredTables(
+        directory=store,
+        frames={
+            name: pl.scan_parquet(parts_of(store, name), glob=False) for name in (*GROWING, *SMALL)
+        },
         derived_files=DerivedFiles(store, identity) if isinstance(identity, str) else None,
     )
+
+
+def parts_of(store: Path, table: str) -> list[Path]:
+    """The Parquet files of a table, in the order of its rows."""
+    return sorted((store / table).glob("*.parquet"))
 
 
 class StoreWriter:
@@ -107,10 +111,10 @@ class StoreWriter:
         self.place, self._claim = _writable_place(origin)
         self._temporary = self._claim.directory
         self._stays = False
-        self._held: dict[str, list[pl.DataFrame]] = {name: [] for name in _GROWING}
-        self._rows = dict.fromkeys(_GROWING, 0)
-        self._parts = dict.fromkeys((*_GROWING, *_SMALL), 0)
-        self._total = dict.fromkeys((*_GROWING, *_SMALL), 0)
+        self._held: dict[str, list[pl.DataFrame]] = {name: [] for name in GROWING}
+        self._rows = dict.fromkeys(GROWING, 0)
+        self._parts = dict.fromkeys((*GROWING, *SMALL), 0)
+        self._total = dict.fromkeys((*GROWING, *SMALL), 0)
         # One thread writes while others read; it may lag behind by two parts, which bounds memory.
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="stepscope-store")
         self._pending: list[Future[None]] = []
@@ -130,7 +134,7 @@ class StoreWriter:
 
     def add(self, chunk: Chunk) -> None:
         """Appends rows."""
-        for name, (_, most) in _GROWING.items():
+        for name, most in _ROWS_PER_PART.items():
             frame: pl.DataFrame = getattr(chunk, name)
             if not len(frame):
                 continue
@@ -168,21 +172,22 @@ class StoreWriter:
                 "with store=False"
             ) from error
 
-    def finish(self, assembler: Assembler) -> Path:
+    def finish(self, small: SmallTables) -> Path:
         """Writes what is left, and puts the store in its place.
+
+        Args:
+            small: The tables that do not grow with the file.
 
         Returns:
             Its directory.
         """
-        for name, (schema, _) in _GROWING.items():
+        for name in GROWING:
             if self._held[name]:
                 self._flush(name)
             elif not self._parts[name]:
-                self._write(name, [pl.DataFrame(schema=schema)])
-        self._write("names", [classified(assembler.names_table())])
-        self._write("lanes", [assembler.lanes_table()])
-        self._write("metadata", [pl.DataFrame(assembler.metadata, schema=METADATA, orient="row")])
-        self._write("problems", [assembler.problems.frame()])
+                self._write(name, [pl.DataFrame(schema=TABLES[name])])
+        for name in SMALL:
+            self._write(name, [getattr(small, name)])
         for pending in self._pending:
             self._written(pending)
         key = self.origin.key

@@ -10,9 +10,10 @@ import pytest
 
 from stepscope.errors import UnreadableInputError
 from stepscope.trace.derive.columns import derive_all
-from stepscope.trace.formats.nsys.reader import read_nsys
+from stepscope.trace.load import load
 from stepscope.trace.schema import EVENTS
 
+REPORT = b"NVIDIA Tegra Profiler Report 2025@3@1@1"
 PROCESS = 0x1000000 * 42
 THREAD = PROCESS + 43
 
@@ -61,6 +62,10 @@ def make(path, script):
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(script)
     return path
+
+
+def read_nsys(path):
+    return load(path).tables()
 
 
 @pytest.fixture
@@ -161,7 +166,7 @@ def test_other_databases_and_damaged_ones_are_refused(tmp_path, export):
 
 def test_a_report_needs_nsys(tmp_path, monkeypatch):
     report = tmp_path / "run.nsys-rep"
-    report.write_bytes(b"whatever")
+    report.write_bytes(REPORT)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
         UnreadableInputError, match=r"nsys export --type sqlite --output run\.sqlite"
@@ -172,7 +177,7 @@ def test_a_report_needs_nsys(tmp_path, monkeypatch):
 @pytest.mark.skipif(os.name == "nt", reason="the stand-in is a shell script")
 def test_a_report_is_exported_where_nsys_is(tmp_path, monkeypatch, export):
     report = tmp_path / "run.nsys-rep"
-    report.write_bytes(b"whatever")
+    report.write_bytes(REPORT)
     program = tmp_path / "bin" / "nsys"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\ncp "{export}" "$5"\n')

@@ -18,6 +18,7 @@ from tests.support.chrome_traces import assert_same_tables, kernel, operator, re
 
 from stepscope.commands.cache import command
 from stepscope.errors import UnreadableInputError, UsageError
+from stepscope.trace.formats.chrome import format as chrome
 from stepscope.trace.load import load
 from stepscope.trace.schema import ARGS, EVENTS
 from stepscope.trace.source.content import prefetched
@@ -64,11 +65,9 @@ def test_what_goes_in_comes_out(path: Path) -> None:
 
 
 def test_tables_of_several_parts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = {name: (schema, 7) for name, (schema, _) in store_module._GROWING.items()}
-    monkeypatch.setattr(store_module, "_GROWING", parts)
-    from stepscope.trace import load as load_module
-
-    monkeypatch.setattr(load_module, "COMPILED_ABOVE_BYTES", 0)
+    parts = dict.fromkeys(store_module._ROWS_PER_PART, 7)
+    monkeypatch.setattr(store_module, "_ROWS_PER_PART", parts)
+    monkeypatch.setattr(chrome, "COMPILED_ABOVE_BYTES", 0)
     from stepscope.trace.source import opening as source
 
     monkeypatch.setattr(source.Source.blocks, "__defaults__", (900, None))

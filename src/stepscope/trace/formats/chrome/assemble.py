@@ -49,7 +49,6 @@ from stepscope.trace.schema import (
     ARGS,
     CATEGORY,
     COUNTERS,
-    EVENTS,
     FLOWS,
     INSTANTS,
     LANES,
@@ -57,7 +56,7 @@ from stepscope.trace.schema import (
     NAMES,
     Category,
 )
-from stepscope.trace.tables import Tables
+from stepscope.trace.tables import Chunk, SmallTables
 
 if TYPE_CHECKING:  # they import numba
     from stepscope.trace.formats.chrome.plain_events import Filling, Meaning, PlainEvents
@@ -91,17 +90,6 @@ _NO_MOMENTS = pl.DataFrame(schema=INSTANTS)
 
 _is_gpu_category = np.array([category in GPU_CATEGORIES for category in _CATEGORIES])
 _is_gpu_work = np.array([category in GPU_WORK for category in _CATEGORIES])
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Rows for the tables that grow with the file, ready to be appended."""
-
-    events: pl.DataFrame
-    args: pl.DataFrame
-    instants: pl.DataFrame
-    counters: pl.DataFrame
-    flows: pl.DataFrame
 
 
 @dataclass(frozen=True)
@@ -574,22 +562,11 @@ class Assembler:
             schema=LANES,
         )
 
-    def tables(self, chunks: Sequence[Chunk]) -> Tables:
-        """All tables of the file, from what `add` and `close` returned, in that order."""
-
-        def whole(table: str, schema: dict[str, Any]) -> pl.DataFrame:
-            parts = [getattr(chunk, table) for chunk in chunks]
-            parts = [part for part in parts if len(part)]
-            return pl.concat(parts) if parts else pl.DataFrame(schema=schema)
-
-        return Tables(
-            events=whole("events", EVENTS),
-            args=whole("args", ARGS),
+    def small_tables(self) -> SmallTables:
+        """The tables that do not grow with the file, complete once `close` has been called."""
+        return SmallTables(
             names=classified(self.names_table()),
             lanes=self.lanes_table(),
-            instants=whole("instants", INSTANTS),
-            counters=whole("counters", COUNTERS),
-            flows=whole("flows", FLOWS),
             metadata=pl.DataFrame(self.metadata, schema=METADATA, orient="row"),
             problems=self.problems.frame(),
         )

@@ -41,33 +41,18 @@ from stepscope.trace.formats.nsys.sqlite_tables import SqliteTables
 from stepscope.trace.schema import METADATA, PROBLEMS
 from stepscope.trace.tables import Tables
 
-_SQLITE_MAGIC = b"SQLite format 3\0"
 _SIGNS_OF_NSYS = ("StringIds", "TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT", "NVTX_EVENTS")
 _READ_ELSEWHERE = ("PROCESSES", "ThreadNames", "StringIds")
 
 
-def read_nsys(path: Path) -> Tables:
-    """Read an Nsight Systems export or report.
-
-    Raises:
-        UnreadableInputError: It is neither, it is damaged, or it is a report and `nsys` is not
-            at hand to export it.
-    """
-    with path.open("rb") as file:
-        is_sqlite = file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
-    if is_sqlite:
-        return _read_export(path)
-    with tempfile.TemporaryDirectory(prefix="stepscope-") as directory:
-        return _read_export(_export(path, Path(directory)), shown=path)
-
-
-def _export(report: Path, directory: Path) -> Path:
+def _export(report: Path, name: str, directory: Path) -> Path:
     """Let `nsys` export a report."""
     program = shutil.which("nsys")
-    by_hand = f"nsys export --type sqlite --output {report.stem}.sqlite {report.name}"
+    shown = Path(name)
+    by_hand = f"nsys export --type sqlite --output {shown.stem}.sqlite {shown.name}"
     if program is None:
         raise UnreadableInputError(
-            f"{report}: a report that only nsys can read, and nsys is not on PATH;"
+            f"{name}: a report that only nsys can read, and nsys is not on PATH;"
             f" run `{by_hand}` where it is, then open the .sqlite file"
         )
     target = directory / "report.sqlite"
@@ -81,16 +66,39 @@ def _export(report: Path, directory: Path) -> Path:
     if done.returncode != 0 or not target.is_file():
         last_line = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no message"]
         raise UnreadableInputError(
-            f"{report}: `{by_hand}` failed with code {done.returncode} ({last_line[0].strip()})"
+            f"{name}: `{by_hand}` failed with code {done.returncode} ({last_line[0].strip()})"
         )
     return target
 
 
-def _read_export(path: Path, shown: Path | None = None) -> Tables:
-    with SqliteTables(path) as database:
+def read_report(path: Path, name: str) -> Tables:
+    """Reads a report of Nsight Systems (`.nsys-rep`), with the help of `nsys`.
+
+    Args:
+        path: The report.
+        name: What messages call it.
+
+    Raises:
+        UnreadableInputError: `nsys` is not at hand, or cannot export the report.
+    """
+    with tempfile.TemporaryDirectory(prefix="stepscope-") as directory:
+        return read_export(_export(path, name, Path(directory)), name)
+
+
+def read_export(path: Path, name: str) -> Tables:
+    """Reads an SQLite file that Nsight Systems exported.
+
+    Args:
+        path: The file.
+        name: What messages call it.
+
+    Raises:
+        UnreadableInputError: It is damaged, or an SQLite file of something else.
+    """
+    with SqliteTables(path, name) as database:
         if not any(database.has(table) for table in _SIGNS_OF_NSYS):
             raise UnreadableInputError(
-                f"{shown or path}: an SQLite file, but not one that Nsight Systems exported"
+                f"{name}: an SQLite file, but not one that Nsight Systems exported"
                 f" (none of the tables {', '.join(_SIGNS_OF_NSYS)})"
             )
         records = Records(database)

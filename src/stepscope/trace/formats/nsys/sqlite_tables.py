@@ -21,8 +21,8 @@ class SqliteTables:
     Names of tables and columns are matched without regard to case, as SQLite does.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, name: str) -> None:
+        self._name = name  # for messages
         # immutable: no lock, no journal, nothing written beside the file.
         address = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
         try:
@@ -50,7 +50,7 @@ class SqliteTables:
 
     def _unreadable(self, error: sqlite3.Error) -> UnreadableInputError:
         return UnreadableInputError(
-            f"{self._path}: SQLite cannot read it ({error}); export the report again"
+            f"{self._name}: SQLite cannot read it ({error}); export the report again"
         )
 
     def names(self) -> list[str]:

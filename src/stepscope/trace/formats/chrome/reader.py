@@ -1,8 +1,9 @@
-"""The tolerant, complete reader of Chrome traces, as PyTorch's recorder Kineto writes them.
+"""Reads Chrome traces, as PyTorch's recorder Kineto and other tools write them, into tables.
 
-Pure Python, exact, and slower than the compiled scanner (`scan.py`) by a factor of about thirty:
-it reads small files, decides about everything that the scanner does not recognise, and is the
-scanner's oracle in tests.
+The list of events is read by either of two readers, which give the same rows: the tolerant one in
+Python (`event_text.py`) knows every layout and repairs what can be repaired; the compiled scanner
+(`scan.py`) is about thirty times faster, and hands over to the tolerant one whatever it does not
+recognise.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from stepscope.trace.formats.chrome.assemble import Assembler, Chunk
+from stepscope.trace.formats.chrome.assemble import Assembler
 from stepscope.trace.formats.chrome.document import (
     ReadEvents,
     read_document,
@@ -21,18 +22,25 @@ from stepscope.trace.formats.chrome.document import (
 from stepscope.trace.formats.chrome.rows import Rows
 from stepscope.trace.problems import Problems
 from stepscope.trace.source.content import Content
-from stepscope.trace.source.opening import Location, open_source
-from stepscope.trace.tables import Tables
+from stepscope.trace.tables import Chunk, SmallTables, Tables
 
 if TYPE_CHECKING:
     from stepscope.trace.formats.chrome.scanned import Scanned  # imports numba
 
 
-def read_kineto(location: Location) -> Tables:
+def read_tables(
+    name: str,
+    content: Content,
+    problems: Problems,
+    read_events: ReadEvents = read_events_tolerantly,
+) -> Tables:
     """Reads a Chrome trace into memory, repairing what can be repaired.
 
     Args:
-        location: A path, an fsspec URL or a binary stream; plain, gzip or zstd.
+        name: For messages.
+        content: The uncompressed bytes.
+        problems: What reading the content itself finds.
+        read_events: The tolerant reader or the compiled one.
 
     Returns:
         The tables; `problems` says what was repaired or skipped.
@@ -40,31 +48,12 @@ def read_kineto(location: Location) -> Tables:
     Raises:
         UnreadableInputError: There is nothing to read, or it is no trace.
     """
-    with open_source(location) as source:
-        problems = Problems()
-        return read_kineto_blocks(source.name, source.blocks(problems), problems)
-
-
-def read_kineto_blocks(
-    name: str,
-    content: Content,
-    problems: Problems,
-    read_events: ReadEvents = read_events_tolerantly,
-) -> Tables:
-    """As `read_kineto`, of uncompressed content, with either reader of the list of events.
-
-    Args:
-        name: For messages.
-        content: The bytes.
-        problems: What reading the content itself has found.
-        read_events: The tolerant reader or the compiled one.
-    """
     chunks: list[Chunk] = []
-    read = read_into(name, content, problems, read_events, chunks.append, stays=True)
-    return read.tables(chunks)
+    small = read_in_chunks(name, content, problems, read_events, chunks.append, stays=True)
+    return Tables.joined(chunks, small)
 
 
-def read_into(
+def read_in_chunks(
     name: str,
     content: Content,
     problems: Problems,
@@ -72,19 +61,19 @@ def read_into(
     take: Callable[[Chunk], None],
     *,
     stays: bool = False,
-) -> Assembler:
-    """As `read_kineto_blocks`, handing over the growing tables piece by piece.
+) -> SmallTables:
+    """As `read_tables`, handing over the growing tables chunk by chunk.
 
     Args:
         name: For messages.
-        content: The bytes.
-        problems: What reading the content itself has found.
+        content: The uncompressed bytes.
+        problems: What reading the content itself finds.
         read_events: The tolerant reader or the compiled one.
         take: Receives what blocks of events add to the tables.
         stays: Whether that stays in memory (see `Assembler`).
 
     Returns:
-        The assembler, for the tables that do not grow with the file.
+        The tables that do not grow with the file.
     """
     threads = min(os.cpu_count() or 1, 4)
     with ThreadPoolExecutor(threads, thread_name_prefix="stepscope-assemble") as pool:
@@ -98,4 +87,4 @@ def read_into(
         for chunk in assembler.close():
             take(chunk)
     assembler.problems.merge(problems)
-    return assembler
+    return assembler.small_tables()

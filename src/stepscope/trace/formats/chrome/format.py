@@ -1,0 +1,49 @@
+"""Chrome traces as a format: how they are recognised, and which reader suits which size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from stepscope.trace.formats.trace_format import Input, TraceFormat
+from stepscope.trace.tables import Chunk, SmallTables, Tables
+
+if TYPE_CHECKING:
+    from stepscope.trace.formats.chrome.document import ReadEvents
+
+COMPILED_ABOVE_BYTES = 20_000_000
+"""Above this (uncompressed), the compiled scanner is worth loading."""
+_BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"  # a byte order mark, and space
+
+
+def _read(trace: Input) -> Tables:
+    from stepscope.trace.formats.chrome.reader import read_tables
+
+    return read_tables(trace.name, trace.content, trace.problems, _events_reader(trace))
+
+
+def _stream(trace: Input, take: Callable[[Chunk], None]) -> SmallTables:
+    from stepscope.trace.formats.chrome.reader import read_in_chunks
+
+    return read_in_chunks(trace.name, trace.content, trace.problems, _events_reader(trace), take)
+
+
+def _events_reader(trace: Input) -> ReadEvents:
+    """The compiled reader of the list of events for a large trace, else the one in Python."""
+    if trace.content.look_ahead(COMPILED_ABOVE_BYTES):
+        from stepscope.trace.formats.chrome.document import read_events_tolerantly
+
+        return read_events_tolerantly
+    from stepscope.trace.formats.chrome.scan import read_events_compiled
+
+    return read_events_compiled
+
+
+FORMAT = TraceFormat(
+    name="chrome",
+    plural="Chrome traces",
+    recognises=lambda beginning: beginning.lstrip(_BEFORE_JSON)[:1] in (b"{", b"["),
+    read=_read,
+    stream=_stream,
+)
+"""Kineto's traces, and any other Chrome trace."""
