@@ -9,7 +9,7 @@ from typing import Any
 
 from polars.testing import assert_frame_equal
 
-from stepscope.trace.formats.chrome.document import read_events_tolerantly
+from stepscope.trace.formats.chrome.event_list import read_events_tolerantly
 from stepscope.trace.formats.chrome.reader import read_tables
 from stepscope.trace.problems import Problems
 from stepscope.trace.source.content import Content

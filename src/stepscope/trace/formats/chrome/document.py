@@ -7,115 +7,18 @@ compiled one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import numpy as np
-import numpy.typing as npt
 
 from stepscope.errors import UnreadableInputError
 from stepscope.trace.formats.chrome.assemble import Assembler
-from stepscope.trace.formats.chrome.event_text import (
-    Between,
-    Outcome,
-    clean,
-    read_stretch,
-    standard_text,
-    strict_value,
-)
+from stepscope.trace.formats.chrome.event_list import ReadEvents, Take, decode, more
+from stepscope.trace.formats.chrome.json_text import SPACE, clean, standard_text, strict_value
 from stepscope.trace.formats.chrome.lenient_json import LenientError, read_lenient
-from stepscope.trace.formats.chrome.rows import Rows, rows_from_events
 from stepscope.trace.source.content import Content
 
-if TYPE_CHECKING:
-    from stepscope.trace.formats.chrome.scanned import Scanned  # imports numba
-
-_SPACE = re.compile(r"[ \t\r\n]*")
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")
 _COLON = re.compile(r"[ \t\r\n]*:[ \t\r\n]*")
 _EVENTS_KEY = re.compile(r'"traceEvents"\s*:\s*\[')
 _LARGEST_VALUE = 256 * 1024 * 1024
-_NEVER_CUT = 12
-
-
-@dataclass(frozen=True)
-class Ending:
-    """Where the list of events ended.
-
-    Attributes:
-        rest: Bytes already read that follow it.
-        place: Offset of `rest` in the uncompressed file.
-        closed: False where the file ended first.
-    """
-
-    rest: bytes
-    place: int
-    closed: bool
-
-
-Take = Callable[["Rows | Scanned"], None]
-"""Receives consecutive events."""
-ReadEvents = Callable[[bytes, int, Content, Take], Ending]
-"""Reads the list of events: bytes at hand, their place, the content after them, the taker."""
-
-
-def decode(data: bytes) -> str:
-    """Text of which every position can be traced back: bad bytes become lone surrogates."""
-    return data.decode("utf-8", "surrogateescape")
-
-
-def byte_offsets(text: str) -> npt.NDArray[np.int64] | None:
-    """Offset in bytes of every character of `decode`'s text and of its end; None: the same."""
-    if text.isascii():
-        return None
-    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    widths = 1 + (points >= 0x80).astype(np.int64) + (points >= 0x800) + (points >= 0x10000)
-    widths[(points >= 0xDC80) & (points <= 0xDCFF)] = 1
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(widths)])
-
-
-def read_events_tolerantly(data: bytes, place: int, blocks: Iterator[bytes], take: Take) -> Ending:
-    """Reads the list of events from its opening bracket on, in pure Python: the oracle."""
-    between = Between.START
-    final = False
-    while True:
-        text = decode(data)
-        stretch = read_stretch(text, 0, between, final)
-        offsets = byte_offsets(text)
-
-        def moved(
-            position: int, base: int = place, table: npt.NDArray[np.int64] | None = offsets
-        ) -> int:
-            return base + (position if table is None else int(table[position]))
-
-        if stretch.events or stretch.problems:
-            problems = stretch.problems.moved(moved)
-            places = [moved(position) for position in stretch.places]
-            take(rows_from_events(stretch.events, places, problems))
-        used = moved(stretch.stop) - place
-        place += used
-        between = stretch.between
-        if stretch.outcome is Outcome.END:
-            return Ending(data[used:], place, closed=True)
-        if final:
-            return Ending(data[used:], place, closed=False)
-        data = data[used:]
-        data, final = more(data, blocks)
-
-
-def more(data: bytes, blocks: Iterator[bytes]) -> tuple[bytes, bool]:
-    """Appends blocks, as much again as is at hand, so that retries cost no more than reading."""
-    pieces = [data]
-    wanted = len(data)
-    while True:
-        block = next(blocks, None)
-        if block is None:
-            return b"".join(pieces), True
-        pieces.append(block)
-        wanted -= len(block)
-        if wanted <= 0:
-            return b"".join(pieces), False
 
 
 class _Walk:
@@ -179,7 +82,7 @@ class _Walk:
             raise UnreadableInputError(f"{self.name}: encoded as UTF-16; re-save it as UTF-8")
         if self.text.startswith("\ufeff"):
             self.here = 1
-        character = self.skip(_SPACE)
+        character = self.skip(SPACE)
         if character == "[":
             self.here += 1
             if self.events(read_events, take):
@@ -318,7 +221,7 @@ class _Walk:
                 return False
 
     def trailing(self) -> None:
-        if self.skip(_SPACE) != "":
+        if self.skip(SPACE) != "":
             self.problem("trailing_data")
         for _ in self.blocks:
             continue

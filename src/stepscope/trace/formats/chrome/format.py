@@ -9,7 +9,7 @@ from stepscope.trace.formats.trace_format import Input, TraceFormat
 from stepscope.trace.tables import Chunk, SmallTables, Tables
 
 if TYPE_CHECKING:
-    from stepscope.trace.formats.chrome.document import ReadEvents
+    from stepscope.trace.formats.chrome.event_list import ReadEvents
 
 COMPILED_ABOVE_BYTES = 20_000_000
 """Above this (uncompressed), the compiled scanner is worth loading."""
@@ -31,7 +31,7 @@ def _stream(trace: Input, take: Callable[[Chunk], None]) -> SmallTables:
 def _events_reader(trace: Input) -> ReadEvents:
     """The compiled reader of the list of events for a large trace, else the one in Python."""
     if trace.content.look_ahead(COMPILED_ABOVE_BYTES):
-        from stepscope.trace.formats.chrome.document import read_events_tolerantly
+        from stepscope.trace.formats.chrome.event_list import read_events_tolerantly
 
         return read_events_tolerantly
     from stepscope.trace.formats.chrome.scan import read_events_compiled

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-_SPACE = re.compile(r"[ \t\r\n]*")
+from stepscope.trace.formats.chrome.json_text import after_space
+
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?(?=[ \t\r\n,\]}]|$)")
 _WORD = re.compile(r"[^\s\"{}\[\],:]{1,64}")
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
@@ -45,8 +46,7 @@ class _Reader:
         self.closing_escape = quote_after_backslash_closes
 
     def space(self, at: int) -> int:
-        match = _SPACE.match(self.text, at)
-        return match.end() if match else at
+        return after_space(self.text, at)
 
     def at(self, at: int) -> str:
         if at >= len(self.text):

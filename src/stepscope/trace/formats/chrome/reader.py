@@ -14,11 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from stepscope.trace.formats.chrome.assemble import Assembler
-from stepscope.trace.formats.chrome.document import (
-    ReadEvents,
-    read_document,
-    read_events_tolerantly,
-)
+from stepscope.trace.formats.chrome.document import read_document
+from stepscope.trace.formats.chrome.event_list import ReadEvents, read_events_tolerantly
 from stepscope.trace.formats.chrome.rows import Rows
 from stepscope.trace.problems import Problems
 from stepscope.trace.source.content import Content

@@ -26,10 +26,6 @@ HAS_DEVICE = 32
 HAS_STREAM = 64
 HAS_BYTES = 128
 
-# What becomes of an event with some phase.
-UNKNOWN_ROLE, EVENT_ROLE, INSTANT_ROLE, COUNTER_ROLE, FLOW_ROLE, METADATA_ROLE = range(6)
-BEGIN_ROLE, END_ROLE = 6, 7
-
 INT64_MAX = 2**63 - 1
 INT64_MIN = -(2**63)
 UINT64_MAX = 2**64 - 1
@@ -120,6 +116,14 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.phase)
+
+
+@dataclass(frozen=True)
+class Ids:
+    """Numbers of names and lanes in the tables, row for row beside `Rows`."""
+
+    name: npt.NDArray[np.uint32]
+    lane: npt.NDArray[np.uint32]
 
 
 def phase_code(phase: str | None) -> int:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.trace.arrays.buffers import Buffers
-from stepscope.trace.formats.chrome.document import Ending, Take, byte_offsets, decode
+from stepscope.trace.formats.chrome.event_list import Ending, Take, byte_offsets, decode
 from stepscope.trace.formats.chrome.event_text import Between, Outcome, Stretch, read_stretch
 from stepscope.trace.formats.chrome.rows import Event, Rows, Vocabulary, rows_from_events
 from stepscope.trace.formats.chrome.scan_bytes import (

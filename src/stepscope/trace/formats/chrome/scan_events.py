@@ -21,6 +21,7 @@ from stepscope.trace.arrays.addresses import (
     word_at,
 )
 from stepscope.trace.arrays.compiled import compiled, part
+from stepscope.trace.formats.chrome.event_text import Between
 from stepscope.trace.formats.chrome.rows import (
     HAS_BYTES,
     HAS_CORRELATION,
@@ -79,7 +80,7 @@ from stepscope.trace.formats.chrome.scanned import (
 # Why the scanner stopped.
 USED_UP, ENDED, HANDED_OVER, FULL = range(4)
 
-_START, _AFTER_EVENT, _AFTER_COMMA = range(3)  # as event_text.Between
+_AFTER_EVENT, _AFTER_COMMA = Between.AFTER_EVENT.value, Between.AFTER_COMMA.value
 
 _TWO, _THREE = np.uint64(0xFFFF), np.uint64(0xFFFFFF)
 _FOUR, _FIVE = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFF)
