@@ -104,7 +104,7 @@ def read_made(trace: int | str, block_bytes: int, rows: int, packed: bool) -> tu
     from stepscope.trace import load
     from stepscope.trace.formats.chrome import format as chrome
     from stepscope.trace.source import opening as source
-    from stepscope.trace.store import files as store
+    from stepscope.trace.store import writer as store
 
     chrome.COMPILED_ABOVE_BYTES = 0
     source.Source.blocks.__defaults__ = (block_bytes, None)  # type: ignore[attr-defined]

@@ -15,13 +15,14 @@ from stepscope.trace.source.content import Content
 from stepscope.trace.source.opening import Location, Source, open_source
 from stepscope.trace.source.progress import Progress
 from stepscope.trace.source.remote import RemoteFile, find_remote
-from stepscope.trace.store.files import StoreWriter, find_store, open_store
-from stepscope.trace.store.place import (
+from stepscope.trace.store.files import find_store, open_store
+from stepscope.trace.store.origin import (
     Origin,
     origin_of_file,
     origin_of_remote,
     origin_of_stream,
 )
+from stepscope.trace.store.writer import StoreWriter
 
 STORE_ABOVE_BYTES = 200_000_000
 """Above this, a trace goes through the store; compressed ones above a tenth of it."""

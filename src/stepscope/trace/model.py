@@ -11,8 +11,10 @@ from typing import Any
 import polars as pl
 
 from stepscope.errors import UsageError
+from stepscope.trace.derive.columns import DerivedTables, derive, looks_into_args
+from stepscope.trace.derive.steps import host_steps
 from stepscope.trace.schema import ARGS, TABLES
-from stepscope.trace.store.derived import Derivation, DerivedFiles
+from stepscope.trace.store.derived import DerivedFiles
 from stepscope.trace.store.files import StoredTables, parts_of
 from stepscope.trace.tables import Tables
 
@@ -123,22 +125,18 @@ class Trace:
         return pl.DataFrame([known[name] for name in names])
 
     @cached_property
-    def _kept(self) -> Derivation | None:
+    def _kept(self) -> DerivedTables | None:
         return None if self.derived_files is None else self.derived_files.read()
 
     @cached_property
-    def _derivation(self) -> Derivation:
+    def _derived_tables(self) -> DerivedTables:
         if self._kept is not None:
             return self._kept
-        from stepscope.trace.derive.columns import derive_all, looks_into_args
-
         tables = self._tables(with_args=False)
         # On disk, arguments are most of a trace; few of them matter here.
         args = self.args if self.store is None else self.args.filter(looks_into_args())
-        derived = derive_all(replace(tables, args=args.collect()), self.__dict__.get("steps"))
-        if self.derived_files is None:
-            return Derivation.of(derived)
-        return self.derived_files.keep(derived)
+        derived = derive(replace(tables, args=args.collect()), self.__dict__.get("steps"))
+        return derived if self.derived_files is None else self.derived_files.keep(derived)
 
     @property
     def derived(self) -> pl.LazyFrame:
@@ -146,17 +144,17 @@ class Trace:
 
         Computed on first use; a store keeps it for the next time.
         """
-        return self._derivation.columns
+        return self._derived_tables.columns
 
     @property
     def device_steps(self) -> pl.DataFrame:
         """Steps on each device's clock, with the columns of `schema.DEVICE_STEPS`."""
-        return self._derivation.device_steps
+        return self._derived_tables.device_steps
 
     @property
     def event_problems(self) -> pl.DataFrame:
         """What looks wrong about the events once they are nested and linked; as `problems`."""
-        return self._derivation.problems
+        return self._derived_tables.problems
 
     @property
     def all_problems(self) -> pl.DataFrame:
@@ -176,7 +174,7 @@ class Trace:
     def parquet_files(self, name: str) -> list[Path]:
         """The files that hold just what `table` gives, where there are any."""
         if name not in TABLES:
-            kept = self._derivation.files.get(name)
+            kept = self._derived_tables.files.get(name)
             return [] if kept is None else [kept.absolute()]
         if self.store is None or name == "problems":
             return []
@@ -206,9 +204,7 @@ class Trace:
         start of the next one, the last step to its own end; `trace/derive/steps.py` has the
         whole definition. Without annotations there are no steps.
         """
-        from stepscope.trace.derive.steps import host_steps
-
-        derived = self.__dict__.get("_derivation") or self._kept
+        derived = self.__dict__.get("_derived_tables") or self._kept
         if derived is not None:
             return derived.host_steps
         return host_steps(self._tables(with_args=False))

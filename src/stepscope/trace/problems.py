@@ -44,36 +44,36 @@ class Problems:
     def __init__(self) -> None:
         self._tally: dict[str, tuple[int, int | None, str]] = {}
 
-    def add(self, kind: str, place: int | None, count: int = 1, detail: str = "") -> None:
+    def add(self, kind: str, offset: int | None, count: int = 1, detail: str = "") -> None:
         """Counts occurrences of one kind.
 
         Args:
             kind: A key of `MESSAGES`.
-            place: Byte offset of the first of them in the uncompressed file; None: unknown.
+            offset: In bytes, of the first of them in the uncompressed file; None: unknown.
             count: How many.
             detail: Added to the message of the first occurrence.
         """
         if count <= 0:
             return
-        seen, first, said = self._tally.get(kind, (0, place, detail))
-        if place is not None and (first is None or place < first):
-            first, said = place, detail
+        seen, first, said = self._tally.get(kind, (0, offset, detail))
+        if offset is not None and (first is None or offset < first):
+            first, said = offset, detail
         self._tally[kind] = (seen + count, first, said)
 
     def __bool__(self) -> bool:
         return bool(self._tally)
 
-    def moved(self, place: Callable[[int], int]) -> Problems:
-        """The same tally with every place translated."""
+    def moved(self, to: Callable[[int], int]) -> Problems:
+        """The same tally with every offset translated."""
         result = Problems()
         for kind, (count, first, detail) in self._tally.items():
-            result.add(kind, None if first is None else place(first), count, detail)
+            result.add(kind, None if first is None else to(first), count, detail)
         return result
 
     def merge(self, other: Problems) -> None:
         """Adds everything that another tally has counted."""
-        for kind, (count, place, detail) in other._tally.items():
-            self.add(kind, place, count, detail)
+        for kind, (count, offset, detail) in other._tally.items():
+            self.add(kind, offset, count, detail)
 
     def count(self, kind: str) -> int:
         """How often a kind was counted."""
@@ -82,7 +82,7 @@ class Problems:
     def frame(self) -> pl.DataFrame:
         """The table `problems` of `stepscope.trace.schema`, ordered by kind."""
         rows = []
-        for kind, (count, place, detail) in sorted(self._tally.items()):
+        for kind, (count, offset, detail) in sorted(self._tally.items()):
             message = MESSAGES[kind] + (f" ({detail})" if detail else "")
-            rows.append((kind, count, None if place is None else f"byte {place}", message))
+            rows.append((kind, count, None if offset is None else f"byte {offset}", message))
         return pl.DataFrame(rows, schema=PROBLEMS, orient="row")

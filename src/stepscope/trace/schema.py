@@ -11,9 +11,6 @@ from enum import Enum
 
 import polars as pl
 
-SCHEMA_VERSION = 3
-"""Part of every store's key: raise it whenever a table, a column or its meaning changes."""
-
 
 class Category(str, Enum):
     """What recorded an event, the same words for every vendor and for every age of the format."""

@@ -1,6 +1,6 @@
 """What follows from a trace's tables: the columns of `schema.DERIVED`, and the steps.
 
-Definitions stand with the parts: steps in `steps.py`, nesting in `calltree.py`, links in
+Definitions stand with the parts: steps in `steps.py`, nesting in `nesting.py`, links in
 `links.py`, kinds and groups in `classify.py`. This module puts them together, in whole columns.
 
 Step of an event
@@ -11,7 +11,9 @@ Step of an event
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -48,20 +50,23 @@ _NOT_NESTED = (*GPU_CATEGORIES, Category.SPAN)
 
 
 @dataclass(frozen=True)
-class Derived:
-    """Everything that is derived from a trace's tables."""
+class DerivedTables:
+    """Everything that is derived from a trace's tables.
 
-    columns: pl.DataFrame
-    """Row for row beside `events`: `schema.DERIVED`."""
+    Attributes:
+        columns: Row for row beside `events`: `schema.DERIVED`.
+        host_steps: `schema.HOST_STEPS`.
+        device_steps: `schema.DEVICE_STEPS`.
+        problems: What looks wrong, with the columns of `schema.PROBLEMS`; adds to the reader's.
+        files: The Parquet files that hold the first three, by their names in
+            `schema.DERIVED_TABLES`; empty where there are none.
+    """
 
+    columns: pl.LazyFrame
     host_steps: pl.DataFrame
-    """`schema.HOST_STEPS`."""
-
     device_steps: pl.DataFrame
-    """`schema.DEVICE_STEPS`."""
-
     problems: pl.DataFrame
-    """What looks wrong, with the columns of `schema.PROBLEMS`; adds to the reader's."""
+    files: Mapping[str, Path] = field(default_factory=dict)
 
 
 def looks_into_args() -> pl.Expr:
@@ -72,12 +77,7 @@ def looks_into_args() -> pl.Expr:
     )
 
 
-def derive(tables: Tables) -> pl.DataFrame:
-    """The columns of `schema.DERIVED`, row for row beside `events`."""
-    return derive_all(tables).columns
-
-
-def derive_all(tables: Tables, host: pl.DataFrame | None = None) -> Derived:
+def derive(tables: Tables, host: pl.DataFrame | None = None) -> DerivedTables:
     """The derived columns, the steps, and what was found wrong on the way.
 
     Args:
@@ -118,7 +118,7 @@ def derive_all(tables: Tables, host: pl.DataFrame | None = None) -> Derived:
         schema=DERIVED,
     )
     problems = _problems(tables, nesting, launches, is_work=is_work, host=host)
-    return Derived(columns, host, devices, problems)
+    return DerivedTables(columns.lazy(), host, devices, problems)
 
 
 def _is(events: pl.DataFrame, categories: tuple[Category, ...]) -> npt.NDArray[np.bool_]:

@@ -3,61 +3,37 @@
 `trace.json.gz` gets `trace.json.gz.stepscope/`: a directory of Parquet parts for each table, and
 `manifest.json`. Where the trace's own directory cannot be written to, and for a remote trace, the
 store goes to the user's cache directory. A store is valid for one content (size, time or version,
-and a probe) and one version of the schema. It is written under a temporary name and renamed when it
-is complete. What can only be read once gets a store that goes with its process.
+and a probe) and for the code that read it; any other is replaced when its trace is opened next. It
+is written under a temporary name and renamed when it is complete. What can only be read once gets a
+store that goes with its process.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import json
 import os
-import secrets
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 
 import polars as pl
 
-from stepscope.errors import UnreadableInputError
-from stepscope.trace.schema import TABLES
 from stepscope.trace.store.derived import DerivedFiles
-from stepscope.trace.store.place import (
-    MANIFEST,
-    Claim,
-    Origin,
-    cache_directory,
-    put_in_place,
-    read_manifest,
-    remove_abandoned,
-    temporary_name,
-)
-from stepscope.trace.tables import GROWING, SMALL, Chunk, SmallTables
-
-_ROWS_PER_PART = {
-    "events": 500_000,
-    "args": 100_000,
-    "instants": 200_000,
-    "counters": 200_000,
-    "flows": 500_000,
-}
+from stepscope.trace.store.directory import read_manifest
+from stepscope.trace.store.origin import Origin
+from stepscope.trace.tables import GROWING, SMALL
 
 
 def find_store(origin: Origin) -> Path | None:
     """The valid store of a trace; None where there is none."""
     if origin.key is None:
         return None
-    for place in origin.places:
-        if _is_store_of(place, origin):
-            return place
-    return None
+    return next((path for path in origin.paths if is_store_of(path, origin)), None)
 
 
-def _is_store_of(place: Path, origin: Origin) -> bool:
-    return origin.key is not None and read_manifest(place).get("key") == asdict(origin.key)
+def is_store_of(path: Path, origin: Origin) -> bool:
+    """Whether there is a valid store of a trace."""
+    return origin.key is not None and read_manifest(path).get("key") == asdict(origin.key)
 
 
 @dataclass(frozen=True)
@@ -97,151 +73,3 @@ def open_store(store: Path) -> StoredTables:
 def parts_of(store: Path, table: str) -> list[Path]:
     """The Parquet files of a table, in the order of its rows."""
     return sorted((store / table).glob("*.parquet"))
-
-
-class StoreWriter:
-    """Writes a store part by part; as a context, it leaves either a whole store or nothing.
-
-    A store without a key is of no use to others: it stays under its temporary name, and goes when
-    the process ends.
-    """
-
-    def __init__(self, origin: Origin) -> None:
-        self.origin = origin
-        self.place, self._claim = _writable_place(origin)
-        self._temporary = self._claim.directory
-        self._stays = False
-        self._held: dict[str, list[pl.DataFrame]] = {name: [] for name in GROWING}
-        self._rows = dict.fromkeys(GROWING, 0)
-        self._parts = dict.fromkeys((*GROWING, *SMALL), 0)
-        self._total = dict.fromkeys((*GROWING, *SMALL), 0)
-        # One thread writes while others read; it may lag behind by two parts, which bounds memory.
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="stepscope-store")
-        self._pending: list[Future[None]] = []
-
-    def __enter__(self) -> StoreWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=kind is not None)
-        if not self._stays:
-            self._claim.remove()
-
-    def add(self, chunk: Chunk) -> None:
-        """Appends rows."""
-        for name, most in _ROWS_PER_PART.items():
-            frame: pl.DataFrame = getattr(chunk, name)
-            if not len(frame):
-                continue
-            self._held[name].append(frame)
-            self._rows[name] += len(frame)
-            if self._rows[name] >= most:
-                self._flush(name)
-
-    def _flush(self, name: str) -> None:
-        frames, self._held[name], self._rows[name] = self._held[name], [], 0
-        self._write(name, frames)
-
-    def _write(self, name: str, frames: list[pl.DataFrame]) -> None:
-        while len(self._pending) >= 2:
-            self._written(self._pending.pop(0))
-        directory = self._temporary / name
-        target = directory / f"{self._parts[name]:05}.parquet"
-        self._parts[name] += 1
-        self._total[name] += sum(len(frame) for frame in frames)
-        self._pending.append(self._pool.submit(_write_part, frames, directory, target))
-
-    def _written(self, pending: Future[None]) -> None:
-        """Waits for a part.
-
-        Raises:
-            UnreadableInputError: It could not be written, as where the disk is full.
-        """
-        try:
-            pending.result()
-        except (OSError, pl.exceptions.ComputeError) as error:
-            reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-            raise UnreadableInputError(
-                f"{self.origin.name}: its store cannot be written to {self._temporary.parent}: "
-                f"{reason}; make room there, set STEPSCOPE_CACHE to another directory, or load "
-                "with store=False"
-            ) from error
-
-    def finish(self, small: SmallTables) -> Path:
-        """Writes what is left, and puts the store in its place.
-
-        Args:
-            small: The tables that do not grow with the file.
-
-        Returns:
-            Its directory.
-        """
-        for name in GROWING:
-            if self._held[name]:
-                self._flush(name)
-            elif not self._parts[name]:
-                self._write(name, [pl.DataFrame(schema=TABLES[name])])
-        for name in SMALL:
-            self._write(name, [getattr(small, name)])
-        for pending in self._pending:
-            self._written(pending)
-        key = self.origin.key
-        manifest = {
-            "format": "stepscope store",
-            "source": self.origin.name,
-            "key": None if key is None else asdict(key),
-            "identity": secrets.token_hex(8),
-            "rows": self._total,
-        }
-        (self._temporary / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
-        if key is None:
-            self._stays = True
-            atexit.register(_remove_own, self._claim, os.getpid())
-            return self._temporary
-        self._claim.release()
-        if not put_in_place(
-            self._temporary, self.place, lambda: _is_store_of(self.place, self.origin)
-        ):
-            raise UnreadableInputError(f"{self.place}: cannot be replaced; remove it and try again")
-        return self.place
-
-
-def _remove_own(claim: Claim, process: int) -> None:
-    """Removes a store for one process at its end; not at the end of one that it forked."""
-    if os.getpid() == process:
-        claim.remove()
-
-
-def _write_part(frames: list[pl.DataFrame], directory: Path, target: Path) -> None:
-    directory.mkdir(exist_ok=True)
-    frame = frames[0] if len(frames) == 1 else pl.concat(frames)
-    frame.write_parquet(target, compression="zstd", compression_level=1)
-
-
-def _writable_place(origin: Origin) -> tuple[Path, Claim]:
-    """Where the store shall be, and the temporary directory beside that, created.
-
-    Raises:
-        UnreadableInputError: No place can be written to.
-    """
-    refusals = []
-    for number, place in enumerate(origin.places):
-        temporary = temporary_name(place)
-        try:
-            if number or place.parent == cache_directory():
-                place.parent.mkdir(parents=True, exist_ok=True)
-            claim = Claim(temporary)
-        except OSError as error:
-            refusals.append(f"{place.parent}: {error.strerror}")
-            continue
-        remove_abandoned(place, is_private=origin.key is None)
-        return place, claim
-    raise UnreadableInputError(
-        f"{origin.name}: no place for its store ({'; '.join(refusals)}); "
-        "set STEPSCOPE_CACHE to a directory that can be written to, or load with store=False"
-    )

@@ -8,9 +8,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
+from stepscope.trace.store.code import code_digest
 from stepscope.trace.store.derived import DERIVED
-from stepscope.trace.store.place import MANIFEST, SUFFIX, TEMPORARY, is_in_use, read_manifest
+from stepscope.trace.store.directory import (
+    MANIFEST,
+    SUFFIX,
+    TEMPORARY,
+    is_in_use,
+    read_manifest,
+)
 
 
 class StoreState(Enum):
@@ -19,6 +27,8 @@ class StoreState(Enum):
     COMPLETE = "complete"
     IN_USE = "in use"
     """A living process writes it, or reads what it could only read once."""
+    OUTDATED = "outdated"
+    """Another version of Stepscope made it: it is replaced when its trace is opened next."""
     UNFINISHED = "unfinished"
     """A process that was killed left it."""
 
@@ -27,7 +37,7 @@ class StoreState(Enum):
 class StoreInfo:
     """One store on disk."""
 
-    place: Path
+    path: Path
     source: str
     """The trace's path or URL; empty where the store does not say."""
     size_bytes: int
@@ -48,33 +58,39 @@ def stores_in(directory: Path) -> Iterator[StoreInfo]:
     """The stores in a directory, and what killed processes left of them."""
     if not directory.is_dir():
         return
-    for place in sorted(directory.iterdir()):
-        if SUFFIX not in place.name or not place.is_dir() or place.is_symlink():
+    for path in sorted(directory.iterdir()):
+        if SUFFIX not in path.name or not path.is_dir() or path.is_symlink():
             continue
-        manifest = read_manifest(place)
-        is_store = manifest.get("format") == "stepscope store" and place.name.endswith(SUFFIX)
-        if not is_store and TEMPORARY not in place.name:
+        manifest = read_manifest(path)
+        is_store = manifest.get("format") == "stepscope store" and path.name.endswith(SUFFIX)
+        if not is_store and TEMPORARY not in path.name:
             continue
-        state = StoreState.COMPLETE
-        if not is_store:
-            state = StoreState.IN_USE if is_in_use(place) else StoreState.UNFINISHED
+        if is_store:
+            state = StoreState.COMPLETE if _is_of_this_code(manifest) else StoreState.OUTDATED
+        else:
+            state = StoreState.IN_USE if is_in_use(path) else StoreState.UNFINISHED
         try:
-            used = place.stat().st_mtime
+            used = path.stat().st_mtime
         except OSError:  # it is just being removed or put in its place
             continue
         source = manifest.get("source")
         yield StoreInfo(
-            place,
+            path,
             source if isinstance(source, str) else "",
-            _size(place),
-            _size(place / DERIVED),
+            _size(path),
+            _size(path / DERIVED),
             used,
             state,
         )
 
 
-def _size(place: Path) -> int:
-    return sum(_file_size(entry) for entry in place.rglob("*")) if place.is_dir() else 0
+def _is_of_this_code(manifest: dict[str, Any]) -> bool:
+    key = manifest.get("key")
+    return isinstance(key, dict) and key.get("code") == code_digest()
+
+
+def _size(path: Path) -> int:
+    return sum(_file_size(entry) for entry in path.rglob("*")) if path.is_dir() else 0
 
 
 def _file_size(path: Path) -> int:
@@ -92,13 +108,13 @@ class Removal:
     removed_bytes: int
     kept_bytes: int
     failures: tuple[tuple[Path, str], ...]
-    """Places, and why they are still there."""
+    """Paths, and why they are still there."""
 
 
 def keep_most_recent(stores: Iterable[StoreInfo], most_bytes: int) -> Removal:
     """Removes stores, those that were not used for the longest time first, down to a size.
 
-    What is unfinished goes in any case, what a living process has in use never.
+    What is unfinished or outdated goes in any case, what a living process has in use never.
 
     Args:
         stores: The stores.
@@ -118,10 +134,10 @@ def keep_most_recent(stores: Iterable[StoreInfo], most_bytes: int) -> Removal:
                 continue
         try:
             # Without its manifest it is no store, whatever else of it should remain.
-            (store.place / MANIFEST).unlink(missing_ok=True)
-            shutil.rmtree(store.place)
+            (store.path / MANIFEST).unlink(missing_ok=True)
+            shutil.rmtree(store.path)
         except OSError as error:
-            failures.append((store.place, error.strerror or str(error)))
+            failures.append((store.path, error.strerror or str(error)))
             kept += store.size_bytes
             continue
         removed += store.size_bytes

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from stepscope.errors import UnreadableInputError
-from stepscope.trace.derive.columns import derive_all
+from stepscope.trace.derive.columns import derive
 from stepscope.trace.load import load
 from stepscope.trace.schema import EVENTS
 
@@ -80,9 +80,9 @@ def names_of(tables):
 def test_everything_finds_its_place(export):
     tables = read_nsys(export)
     assert list(tables.events.schema) == list(EVENTS)
-    derived = derive_all(tables)
+    derived = derive(tables)
     rows = tables.events.with_columns(
-        *derived.columns.drop("event"),
+        *derived.columns.collect().drop("event"),
         pl.Series("name", names_of(tables)),
         tables.args["args"].alias("args"),
     )
@@ -134,7 +134,7 @@ def test_an_export_with_almost_nothing(tmp_path):
     )
     assert tables.events.is_empty()
     assert tables.lanes.is_empty()
-    assert derive_all(tables).columns.is_empty()
+    assert derive(tables).columns.collect().is_empty()
 
 
 def test_views_are_not_read(tmp_path):

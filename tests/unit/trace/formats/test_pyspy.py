@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stepscope.errors import UnreadableInputError
-from stepscope.trace.derive.columns import derive_all
+from stepscope.trace.derive.columns import derive
 from stepscope.trace.formats.pyspy import read_pyspy
 from stepscope.trace.formats.trace_format import Input
 from stepscope.trace.load import load
@@ -54,7 +54,7 @@ def tables(tmp_path):
 
 
 def test_frames_nest_as_they_were_called(tables):
-    derived = derive_all(tables).columns
+    derived = derive(tables).columns.collect()
     names = tables.names["name"].gather(tables.events["name_id"]).to_list()
     parents = [None if p is None else names[p] for p in derived["parent"].to_list()]
     main = "thread (12): MainThread"

@@ -26,7 +26,7 @@ from stepscope.trace.load import load
 from stepscope.trace.source import opening as source_module
 from stepscope.trace.source.opening import open_source
 from stepscope.trace.source.remote import RemoteFile, find_remote, redacted
-from stepscope.trace.store.place import MANIFEST, read_manifest
+from stepscope.trace.store.directory import MANIFEST, read_manifest
 
 CONTENT = write([make(start=str(number)) for number in range(50) for make in (operator, kernel)])
 

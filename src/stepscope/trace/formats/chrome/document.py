@@ -29,7 +29,7 @@ class _Walk:
         self.blocks = blocks
         self.assembler = assembler
         self.data = b""
-        self.place = 0
+        self.offset = 0
         self.final = False
         self.text = ""
         self.here = 0
@@ -37,8 +37,8 @@ class _Walk:
 
     # -- the text at hand ------------------------------------------------------------------
 
-    def hold(self, data: bytes, place: int) -> None:
-        self.data, self.place = data, place
+    def hold(self, data: bytes, offset: int) -> None:
+        self.data, self.offset = data, offset
         self.text, self.here = decode(data), 0
 
     def byte_here(self, position: int) -> int:
@@ -52,16 +52,16 @@ class _Walk:
         kept = self.data[used:]
         if len(kept) > _LARGEST_VALUE:
             raise UnreadableInputError(
-                f"{self.name}: a top-level value at byte {self.place + used} is larger than "
+                f"{self.name}: a top-level value at byte {self.offset + used} is larger than "
                 f"{_LARGEST_VALUE // 1024**2} MiB; this is not a trace"
             )
         data, self.final = more(kept, self.blocks)
         grew = len(data) > len(kept)
-        self.hold(data, self.place + used)
+        self.hold(data, self.offset + used)
         return grew
 
     def problem(self, kind: str) -> None:
-        self.assembler.problems.add(kind, self.place + self.byte_here(self.here))
+        self.assembler.problems.add(kind, self.offset + self.byte_here(self.here))
 
     def skip(self, pattern: re.Pattern[str]) -> str:
         """Skips what matches, and returns the character after it; "" at the end of the file."""
@@ -104,8 +104,8 @@ class _Walk:
         """Reads the list of events whose opening bracket was the last character."""
         self.lists += 1
         used = self.byte_here(self.here)
-        ending = read_events(self.data[used:], self.place + used, self.blocks, take)
-        self.hold(ending.rest, ending.place)
+        ending = read_events(self.data[used:], self.offset + used, self.blocks, take)
+        self.hold(ending.rest, ending.offset)
         if not ending.closed:
             self.final = True
             if not self.assembler.problems.count("truncated"):

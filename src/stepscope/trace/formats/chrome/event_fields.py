@@ -29,7 +29,7 @@ _SALVAGED = {
 
 def event_of(
     fields: dict[str, tuple[Any, str]], args: Any, args_text: str | None,
-    problems: Problems, place: int,
+    problems: Problems, position: int,
 ) -> Event:  # fmt: skip
     """The event that some fields describe.
 
@@ -38,7 +38,7 @@ def event_of(
         args: The value of its arguments.
         args_text: Their text, as it is kept.
         problems: Receives what cannot be kept.
-        place: Where the event begins.
+        position: Where the event begins.
     """
     nothing = (None, "")
     arguments = args if isinstance(args, dict) else {}
@@ -53,8 +53,8 @@ def event_of(
         time_ns=_time(*fields.get("ts", nothing)),
         dur_ns=_time(*fields.get("dur", nothing)),
         flow_id=_flow_id(*fields["id"]) if "id" in fields else None,
-        correlation=_identifier(arguments.get("correlation"), problems, place),
-        external_id=_identifier(external, problems, place),
+        correlation=_identifier(arguments.get("correlation"), problems, position),
+        external_id=_identifier(external, problems, position),
         device=_number(arguments.get("device")),
         stream=_number(arguments.get("stream")),
         bytes=_number(arguments.get("bytes")),
@@ -62,7 +62,7 @@ def event_of(
     )
 
 
-def event_of_object(value: dict[str, Any], problems: Problems, place: int) -> Event:
+def event_of_object(value: dict[str, Any], problems: Problems, position: int) -> Event:
     """The event of an object that the lenient parser read."""
     fields: dict[str, tuple[Any, str]] = {}
     for key, item in value.items():
@@ -71,11 +71,11 @@ def event_of_object(value: dict[str, Any], problems: Problems, place: int) -> Ev
     args = value.get("args")
     text = None if args is None else standard_text(args)
     if any(key not in KEPT_KEYS for key in value):
-        problems.add("extra_keys", place)
-    return event_of(fields, args, text, problems, place)
+        problems.add("extra_keys", position)
+    return event_of(fields, args, text, problems, position)
 
 
-def salvaged_event(text: str, problems: Problems, place: int) -> Event | None:
+def salvaged_event(text: str, problems: Problems, position: int) -> Event | None:
     """What can be recognised in the text of one broken event."""
     fields: dict[str, tuple[Any, str]] = {}
     for key, pattern in _SALVAGED.items():
@@ -86,10 +86,10 @@ def salvaged_event(text: str, problems: Problems, place: int) -> Event | None:
     if "ph" not in fields or "ts" not in fields or "name" not in fields:
         return None
     kept = standard_text({"unparsed": text})
-    return event_of(fields, None, kept, problems, place)
+    return event_of(fields, None, kept, problems, position)
 
 
-def kept_args(value: Any, raw: str, problems: Problems, place: int) -> str | None:
+def kept_args(value: Any, raw: str, problems: Problems, position: int) -> str | None:
     """The text of the arguments as the file has it, or one with the same meaning that is valid."""
     if value is None:
         return None
@@ -97,7 +97,7 @@ def kept_args(value: Any, raw: str, problems: Problems, place: int) -> str | Non
         try:
             orjson.loads(raw)
         except (orjson.JSONDecodeError, UnicodeEncodeError):
-            problems.add("invalid_utf8", place)
+            problems.add("invalid_utf8", position)
             return standard_text(value)
     return raw
 
@@ -138,11 +138,11 @@ def _time(value: Any, raw: str) -> int | None:
     return nanoseconds(raw) if isinstance(value, int | float) and value is not True else None
 
 
-def _identifier(value: Any, problems: Problems, place: int) -> int | None:
+def _identifier(value: Any, problems: Problems, position: int) -> int | None:
     if type(value) is not int or value < 0:
         return None
     if value > UINT64_MAX:
-        problems.add("identifier_out_of_range", place)
+        problems.add("identifier_out_of_range", position)
         return None
     return value
 

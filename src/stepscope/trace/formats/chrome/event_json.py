@@ -79,7 +79,7 @@ def _read_members(text: str, at: int, problems: Problems) -> tuple[Event, int]:
         ValueError: It is not valid (`json.JSONDecodeError` with its position, where known).
         StopIteration: The text ends (raised by the parser), its value is the position.
     """
-    place = at
+    position = at
     here = at + 1
     fields: dict[str, tuple[Any, str]] = {}
     args: Any = None
@@ -99,7 +99,7 @@ def _read_members(text: str, at: int, problems: Problems) -> tuple[Event, int]:
             else:
                 start = after_space(text, here)
                 if text.startswith("}", start) and not fields and args_text is None:
-                    return event_of(fields, args, args_text, problems, place), start + 1
+                    return event_of(fields, args, args_text, problems, position), start + 1
                 if not text.startswith('"', start):
                     raise json.JSONDecodeError("Expecting a key", text, start)
                 key, start = strict_value(text, start)
@@ -113,16 +113,16 @@ def _read_members(text: str, at: int, problems: Problems) -> tuple[Event, int]:
                 raise json.JSONDecodeError("Expecting ',' or '}'", text, here)
             if key == "args":
                 args = value
-                args_text = kept_args(value, text[start:here], problems, place)
+                args_text = kept_args(value, text[start:here], problems, position)
             elif key in KEPT_KEYS:
                 fields[key] = (value, text[start:here])
                 if isinstance(value, str) and SURROGATE.search(value):
-                    problems.add("invalid_utf8", place)
+                    problems.add("invalid_utf8", position)
             else:
                 extra = True
             closing = delimiter.group(1)
             here = delimiter.end()
         if closing == "}":
             if extra:
-                problems.add("extra_keys", place)
-            return event_of(fields, args, args_text, problems, place), here
+                problems.add("extra_keys", position)
+            return event_of(fields, args, args_text, problems, position), here

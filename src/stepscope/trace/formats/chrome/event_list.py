@@ -26,19 +26,19 @@ class Ending:
 
     Attributes:
         rest: Bytes already read that follow it.
-        place: Offset of `rest` in the uncompressed file.
+        offset: Of `rest` in the uncompressed file.
         closed: False where the file ended first.
     """
 
     rest: bytes
-    place: int
+    offset: int
     closed: bool
 
 
 Take = Callable[["Rows | Scanned"], None]
 """Receives consecutive events."""
 ReadEvents = Callable[[bytes, int, Content, Take], Ending]
-"""Reads the list of events: bytes at hand, their place, the content after them, the taker."""
+"""Reads the list of events: bytes at hand, their offset, the content after them, the taker."""
 
 
 def decode(data: bytes) -> str:
@@ -56,31 +56,31 @@ def byte_offsets(text: str) -> npt.NDArray[np.int64] | None:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(widths)])
 
 
-def read_events_tolerantly(data: bytes, place: int, blocks: Iterator[bytes], take: Take) -> Ending:
+def read_events_tolerantly(data: bytes, offset: int, blocks: Iterator[bytes], take: Take) -> Ending:
     """Reads the list of events from its opening bracket on, in pure Python: the oracle."""
     between = Between.START
     final = False
     while True:
         text = decode(data)
         stretch = read_stretch(text, 0, between, final)
-        offsets = byte_offsets(text)
+        in_bytes = byte_offsets(text)
 
         def moved(
-            position: int, base: int = place, table: npt.NDArray[np.int64] | None = offsets
+            position: int, base: int = offset, table: npt.NDArray[np.int64] | None = in_bytes
         ) -> int:
             return base + (position if table is None else int(table[position]))
 
         if stretch.events or stretch.problems:
             problems = stretch.problems.moved(moved)
-            places = [moved(position) for position in stretch.places]
-            take(rows_from_events(stretch.events, places, problems))
-        used = moved(stretch.stop) - place
-        place += used
+            offsets = [moved(position) for position in stretch.positions]
+            take(rows_from_events(stretch.events, offsets, problems))
+        used = moved(stretch.stop) - offset
+        offset += used
         between = stretch.between
         if stretch.outcome is Outcome.END:
-            return Ending(data[used:], place, closed=True)
+            return Ending(data[used:], offset, closed=True)
         if final:
-            return Ending(data[used:], place, closed=False)
+            return Ending(data[used:], offset, closed=False)
         data = data[used:]
         data, final = more(data, blocks)
 

@@ -48,15 +48,15 @@ class Stretch:
 
     Attributes:
         events: The events, in order.
-        places: Where in the text each begins.
+        positions: Where in the text each begins.
         stop: The first position that was not used.
         between: The state there.
         outcome: Why it stops.
-        problems: What was repaired or skipped, with positions in the text as places.
+        problems: What was repaired or skipped, counted by their positions in the text.
     """
 
     events: list[Event] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
     stop: int = 0
     between: Between = Between.START
     outcome: Outcome = Outcome.MORE
@@ -134,7 +134,7 @@ def _read_element(text: str, at: int, final: bool, stretch: Stretch) -> int:
         return _resynchronise(text, at, final, stretch)
     event, end = found
     stretch.events.append(event)
-    stretch.places.append(at)
+    stretch.positions.append(at)
     stretch.between = Between.AFTER_EVENT
     return end
 
@@ -185,7 +185,7 @@ def _resynchronise(text: str, at: int, final: bool, stretch: Stretch) -> int:
     else:
         stretch.problems.add("salvaged", at)
         stretch.events.append(event)
-        stretch.places.append(at)
+        stretch.positions.append(at)
     stretch.between = Between.AFTER_COMMA
     if following < len(text) and text[following] == "]":
         stretch.between = Between.AFTER_EVENT

@@ -77,13 +77,13 @@ class Pairing:
                 continue
             stack = self._open.get(lane)
             if not stack:
-                self._problems.add("unmatched_end", int(rows.place[row]))
+                self._problems.add("unmatched_end", int(rows.offset[row]))
                 continue
             opened = stack.pop()
             dur_ns = time_ns - opened.time_ns
             if dur_ns < 0 or dur_ns > INT64_MAX:
                 kind = "negative_duration" if dur_ns < 0 else "overflowed_duration"
-                self._problems.add(kind, int(rows.place[row]))
+                self._problems.add(kind, int(rows.offset[row]))
                 dur_ns = 0
             closed.append(Closed(opened, lane, dur_ns, _merged_args(opened.args, text), row))
         return closed
@@ -119,7 +119,7 @@ def rows_of_closed(closed: list[Closed]) -> tuple[Rows, Ids]:
         device=columns[3].astype(np.int64),
         stream=columns[4].astype(np.int64),
         bytes=columns[5].astype(np.int64),
-        place=np.zeros(count, np.int64),
+        offset=np.zeros(count, np.int64),
         args=pl.Series("args", [one.args for one in closed], pl.String),
         names=Vocabulary(),
         lanes=Vocabulary(),

@@ -38,10 +38,10 @@ _PHASE_WORDS = pl.Series("phase", [chr(code) for code in range(128)] + ["?"] * 1
 
 
 def count_rows(rows: Rows, problems: Problems, kind: str, wrong: npt.NDArray[np.bool_]) -> None:
-    """Counts a problem of some rows, with the place of the first."""
+    """Counts a problem of some rows, with the offset of the first."""
     count = int(np.count_nonzero(wrong))
     if count:
-        problems.add(kind, int(rows.place[np.argmax(wrong)]), count)
+        problems.add(kind, int(rows.offset[np.argmax(wrong)]), count)
 
 
 class EventColumns:

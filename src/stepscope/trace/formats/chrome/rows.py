@@ -93,7 +93,7 @@ class Rows:
 
     `name` and `lane` index `names` and `lanes`, which hold each distinct pair of these rows, and
     may hold others.
-    `place` is the byte offset of each event in the uncompressed file.
+    `offset` is the byte offset of each event in the uncompressed file.
     """
 
     phase: npt.NDArray[np.uint8]
@@ -108,7 +108,7 @@ class Rows:
     device: npt.NDArray[np.int64]
     stream: npt.NDArray[np.int64]
     bytes: npt.NDArray[np.int64]
-    place: npt.NDArray[np.int64]
+    offset: npt.NDArray[np.int64]
     args: pl.Series
     names: Vocabulary[NamePair]
     lanes: Vocabulary[LanePair]
@@ -133,7 +133,7 @@ def phase_code(phase: str | None) -> int:
     return ord(phase) if len(phase) == 1 and phase < "\x7f" else 255
 
 
-def rows_from_events(events: list[Event], places: list[int], problems: Problems) -> Rows:
+def rows_from_events(events: list[Event], offsets: list[int], problems: Problems) -> Rows:
     """Turns events, one by one in hand, into columns."""
     names: dict[NamePair, int] = {}
     lanes: dict[LanePair, int] = {}
@@ -160,7 +160,7 @@ def rows_from_events(events: list[Event], places: list[int], problems: Problems)
         stream=column("stream", HAS_STREAM, np.int64),  # type: ignore[arg-type]
         bytes=column("bytes", HAS_BYTES, np.int64),  # type: ignore[arg-type]
         flags=flags,
-        place=np.array(places, np.int64),
+        offset=np.array(offsets, np.int64),
         args=pl.Series("args", [event.args for event in events], pl.String),
         names=Vocabulary(names),
         lanes=Vocabulary(lanes),

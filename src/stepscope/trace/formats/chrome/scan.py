@@ -46,11 +46,11 @@ _ROOM = 256 * 1024  # buffers come in multiples of this
 
 @dataclass(frozen=True)
 class _Piece:
-    """A stretch of the file: `data[:end]`, which begins at byte `place`."""
+    """A stretch of the file: `data[:end]`, which begins at byte `offset`."""
 
     data: npt.NDArray[np.uint8]
     end: int
-    place: int
+    offset: int
 
     @property
     def view(self) -> memoryview:
@@ -75,7 +75,7 @@ class Scan:
         self.data = piece.data
         self.raw = piece.view
         self.end = piece.end
-        self.place = piece.place
+        self.offset = piece.offset
         self.between = between
         self.scale = scale
         self.buffers = buffers
@@ -118,7 +118,7 @@ class Scan:
         phases, flags = self.bytes
         name, lane = self.numbers
         return Scanned(
-            self.state, self.data, self.place, self.columns, self.views, phases, flags, name, lane,
+            self.state, self.data, self.offset, self.columns, self.views, phases, flags, name, lane,
             self.words.names, self.words.lanes,
         )  # fmt: skip
 
@@ -139,20 +139,20 @@ class _ByHand:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.places: list[int] = []
+        self.offsets: list[int] = []
         self.problems = Problems()
 
-    def add(self, stretch: Stretch, text: str, place: int) -> int:
+    def add(self, stretch: Stretch, text: str, offset: int) -> int:
         """Keeps a stretch; returns how many bytes it used."""
-        offsets = byte_offsets(text)
+        in_bytes = byte_offsets(text)
 
         def moved(position: int) -> int:
-            return place + (position if offsets is None else int(offsets[position]))
+            return offset + (position if in_bytes is None else int(in_bytes[position]))
 
         self.events += stretch.events
-        self.places += [moved(position) for position in stretch.places]
+        self.offsets += [moved(position) for position in stretch.positions]
         self.problems.merge(stretch.problems.moved(moved))
-        return moved(stretch.stop) - place
+        return moved(stretch.stop) - offset
 
 
 def _finish(scan: Scan, final: bool) -> _Finished:
@@ -188,7 +188,7 @@ def _hand_over(scan: Scan, by_hand: _ByHand, final: bool, most: int) -> bool:
         stretch = read_stretch(text, 0, between, final and whole, most)
         ended = stretch.outcome is Outcome.END
         if stretch.stop > 0 or ended:
-            scan.state[POSITION] = at + by_hand.add(stretch, text, scan.place + at)
+            scan.state[POSITION] = at + by_hand.add(stretch, text, scan.offset + at)
             scan.state[BETWEEN] = stretch.between.value
             if ended:
                 scan.status = ENDED
@@ -205,8 +205,8 @@ def _merged(rows: Rows, by_hand: _ByHand) -> Rows:
     if not by_hand.events:
         rows.problems.merge(by_hand.problems)
         return rows
-    other = rows_from_events(by_hand.events, by_hand.places, by_hand.problems)
-    order = np.argsort(np.concatenate([rows.place, other.place]), kind="stable")
+    other = rows_from_events(by_hand.events, by_hand.offsets, by_hand.problems)
+    order = np.argsort(np.concatenate([rows.offset, other.offset]), kind="stable")
 
     def both(column: str, shift: int = 0) -> npt.NDArray[np.generic]:
         first, second = getattr(rows, column), getattr(other, column)
@@ -216,7 +216,7 @@ def _merged(rows: Rows, by_hand: _ByHand) -> Rows:
     shifts = {"name": names, "lane": lanes}
     plain = (
         "phase", "flags", "name", "lane", "time_ns", "dur_ns", "flow_id", "correlation",
-        "external_id", "device", "stream", "bytes", "place",
+        "external_id", "device", "stream", "bytes", "offset",
     )  # fmt: skip
     columns = {column: both(column, shifts.get(column, 0)) for column in plain}
     return Rows(
@@ -236,10 +236,10 @@ class _Cutter:
         enough: Set where no more pieces are wanted.
     """
 
-    def __init__(self, data: bytes, place: int, content: Content) -> None:
+    def __init__(self, data: bytes, offset: int, content: Content) -> None:
         self.carry = data
         self.enough = threading.Event()
-        self._place = place
+        self._offset = offset
         self._content = content
         self._buffers = Buffers()
 
@@ -256,12 +256,12 @@ class _Cutter:
             if end == carried:
                 self.carry = b""
                 if end:
-                    yield _Piece(data, end, self._place)
+                    yield _Piece(data, end, self._offset)
                 return
             cut = _last_cut(data.data, end)
             self.carry = bytes(data.data[cut:end])
-            yield _Piece(data, cut, self._place)
-            self._place += cut
+            yield _Piece(data, cut, self._offset)
+            self._offset += cut
 
 
 def _room_for(size: int, buffers: Buffers) -> npt.NDArray[np.uint8]:
@@ -269,13 +269,13 @@ def _room_for(size: int, buffers: Buffers) -> npt.NDArray[np.uint8]:
     return buffers.take(-(-(size + PADDING) // _ROOM) * _ROOM, np.uint8)
 
 
-def _piece(text: bytes, place: int, buffers: Buffers) -> _Piece:
+def _piece(text: bytes, offset: int, buffers: Buffers) -> _Piece:
     """Bytes with the padding that the scanner wants."""
     size = len(text)
     data = _room_for(size, buffers)
     data[:size] = np.frombuffer(text, np.uint8)
     data[size : size + PADDING] = 0
-    return _Piece(data, size, place)
+    return _Piece(data, size, offset)
 
 
 def _last_cut(joined: memoryview, size: int) -> int:
@@ -296,10 +296,10 @@ def _last_cut(joined: memoryview, size: int) -> int:
 class _Reader:
     """Takes scanned blocks in order, and mends where a guess was wrong."""
 
-    def __init__(self, place: int, take: Take, buffers: Buffers) -> None:
+    def __init__(self, offset: int, take: Take, buffers: Buffers) -> None:
         self.take = take
         self.buffers = buffers
-        self.place = place  # of what is carried
+        self.offset = offset  # of what is carried
         self.carry = b""
         self.wanted = 0  # do not try again before so much is at hand
         self.between = Between.START
@@ -329,7 +329,7 @@ class _Reader:
             self._accept(self._again(), final=True)
 
     def _again(self) -> Scan:
-        piece = _piece(self.carry, self.place, self.buffers)
+        piece = _piece(self.carry, self.offset, self.buffers)
         return Scan(piece, self.between, self.buffers, self.words()).run()
 
     def _accept(self, scan: Scan, final: bool) -> None:
@@ -338,28 +338,28 @@ class _Reader:
             self.take(finished.rows)
         self._words.append(finished.words)
         self.carry = bytes(scan.raw[finished.stop : scan.end])
-        self.place = scan.place + finished.stop
+        self.offset = scan.offset + finished.stop
         self.wanted = 0 if finished.stop else 2 * len(self.carry)
         self.between = finished.between
         self.ended = finished.ended
 
 
 def read_events_compiled(
-    data: bytes, place: int, content: Content, take: Take, threads: int | None = None
+    data: bytes, offset: int, content: Content, take: Take, threads: int | None = None
 ) -> Ending:
     """Reads the list of events from its opening bracket on, with the compiled scanner.
 
     Args:
         data: Bytes at hand that follow the bracket.
-        place: Their offset in the uncompressed file.
+        offset: Theirs in the uncompressed file.
         content: What follows them.
         take: Receives the events in order.
         threads: How many scan at once; None: one for each processor, at most 8.
     """
     count = threads or min(os.cpu_count() or 1, 8)
     buffers = Buffers()
-    reader = _Reader(place, take, buffers)
-    cutter = _Cutter(data, place, content)
+    reader = _Reader(offset, take, buffers)
+    cutter = _Cutter(data, offset, content)
     waiting: deque[Future[Scan]] = deque()
     with (
         ThreadPoolExecutor(count, thread_name_prefix="stepscope-scan") as pool,
@@ -377,6 +377,6 @@ def read_events_compiled(
         while waiting:
             reader.next(waiting.popleft().result())
     if reader.ended:
-        return Ending(reader.carry + cutter.carry, reader.place, closed=True)
+        return Ending(reader.carry + cutter.carry, reader.offset, closed=True)
     reader.finish()
-    return Ending(reader.carry, reader.place, closed=reader.ended)
+    return Ending(reader.carry, reader.offset, closed=reader.ended)

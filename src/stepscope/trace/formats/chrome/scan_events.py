@@ -67,8 +67,8 @@ from stepscope.trace.formats.chrome.scanned import (
     INLINE_BYTES,
     LANE,
     NAME,
+    OFFSET,
     PHASES,
-    PLACE,
     POSITION,
     ROOM,
     ROWS,
@@ -382,7 +382,7 @@ def scan_events(block: Longs, name_table: Longs, lane_table: Longs) -> int:
         put_int(lane_column, row, lane_number)
         put_byte(phases, row, phase)
         put_byte(flag_column, row, flags)
-        put_long(columns, PLACE * most_rows + row, at)
+        put_long(columns, OFFSET * most_rows + row, at)
         length = args_end - args_start
         if length <= INLINE_BYTES:
             low, high = short_view(data, args_start, args_end)

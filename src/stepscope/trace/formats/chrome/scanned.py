@@ -28,7 +28,7 @@ from stepscope.trace.formats.chrome.rows import LanePair, NamePair, Rows, Vocabu
 FIELDS = 12
 
 # The int64 columns.
-TIME, DURATION, FLOW, CORRELATION, EXTERNAL, DEVICE, STREAM, BYTES, PLACE = range(9)
+TIME, DURATION, FLOW, CORRELATION, EXTERNAL, DEVICE, STREAM, BYTES, OFFSET = range(9)
 INT64_COLUMNS = 9
 
 INLINE_BYTES = 12
@@ -42,8 +42,8 @@ class Scanned:
     Attributes:
         block: What compiled code is told of them.
         data: Their text.
-        place: Of the text in the uncompressed file.
-        columns: The int64 columns; `PLACE` counts from the start of the text.
+        offset: Of the text in the uncompressed file.
+        columns: The int64 columns; `OFFSET` counts from the start of the text.
         views: The arguments, as string views.
         phases: The phase of each event.
         flags: Which columns have a value.
@@ -55,7 +55,7 @@ class Scanned:
 
     block: npt.NDArray[np.int64]
     data: npt.NDArray[np.uint8]
-    place: int
+    offset: int
     columns: npt.NDArray[np.int64]
     views: npt.NDArray[np.int64]
     phases: npt.NDArray[np.uint8]
@@ -101,7 +101,7 @@ class Scanned:
             device=columns[DEVICE],
             stream=columns[STREAM],
             bytes=columns[BYTES],
-            place=columns[PLACE] + self.place,
+            offset=columns[OFFSET] + self.offset,
             args=strings_of(
                 "args", self.data, views, np.packbits(views[:, 0] > 0, bitorder="little")
             ),
