@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from stepscope.trace.arguments import COLLECTIVE_ARGUMENTS
 from stepscope.trace.schema import KIND, Category, Kind
 
 Rules = tuple[tuple[str, str], ...]
@@ -43,7 +44,7 @@ _COLLECTIVES: Rules = (
 )
 """Which collective, where it is known already that the name is one of communication."""
 
-COLLECTIVE_NAME = '"Collective name"'
+COLLECTIVE_NAME = f'"{COLLECTIVE_ARGUMENTS["collective"]}"'
 """In the arguments of kernels that their own metadata calls communication."""
 
 COLLECTIVE_GROUPS: tuple[str, ...] = (
@@ -334,7 +335,7 @@ def classify_by_metadata(kernels: pl.DataFrame) -> pl.DataFrame:
     Returns:
         `event`, `kind` and `group` of those kernels alone.
     """
-    word = pl.col("args").str.extract(r'"Collective name"\s*:\s*"([^"]+)"')
+    word = pl.col("args").str.extract(rf'{COLLECTIVE_NAME}\s*:\s*"([^"]+)"')
     return (
         kernels.lazy()
         .filter(pl.col("args").str.contains(COLLECTIVE_NAME, literal=True))

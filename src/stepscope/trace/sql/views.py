@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepscope.trace import schema
+from stepscope.trace.arguments import COLLECTIVE_ARGUMENTS, MEMORY_ARGUMENTS, MEMORY_EVENT
 
 TABLES = {**schema.TABLES, **schema.DERIVED_TABLES}
 """The tables that views are made of; inside the database their names begin with `table_`."""
@@ -58,9 +59,32 @@ LEFT JOIN table_names o ON o.name_id = oe.name_id
 """
 
 
-def _argument(key: str, kind: str, name: str) -> str:
-    path = f'$."{key}"'
-    return f"TRY_CAST(json_extract_string(a.args, '{path}') AS {kind}) AS {name}"
+_COLLECTIVE_TYPES = {
+    "collective": "VARCHAR",
+    "dtype": "VARCHAR",
+    "elements_in": "BIGINT",
+    "elements_out": "BIGINT",
+    "group_size": "BIGINT",
+    "process_group": "VARCHAR",
+    "process_group_description": "VARCHAR",
+    "process_group_ranks": "VARCHAR",
+}
+_MEMORY_TYPES = {
+    "device_type": "INTEGER",
+    "device": "INTEGER",
+    "address": "UBIGINT",
+    "bytes": "BIGINT",
+    "total_allocated_bytes": "BIGINT",
+    "total_reserved_bytes": "BIGINT",
+}
+
+
+def _arguments(keys: dict[str, str], types: dict[str, str]) -> str:
+    """Arguments as columns, null where they are missing or of another type."""
+    return ",\n    ".join(
+        f"TRY_CAST(json_extract_string(a.args, '$.\"{keys[name]}\"') AS {kind}) AS {name}"
+        for name, kind in types.items()
+    )
 
 
 VIEWS = (
@@ -102,14 +126,7 @@ WHERE w.category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
         f"""
 SELECT e.event, n.name, d."group", d.step, e.device, e.stream, e.start_ns, e.dur_ns,
     e.start_ns + e.dur_ns AS end_ns,
-    {_argument("Collective name", "VARCHAR", "collective")},
-    {_argument("dtype", "VARCHAR", "dtype")},
-    {_argument("In msg nelems", "BIGINT", "elements_in")},
-    {_argument("Out msg nelems", "BIGINT", "elements_out")},
-    {_argument("Group size", "BIGINT", "group_size")},
-    {_argument("Process Group Name", "VARCHAR", "process_group")},
-    {_argument("Process Group Description", "VARCHAR", "process_group_description")},
-    {_argument("Process Group Ranks", "VARCHAR", "process_group_ranks")},
+    {_arguments(COLLECTIVE_ARGUMENTS, _COLLECTIVE_TYPES)},
     d.launch, d.op
 FROM table_events e
 JOIN table_names n USING (name_id)
@@ -124,16 +141,11 @@ WHERE d.kind = 'communication'
         ("instants", "names", "lanes"),
         f"""
 SELECT a.time_ns, a.lane_id, l.tid,
-    {_argument("Device Type", "INTEGER", "device_type")},
-    {_argument("Device Id", "INTEGER", "device")},
-    {_argument("Addr", "UBIGINT", "address")},
-    {_argument("Bytes", "BIGINT", "bytes")},
-    {_argument("Total Allocated", "BIGINT", "total_allocated_bytes")},
-    {_argument("Total Reserved", "BIGINT", "total_reserved_bytes")}
+    {_arguments(MEMORY_ARGUMENTS, _MEMORY_TYPES)}
 FROM table_instants a
 JOIN table_names n USING (name_id)
 LEFT JOIN table_lanes l ON l.lane_id = a.lane_id
-WHERE n.name = '[memory]'
+WHERE n.name = '{MEMORY_EVENT}'
 """,
     ),
     View(
