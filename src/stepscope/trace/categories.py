@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
 from stepscope.trace.schema import Category
 
 _WORDS = {
@@ -42,6 +48,20 @@ GPU_CATEGORIES = (
 
 GPU_WORK = (Category.KERNEL, Category.GPU_MEMCPY, Category.GPU_MEMSET)
 """What keeps a device busy."""
+
+HOST_CALLS = (Category.RUNTIME, Category.DRIVER)
+"""Calls on the host that launch work, copy, wait or allocate."""
+
+
+def is_one_of(categories: Iterable[Category]) -> pl.Expr:
+    """Whether a row's category is one of some."""
+    return pl.col("category").is_in([category.value for category in categories])
+
+
+def mask_of(events: pl.DataFrame, categories: Iterable[Category]) -> npt.NDArray[np.bool_]:
+    """For each event, whether its category is one of some."""
+    mask: npt.NDArray[np.bool_] = events.select(is_one_of(categories)).to_series().to_numpy()
+    return mask
 
 
 def category_of(word: str | None) -> Category:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.trace.arguments import COLLECTIVE_ARGUMENTS
+from stepscope.trace.categories import HOST_CALLS
 from stepscope.trace.schema import KIND, Category, Kind
 
 Rules = tuple[tuple[str, str], ...]
@@ -221,7 +222,6 @@ _OPERATORS: Rules = (
 )
 
 _HOST_OPERATORS = (Category.CPU_OP, Category.USER_ANNOTATION, Category.GPU_USER_ANNOTATION)
-_HOST_CALLS = (Category.RUNTIME, Category.DRIVER)
 
 
 def _first_match(text: pl.Expr, rules: Rules, otherwise: str | None) -> pl.Expr:
@@ -260,7 +260,7 @@ def _classify_part(part: pl.DataFrame, category: str) -> pl.DataFrame:
         kind, group = pl.lit(Kind.MEMCPY.value), _first_match(name, _COPIES, "copy")
     elif category == Category.GPU_MEMSET.value:
         kind, group = pl.lit(Kind.MEMSET.value), pl.lit("fill")
-    elif category in {c.value for c in _HOST_CALLS}:
+    elif category in {c.value for c in HOST_CALLS}:
         group = _first_match(name, _CALLS, None)
     elif category in {c.value for c in _HOST_OPERATORS}:
         collective = name.str.contains(f"(?i){_COLLECTIVE_CALL}") | (name == "record_param_comms")

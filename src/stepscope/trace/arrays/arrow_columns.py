@@ -139,9 +139,3 @@ def strings_of(
         np.array([len(data)], np.int64),
     ]
     return pl.Series(_Exported(b"vu", len(views), buffers)).alias(name)
-
-
-def columns_in_use() -> int:
-    """How many columns made here still refer to their arrays."""
-    _keeper.let_go()
-    return len(_keeper)

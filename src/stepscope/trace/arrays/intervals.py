@@ -195,11 +195,6 @@ def complement(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
     return Intervals(starts[filled], ends[filled])
 
 
-def gaps(intervals: Intervals) -> Intervals:
-    """What lies between the intervals of a set, from its first start to its last end."""
-    return Intervals(intervals.ends[:-1], intervals.starts[1:])
-
-
 def contains(intervals: Intervals, times: npt.ArrayLike) -> npt.NDArray[np.bool_]:
     """For each time, whether the set holds that moment."""
     moments = _int64(times)

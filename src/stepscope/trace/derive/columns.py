@@ -20,7 +20,8 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.trace.arrays.intervals import Int64Array
-from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK
+from stepscope.trace.arrays.nullable import nullable
+from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK, mask_of
 from stepscope.trace.classify import COLLECTIVE_GROUPS, COLLECTIVE_NAME, classify_by_metadata
 from stepscope.trace.derive.links import (
     SEQUENCE_NUMBER,
@@ -93,7 +94,7 @@ def derive(tables: Tables, host: pl.DataFrame | None = None) -> DerivedTables:
 
     host = host_steps(tables) if host is None else host
     cause = np.where(launches.launch >= 0, launches.launch, operator)
-    is_work = _is(events, GPU_WORK)
+    is_work = mask_of(events, GPU_WORK)
     host_index = step_at(host, start)
     launch_step = np.where(is_work & (cause >= 0), host_index[cause], -1)
     devices = device_steps(events, launch_step, host)
@@ -105,13 +106,13 @@ def derive(tables: Tables, host: pl.DataFrame | None = None) -> DerivedTables:
     columns = pl.DataFrame(
         {
             "event": events["event"],
-            "step": _nullable(step, pl.Int32, index >= 0),
-            "parent": _nullable(nesting.parent, pl.Int64),
+            "step": _numbers(step, index >= 0),
+            "parent": _numbers(nesting.parent),
             "depth": nesting.depth,
             "self_ns": nesting.self_ns,
-            "launch": _nullable(launches.launch, pl.Int64),
-            "op": _nullable(operator, pl.Int64),
-            "forward": _nullable(link_forward(tables), pl.Int64),
+            "launch": _numbers(launches.launch),
+            "op": _numbers(operator),
+            "forward": _numbers(link_forward(tables)),
             "kind": kind_and_group["kind"],
             "group": kind_and_group["group"],
         },
@@ -121,22 +122,9 @@ def derive(tables: Tables, host: pl.DataFrame | None = None) -> DerivedTables:
     return DerivedTables(columns.lazy(), host, devices, problems)
 
 
-def _is(events: pl.DataFrame, categories: tuple[Category, ...]) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = (
-        events["category"].is_in([c.value for c in categories]).to_numpy()
-    )
-    return found
-
-
-def _nullable(
-    values: npt.NDArray[np.generic],
-    dtype: type[pl.DataType],
-    valid: npt.NDArray[np.bool_] | None = None,
-) -> pl.Series:
-    """A column in which rows that are not valid (by default: negative ones) are null."""
-    keep = pl.Series(values >= 0 if valid is None else valid)  # type: ignore[operator]
-    column = pl.Series("value", values).cast(dtype)
-    return pl.select(pl.when(keep).then(column)).to_series()
+def _numbers(values: Int64Array, present: npt.NDArray[np.bool_] | None = None) -> pl.Series:
+    """A column in which rows that are not present (by default: negative ones) are null."""
+    return nullable(values, values >= 0 if present is None else present, "number")
 
 
 def _step_names(tables: Tables) -> npt.NDArray[np.bool_]:
@@ -150,7 +138,7 @@ def _nest(tables: Tables) -> Nesting:
     """Nest what is recorded on the host; everything else is a root."""
     events = tables.events
     number = len(events)
-    rows = np.nonzero(~_is(events, _NOT_NESTED))[0]
+    rows = np.nonzero(~mask_of(events, _NOT_NESTED))[0]
     start = events["start_ns"].to_numpy()
     duration = events["dur_ns"].to_numpy()
     rank = np.full(len(Category), len(_OUTER_FIRST), np.int8)
@@ -181,7 +169,7 @@ def _step_index(
     devices: pl.DataFrame,
 ) -> Int64Array:
     """Index of the host step that each event belongs to, -1 for none."""
-    on_device = _is(events, GPU_CATEGORIES)
+    on_device = mask_of(events, GPU_CATEGORIES)
     index = np.where(on_device, -1, host_index)
     index = np.where(is_linked, launch_step, index)
     loose = on_device & ~is_linked

@@ -27,14 +27,13 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.trace.arrays.intervals import Int64Array
-from stepscope.trace.categories import GPU_WORK
+from stepscope.trace.categories import GPU_WORK, HOST_CALLS, is_one_of, mask_of
 from stepscope.trace.schema import Category
 from stepscope.trace.tables import Tables
 
 SEQUENCE_NUMBER = 'equence number"'
 """In the arguments of operators that autograd numbered, as every age of the format spells it."""
 
-CALLS = (Category.RUNTIME, Category.DRIVER)
 OPERATORS = (Category.CPU_OP, Category.USER_ANNOTATION)
 
 
@@ -47,20 +46,13 @@ class Launches:
     """Events whose correlation several calls carry."""
 
 
-def _is_one_of(events: pl.DataFrame, categories: tuple[Category, ...]) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = (
-        events["category"].is_in([category.value for category in categories]).to_numpy()
-    )
-    return found
-
-
 def link_launches(events: pl.DataFrame) -> Launches:
     """Join GPU work, and synchronisation on the device's side, to the calls they came from."""
     launch = np.full(len(events), -1, np.int64)
     wanted = ["event", "correlation", "external_id", "start_ns"]
     has_correlation = pl.col("correlation") > 0
-    on_device = pl.col("category").is_in([c.value for c in (*GPU_WORK, Category.DEVICE_SYNC)])
-    is_call = pl.col("category").is_in([c.value for c in CALLS])
+    on_device = is_one_of((*GPU_WORK, Category.DEVICE_SYNC))
+    is_call = is_one_of(HOST_CALLS)
     work = events.filter(has_correlation & on_device).select(wanted)
     calls = events.filter(has_correlation & is_call).select(wanted)
     if work.is_empty() or calls.is_empty():
@@ -116,7 +108,7 @@ def enclosing_operator(
         step_names: For each name, whether it annotates a step.
     """
     events = tables.events
-    is_operator = _is_one_of(events, OPERATORS)
+    is_operator = mask_of(events, OPERATORS)
     is_operator &= ~step_names[events["name_id"].to_numpy()]
     operator = parent.copy()
     pending = np.nonzero((operator >= 0) & ~is_operator[operator])[0]
@@ -137,8 +129,8 @@ def link_operators(tables: Tables, launch: Int64Array, around: Int64Array) -> In
         around: What `enclosing_operator` gave.
     """
     events = tables.events
-    is_call = _is_one_of(events, CALLS)
-    is_device = _is_one_of(events, (*GPU_WORK, Category.DEVICE_SYNC))
+    is_call = mask_of(events, HOST_CALLS)
+    is_device = mask_of(events, (*GPU_WORK, Category.DEVICE_SYNC))
     operator = np.full(len(events), -1, np.int64)
     operator[is_call] = around[is_call]
     linked = np.nonzero(is_device & (launch >= 0))[0]

@@ -199,8 +199,6 @@ def nest_by_loop(
 
 @functools.cache
 def _nest_compiled() -> Callable[[npt.NDArray[np.bool_], Int64Array, Int64Array, int], _Columns]:
-    import numba
+    from stepscope.trace.arrays.compiled import compiled
 
-    compiled: Callable[[npt.NDArray[np.bool_], Int64Array, Int64Array, int], _Columns]
-    compiled = numba.njit(cache=True, nogil=True)(nest_by_loop)
-    return compiled
+    return compiled(nest_by_loop)

@@ -28,7 +28,7 @@ import polars as pl
 
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.search import places
-from stepscope.trace.categories import GPU_WORK
+from stepscope.trace.categories import GPU_WORK, is_one_of, mask_of
 from stepscope.trace.schema import DEVICE_STEPS, HOST_STEPS, Category
 from stepscope.trace.tables import Tables
 
@@ -131,7 +131,7 @@ def _begins_in(
     starts = (
         tables.events.lazy()
         .filter(
-            pl.col("category").is_in([c.value for c in categories]),
+            is_one_of(categories),
             ~pl.col("event").is_in(steps["event"].implode()),
             ~pl.col("name_id").is_in(steps_by_name.implode()),
         )
@@ -167,11 +167,11 @@ def device_steps(events: pl.DataFrame, launch_step: Int64Array, host: pl.DataFra
             known or outside every step.
         host: What `host_steps` gave.
     """
-    is_work = events["category"].is_in([c.value for c in GPU_WORK]) & events["device"].is_not_null()
+    is_work = mask_of(events, GPU_WORK) & events["device"].is_not_null().to_numpy()
     devices = events.filter(is_work)["device"].unique().sort().to_list()
     if host.is_empty() or not devices:
         return pl.DataFrame(schema=DEVICE_STEPS)
-    linked = is_work.to_numpy() & (launch_step >= 0)
+    linked = is_work & (launch_step >= 0)
     device = (
         events["device"].to_numpy()
         if not events["device"].has_nulls()

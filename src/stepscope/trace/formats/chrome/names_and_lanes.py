@@ -17,6 +17,7 @@ from stepscope.trace.formats.chrome.rows import (
     HAS_DEVICE,
     HAS_FLOW,
     HAS_STREAM,
+    LARGEST_DEVICE,
     LanePair,
     NamePair,
     Rows,
@@ -78,8 +79,8 @@ class NamesAndLanes:
             if pair not in self._lanes:
                 self._lanes[pair] = len(self._lanes)
                 device, stream = map(_lane_number, pair)
-                self._lane_device.append(-1 if device is None or device >= 2**31 else device)
-                self._lane_stream.append(-1 if stream is None else stream)
+                self._lane_device.append(device if device <= LARGEST_DEVICE else -1)
+                self._lane_stream.append(stream)
         return _numbers(lanes.found_in(self._lanes), of_row)
 
     def codes_of(self, name_id: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint8]:
@@ -111,7 +112,7 @@ class NamesAndLanes:
         lane_stream = np.array(self._lane_stream or [-1], np.int64)[lane_id]
         device = np.where((flags & HAS_DEVICE) != 0, rows.device[at], lane_device)
         stream = np.where((flags & HAS_STREAM) != 0, rows.stream[at], lane_stream)
-        device = np.where(is_gpu & (device >= 0) & (device < 2**31), device, -1)
+        device = np.where(is_gpu & (device >= 0) & (device <= LARGEST_DEVICE), device, -1)
         stream = np.where(is_gpu & (stream >= 0), stream, -1)
         on_gpu = np.flatnonzero(is_gpu)
         lanes, first = np.unique(lane_id[on_gpu], return_index=True)
@@ -195,12 +196,12 @@ def object_of(text: str | None) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _lane_number(text: str | None) -> int | None:
-    """The device or stream number in a pid or tid: `7`, or `stream 7` as of 2021."""
+def _lane_number(text: str | None) -> int:
+    """The device or stream number in a pid or tid: `7`, or `stream 7` as of 2021; -1: none."""
     if text is None:
-        return None
+        return -1
     digits = text.removeprefix("stream ").strip()
-    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else -1
 
 
 def _numbers(known: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> npt.NDArray[np.uint32]:

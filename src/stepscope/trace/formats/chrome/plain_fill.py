@@ -68,6 +68,7 @@ from stepscope.trace.formats.chrome.rows import (
     HAS_FLOW,
     HAS_STREAM,
     INT64_MAX,
+    LARGEST_DEVICE,
 )
 from stepscope.trace.formats.chrome.scan_bytes import copy_bytes
 from stepscope.trace.formats.chrome.scanned import (
@@ -90,8 +91,6 @@ from stepscope.trace.formats.chrome.scanned import (
     TIME,
     VIEWS,
 )
-
-_LARGEST_DEVICE = 2**31 - 1
 
 
 @part
@@ -193,7 +192,7 @@ def fill(block: Longs, meaning: Longs, target: Longs) -> int:
             stream = long_at(long_at(meaning, LANE_STREAM), lane_number)
             if has & HAS_STREAM:
                 stream = long_at(columns, STREAM * room + row)
-            if 0 <= device <= _LARGEST_DEVICE:
+            if 0 <= device <= LARGEST_DEVICE:
                 _set_bit(event_bits + DEVICE_BITS * bits_each, at)
             else:
                 device = -1

@@ -29,6 +29,8 @@ HAS_BYTES = 128
 INT64_MAX = 2**63 - 1
 INT64_MIN = -(2**63)
 UINT64_MAX = 2**64 - 1
+LARGEST_DEVICE = 2**31 - 1
+"""Numbers of devices are int32 in the tables; what is larger is no device."""
 
 NamePair = tuple[str, str | None]
 """A name and the file's word for its category."""

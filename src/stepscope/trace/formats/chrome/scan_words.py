@@ -30,7 +30,6 @@ WORD_FIELDS = 5
 
 # What the scanner is told of a table, as a row of addresses and numbers.
 SLOTS, MASK, WORDS, TEXTS, ROOM, COUNT, USED = range(7)
-TABLE_FIELDS = 7
 
 
 @part

@@ -25,7 +25,6 @@ from stepscope.trace.formats.chrome.rows import LanePair, NamePair, Rows, Vocabu
     NAME,  # an int32 for each: number of the pair of name and category
     LANE,  # an int32 for each: number of the pair of pid and tid
 ) = range(12)
-FIELDS = 12
 
 # The int64 columns.
 TIME, DURATION, FLOW, CORRELATION, EXTERNAL, DEVICE, STREAM, BYTES, OFFSET = range(9)
