@@ -57,7 +57,7 @@ def host_steps(tables: Tables) -> pl.DataFrame:
     annotation_end = pl.col("start_ns") + pl.col("dur_ns")
     steps = (
         marks.filter(pl.col("lane_id") == main)
-        .sort("start_ns", "dur_ns", descending=[False, True])
+        .sort("start_ns", "dur_ns", "event", descending=[False, True, False])
         .unique("step", keep="first", maintain_order=True)
         .with_columns(
             annotation_end.alias("annotation_end_ns"),

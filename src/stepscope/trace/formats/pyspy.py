@@ -84,7 +84,7 @@ def _names(tables: Tables, events: pl.DataFrame) -> pl.DataFrame:
     new = (
         events.select(_NAME_KEY)
         .unique(maintain_order=True)
-        .join(known, on=_NAME_KEY, how="anti", nulls_equal=True)
+        .join(known, on=_NAME_KEY, how="anti", nulls_equal=True, maintain_order="left")
     )
     both = pl.concat([known.select(_NAME_KEY), new]).with_row_index("name_id")
     classified = classify_names(both)
