@@ -1,17 +1,17 @@
-"""The arguments that PyTorch writes into events and instants: their keys, by what they mean."""
+"""Keys of the arguments that PyTorch writes into events and instants."""
 
 from __future__ import annotations
 
 MEMORY_EVENT = "[memory]"
-"""The name of the instant that each allocation and release of the caching allocator leaves."""
+"""Name of the instant recorded for each allocation and free of the caching allocator."""
 
 MEMORY_ARGUMENTS = {
     "device_type": "Device Type",  # 0: the host, 1: a CUDA or ROCm device
     "device": "Device Id",
     "address": "Addr",
-    "bytes": "Bytes",  # negative for a release
-    "total_allocated_bytes": "Total Allocated",  # after it
-    "total_reserved_bytes": "Total Reserved",  # after it
+    "bytes": "Bytes",  # negative for a free
+    "total_allocated_bytes": "Total Allocated",  # after the event
+    "total_reserved_bytes": "Total Reserved",  # after the event
 }
 """Arguments of `MEMORY_EVENT`."""
 
@@ -25,4 +25,4 @@ COLLECTIVE_ARGUMENTS = {
     "process_group_description": "Process Group Description",
     "process_group_ranks": "Process Group Ranks",
 }
-"""Arguments of collectives, on the kernel and on the operator `record_param_comms` around it."""
+"""Arguments of collectives, on the kernel and on the enclosing operator `record_param_comms`."""

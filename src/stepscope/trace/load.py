@@ -1,4 +1,4 @@
-"""Opens any trace: finds out what it is, by content, and reads it with the reader for that."""
+"""Opens any trace: detects its format from its content and reads it with the matching reader."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from stepscope.trace.store.origin import (
 from stepscope.trace.store.writer import StoreWriter
 
 STORE_ABOVE_BYTES = 200_000_000
-"""Above this, a trace goes through the store; compressed ones above a tenth of it."""
+"""Traces larger than this go through the store; compressed ones from a tenth of it."""
 STREAM_STORE_ABOVE_BYTES = 20_000_000
-"""Above this (uncompressed), a stream of unknown size goes through the store."""
+"""Streams of unknown size go through the store when they hold more than this, uncompressed."""
 REMOTE_STORE_ABOVE_BYTES = 1_000_000
-"""Above this (as stored), a remote trace goes through the store: it is not fetched twice."""
+"""Remote traces larger than this (as stored) go through the store, to be fetched only once."""
 
 _LOG = logging.getLogger(__name__)
 
 
 def load(location: Location, *, store: bool | Literal["auto"] = "auto") -> Trace:
-    """Reads a trace of any known format.
+    """Reads a trace of any supported format.
 
     Args:
-        location: A path, an fsspec URL, what `fsspec.open` returns, or a binary stream.
-        store: Whether to go through the store (see `stepscope.trace.store`), so that memory stays
-            bounded and the next time opens at once: "auto" does for Chrome traces that are large
-            (`STORE_ABOVE_BYTES`) or remote. A stream, and a remote file whose service tells no
-            version, get a store that goes when the process ends. With False, everything is in
+        location: A path, an fsspec URL, the result of `fsspec.open`, or a binary stream.
+        store: Whether to read through the store (see `stepscope.trace.store`), which bounds memory
+            use and lets the trace open instantly next time. "auto" uses it for Chrome traces that
+            are large (`STORE_ABOVE_BYTES`) or remote. Streams, and remote files without a version,
+            get a temporary store that is removed when the process exits. False keeps everything in
             memory.
 
     Raises:
-        UnreadableInputError: It cannot be read; says why and what to do.
-        UsageError: A store was asked for something that is no Chrome trace.
+        UnreadableInputError: The trace cannot be read. The message says why and what to do.
+        UsageError: `store=True` was given for a format that cannot be stored.
     """
     remote = find_remote(location)
     if isinstance(remote, Path):
@@ -73,12 +73,12 @@ def load(location: Location, *, store: bool | Literal["auto"] = "auto") -> Trace
 
 
 def _is_worth_keeping(remote: RemoteFile) -> bool:
-    """Whether a remote file is stored: what is tiny, or told apart from nothing, is not."""
+    """Whether a remote file gets a store: not if it is tiny, or if its version is unknown."""
     is_large = remote.size_bytes is None or remote.size_bytes > REMOTE_STORE_ABOVE_BYTES
     if is_large and not remote.version:
         _LOG.warning(
-            "%s: its server tells neither a version nor a time of change, so it is read anew each"
-            " time; copy it to a local disk to open it at once",
+            "%s: the server reports neither a version nor a modification time, so the trace is read"
+            " again each time; copy it to a local disk to open it faster",
             remote.name,
         )
     return is_large and bool(remote.version)
@@ -99,7 +99,7 @@ def _read(
     if trace_format.stream is None:
         if store is True:
             stored = " and ".join(known.plural for known in FORMATS if known.stream is not None)
-            raise UsageError(f"{source.name}: a store is only made of {stored}")
+            raise UsageError(f"{source.name}: only {stored} can be stored; use store=False")
     elif store is True or (store == "auto" and _is_large(source, content, origin)):
         with StoreWriter(origin or origin_of_stream(source.name)) as writer:
             directory = writer.finish(trace_format.stream(opened, writer.add))
@@ -108,8 +108,8 @@ def _read(
 
 
 def _is_large(source: Source, content: Content, origin: Origin | None) -> bool:
-    """Whether a trace goes through the store unless asked otherwise."""
-    if source.path is None and origin is not None:  # remote, and worth keeping
+    """Whether `store="auto"` uses the store for this trace."""
+    if source.path is None and origin is not None:  # remote and worth keeping
         return True
     if source.size_bytes is None:
         return not content.look_ahead(STREAM_STORE_ABOVE_BYTES)

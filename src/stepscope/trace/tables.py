@@ -1,4 +1,4 @@
-"""What a reader hands over: the tables of one file, as `schema.py` defines them."""
+"""What a reader produces: the tables of one file, as defined in `schema.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stepscope.trace.schema import TABLES
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows for the tables that grow with the file, in the order of the file."""
+    """Rows for the tables that grow with the file, in file order."""
 
     events: pl.DataFrame
     args: pl.DataFrame
@@ -22,12 +22,12 @@ class Chunk:
 
 
 GROWING = tuple(field.name for field in fields(Chunk))
-"""Names of the tables that grow with the file."""
+"""The tables that grow with the file."""
 
 
 @dataclass(frozen=True)
 class SmallTables:
-    """The tables that stay small however large the file is, complete once it has been read."""
+    """The tables that stay small whatever the size of the file. Complete once it has been read."""
 
     names: pl.DataFrame
     lanes: pl.DataFrame
@@ -36,12 +36,12 @@ class SmallTables:
 
 
 SMALL = tuple(field.name for field in fields(SmallTables))
-"""Names of the tables that stay small."""
+"""The tables that stay small."""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables of one trace file, in memory. Columns and units: `stepscope.trace.schema`."""
+    """The tables of one trace file, in memory, with the columns of `stepscope.trace.schema`."""
 
     events: pl.DataFrame
     args: pl.DataFrame
@@ -55,10 +55,10 @@ class Tables:
 
     @classmethod
     def shaped(cls, frames: Mapping[str, pl.DataFrame]) -> Tables:
-        """Tables with the columns and types of the schema.
+        """Selects and casts columns to match the schema.
 
         Args:
-            frames: Each table by its name, with at least its columns; one that is not given is
+            frames: Tables by name, each with at least the columns of the schema. Missing tables are
                 empty.
         """
         return cls(
@@ -72,7 +72,7 @@ class Tables:
 
     @classmethod
     def joined(cls, chunks: Sequence[Chunk], small: SmallTables) -> Tables:
-        """The tables of a file that was read in chunks, given in the order of the file."""
+        """Joins the chunks of a file, given in file order, and its small tables."""
 
         def whole(table: str) -> pl.DataFrame:
             parts = [part for chunk in chunks if len(part := getattr(chunk, table))]

@@ -1,4 +1,4 @@
-"""Columns with nulls, from arrays."""
+"""Polars columns with nulls, from arrays."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import polars as pl
 
 
 def nullable(values: npt.NDArray[Any], present: npt.NDArray[Any] | None, name: str) -> pl.Series:
-    """A column of numbers, null where they are not present.
+    """Returns a column of numbers with nulls.
 
     Args:
-        values: The numbers; any where they are not present.
-        present: For each, whether it is; None: all of them are.
-        name: Of the column.
+        values: The numbers. Those that are not present can have any value.
+        present: Whether each number is present; None if all are.
+        name: Name of the column.
     """
     column = pl.Series(name, values)
     if present is None:

@@ -1,4 +1,4 @@
-"""Files that are known, but are no traces: what they are, and what to do with them."""
+"""Known kinds of files that are not traces: what they are, and what to do with them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class NotATrace:
-    """A kind of file that Stepscope names rather than reads as a trace.
+    """A kind of file that is recognised but is not a trace.
 
     Attributes:
-        description: What such a file is, to follow its name and a colon.
-        remedy: What to do with it.
-        recognises: Whether content that begins with these bytes is such a file.
+        description: What such a file is. In messages, it follows the file name and a colon.
+        remedy: What to do with such a file.
+        recognises: Whether content that starts with these bytes is of this kind.
     """
 
     description: str
@@ -24,7 +24,7 @@ class NotATrace:
 def _compressed(with_what: str, magic: bytes) -> NotATrace:
     return NotATrace(
         f"compressed with {with_what}, which is not supported",
-        "unpack it, or pack it with gzip or zstd",
+        "decompress it, or compress it with gzip or zstd",
         lambda beginning: beginning.startswith(magic),
     )
 
@@ -34,4 +34,4 @@ NOT_TRACES = (
     _compressed("xz", b"\xfd7zXZ"),
     _compressed("zip", b"PK\x03\x04"),
 )
-"""The first that recognises a file names it."""
+"""Tried in order; the first match is reported."""

@@ -1,10 +1,10 @@
 """Reads py-spy recordings (`py-spy record --format chrometrace`) as Python functions.
 
-The file is a bare list of beginnings and ends of frames, in microseconds since the recording
-began, one lane per pthread. A frame's line is the one that was running when it was first seen, so
-it stays an argument and does not set one function apart from itself: names are `file: function`.
-With `--threads` each thread's outermost frame is `thread (12901): MainThread`, which also names
-the lane. What is no frame of py-spy is kept as it is.
+The file is a bare list of beginnings and ends of frames, in microseconds since the start of the
+recording, with one lane per pthread. The line of a frame is the one that ran when the frame was
+first seen. It remains an argument rather than part of the name, which is `file: function`. With
+`--threads`, the outermost frame of each thread is `thread (12901): MainThread`, which also gives
+the lane its name. Other events are kept as they are.
 """
 
 from __future__ import annotations
@@ -28,16 +28,15 @@ _NAME_KEY = ["name", "raw_category", "category"]
 
 
 def read_pyspy(trace: Input) -> Tables:
-    """Read a recording.
+    """Reads a recording.
 
     Raises:
-        UnreadableInputError: It cannot be read, or holds no frame of py-spy.
+        UnreadableInputError: The file cannot be read, or has no py-spy frames.
     """
     tables = read_tables(trace.name, trace.content, trace.problems)
     if not (tables.names["raw_category"] == _RAW_CATEGORY).any():
         raise UnreadableInputError(
-            f"{trace.name}: holds no frames of py-spy;"
-            " record with `py-spy record --format chrometrace`"
+            f"{trace.name}: has no py-spy frames; record with `py-spy record --format chrometrace`"
         )
     is_frame = pl.col("raw_category") == _RAW_CATEGORY
     file = pl.col("args").str.json_path_match("$.filename").fill_null("")
@@ -45,8 +44,8 @@ def read_pyspy(trace: Input) -> Tables:
         tables.events.drop("category")
         .join(tables.args, on="event", how="left", maintain_order="left")
         .join(tables.names.select("name_id", *_NAME_KEY), on="name_id", how="left")
-        # Frames seen in one sample begin together: of those the outermost ends last, and the
-        # reader numbers them by their ends.
+        # Frames first seen in the same sample start together. The outermost ends last, and events
+        # are numbered by their ends.
         .sort("start_ns", "dur_ns", "event", descending=[False, True, True])
         .with_columns(
             pl.when(is_frame & (file != ""))
@@ -79,7 +78,7 @@ def read_pyspy(trace: Input) -> Tables:
 
 
 def _names(tables: Tables, events: pl.DataFrame) -> pl.DataFrame:
-    """The old names, which moments and counters may use, then the new ones of frames."""
+    """Returns the old names, which instants and counters may use, then the new names of frames."""
     known = tables.names.select("name_id", *_NAME_KEY)
     new = (
         events.select(_NAME_KEY)
@@ -92,7 +91,7 @@ def _names(tables: Tables, events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _lanes(tables: Tables, events: pl.DataFrame) -> pl.DataFrame:
-    """The lanes, with the names that the outermost frames give them."""
+    """Returns the lanes, named after their outermost frames."""
     given = (
         events.select("lane_id", pl.col("name").str.extract(_THREAD_FRAME).alias("given"))
         .drop_nulls("given")

@@ -1,7 +1,7 @@
-"""Every format that traces come in: the one place that knows them by name.
+"""The registry of trace formats, the only place that knows them by name.
 
-A new format is a module (or a package) with a `TraceFormat`, and a line here. A kind of file that
-should be named but cannot be read as a trace is an entry in `not_traces.py`.
+To add a format, write a module or package with a `TraceFormat` and add it to `FORMATS`. To report a
+kind of file that is not a trace by name, add an entry to `not_traces.py`.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from stepscope.trace.formats.nsys import format as nsys
 from stepscope.trace.formats.trace_format import TraceFormat
 
 FORMATS: tuple[TraceFormat, ...] = (nsys.EXPORT, nsys.REPORT, pyspy.FORMAT, chrome.FORMAT)
-"""The first that recognises a trace reads it: narrow ones come before wide ones."""
+"""Tried in order; the first match reads the trace, so specific formats come first."""
 
 
 def format_of(name: str, beginning: bytes) -> TraceFormat:
-    """The format of a trace, by its content.
+    """Returns the format of a trace, determined by its content.
 
-    What no format recognises is read as a Chrome trace: that reader says what is wrong with it.
+    Content that no format recognises is treated as a Chrome trace, because that reader explains
+    best what is wrong with it.
 
     Args:
-        name: What messages call the trace; it decides nothing.
-        beginning: The first bytes of its uncompressed content.
+        name: Name of the trace, for messages only.
+        beginning: The first bytes of the uncompressed content.
 
     Raises:
-        UnreadableInputError: It is known to be something else; says what, and what to do.
+        UnreadableInputError: The file is known not to be a trace. The message says what it is and
+            what to do.
     """
     for known in NOT_TRACES:
         if known.recognises(beginning):

@@ -1,4 +1,4 @@
-"""What a trace format is to the rest of the program, and what its reader gets."""
+"""`TraceFormat`, the interface of a trace format, and `Input`, what its reader gets."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from stepscope.trace.tables import Chunk, SmallTables, Tables
 
 @dataclass(frozen=True)
 class Input:
-    """An opened trace, as a reader gets it.
+    """An opened trace, passed to a reader.
 
     Attributes:
-        name: What messages call it: its path or URL.
-        plain_file: The local file that holds exactly the content; None for what is compressed, at
-            a URL, or a stream.
-        content: The uncompressed bytes, from the first on.
-        problems: What was wrong with the compressed stream; complete once the content is used up.
+        name: Path or URL, for messages.
+        plain_file: The local file with exactly this content; None if the trace is compressed, at a
+            URL, or a stream.
+        content: The uncompressed content.
+        problems: Problems of the compressed stream, complete once the content has been read.
     """
 
     name: str
@@ -32,11 +32,10 @@ class Input:
 
     @contextmanager
     def as_file(self, suffix: str = "") -> Iterator[Path]:
-        """The content as a plain local file, for readers that need one.
+        """Provides the content as a plain local file, for readers that need one.
 
         Args:
-            suffix: The name's ending, for programs that insist on one. It is given to a temporary
-                file; a file that exists already keeps its name.
+            suffix: Suffix of the temporary file, if one is created, for programs that require it.
         """
         if self.plain_file is not None:
             yield self.plain_file
@@ -50,21 +49,19 @@ class Input:
 
 @dataclass(frozen=True)
 class TraceFormat:
-    """A format that traces come in.
+    """A trace format.
 
-    Modules that define one are imported whenever any trace is opened: heavy imports belong inside
-    `read` and `stream`.
+    The modules that define formats are imported whenever a trace is opened, so `read` and `stream`
+    should import heavy dependencies themselves.
 
     Attributes:
-        name: One word.
-        plural: What messages call traces of this format.
-        recognises: Whether content that begins with these bytes (64 KiB, fewer of a smaller file)
-            is of this format.
-        read: Reads a trace into memory. Raises `UnreadableInputError` for what cannot be read, and
-            counts in `Tables.problems` what was repaired or skipped.
-        stream: Reads a trace of any size in bounded memory, handing over the rows of the tables
-            that grow with it. None for a format that is only read into memory: no store is made of
-            such traces.
+        name: A short identifier.
+        plural: Name of such traces in messages.
+        recognises: Whether content that starts with these bytes (at most 64 KiB) has this format.
+        read: Reads a trace into memory. Raises `UnreadableInputError` if it cannot be read, and
+            reports in `Tables.problems` what was repaired or skipped.
+        stream: Reads a trace of any size in bounded memory, passing on chunks of the tables that
+            grow with it. None if the format is only read into memory; such traces get no store.
     """
 
     name: str

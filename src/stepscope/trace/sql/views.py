@@ -1,8 +1,8 @@
-# ruff: noqa: S608 - these statements are put together from constants
-"""The views that SQL queries see: what each row is, and how it comes from the tables.
+# ruff: noqa: S608 - these statements are built from constants
+"""The views that SQL queries can read.
 
-Views hold names and categories as strings and join what is derived, so that most questions need
-one view. Times are integer nanoseconds, sizes integer bytes.
+Views contain names and categories as strings and join the derived columns, so that most queries
+need only one view. Times are integer nanoseconds, sizes integer bytes.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from stepscope.trace import schema
 from stepscope.trace.arguments import COLLECTIVE_ARGUMENTS, MEMORY_ARGUMENTS, MEMORY_EVENT
 
 TABLES = {**schema.TABLES, **schema.DERIVED_TABLES}
-"""The tables that views are made of; inside the database their names begin with `table_`."""
+"""The tables behind the views; in the database, their names are prefixed with `table_`."""
 
 
 @dataclass(frozen=True)
 class View:
-    """One view.
+    """A view.
 
     Attributes:
-        name: What queries call it.
+        name: Name of the view.
         meaning: What one row is.
         tables: The tables that it reads.
-        sql: Its SELECT.
+        sql: Its SELECT statement.
     """
 
     name: str
@@ -80,7 +80,7 @@ _MEMORY_TYPES = {
 
 
 def _arguments(keys: dict[str, str], types: dict[str, str]) -> str:
-    """Arguments as columns, null where they are missing or of another type."""
+    """Arguments as columns; null if missing or of another type."""
     return ",\n    ".join(
         f"TRY_CAST(json_extract_string(a.args, '$.\"{keys[name]}\"') AS {kind}) AS {name}"
         for name, kind in types.items()
@@ -88,7 +88,7 @@ def _arguments(keys: dict[str, str], types: dict[str, str]) -> str:
 
 
 VIEWS = (
-    View("events", "one duration, on a CPU thread or a GPU stream", _EVENT_TABLES, _EVENTS),
+    View("events", "one event with a duration, on a thread or GPU stream", _EVENT_TABLES, _EVENTS),
     View(
         "kernels",
         "one kernel, with the operator that launched it",
@@ -103,8 +103,8 @@ VIEWS = (
     ),
     View(
         "launches",
-        "one piece of GPU work with the call that launched it; delay_ns: from the call's end to"
-        " the work's start",
+        "one piece of GPU work with the call that launched it; delay_ns is the time from the end"
+        " of the call to the start of the work",
         ("events", "names", "derived"),
         """
 SELECT c.event AS call, cn.name AS call_name, c.lane_id AS call_lane_id,
@@ -121,7 +121,7 @@ WHERE w.category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
     ),
     View(
         "collectives",
-        "one collective on a GPU, with what its metadata says",
+        "one collective on a GPU, with its metadata",
         ("events", "names", "derived", "args"),
         f"""
 SELECT e.event, n.name, d."group", d.step, e.device, e.stream, e.start_ns, e.dur_ns,
@@ -137,7 +137,7 @@ WHERE d.kind = 'communication'
     ),
     View(
         "memory",
-        "one allocation or release of the caching allocator; bytes is negative for a release",
+        "one allocation or free of the caching allocator; bytes is negative for a free",
         ("instants", "names", "lanes"),
         f"""
 SELECT a.time_ns, a.lane_id, l.tid,
@@ -150,33 +150,33 @@ WHERE n.name = '{MEMORY_EVENT}'
     ),
     View(
         "steps",
-        "one step on the host's clock",
+        "one step on the host clock",
         ("host_steps",),
         "SELECT *, end_ns - start_ns AS dur_ns FROM table_host_steps",
     ),
     View(
         "device_steps",
-        "one step on one device's clock",
+        "one step on the clock of one device",
         ("device_steps",),
         "SELECT *, end_ns - start_ns AS dur_ns FROM table_device_steps",
     ),
     View(
         "instants",
-        "one moment without duration",
+        "one event without a duration",
         ("instants", "names"),
         "SELECT n.name, n.raw_category, i.lane_id, i.time_ns, i.args"
         " FROM table_instants i JOIN table_names n USING (name_id)",
     ),
     View(
         "counters",
-        "one sample; args holds series and values as JSON",
+        "one sample; args holds the series and values as JSON",
         ("counters", "names"),
         "SELECT n.name, c.lane_id, c.time_ns, c.args"
         " FROM table_counters c JOIN table_names n USING (name_id)",
     ),
     View(
         "flows",
-        "one end of an arrow between events",
+        "one end of an arrow between two events",
         ("flows", "names"),
         "SELECT f.flow_id, n.name, f.lane_id, f.time_ns, f.phase"
         " FROM table_flows f JOIN table_names n USING (name_id)",
@@ -197,13 +197,13 @@ WHERE n.name = '{MEMORY_EVENT}'
     View("lanes", "one CPU thread or GPU stream", ("lanes",), "SELECT * FROM table_lanes"),
     View(
         "metadata",
-        "one top-level key of the file, its value as JSON",
+        "one top-level key of the file, with its value as JSON",
         ("metadata",),
         "SELECT * FROM table_metadata",
     ),
     View(
         "problems",
-        "one kind of thing that was repaired, skipped or looks wrong",
+        "one kind of problem: something that was repaired or skipped, or looks wrong",
         ("problems",),
         "SELECT * FROM table_problems",
     ),

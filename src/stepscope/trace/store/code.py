@@ -1,4 +1,4 @@
-"""Which code makes the tables: part of every store's key, so that no store outlives its reader."""
+"""A digest of the code that makes the tables, part of every store's key."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 _ROOM = "stepscope.trace"
-_SUFFIXES = (".py", ".pyc")  # installations without sources have modules as byte code beside them
+_SUFFIXES = (".py", ".pyc")  # installations without sources have .pyc files instead
 
 
 @functools.cache
 def code_digest() -> str | None:
-    """A digest of all modules of `stepscope.trace`, taken once for each process.
+    """Returns a digest of all modules of `stepscope.trace`, computed once per process.
 
-    It covers readers, classifier, schema and derivation alike, and also what cannot change a table:
-    a list of what matters would have to be kept right by somebody.
+    It covers readers, classifier, schema and derivation. It also covers modules that cannot change
+    a table, because a list of the ones that can would have to be maintained by hand.
 
     Returns:
-        None where the modules cannot be read, as in a frozen program: then nothing tells what a
-        store was made by, and none may be used again.
+        None if the modules cannot be read, as in a frozen program. No store can be reused then.
     """
     try:
         return digest_of_modules(files(_ROOM))
@@ -33,7 +32,7 @@ def code_digest() -> str | None:
 
 
 def digest_of_modules(package: Traversable) -> str | None:
-    """A digest of the names and the content of all modules in a package; None where it has none."""
+    """Returns a digest of the paths and contents of a package's modules; None if it has none."""
     digest = hashlib.blake2b(digest_size=16)
     modules = list(_modules(package, ""))
     for name, content in modules:
@@ -42,7 +41,7 @@ def digest_of_modules(package: Traversable) -> str | None:
 
 
 def _modules(directory: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:
-    """Path and content of the modules in a package, in the order of their paths."""
+    """Yields path and content of each module, sorted by path."""
     for entry in sorted(directory.iterdir(), key=lambda entry: entry.name):
         if entry.is_dir():
             if entry.name != "__pycache__":

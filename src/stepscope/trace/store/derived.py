@@ -1,10 +1,9 @@
-"""What is derived from a store's tables, kept in the store once it has been computed.
+"""Derived tables, cached in the store once computed.
 
-`TRACE.stepscope/derived/` has `columns.parquet` (row for row beside `events`),
-`host_steps.parquet`, `device_steps.parquet`, `problems.parquet` and `manifest.json`. It counts only
-for the very store that it was computed from, and so for the code that made it, and only as long as
-its files are as they were written; otherwise everything is computed again, and kept again where
-that is possible.
+`TRACE.stepscope/derived/` holds `columns.parquet` (row for row alongside `events`),
+`host_steps.parquet`, `device_steps.parquet`, `problems.parquet` and `manifest.json`. These files
+are valid only for the store they were computed from, and so for the code that made it, and only
+while they are unchanged. Otherwise everything is computed and cached again.
 """
 
 from __future__ import annotations
@@ -30,24 +29,24 @@ from stepscope.trace.store.directory import (
 )
 
 DERIVED = "derived"
-"""The directory in a store."""
+"""Name of the directory in a store."""
 _FILES = ("columns", "host_steps", "device_steps", "problems")
 
 
 @dataclass(frozen=True)
 class DerivedFiles:
-    """What was derived from one store, on disk.
+    """The cached derived tables of one store.
 
     Attributes:
-        store: The store's directory.
-        identity: The store's own mark: a store that was made anew has another.
+        store: The directory of the store.
+        identity: Identifier of the store; a new one is generated whenever the store is rewritten.
     """
 
     store: Path
     identity: str
 
     def read(self) -> DerivedTables | None:
-        """What is kept, its columns lazily; None where nothing is, or nothing that counts."""
+        """Returns the cached tables, their columns lazily; None if there are no valid ones."""
         directory = self.store / DERIVED
         if not self._is_valid(directory):
             return None
@@ -59,17 +58,16 @@ class DerivedFiles:
                 problems=pl.read_parquet(directory / "problems.parquet", glob=False),
                 files=_tables_in(directory),
             )
-        except (OSError, pl.exceptions.PolarsError):  # removed or replaced meanwhile
+        except (OSError, pl.exceptions.PolarsError):  # removed or replaced in the meantime
             return None
 
     def keep(self, derived: DerivedTables) -> DerivedTables:
-        """Writes what was derived into the store, whole or not at all.
+        """Caches derived tables in the store, completely or not at all.
 
-        A store that cannot be written to, and a full disk, are no errors: everything will be
-        computed again.
+        A read-only store or a full disk is not an error: the tables are computed again next time.
 
         Returns:
-            The same, with the files that it is in if it could be kept.
+            The same tables, with their files if they could be cached.
         """
         directory = self.store / DERIVED
         try:
@@ -101,7 +99,7 @@ class DerivedFiles:
         return replace(derived, files=_tables_in(directory))
 
     def _is_valid(self, directory: Path) -> bool:
-        """Whether the files in a directory are this store's, and unharmed."""
+        """Whether the files in a directory belong to this store and are intact."""
         manifest = read_manifest(directory)
         files = manifest.get("files")
         if (
@@ -111,7 +109,7 @@ class DerivedFiles:
         ):
             return False
         with contextlib.suppress(OSError, TypeError, KeyError):
-            # Sizes first: they are for nothing, and tell nearly all damage.
+            # Sizes first: checking them is cheap and reveals nearly all damage.
             paths = {name: directory / f"{name}.parquet" for name in _FILES}
             return all(
                 path.stat().st_size == files[name]["bytes"] for name, path in paths.items()

@@ -1,4 +1,4 @@
-"""The directory of a store: written under another name, locked meanwhile, and put in its place."""
+"""Store directories: written under a temporary name, locked meanwhile, then renamed."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from typing import IO, Any
 SUFFIX = ".stepscope"
 MANIFEST = "manifest.json"
 TEMPORARY = ".tmp-"
-"""In the name of a directory that is being written, or that only its process reads."""
+"""Part of the name of a directory that is being written, or is private to its process."""
 STREAM = "stream-"
-"""How the names of stores begin that serve one process alone."""
+"""Prefix of the names of stores that are private to one process."""
 _LOCK = ".lock"
-_BEGINNING_SECONDS = 60  # within which a process that made a directory will have locked it
+_BEGINNING_SECONDS = 60  # by then, a process has locked the directory it created
 _ABANDONED_SECONDS = 24 * 3600
 
 
 class Claim:
-    """A directory that this process works in, made at once and locked until it lets go.
+    """A directory that is created and locked by this process until it is released.
 
-    Others see by the lock whether it was left behind by a process that was killed. Where the file
-    system or the operating system knows no such locks, they wait for a day.
+    The lock tells other processes whether the directory was left behind by a killed process. Where
+    locks are not supported, they wait for a day instead.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -40,7 +40,7 @@ class Claim:
             _lock(self._file)
 
     def release(self) -> None:
-        """Takes the lock and its file away: the directory is complete, or will be removed."""
+        """Removes the lock: the directory is complete, or is about to be removed."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -48,7 +48,7 @@ class Claim:
             (self.directory / _LOCK).unlink()
 
     def remove(self) -> None:
-        """Removes the directory with all that is in it."""
+        """Removes the directory and everything in it."""
         self.release()
         shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -57,8 +57,8 @@ def _lock(opened: IO[bytes]) -> None:
     """Locks a file for this process, without waiting.
 
     Raises:
-        BlockingIOError: Another process has it.
-        OSError: The file system cannot lock.
+        BlockingIOError: Another process holds the lock.
+        OSError: The file system does not support locks.
     """
     if sys.platform != "win32":
         import fcntl
@@ -67,7 +67,7 @@ def _lock(opened: IO[bytes]) -> None:
 
 
 def is_in_use(directory: Path) -> bool:
-    """Whether a living process works in a directory that it claimed."""
+    """Whether a running process holds the lock of a directory."""
     try:
         with (directory / _LOCK).open("rb+") as opened:
             _lock(opened)
@@ -79,16 +79,16 @@ def is_in_use(directory: Path) -> bool:
 
 
 def temporary_name(target: Path) -> Path:
-    """A name beside a path for what shall stand there, that nobody else has."""
+    """Returns a unique temporary name next to a path."""
     return target.with_name(f"{target.name}{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}")
 
 
 def remove_abandoned(target: Path, *, is_private: bool = False) -> None:
-    """Removes what killed processes left of what should stand at a path.
+    """Removes temporary directories for a path that killed processes left behind.
 
     Args:
         target: The path.
-        is_private: Its name is for one process alone: those of other processes are meant.
+        is_private: The path is private to this process: removes other processes' private stores.
     """
     name = f"{STREAM}*{SUFFIX}" if is_private else _escaped(target.name)
     for left in target.parent.glob(f"{name}{TEMPORARY}*"):
@@ -106,7 +106,7 @@ def _can_lock(directory: Path) -> bool:
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """What a store, or what is kept in it, says about itself; empty where it is damaged."""
+    """Returns the manifest in a directory; empty if it is missing or damaged."""
     try:
         value = json.loads((directory / MANIFEST).read_text("utf-8"))
     except (OSError, ValueError):
@@ -115,15 +115,15 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def put_in_place(temporary: Path, target: Path, is_valid: Callable[[], bool]) -> bool:
-    """Renames a complete directory to its name.
+    """Renames a complete directory to its final name, replacing what is there.
 
     Args:
         temporary: The directory.
-        target: Its name to be.
-        is_valid: Whether what is there now is as good: another process may have been faster.
+        target: The final name.
+        is_valid: Whether the directory at `target` is valid: another process may have been faster.
 
     Returns:
-        Whether a valid one is there.
+        Whether there is a valid directory at `target`.
     """
     for _ in range(10):
         with contextlib.suppress(OSError):
@@ -132,7 +132,7 @@ def put_in_place(temporary: Path, target: Path, is_valid: Callable[[], bool]) ->
         if is_valid():
             return True
         stale = target.with_name(f"{target.name}{TEMPORARY}stale-{secrets.token_hex(4)}")
-        with contextlib.suppress(OSError):  # another process may just be doing the same
+        with contextlib.suppress(OSError):  # another process may be doing the same
             target.rename(stale)
         shutil.rmtree(stale, ignore_errors=True)
     return False

@@ -1,11 +1,11 @@
-"""The store: a directory of Parquet files beside a trace, written once and opened at once.
+"""The store: a directory of Parquet files next to a trace, written once and opened instantly.
 
-`trace.json.gz` gets `trace.json.gz.stepscope/`: a directory of Parquet parts for each table, and
-`manifest.json`. Where the trace's own directory cannot be written to, and for a remote trace, the
-store goes to the user's cache directory. A store is valid for one content (size, time or version,
-and a probe) and for the code that read it; any other is replaced when its trace is opened next. It
-is written under a temporary name and renamed when it is complete. What can only be read once gets a
-store that goes with its process.
+The store of `trace.json.gz` is `trace.json.gz.stepscope/`. It holds `manifest.json` and, for each
+table, a directory of Parquet files. If the directory of the trace is not writable, or the trace is
+remote, the store is kept in the user's cache directory. A store is valid for one content (size,
+modification time or version, and a probe) and for the code that read it; otherwise it is replaced
+when the trace is next opened. It is written under a temporary name and renamed once complete.
+Streams get a store that is removed when the process exits.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from stepscope.trace.tables import GROWING, SMALL
 
 
 def find_store(origin: Origin) -> Path | None:
-    """The valid store of a trace; None where there is none."""
+    """Returns the valid store of a trace, if there is one."""
     if origin.key is None:
         return None
     return next((path for path in origin.paths if is_store_of(path, origin)), None)
 
 
 def is_store_of(path: Path, origin: Origin) -> bool:
-    """Whether there is a valid store of a trace."""
+    """Whether a path holds a valid store of a trace."""
     return origin.key is not None and read_manifest(path).get("key") == asdict(origin.key)
 
 
 @dataclass(frozen=True)
 class StoredTables:
-    """The tables in a store.
+    """The tables of a store.
 
     Attributes:
-        directory: The store.
-        frames: Every table by its name; nothing of them has been read.
-        derived_files: Where the store keeps what is derived from it; None: nowhere.
+        directory: The directory of the store.
+        frames: The tables by name, not read yet.
+        derived_files: Where derived tables are cached; None if they cannot be.
     """
 
     directory: Path
@@ -52,12 +52,12 @@ class StoredTables:
 
 
 def open_store(store: Path) -> StoredTables:
-    """Opens a store: none of its tables is read before it is asked for.
+    """Opens a store without reading any table.
 
     Args:
-        store: Its directory.
+        store: The directory of the store.
     """
-    with contextlib.suppress(OSError):  # marks it as used; a store may be read-only
+    with contextlib.suppress(OSError):  # marks the store as used; it may be read-only
         os.utime(store)
 
     identity = read_manifest(store).get("identity")
@@ -71,5 +71,5 @@ def open_store(store: Path) -> StoredTables:
 
 
 def parts_of(store: Path, table: str) -> list[Path]:
-    """The Parquet files of a table, in the order of its rows."""
+    """Returns the Parquet files of a table, in row order."""
     return sorted((store / table).glob("*.parquet"))

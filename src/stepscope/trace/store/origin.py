@@ -1,4 +1,4 @@
-"""What a store is made of, by which code, and where it may stand."""
+"""What a store is made from, by which code, and where it is kept."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ _PROBE_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class Key:
-    """What a store was made of, and by what; it is valid only for the same of both.
+    """Identifies the content of a file and the code that read it.
+
+    A store is valid only for a file with the same key.
 
     Attributes:
-        size_bytes: Of the file as stored; -1 where its service does not say.
-        modified_ns: When it was changed last, in Unix time; 0 for a remote file.
-        probe: A digest of its beginning, middle and end.
-        code: A digest of the code that read the file (`code_digest`).
-        version: What a remote file's service says tells versions apart; empty for a local one.
+        size_bytes: Size of the file as stored; -1 if the service does not report it.
+        modified_ns: Modification time in Unix time; 0 for a remote file.
+        probe: Digest of the beginning, middle and end of the file.
+        code: Digest of the code that read the file (`code_digest`).
+        version: Version reported by a remote file's service; empty for a local file.
     """
 
     size_bytes: int
@@ -38,14 +40,13 @@ class Key:
 
 @dataclass(frozen=True)
 class Origin:
-    """What a store is made of.
+    """Where a store comes from, and where it is kept.
 
     Attributes:
-        name: The trace's absolute path, or its URL, for the manifest.
-        key: None where nothing tells its content, or the code that reads it, from another (a
-            stream, a server that does not say, a frozen program): its store serves this process
-            alone.
-        paths: Where the store may stand, the best first.
+        name: The trace's absolute path or URL, for the manifest.
+        key: Identifies content and code. None if either is unknown (a stream, a server that reports
+            no version, a frozen program): the store is then private to this process.
+        paths: Where the store can be kept, in order of preference.
     """
 
     name: str
@@ -54,10 +55,10 @@ class Origin:
 
 
 def key_of(path: Path) -> Key | None:
-    """The key of a trace file; None where nothing tells by which code it is read.
+    """Returns the key of a trace file; None if the code that reads it is unknown.
 
     Raises:
-        UnreadableInputError: It cannot be read.
+        UnreadableInputError: The file cannot be read.
     """
     code = code_digest()
     try:
@@ -76,7 +77,10 @@ def key_of(path: Path) -> Key | None:
 
 
 def cache_directory() -> Path:
-    """Where stores go that cannot stand beside their trace (`STEPSCOPE_CACHE` overrides it)."""
+    """Returns the directory for stores that cannot be kept next to their trace.
+
+    `STEPSCOPE_CACHE` overrides it.
+    """
     override = os.environ.get("STEPSCOPE_CACHE")
     if override:
         return Path(override)
@@ -86,7 +90,7 @@ def cache_directory() -> Path:
 
 
 def store_paths(path: Path) -> tuple[Path, Path]:
-    """Where the store of a trace may be: beside it, and in the cache directory."""
+    """Returns the paths for the store of a local trace: next to it, and in the cache directory."""
     absolute = path.absolute()
     return absolute.with_name(path.name + SUFFIX), _in_cache(str(absolute), path.name)
 
@@ -97,10 +101,10 @@ def _in_cache(location: str, name: str) -> Path:
 
 
 def origin_of_file(path: Path) -> Origin:
-    """A local file as what a store is made of.
+    """Returns the origin of a store for a local file.
 
     Raises:
-        UnreadableInputError: It cannot be read.
+        UnreadableInputError: The file cannot be read.
     """
     key = key_of(path)
     name = str(path.absolute())
@@ -108,24 +112,24 @@ def origin_of_file(path: Path) -> Origin:
 
 
 def origin_of_remote(file: RemoteFile) -> Origin:
-    """A remote file as what a store is made of, in the cache directory.
+    """Returns the origin of a store for a remote file, kept in the cache directory.
 
-    Its service is asked for the content at three places, where it says enough for a key.
+    If the service reports a version, this requests a probe of the content.
 
     Raises:
-        UnreadableInputError: It cannot be read.
+        UnreadableInputError: The file cannot be read.
     """
     code = code_digest()
     if not file.version or code is None:
         return origin_of_stream(file.name)
     size = -1 if file.size_bytes is None else file.size_bytes
     key = Key(size, 0, file.probe(_PROBE_BYTES), code, file.version)
-    # A name comes from a stranger: only what is harmless in a file's name stays.
+    # The name is untrusted: keep only characters that are safe in a file name.
     name = "".join(c if c.isalnum() or c in "._-" else "_" for c in file.name.rpartition("/")[2])
     return Origin(file.name, key, (_in_cache(file.url, name[-80:]),))
 
 
 def origin_of_stream(name: str) -> Origin:
-    """Something that can be read once, as what a store for this process alone is made of."""
+    """Returns the origin of a store that is private to this process."""
     unique = f"{STREAM}{secrets.token_hex(8)}{SUFFIX}"
     return Origin(name, None, (cache_directory() / unique, Path(tempfile.gettempdir()) / unique))

@@ -1,4 +1,4 @@
-"""Writes a store, part by part: whole or not at all."""
+"""Writes a store, part by part, and removes it again unless it is completed."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _ROWS_PER_PART = {
 
 
 class StoreWriter:
-    """Writes a store part by part; as a context, it leaves either a whole store or nothing.
+    """A context manager that writes a store, and removes it unless it is completed.
 
-    A store without a key is of no use to others: it stays under its temporary name, and goes when
-    the process ends.
+    A store without a key is useless to other processes: it keeps its temporary name and is removed
+    when the process exits.
     """
 
     def __init__(self, origin: Origin) -> None:
@@ -51,7 +51,7 @@ class StoreWriter:
         self._rows = dict.fromkeys(GROWING, 0)
         self._parts = dict.fromkeys((*GROWING, *SMALL), 0)
         self._total = dict.fromkeys((*GROWING, *SMALL), 0)
-        # One thread writes while others read; it may lag behind by two parts, which bounds memory.
+        # One thread writes while others read. It lags behind by two parts at most, to bound memory.
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="stepscope-store")
         self._pending: list[Future[None]] = []
 
@@ -93,29 +93,29 @@ class StoreWriter:
         self._pending.append(self._pool.submit(_write_part, frames, directory, target))
 
     def _written(self, pending: Future[None]) -> None:
-        """Waits for a part.
+        """Waits until a part is written.
 
         Raises:
-            UnreadableInputError: It could not be written, as where the disk is full.
+            UnreadableInputError: The part could not be written, for example to a full disk.
         """
         try:
             pending.result()
         except (OSError, pl.exceptions.ComputeError) as error:
             reason = getattr(error, "strerror", None) or " ".join(str(error).split())
             raise UnreadableInputError(
-                f"{self.origin.name}: its store cannot be written to {self._temporary.parent}: "
-                f"{reason}; make room there, set STEPSCOPE_CACHE to another directory, or load "
-                "with store=False"
+                f"{self.origin.name}: cannot write the store to {self._temporary.parent}: "
+                f"{reason}; free some space, set STEPSCOPE_CACHE to another directory, "
+                "or use store=False"
             ) from error
 
     def finish(self, small: SmallTables) -> Path:
-        """Writes what is left, and puts the store in its place.
+        """Writes the remaining rows and moves the store to its final path.
 
         Args:
             small: The tables that do not grow with the file.
 
         Returns:
-            Its directory.
+            The directory of the store.
         """
         for name in GROWING:
             if self._held[name]:
@@ -148,7 +148,7 @@ class StoreWriter:
 
 
 def _remove_own(claim: Claim, process: int) -> None:
-    """Removes a store for one process at its end; not at the end of one that it forked."""
+    """Removes a private store when its process exits, but not when a fork of it does."""
     if os.getpid() == process:
         claim.remove()
 
@@ -160,10 +160,10 @@ def _write_part(frames: list[pl.DataFrame], directory: Path, target: Path) -> No
 
 
 def _claimed_path(origin: Origin) -> tuple[Path, Claim]:
-    """Where the store shall be, and the temporary directory beside that, created.
+    """Returns the first writable path for a store, and a claimed temporary directory next to it.
 
     Raises:
-        UnreadableInputError: No place can be written to.
+        UnreadableInputError: No path is writable.
     """
     refusals = []
     for number, path in enumerate(origin.paths):
@@ -178,6 +178,6 @@ def _claimed_path(origin: Origin) -> tuple[Path, Claim]:
         remove_abandoned(path, is_private=origin.key is None)
         return path, claim
     raise UnreadableInputError(
-        f"{origin.name}: no place for its store ({'; '.join(refusals)}); "
-        "set STEPSCOPE_CACHE to a directory that can be written to, or load with store=False"
+        f"{origin.name}: cannot write a store ({'; '.join(refusals)}); "
+        "set STEPSCOPE_CACHE to a writable directory, or use store=False"
     )

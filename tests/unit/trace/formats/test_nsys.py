@@ -156,11 +156,11 @@ def test_the_file_is_not_written(export):
 
 def test_other_databases_and_damaged_ones_are_refused(tmp_path, export):
     other = make(tmp_path / "other.sqlite", "CREATE TABLE t (x)")
-    with pytest.raises(UnreadableInputError, match=r"other\.sqlite.*not one that Nsight"):
+    with pytest.raises(UnreadableInputError, match=r"other\.sqlite.*not exported by Nsight"):
         read_nsys(other)
     damaged = tmp_path / "damaged.sqlite"
     damaged.write_bytes(export.read_bytes()[:5000])
-    with pytest.raises(UnreadableInputError, match=r"damaged\.sqlite: SQLite cannot read it"):
+    with pytest.raises(UnreadableInputError, match=r"damaged\.sqlite: cannot be read by SQLite"):
         read_nsys(damaged)
 
 

@@ -91,7 +91,7 @@ def test_arguments_follow_their_frames(tables):
 
 def test_other_files_are_refused():
     other = b'[{"ph": "X", "name": "a", "ts": 1, "dur": 1, "pid": 1, "tid": 1}]'
-    with pytest.raises(UnreadableInputError, match=r"other\.json: holds no frames of py-spy"):
+    with pytest.raises(UnreadableInputError, match=r"other\.json: has no py-spy frames"):
         read_pyspy(Input("other.json", None, Content([other]), Problems()))
 
 

@@ -78,7 +78,7 @@ def test_what_is_wrong_with_a_packed_file_is_said_of_that_file(tmp_path: Path) -
     connection.close()
     packed = tmp_path / "other.sqlite.gz"
     packed.write_bytes(gzip.compress((tmp_path / "other.sqlite").read_bytes()))
-    with pytest.raises(UnreadableInputError, match="not one that Nsight Systems") as raised:
+    with pytest.raises(UnreadableInputError, match="not exported by Nsight Systems") as raised:
         load(packed)
     assert str(raised.value).startswith(f"{packed}: ")
 
@@ -91,7 +91,7 @@ def test_only_formats_that_stream_get_a_store(tmp_path: Path) -> None:
         if known.stream is not None:
             assert load(path, store=True).store is not None
             continue
-        with pytest.raises(UsageError, match="a store is only made of Chrome traces"):
+        with pytest.raises(UsageError, match="only Chrome traces can be stored; use store=False"):
             load(path, store=True)
         assert not path.with_name(path.name + ".stepscope").exists()
 
@@ -117,7 +117,7 @@ def test_what_is_no_trace_is_named_with_a_remedy(
         load(path)
     assert str(raised.value) == (
         f"{path}: compressed with {word}, which is not supported;"
-        " unpack it, or pack it with gzip or zstd"
+        " decompress it, or compress it with gzip or zstd"
     )
 
 

@@ -132,7 +132,7 @@ def test_where_nothing_tells_versions_apart(
     monkeypatch.setattr(Bucket, "etags", False)
     with caplog.at_level(logging.WARNING):
         assert load(service).store is None
-    assert "read anew each time" in caplog.text
+    assert "read again each time" in caplog.text
     assert "bucket://runs/trace.json" in caplog.text
     # Asked for, there is one all the same, for this process alone.
     first, second = load(service, store=True), load(service, store=True)
@@ -276,7 +276,7 @@ def test_a_service_that_falls_silent() -> None:
     stream = file.open()
     assert len(stream.read(4096)) == 1000
     stream._worker._seconds = 0.05
-    with pytest.raises(UnreadableInputError, match="nothing came for .*at byte 1000 of"):
+    with pytest.raises(UnreadableInputError, match="no data for .*at byte 1000 of"):
         stream.read(4096)
     stream.close()  # does not wait either
     assert not spoken.is_set()

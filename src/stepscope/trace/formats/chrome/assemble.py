@@ -1,9 +1,8 @@
-"""Turns the events of a file, stretch by stretch, into the tables of `schema.py`.
+"""Turns the events of a file into the tables of `schema.py`, one stretch at a time.
 
-Both readers of the list of events end here. What has to happen in the order of the file does:
-names and lanes get their numbers (`names_and_lanes.py`), beginnings find their ends
-(`pairing.py`), events their numbers. The columns are made in `row_tables.py`, or by compiled code
-in `plain_events.py`.
+Shared by both readers of the list of events. Everything that depends on file order is done here:
+numbering names and lanes (`names_and_lanes.py`), pairing beginnings and ends (`pairing.py`), and
+numbering events. Columns are created in `row_tables.py`, or by compiled code in `plain_events.py`.
 """
 
 from __future__ import annotations
@@ -52,17 +51,17 @@ _MOST_UNDER_WAY = 3  # each keeps its block in memory
 class Assembler:
     """Collects the tables of one file from consecutive stretches of it.
 
-    What has to happen in the order of the file happens here and is little; the columns of blocks
-    as the scanner reads them are written by other threads.
+    Only the little work that depends on file order is done here. Other threads write the columns of
+    scanned blocks.
 
     Args:
-        pool: Threads for that.
-        stays: Whether the tables stay in memory. Then they are not made in memory that is used
-            again, and they keep no block of the file there for the arguments that stand in it.
+        pool: The threads for this.
+        stays: Whether the tables stay in memory. If so, they do not use pooled buffers, and
+            arguments are copied, so as not to keep the blocks of the file in memory.
 
     Attributes:
-        problems: What was repaired, skipped or looks wrong.
-        metadata: Key and JSON text of everything outside the events, in the order of the file.
+        problems: What was repaired or skipped.
+        metadata: Key and JSON text of everything outside the list of events, in file order.
     """
 
     def __init__(self, pool: Executor, *, stays: bool = False) -> None:
@@ -78,11 +77,11 @@ class Assembler:
         self._latest_ns = 0
 
     def add(self, rows: Rows | Scanned) -> list[Chunk]:
-        """Appends consecutive events.
+        """Adds consecutive events.
 
         Returns:
-            What these and earlier ones add to the tables, in the order of the file. What some of
-            them add comes with later calls.
+            Finished chunks of these and earlier events, in file order. Others follow in later
+            calls.
         """
         if not isinstance(rows, Rows):
             if self._start(rows):
@@ -91,7 +90,7 @@ class Assembler:
         return [*self._finished(0), self._added(rows)]
 
     def close(self) -> list[Chunk]:
-        """Ends the file: what is still open ends with the latest time seen."""
+        """Ends the file. Open events end at the latest time seen."""
         finished = self._finished(0)
         end_ns = max(self._latest_ns, self._pairing.latest_ns)
         events, args = self._numbered(*self._columns.of_unclosed(end_ns))
@@ -99,7 +98,7 @@ class Assembler:
         return [*finished, Chunk(events, args, *empty)]
 
     def small_tables(self) -> SmallTables:
-        """The tables that do not grow with the file, complete once `close` has been called."""
+        """Returns the tables that do not grow with the file, complete after `close`."""
         return SmallTables(
             names=self._known.names_table(),
             lanes=self._known.lanes_table(),
@@ -114,7 +113,7 @@ class Assembler:
         role = ROLE_OF_PHASE[rows.phase]
         named = HAS_NAME[role]
         is_end = role == END_ROLE
-        # An end must find the lane of its beginning, or none at all.
+        # Ends need a lane too, to find their beginning.
         ids = Ids(self._known.name_ids(rows, named), self._known.lane_ids(rows, named | is_end))
         has_time = (rows.flags & HAS_TIME) != 0
         for kind, wrong in (
@@ -135,7 +134,7 @@ class Assembler:
         )
 
     def _numbered(self, frame: pl.DataFrame, args: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """`events` and `args` of the next events."""
+        """Numbers the next events, and returns their rows of `events` and `args`."""
         if len(frame):
             ends = frame["start_ns"].to_numpy() + frame["dur_ns"].to_numpy()
             self._latest_ns = max(self._latest_ns, int(ends.max()))
@@ -147,7 +146,7 @@ class Assembler:
         return events, pl.DataFrame({"event": number, "args": args}, schema=ARGS)
 
     def _add_metadata(self, name: str, lane: LanePair, text: str | None) -> None:
-        """Names of processes and threads; anything else but sort orders goes to `metadata`."""
+        """Takes names of processes and threads. Adds the rest to `metadata`, except sort orders."""
         if name.endswith("_sort_index") or self._known.take_description(name, lane, text):
             return
         pid, tid = lane
@@ -155,10 +154,10 @@ class Assembler:
         if entry not in self.metadata:
             self.metadata.append(entry)
 
-    # -- blocks as the scanner reads them --------------------------------------------------
+    # -- scanned blocks --------------------------------------------------------------------
 
     def _start(self, scanned: Scanned) -> bool:
-        """Has the columns of a block written; False, and nothing done, where some is unusual."""
+        """Starts writing the columns of a block; does nothing and returns False if not plain."""
         from stepscope.trace.formats.chrome.plain_events import Filling
         from stepscope.trace.formats.chrome.plain_survey import survey_of
 
@@ -185,7 +184,7 @@ class Assembler:
         return True
 
     def _finished(self, most: int) -> list[Chunk]:
-        """Takes the oldest of the blocks under way until at most so many are left."""
+        """Waits for the oldest pending blocks until at most so many are left."""
         chunks = []
         while len(self._under_way) > most:
             chunk, found = self._under_way.popleft().result()
@@ -197,7 +196,7 @@ class Assembler:
 
 
 def _filled(filling: Filling) -> tuple[Chunk, PlainEvents]:
-    """Writes the columns of a block; called in any thread."""
+    """Writes the columns of a block. Can be called in any thread."""
     found = filling.run()
     scanned, meaning = filling.scanned, filling.meaning
     args = pl.DataFrame([found.events[0], found.args])

@@ -1,7 +1,6 @@
-"""Walks a Chrome trace from its first byte to its last: header, list of events, footer.
+"""Parses a Chrome trace as a document: header, list of events, footer.
 
-The list of events itself is read by whichever reader is handed in: the tolerant one or the
-compiled one.
+The list of events itself is read by the tolerant or the compiled reader, as given.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _LARGEST_VALUE = 256 * 1024 * 1024
 
 
 class _Walk:
-    """The state of walking one document."""
+    """The state of parsing one document."""
 
     def __init__(self, name: str, blocks: Content, assembler: Assembler) -> None:
         self.name = name
@@ -35,7 +34,7 @@ class _Walk:
         self.here = 0
         self.lists = 0
 
-    # -- the text at hand ------------------------------------------------------------------
+    # -- buffered text ---------------------------------------------------------------------
 
     def hold(self, data: bytes, offset: int) -> None:
         self.data, self.offset = data, offset
@@ -45,7 +44,7 @@ class _Walk:
         return len(self.text[:position].encode("utf-8", "surrogateescape"))
 
     def grow(self) -> bool:
-        """Gets more text; False at the end of the file."""
+        """Reads more text; False at the end of the file."""
         if self.final:
             return False
         used = self.byte_here(self.here)
@@ -64,7 +63,7 @@ class _Walk:
         self.assembler.problems.add(kind, self.offset + self.byte_here(self.here))
 
     def skip(self, pattern: re.Pattern[str]) -> str:
-        """Skips what matches, and returns the character after it; "" at the end of the file."""
+        """Skips a match, and returns the next character; "" at the end of the file."""
         while True:
             match = pattern.match(self.text, self.here)
             self.here = match.end() if match else self.here
@@ -76,10 +75,10 @@ class _Walk:
     # -- the document ----------------------------------------------------------------------
 
     def walk(self, read_events: ReadEvents, take: Take) -> None:
-        while len(self.data) < 3 and self.grow():  # as long as a byte order mark
+        while len(self.data) < 3 and self.grow():  # enough for a byte order mark
             continue
         if self.data.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise UnreadableInputError(f"{self.name}: encoded as UTF-16; re-save it as UTF-8")
+            raise UnreadableInputError(f"{self.name}: encoded as UTF-16; save it as UTF-8")
         if self.text.startswith("\ufeff"):
             self.here = 1
         character = self.skip(SPACE)
@@ -96,12 +95,12 @@ class _Walk:
             while len(self.text) - self.here < 20 and self.grow():
                 continue
             raise UnreadableInputError(
-                f"{self.name}: neither JSON nor any trace format that is known "
-                f"(begins with {self.text[self.here : self.here + 20]!r})"
+                f"{self.name}: neither JSON nor any other known trace format "
+                f"(starts with {self.text[self.here : self.here + 20]!r})"
             )
 
     def events(self, read_events: ReadEvents, take: Take) -> bool:
-        """Reads the list of events whose opening bracket was the last character."""
+        """Reads the list of events after its opening bracket."""
         self.lists += 1
         used = self.byte_here(self.here)
         ending = read_events(self.data[used:], self.offset + used, self.blocks, take)
@@ -141,16 +140,16 @@ class _Walk:
                 break
         if not self.lists:
             raise UnreadableInputError(
-                f"{self.name}: no list of events in it"
+                f"{self.name}: has no list of events"
                 + (
-                    "; it ends before that begins: the recorder was probably killed"
+                    ", because it is truncated; the recorder was probably killed"
                     if self.assembler.problems.count("truncated")
-                    else " ('traceEvents'): JSON, but not a trace"
+                    else " ('traceEvents'); it is JSON, but not a trace"
                 )
             )
 
     def key(self) -> tuple[str, int] | None:
-        """The key that begins here, and where its value begins; None where there is no key."""
+        """Returns the key at the current position and the start of its value, if there is a key."""
         while True:
             try:
                 if self.text[self.here] != '"':
@@ -168,7 +167,7 @@ class _Walk:
                 return None
 
     def value(self, key: str) -> bool:
-        """Keeps the member that begins here; False where its value cannot be read."""
+        """Stores the member at the current position; False if its value cannot be read."""
         while True:
             found = self.key()
             if found is None:
@@ -196,24 +195,24 @@ class _Walk:
                         return False
             if self.final:
                 return False
-            self.grow()  # where nothing came, what is there is read once more as the last of it
+            self.grow()  # if nothing more comes, this parses the text once more as final
 
     def _is_whole(self, end: int) -> bool:
-        """Whether a value that ends here is all there: a number at the file's end may be cut."""
+        """Whether a value that ends here is complete: numbers at the end of the text may not be."""
         return end < len(self.text) or self.text[end - 1] in '}]"'
 
     def lost(self, inside_value: bool = False) -> bool:
-        """Gets past unreadable header text to the list of events; False where none follows."""
+        """Skips unreadable header text up to the list of events; False if there is none."""
         if self.final and _ends_early(self.text, self.here):
             self.problem("truncated")
             return False
         self.problem("invalid_header")
         if self.lists:
-            return False  # nothing that matters follows the events
+            return False  # nothing important follows the events
         while True:
             match = _EVENTS_KEY.search(self.text, self.here)
             if match is not None:
-                # With the bracket as the next character, as `members` expects it.
+                # `members` expects the bracket as the next character.
                 self.here = match.end() - 1 if not inside_value else match.start()
                 return True
             if not self.grow():
@@ -228,7 +227,7 @@ class _Walk:
 
 
 def _ends_early(text: str, at: int) -> bool:
-    """Whether the member at `at` cannot be read because the text ends."""
+    """Whether the member at `at` is unreadable because the text ends."""
     if not text.startswith('"', at):
         return not text[at:].strip()
     try:
@@ -248,13 +247,13 @@ def read_document(
     """Reads a Chrome trace: an object with `traceEvents`, or a bare list of events.
 
     Args:
-        name: For messages.
-        content: The bytes.
-        assembler: Receives the metadata and the problems.
-        read_events: The reader of the list of events.
-        take: Receives the events.
+        name: Name of the trace, for messages.
+        content: The uncompressed bytes.
+        assembler: Collects metadata and problems.
+        read_events: The reader for the list of events.
+        take: Called with the events.
 
     Raises:
-        UnreadableInputError: This is no trace.
+        UnreadableInputError: The content is not a trace.
     """
     _Walk(name, content, assembler).walk(read_events, take)

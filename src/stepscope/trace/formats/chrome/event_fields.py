@@ -1,4 +1,4 @@
-"""What the fields of one event mean, whichever parser read them."""
+"""Turns the fields of an event, from any parser, into an `Event`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from stepscope.trace.problems import Problems
 KEPT_KEYS = frozenset(
     ("ph", "name", "cat", "pid", "tid", "ts", "dur", "id", "args", "s", "bp", "sf", "cname")
 )
-"""Keys of an event that the tables have a place for, or that only tell a viewer how to draw."""
+"""Keys of an event that the tables hold, or that only matter for drawing."""
 
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
-# What is recognised in an event that is beyond repair.
+# Fields that are recognised in an event beyond repair.
 _SALVAGED = {
     key: re.compile(rf'"{key}"\s*:\s*(?:"([^"\n]*)"|(-?[0-9][0-9.eE+-]*))')
     for key in ("ph", "name", "cat", "pid", "tid", "ts", "dur", "id")
@@ -31,14 +31,14 @@ def event_of(
     fields: dict[str, tuple[Any, str]], args: Any, args_text: str | None,
     problems: Problems, position: int,
 ) -> Event:  # fmt: skip
-    """The event that some fields describe.
+    """Returns the event described by some fields.
 
     Args:
-        fields: Of each key its value, and its text as the file has it.
-        args: The value of its arguments.
-        args_text: Their text, as it is kept.
-        problems: Receives what cannot be kept.
-        position: Where the event begins.
+        fields: For each key, the value and its text in the file.
+        args: The value of the arguments.
+        args_text: The text of the arguments to keep.
+        problems: Collects what cannot be kept.
+        position: Start of the event.
     """
     nothing = (None, "")
     arguments = args if isinstance(args, dict) else {}
@@ -63,7 +63,7 @@ def event_of(
 
 
 def event_of_object(value: dict[str, Any], problems: Problems, position: int) -> Event:
-    """The event of an object that the lenient parser read."""
+    """Returns the event for an object from the lenient parser."""
     fields: dict[str, tuple[Any, str]] = {}
     for key, item in value.items():
         if key in KEPT_KEYS and key != "args":
@@ -76,7 +76,7 @@ def event_of_object(value: dict[str, Any], problems: Problems, position: int) ->
 
 
 def salvaged_event(text: str, problems: Problems, position: int) -> Event | None:
-    """What can be recognised in the text of one broken event."""
+    """Returns an event with the fields recognised in broken text, if there are enough."""
     fields: dict[str, tuple[Any, str]] = {}
     for key, pattern in _SALVAGED.items():
         match = pattern.search(text)
@@ -90,7 +90,7 @@ def salvaged_event(text: str, problems: Problems, position: int) -> Event | None
 
 
 def kept_args(value: Any, raw: str, problems: Problems, position: int) -> str | None:
-    """The text of the arguments as the file has it, or one with the same meaning that is valid."""
+    """Returns the text of the arguments as in the file, or an equivalent valid text."""
     if value is None:
         return None
     if SURROGATE.search(raw) or _ESCAPED_SURROGATE.search(raw):
@@ -103,7 +103,7 @@ def kept_args(value: Any, raw: str, problems: Problems, position: int) -> str | 
 
 
 def _flow_id(value: Any, raw: str) -> int | None:
-    """`id` as an unsigned integer: numbers and digits as they are, other words by their hash."""
+    """Returns `id` as an unsigned integer: numbers as they are, other strings hashed."""
     if isinstance(value, str):
         try:
             number = int(value, 16 if value[:2].lower() == "0x" else 10) if len(value) < 40 else -1
@@ -120,7 +120,7 @@ def _flow_id(value: Any, raw: str) -> int | None:
 
 
 def _word(value: Any, raw: str) -> str | None:
-    """A name: a string as it is, nothing for null, anything else as its text."""
+    """Returns a name: strings as they are, None for null, other values as text."""
     if isinstance(value, str):
         return clean(value)
     return None if value is None else clean(raw)

@@ -1,4 +1,4 @@
-"""Reads one event from its text: by the standard, else as it was meant."""
+"""Parses one event: strictly, or leniently as it was meant."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stepscope.trace.formats.chrome.rows import Event
 from stepscope.trace.problems import Problems
 
 LONGEST_EVENT = 32 * 1024 * 1024
-"""An event that is still not complete after so many characters is taken as broken."""
+"""Events longer than this, in characters, are treated as broken."""
 
 _PLAIN_MEMBER = re.compile(
     r'[ \t\r\n]*"(ph|name|cat|pid|tid|ts|dur|id|s|bp)"[ \t\r\n]*:[ \t\r\n]*'
@@ -35,11 +35,11 @@ _AFTER_VALUE = re.compile(r"[ \t\r\n]*([,}])")
 
 
 class NeedMoreTextError(Exception):
-    """The text ends within an event, and more of it may come."""
+    """The text ends within an event, and more may follow."""
 
 
 def read_strictly(text: str, at: int, final: bool, problems: Problems) -> tuple[Event, int] | None:
-    """The event at `at` and the position after it; None where it is not valid JSON."""
+    """Returns the event at `at` and the position after it; None if it is not valid JSON."""
     found = Problems()
     try:
         event, end = _read_members(text, at, found)
@@ -52,7 +52,7 @@ def read_strictly(text: str, at: int, final: bool, problems: Problems) -> tuple[
 
 
 def read_leniently(text: str, at: int, final: bool, problems: Problems) -> tuple[Event, int] | None:
-    """As `read_strictly`, but of what was only meant as JSON."""
+    """Like `read_strictly`, but for almost-valid JSON."""
     can_wait = not final and len(text) - at < LONGEST_EVENT
     try:
         value, end = read_lenient(text, at, not can_wait)
@@ -73,11 +73,11 @@ def read_leniently(text: str, at: int, final: bool, problems: Problems) -> tuple
 
 
 def _read_members(text: str, at: int, problems: Problems) -> tuple[Event, int]:
-    """Reads the object that begins at `at`, by the standard.
+    """Parses the object at `at` strictly.
 
     Raises:
-        ValueError: It is not valid (`json.JSONDecodeError` with its position, where known).
-        StopIteration: The text ends (raised by the parser), its value is the position.
+        ValueError: The object is invalid (`json.JSONDecodeError` if the position is known).
+        StopIteration: The text ends. The value is the position.
     """
     position = at
     here = at + 1
@@ -89,7 +89,7 @@ def _read_members(text: str, at: int, problems: Problems) -> tuple[Event, int]:
         plain = _PLAIN_MEMBER.match(text, here)
         if plain is not None:
             key, word, digits, closing = plain.groups()
-            # A number stays text: its value is only needed where it is read from the digits.
+            # Numbers stay text: where their value is needed, it is read from the digits.
             fields[key] = (word, word) if digits is None else (0, digits)
             here = plain.end()
         else:

@@ -1,6 +1,6 @@
-"""The list of events: what both of its readers have in common, and the tolerant one.
+"""Readers for the list of events: their interface, and the tolerant reader.
 
-The other one is `scan.py`, which hands over to this one's parts what it does not recognise.
+The compiled reader is in `scan.py`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ending:
-    """Where the list of events ended.
+    """The end of the list of events.
 
     Attributes:
-        rest: Bytes already read that follow it.
-        offset: Of `rest` in the uncompressed file.
-        closed: False where the file ended first.
+        rest: Bytes after the list that were already read.
+        offset: Byte offset of `rest` in the uncompressed file.
+        closed: False if the file ended before the list.
     """
 
     rest: bytes
@@ -36,18 +36,22 @@ class Ending:
 
 
 Take = Callable[["Rows | Scanned"], None]
-"""Receives consecutive events."""
+"""Takes consecutive events."""
 ReadEvents = Callable[[bytes, int, Content, Take], Ending]
-"""Reads the list of events: bytes at hand, their offset, the content after them, the taker."""
+"""Reads the list of events.
+
+Arguments: bytes already read, their offset, the content after them, and a function that takes the
+events.
+"""
 
 
 def decode(data: bytes) -> str:
-    """Text of which every position can be traced back: bad bytes become lone surrogates."""
+    """Decodes bytes so that every position can be mapped back: bad bytes become lone surrogates."""
     return data.decode("utf-8", "surrogateescape")
 
 
 def byte_offsets(text: str) -> npt.NDArray[np.int64] | None:
-    """Offset in bytes of every character of `decode`'s text and of its end; None: the same."""
+    """Returns byte offsets of all characters of decoded text and of its end; None if identical."""
     if text.isascii():
         return None
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
@@ -57,7 +61,7 @@ def byte_offsets(text: str) -> npt.NDArray[np.int64] | None:
 
 
 def read_events_tolerantly(data: bytes, offset: int, blocks: Iterator[bytes], take: Take) -> Ending:
-    """Reads the list of events from its opening bracket on, in pure Python: the oracle."""
+    """Reads the list of events in pure Python, starting after its opening bracket."""
     between = Between.START
     final = False
     while True:
@@ -86,7 +90,7 @@ def read_events_tolerantly(data: bytes, offset: int, blocks: Iterator[bytes], ta
 
 
 def more(data: bytes, blocks: Iterator[bytes]) -> tuple[bytes, bool]:
-    """Appends blocks, as much again as is at hand, so that retries cost no more than reading."""
+    """Appends blocks until the data has doubled, so that retries take linear time overall."""
     pieces = [data]
     wanted = len(data)
     while True:

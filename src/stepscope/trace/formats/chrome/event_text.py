@@ -1,7 +1,7 @@
-"""Reads the list of events of a Chrome trace from its text, one event at a time, tolerantly.
+"""Reads the list of events of a Chrome trace from its text, tolerantly, one event at a time.
 
-This is the complete reader: it knows every layout, repairs what can be repaired and reports it.
-It is also what decides about every event that the compiled scanner does not recognise.
+This reader knows every layout, and repairs and reports what it can. It also reads every event that
+the compiled scanner does not recognise.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ _PATIENCE = 64
 
 
 class Outcome(Enum):
-    """Why reading a stretch came to a stop."""
+    """Why reading a stretch of text stopped."""
 
-    MORE = "more"  # the text is used up, or ends within an event
+    MORE = "more"  # the text is used up or ends within an event
     END = "end"  # the list of events is closed
-    ENOUGH = "enough"  # as many elements as asked for were read
+    ENOUGH = "enough"  # the requested number of elements was read
 
 
 class Between(Enum):
-    """Where in the list of events the reader stands, between two elements."""
+    """State of the reader between two elements of the list."""
 
     START = 0  # after the opening bracket
-    AFTER_EVENT = 1  # a comma is due
-    AFTER_COMMA = 2  # an event is due
+    AFTER_EVENT = 1  # expects a comma
+    AFTER_COMMA = 2  # expects an event
 
 
 @dataclass
 class Stretch:
-    """What was read from a stretch of text.
+    """The result of reading a stretch of text.
 
     Attributes:
         events: The events, in order.
-        positions: Where in the text each begins.
-        stop: The first position that was not used.
-        between: The state there.
-        outcome: Why it stops.
-        problems: What was repaired or skipped, counted by their positions in the text.
+        positions: Start of each event in the text.
+        stop: The first unused position.
+        between: The state at that position.
+        outcome: Why reading stopped.
+        problems: What was repaired or skipped, with positions in the text.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -66,19 +66,19 @@ class Stretch:
 def read_stretch(
     text: str, at: int, between: Between, final: bool, most: int | None = None
 ) -> Stretch:
-    """Reads events from the inside of a list of events.
+    """Reads events from within a list of events.
 
     Args:
-        text: A stretch of the file; bytes that are not UTF-8 as lone surrogates
+        text: Part of the file, with bytes that are not UTF-8 as lone surrogates
             (`errors="surrogateescape"`).
-        at: Where to begin.
-        between: The state there.
-        final: No more text will come.
-        most: Stop after so many elements; None: no limit.
+        at: Where to start.
+        between: The state at that position.
+        final: Whether no more text follows.
+        most: Maximum number of elements; None for no limit.
 
     Returns:
-        What was read. It does not depend on how the file is cut into stretches, as long as the
-        caller goes on at `stop` with more text.
+        The events. They do not depend on how the file is split, as long as the caller continues at
+        `stop` with more text.
     """
     stretch = Stretch(stop=at, between=between)
     elements = 0
@@ -103,7 +103,7 @@ def read_stretch(
             stretch.stop = here
             continue
         if stretch.between is Between.AFTER_EVENT:
-            # Reported once the element is certain, so that a retry with more text counts it once.
+            # Added only after the element is read, so that a retry does not count it twice.
             comma_missing = Problems()
             comma_missing.add("stray_comma", here)
         else:
@@ -120,7 +120,7 @@ def read_stretch(
 
 
 def _read_element(text: str, at: int, final: bool, stretch: Stretch) -> int:
-    """Reads or gets past the element that begins at `at`; returns the position after it."""
+    """Reads or skips the element at `at`, and returns the position after it."""
     if text[at] != "{":
         end = _skip_element(text, at, final, stretch)
         if end is not None:
@@ -140,7 +140,7 @@ def _read_element(text: str, at: int, final: bool, stretch: Stretch) -> int:
 
 
 def _skip_element(text: str, at: int, final: bool, stretch: Stretch) -> int | None:
-    """Gets past an element that is valid JSON but no object; None where it is not valid."""
+    """Skips an element that is valid JSON but not an object; None if it is invalid."""
     try:
         _, end = strict_value(text, at)
     except (ValueError, StopIteration, RecursionError) as error:
@@ -148,13 +148,13 @@ def _skip_element(text: str, at: int, final: bool, stretch: Stretch) -> int | No
             raise NeedMoreTextError from None
         return None
     if end >= len(text) and not final:
-        raise NeedMoreTextError  # a number might go on
+        raise NeedMoreTextError  # a number might continue
     stretch.problems.add("not_an_event", at)
     return int(end)
 
 
 def _resynchronise(text: str, at: int, final: bool, stretch: Stretch) -> int:
-    """Gets past what cannot be read at `at`: to the next event, or to the end of the list."""
+    """Skips unreadable text, up to the next event or the end of the list."""
     can_wait = not final and len(text) - at < LONGEST_EVENT
     following: int | None = None
     candidate = _CANDIDATE.search(text, at + 1)
@@ -168,7 +168,8 @@ def _resynchronise(text: str, at: int, final: bool, stretch: Stretch) -> int:
             following = start
             break
         failures += 1
-        stride = 1 if failures <= _PATIENCE else failures * 16  # else a hostile file costs n²
+        # Growing steps keep hostile files from taking quadratic time.
+        stride = 1 if failures <= _PATIENCE else failures * 16
         candidate = _CANDIDATE.search(text, start + stride)
     if following is None:
         if can_wait:

@@ -1,4 +1,4 @@
-"""Chrome traces as a format: how they are recognised, and which reader suits which size."""
+"""Chrome traces as a format: recognition, and the choice of reader by size."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from stepscope.trace.formats.chrome.event_list import ReadEvents
 
 COMPILED_ABOVE_BYTES = 20_000_000
-"""Above this (uncompressed), the compiled scanner is worth loading."""
-_BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"  # a byte order mark, and space
+"""Traces larger than this, uncompressed, are read with the compiled scanner."""
+_BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"  # byte order mark and space
 
 
 def _read(trace: Input) -> Tables:
@@ -29,7 +29,7 @@ def _stream(trace: Input, take: Callable[[Chunk], None]) -> SmallTables:
 
 
 def _events_reader(trace: Input) -> ReadEvents:
-    """The compiled reader of the list of events for a large trace, else the one in Python."""
+    """Returns the compiled reader for the events of a large trace, else the one in Python."""
     if trace.content.look_ahead(COMPILED_ABOVE_BYTES):
         from stepscope.trace.formats.chrome.event_list import read_events_tolerantly
 
@@ -46,4 +46,4 @@ FORMAT = TraceFormat(
     read=_read,
     stream=_stream,
 )
-"""Kineto's traces, and any other Chrome trace."""
+"""Traces of Kineto, and any other Chrome traces."""

@@ -1,4 +1,4 @@
-"""JSON by the standard, read from text and written as text that every parser accepts."""
+"""Strict JSON: parsing, and writing text that every parser accepts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 SPACE = re.compile(r"[ \t\r\n]*")
 SURROGATE = re.compile("[\ud800-\udfff]")
-_NEVER_CUT = 12  # an error this close to the end of the text may come from the text ending there
+_NEVER_CUT = 12  # errors this close to the end of the text may be caused by the end
 
 
 class _UnusualConstantError(ValueError):
-    """NaN or an infinity: JSON for Python, but not for anybody else."""
+    """NaN or infinity, which only Python accepts as JSON."""
 
 
 def _refuse_constant(word: str) -> Any:
@@ -23,22 +23,22 @@ def _refuse_constant(word: str) -> Any:
 strict_value: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder(
     parse_constant=_refuse_constant
 ).scan_once  # type: ignore[attr-defined]
-"""Reads a JSON value: (text, position) -> (value, position after it); raises ValueError, or
+"""Parses a JSON value: (text, position) -> (value, position after it). Raises ValueError, or
 StopIteration at the end of the text."""
 
 
 def after_space(text: str, at: int) -> int:
-    """The first position from `at` on that holds no space of JSON's."""
+    """Returns the first position from `at` on that is not JSON whitespace."""
     return SPACE.match(text, at).end()  # type: ignore[union-attr]
 
 
 def clean(text: str) -> str:
-    """A string that UTF-8 can hold: each lone surrogate becomes U+FFFD."""
+    """Replaces lone surrogates with U+FFFD, so that the text can be encoded as UTF-8."""
     return SURROGATE.sub("\ufffd", text)
 
 
 def standard_text(value: Any) -> str:
-    """JSON that every parser accepts, of a value that Python's or the lenient parser read."""
+    """Returns standard JSON for a value from Python's or the lenient parser."""
     return clean(json.dumps(_standard(value), ensure_ascii=False))
 
 
@@ -53,7 +53,7 @@ def _standard(value: Any) -> Any:
 
 
 def is_cut_short(error: Exception, text: str) -> bool:
-    """Whether `strict_value` may have failed because the text ends, so that more of it may help."""
+    """Whether an error of `strict_value` may be due to the end of the text."""
     if isinstance(error, StopIteration):
         position = error.value
     elif isinstance(error, json.JSONDecodeError):

@@ -1,4 +1,4 @@
-"""The names and lanes of a file, numbered in the order of their first appearance."""
+"""Names and lanes of a file, numbered in order of first appearance."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ _CATEGORY_VALUES = pl.Series("category", [category.value for category in _CATEGO
 _CODES = {category: code for code, category in enumerate(_CATEGORIES)}
 
 IS_GPU_CATEGORY = np.array([category in GPU_CATEGORIES for category in _CATEGORIES])
-"""For each code of a category, whether its events stand on a GPU's lane."""
+"""For each category code, whether its events are on GPU lanes."""
 IS_GPU_WORK = np.array([category in GPU_WORK for category in _CATEGORIES])
-"""For each code of a category, whether a GPU does it."""
+"""For each category code, whether its events are GPU work."""
 
 
 def categories_of(code: npt.NDArray[np.uint8]) -> pl.Series:
-    """The categories that codes stand for."""
+    """Returns the categories for codes."""
     return _CATEGORY_VALUES.gather(code)
 
 
 class NamesAndLanes:
-    """Numbers for the names and lanes of one file, and what is known of each.
+    """The names and lanes of one file, with their numbers and properties.
 
     Attributes:
         process_names: By pid.
@@ -57,22 +57,22 @@ class NamesAndLanes:
         self.thread_names: dict[LanePair, str] = {}
         self._names: dict[NamePair, int] = {}
         self._lanes: dict[LanePair, int] = {}
-        self._name_code: list[int] = []  # of its category
-        self._lane_device: list[int] = []  # -1: none in the pid
-        self._lane_stream: list[int] = []  # -1: none in the tid
+        self._name_code: list[int] = []  # category code of each name
+        self._lane_device: list[int] = []  # by lane, from the pid; -1: none
+        self._lane_stream: list[int] = []  # by lane, from the tid; -1: none
         self._gpu_lanes: dict[int, tuple[int | None, int | None]] = {}
 
     def name_ids(self, rows: Rows, named: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
-        """The number of each row's name; 0 for rows that are not `named`."""
+        """Returns the number of each row's name; 0 for rows that are not `named`."""
         for index in _first_appearances(rows.name[named], rows.names.found_in(self._names)):
             pair = rows.names.pairs[index]
-            if pair not in self._names:  # one name may be spelt in two ways
+            if pair not in self._names:  # a name can be escaped in two ways
                 self._names[pair] = len(self._names)
                 self._name_code.append(_CODES[category_of(pair[1])])
         return _numbers(rows.names.found_in(self._names), rows.name)
 
     def lane_ids(self, rows: Rows, named: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
-        """The number of each row's lane; 0 for rows that are not `named`."""
+        """Returns the number of each row's lane; 0 for rows that are not `named`."""
         lanes, of_row = _with_asynchronous_lanes(rows)
         for index in _first_appearances(of_row[named], lanes.found_in(self._lanes)):
             pair = lanes.pairs[index]
@@ -84,7 +84,7 @@ class NamesAndLanes:
         return _numbers(lanes.found_in(self._lanes), of_row)
 
     def codes_of(self, name_id: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint8]:
-        """The code of each name's category."""
+        """Returns the category code of each name."""
         return np.array(self._name_code or [0], np.uint8)[name_id]
 
     def devices_and_streams(
@@ -94,18 +94,18 @@ class NamesAndLanes:
         lane_id: npt.NDArray[np.uint32],
         is_gpu: npt.NDArray[np.bool_],
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Device and stream of events on GPUs: from the arguments, else from pid and tid.
+        """Returns device and stream of GPU events, from the arguments, else from pid and tid.
 
-        Their lanes count as lanes of GPUs from here on.
+        Also marks their lanes as GPU lanes.
 
         Args:
-            rows: Where the events are.
-            at: Which rows are meant.
+            rows: All rows.
+            at: The rows of interest.
             lane_id: Their lanes.
-            is_gpu: Which of them stand on a GPU's lane.
+            is_gpu: Which of them are GPU events.
 
         Returns:
-            -1 where there is none.
+            Devices and streams, with -1 for none.
         """
         flags = rows.flags[at]
         lane_device = np.array(self._lane_device or [-1], np.int64)[lane_id]
@@ -121,7 +121,7 @@ class NamesAndLanes:
         return device, stream
 
     def note_gpu_lane(self, lane: int, device: int, stream: int) -> None:
-        """Notes a lane of a GPU, with the device and stream (-1: none) of its first event."""
+        """Marks a GPU lane, with the device and stream (-1: none) of its first event."""
         if lane not in self._gpu_lanes:
             self._gpu_lanes[lane] = (
                 device if device >= 0 else None,
@@ -129,7 +129,7 @@ class NamesAndLanes:
             )
 
     def meaning_of(self, scanned: Scanned) -> Meaning:
-        """What the numbers in a block stand for, as far as its words are known."""
+        """Returns the meaning of the numbers in a block, as far as its words are known."""
         from stepscope.trace.formats.chrome.plain_survey import Meaning
 
         name_id, lane_id = scanned.names.found_in(self._names), scanned.lanes.found_in(self._lanes)
@@ -145,7 +145,7 @@ class NamesAndLanes:
         )
 
     def take_description(self, name: str, lane: LanePair, text: str | None) -> bool:
-        """Takes the name of a process or thread from a metadata event; False where it is none."""
+        """Takes the name of a process or thread from a metadata event; False if it has none."""
         if name not in ("process_name", "thread_name"):
             return False
         value = object_of(text).get("name")
@@ -158,7 +158,7 @@ class NamesAndLanes:
         return True
 
     def names_table(self) -> pl.DataFrame:
-        """`names`, classified."""
+        """Returns the table `names`, classified."""
         names = list(self._names)
         frame = pl.DataFrame(
             {
@@ -171,7 +171,7 @@ class NamesAndLanes:
         return classify_names(frame).select(list(NAMES)).cast(NAMES)  # type: ignore[arg-type]
 
     def lanes_table(self) -> pl.DataFrame:
-        """`lanes`."""
+        """Returns the table `lanes`."""
         pairs: Sequence[LanePair] = list(self._lanes)
         nothing = (None, None)
         gpu = [self._gpu_lanes.get(lane, nothing) for lane in range(len(pairs))]
@@ -191,13 +191,13 @@ class NamesAndLanes:
 
 
 def object_of(text: str | None) -> dict[str, Any]:
-    """The JSON object that a text holds; empty where it holds none."""
+    """Parses a JSON object; empty if the text is not one."""
     value = json.loads(text) if text else {}
     return value if isinstance(value, dict) else {}
 
 
 def _lane_number(text: str | None) -> int:
-    """The device or stream number in a pid or tid: `7`, or `stream 7` as of 2021; -1: none."""
+    """Returns the number in a pid or tid: `7`, or `stream 7` in 2021; -1 for none."""
     if text is None:
         return -1
     digits = text.removeprefix("stream ").strip()
@@ -205,12 +205,12 @@ def _lane_number(text: str | None) -> int:
 
 
 def _numbers(known: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> npt.NDArray[np.uint32]:
-    """The number of each row's word; 0 for words without one, which stand in no table."""
+    """Returns the number of each row's word; 0 for words without one, which are in no table."""
     return known.clip(0).astype(np.uint32)[words]
 
 
 def _first_appearances(ids: npt.NDArray[np.int32], known: npt.NDArray[np.int64]) -> Sequence[int]:
-    """Those of the `ids` that `known` marks as new (-1), in the order of their appearance."""
+    """Returns the `ids` that are new (-1 in `known`), in order of appearance."""
     if not len(known) or known.min() >= 0:
         return []
     new = ids[known[ids] < 0]
@@ -221,7 +221,7 @@ def _first_appearances(ids: npt.NDArray[np.int32], known: npt.NDArray[np.int64])
 def _with_asynchronous_lanes(
     rows: Rows,
 ) -> tuple[Vocabulary[LanePair], npt.NDArray[np.int32]]:
-    """Lanes of rows, where asynchronous events stand on lanes of their own, one per identifier."""
+    """Returns the lanes of rows, with a separate lane for each id of asynchronous events."""
     at = np.flatnonzero(IS_ASYNCHRONOUS[rows.phase])
     if not len(at):
         return rows.lanes, rows.lane

@@ -1,4 +1,4 @@
-"""Beginnings and ends of events (`ph` B and E, b and e, S and F), joined to durations."""
+"""Pairs beginnings and ends (`ph` B and E, b and e, S and F) into events with a duration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stepscope.trace.problems import Problems
 
 @dataclass(frozen=True)
 class _Open:
-    """A beginning that waits for its end."""
+    """A beginning without an end so far."""
 
     name: int
     time_ns: int
@@ -27,14 +27,14 @@ class _Open:
 
 @dataclass(frozen=True)
 class Closed:
-    """An event whose beginning and end were found.
+    """A pair of beginning and end.
 
     Attributes:
-        opened: Its beginning.
-        lane: The number of its lane.
-        dur_ns: How long it took.
-        args: The arguments of both sides.
-        row: The row of its end, where the event stands; -1: it never ended.
+        opened: The beginning.
+        lane: Number of the lane.
+        dur_ns: Duration.
+        args: The combined arguments.
+        row: Row of the end, which is the position of the event; -1 if it never ended.
     """
 
     opened: _Open
@@ -45,10 +45,10 @@ class Closed:
 
 
 class Pairing:
-    """The events of a file that have begun and not ended yet, on each lane a stack.
+    """The open events of a file, as a stack per lane.
 
     Attributes:
-        latest_ns: The latest beginning or end so far.
+        latest_ns: Time of the latest beginning or end so far.
     """
 
     def __init__(self, problems: Problems) -> None:
@@ -57,15 +57,15 @@ class Pairing:
         self._open: dict[int, list[_Open]] = {}
 
     def take(self, rows: Rows, which: npt.NDArray[np.intp], ids: Ids) -> list[Closed]:
-        """Takes beginnings and ends in the order of the file.
+        """Processes beginnings and ends, in file order.
 
         Args:
-            rows: Where they are.
-            which: Which rows they are.
-            ids: The names and lanes of all rows.
+            rows: All rows.
+            which: The rows that are beginnings or ends.
+            ids: Names and lanes of all rows.
 
         Returns:
-            The events that end here.
+            The events that end in these rows.
         """
         closed: list[Closed] = []
         for row, text in zip(which.tolist(), rows.args.gather(which), strict=True):
@@ -89,7 +89,7 @@ class Pairing:
         return closed
 
     def close(self, end_ns: int) -> list[Closed]:
-        """Ends the file: what is still open ends now, lane by lane."""
+        """Closes all open events at the end of the file, lane by lane."""
         left = [(lane, opened) for lane, stack in sorted(self._open.items()) for opened in stack]
         self._open.clear()
         self._problems.add("unclosed", None, len(left))
@@ -102,7 +102,7 @@ class Pairing:
 
 
 def rows_of_closed(closed: list[Closed]) -> tuple[Rows, Ids]:
-    """Events as rows, and the numbers of their names and lanes."""
+    """Returns pairs as rows, with the numbers of their names and lanes."""
     values = [one.opened.values for one in closed]
     columns = np.array(values, object).reshape(len(closed), 6).T
     count = len(closed)
@@ -140,7 +140,7 @@ def _optional_values(rows: Rows, index: int) -> tuple[int, ...]:
 
 
 def _merged_args(begin: str | None, end: str | None) -> str | None:
-    """Arguments of a pair: those of both sides, the end's where they differ."""
+    """Combines the arguments of a pair; those of the end take precedence."""
     if end is None or begin is None:
         return begin if end is None else end
     return json.dumps(object_of(begin) | object_of(end), ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""What becomes of an event of a Chrome trace, by its phase (`ph`)."""
+"""The role of an event of a Chrome trace, by its phase (`ph`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ UNKNOWN_ROLE, EVENT_ROLE, INSTANT_ROLE, COUNTER_ROLE, FLOW_ROLE, METADATA_ROLE =
 BEGIN_ROLE, END_ROLE = 6, 7
 
 ROLE_OF_PHASE = np.zeros(256, np.uint8)
-"""The role of each phase, by its character's code (`rows.phase_code`)."""
+"""The role of each phase code (`rows.phase_code`)."""
 for _role, _phases in (
     (EVENT_ROLE, "X"),
     (INSTANT_ROLE, "iIRn"),
@@ -22,7 +22,7 @@ for _role, _phases in (
         ROLE_OF_PHASE[ord(_phase)] = _role
 
 HAS_NAME = np.isin(np.arange(8), (EVENT_ROLE, INSTANT_ROLE, COUNTER_ROLE, FLOW_ROLE, BEGIN_ROLE))
-"""For each role, whether its rows have a name and a lane in the tables."""
+"""For each role, whether its events have a name and a lane in the tables."""
 
 IS_ASYNCHRONOUS = np.isin(np.arange(256), list(map(ord, "bSeF")))
-"""For each phase, whether it begins or ends an asynchronous event."""
+"""For each phase code, whether it begins or ends an asynchronous event."""

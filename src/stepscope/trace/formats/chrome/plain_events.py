@@ -1,6 +1,6 @@
-"""Tables of a plain block of events: memory for its columns, and the columns once they are made.
+"""Turns plain blocks into columns: allocates their memory, and wraps them for Polars.
 
-The same as `row_tables.py` makes of rows of every kind, step by step, in whole columns.
+The result is the same as from `row_tables.py`, which handles rows of any kind.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from stepscope.trace.formats.chrome.scanned import Scanned
 
 @dataclass(frozen=True)
 class PlainEvents:
-    """What a block adds to the tables.
+    """The rows that a block adds to the tables.
 
     Attributes:
-        events: The columns of `events` but the category.
-        code: The code of each event's category.
-        args: Their arguments.
-        flows: The columns of `flows` but phase and arguments, of which they have none.
-        flow_phases: Their phases, as characters.
-        moments: Rows of instants and counters, in order.
-        moment_args: Their arguments.
-        latest_ns: When the last event ends.
-        gpu_lanes: Each lane of a GPU, with device and stream (-1: none) of its first event.
+        events: The columns of `events`, without the category.
+        code: The category code of each event.
+        args: The arguments of each event.
+        flows: The columns of `flows`, without phase and arguments; flows here have no arguments.
+        flow_phases: The phase of each flow, as a character code.
+        moments: The rows of instants and counters in the block, in order.
+        moment_args: The arguments of each instant and counter.
+        latest_ns: The latest end of an event.
+        gpu_lanes: GPU lanes, with device and stream (-1: none) of their first event.
     """
 
     events: list[pl.Series]
@@ -48,17 +48,17 @@ class PlainEvents:
 
 
 class Filling:
-    """Writing what a block adds to the tables.
+    """The task of writing the columns of a plain block.
 
-    Made where the order of blocks is known; `run` may be called in any thread.
+    Created in file order; `run` can be called in any thread.
 
     Args:
         scanned: The block.
-        meaning: What its numbers stand for, all of them.
-        survey: What is in it.
-        first_event: The number of its first event.
-        buffers: Where to take arrays from, for tables that are soon let go of. None: they stay, and
-            the arguments are copied, so that the text they stand in need not stay too.
+        meaning: The meaning of all its numbers.
+        survey: What is in the block.
+        first_event: Number of its first event.
+        buffers: Pool for the arrays of short-lived tables. None if the tables stay in memory:
+            arguments are then copied, so that the text of the block can be freed.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Filling:
         self._first_event = first_event
         self._copies_text = buffers is None
         take = np.empty if buffers is None else buffers.take
-        # Memory that shall fit again comes in powers of two.
+        # Powers of two, so that buffers can be reused.
         room = survey.events if buffers is None else 1 << survey.events.bit_length()
         flow_room = survey.flows if buffers is None else 1 << survey.flows.bit_length()
         self._longs = take((layout.EVENT_LONG_COLUMNS, room), np.int64)
@@ -85,7 +85,7 @@ class Filling:
         self._flow_ints = take((2, flow_room), np.int32)
 
     def run(self) -> PlainEvents:
-        """Does it."""
+        """Writes the columns."""
         scanned, meaning, survey = self.scanned, self.meaning, self._survey
         count, moments, flows = survey.events, survey.moments, survey.flows
         longs, ints, codes, views = self._longs, self._ints, self._codes, self._views
@@ -154,7 +154,7 @@ class Filling:
 def _event_columns(
     longs: npt.NDArray[np.int64], ints: npt.NDArray[np.int32], bits: npt.NDArray[np.uint8]
 ) -> list[pl.Series]:
-    """The columns of `events` but the category, from the arrays that `fill` wrote."""
+    """Returns the columns of `events`, without the category, from the arrays that `fill` wrote."""
     unsigned, identifiers = ints.view(np.uint32), longs.view(np.uint64)
     correlation = identifiers[layout.CORRELATION_IDS]
     external_id = identifiers[layout.EXTERNAL_IDS]

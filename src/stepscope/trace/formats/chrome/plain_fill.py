@@ -1,4 +1,4 @@
-"""Makes the columns of a plain block in one pass of compiled code."""
+"""Writes the columns of a plain block in one compiled pass."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ from stepscope.trace.formats.chrome.scanned import (
 
 @part
 def _set_bit(bits: Data, at: int) -> None:
-    """Says that a row is no null."""
+    """Marks a row as not null."""
     put_byte(bits, at >> 3, byte_at(bits, at >> 3) | (1 << (at & 7)))
 
 
@@ -103,7 +103,7 @@ def _set_bit(bits: Data, at: int) -> None:
 def _put_view(
     views: Longs, at: int, source: Longs, row: int, data: Data, text: Data, used: int
 ) -> int:
-    """Copies a view, and its text where `text` is not 0; returns how much of `text` is used."""
+    """Copies a view, and its text unless `text` is 0; returns how much of `text` is used."""
     first, second = long_at(source, 2 * row), long_at(source, 2 * row + 1)
     length = first & LENGTH
     if text != 0 and length > INLINE_BYTES:
@@ -117,12 +117,12 @@ def _put_view(
 
 @compiled
 def fill(block: Longs, meaning: Longs, target: Longs) -> int:
-    """Writes the columns of a block that the survey found nothing unusual in.
+    """Writes the columns of a plain block.
 
-    Where `EVENT_TEXT` is 0, the arguments of events stay where they are.
+    If `EVENT_TEXT` is 0, the arguments of events are not copied.
 
     Returns:
-        When the last event ends.
+        The latest end of an event.
     """
     phases, flags, views = long_at(block, PHASES), long_at(block, FLAGS), long_at(block, VIEWS)
     name, lane, data = long_at(block, NAME), long_at(block, LANE), long_at(block, DATA)

@@ -1,21 +1,21 @@
-"""Where compiled code finds what a plain block means, and where it puts the block's columns.
+"""Layout of the arrays that are passed to compiled code for plain blocks.
 
-Each is a row of int64 with addresses and numbers; these are the places in the rows.
+Each is an int64 array of addresses and numbers. These are the indices into the arrays.
 """
 
 from __future__ import annotations
 
 LENGTH = 0xFFFFFFFF
-"""The part of a string view's first word that is its length."""
+"""Mask for the length in the first word of a string view."""
 
-# What a survey counts.
+# Counts of a survey.
 EVENTS, EVENT_BYTES, MOMENTS, MOMENT_BYTES, FLOWS, METADATA, NEW_WORDS = range(7)
 SURVEY_FIELDS = 7
 
-# What the numbers of a block stand for; roles are bytes, everything else is int64.
+# Meaning of the numbers in a block. Roles are bytes, everything else is int64.
 ROLE_OF, IS_GPU, IS_WORK, NAME_ID, CODE, LANE_ID, LANE_DEVICE, LANE_STREAM = range(8)
 
-# Where the columns go: addresses of arrays of the type that each column has, and numbers.
+# Target of the columns: addresses of arrays with the type of each column, and numbers.
 (
     EVENT_ROOM, EVENT_LONGS, EVENT_INTS, EVENT_CODES, EVENT_VIEWS, EVENT_BITS, BITS_EACH,
     EVENT_TEXT, FIRST_OF_LANE, FLOW_ROOM, FLOW_LONGS, FLOW_INTS, FLOW_PHASES, FLOW_BITS,
@@ -23,7 +23,7 @@ ROLE_OF, IS_GPU, IS_WORK, NAME_ID, CODE, LANE_ID, LANE_DEVICE, LANE_STREAM = ran
 ) = range(19)  # fmt: skip
 TARGET_FIELDS = 19
 
-# Columns of events of 64 bits, of 32 bits, and those of bits that say which rows are no null.
+# Columns of events: of 64 bits, of 32 bits, and validity bits.
 NUMBER, START, DUR, CORRELATION_IDS, EXTERNAL_IDS, STREAMS, SIZES = range(7)
 EVENT_LONG_COLUMNS = 7
 NAME_IDS, LANE_IDS, DEVICES = range(3)

@@ -1,7 +1,7 @@
-"""Finds out whether a block of events is plain, and how much of what is in it.
+"""Determines whether a scanned block is plain, and counts what is in it.
 
-A block as the scanner reads it is plain where every event in it is as it should be: nearly all
-blocks of nearly all files. `plain_fill.py` then makes its columns in one pass.
+A block is plain if nothing in it needs special treatment, which is true for nearly all blocks of
+nearly all files. `plain_fill.py` creates its columns in one pass.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ from stepscope.trace.formats.chrome.scanned import (
 
 @dataclass(frozen=True)
 class Meaning:
-    """What the numbers in a block stand for.
+    """The meaning of the numbers in a block.
 
     Attributes:
-        role: Of each phase, its role (`rows.*_ROLE`).
-        is_gpu: For each code of a category: does it run on a GPU's lane?
-        is_work: For each code of a category: does a GPU do it?
-        name_id: Of each name of the block, its number in the tables; -1: it has none yet.
-        code: Of each name of the block, the code of its category.
-        lane_id: Of each lane of the block, its number in the tables; -1: it has none yet.
-        device: Of each lane of the block, the device that its pid names; -1: none.
-        stream: Of each lane of the block, the stream that its tid names; -1: none.
+        role: Role of each phase (`phases.ROLE_OF_PHASE`).
+        is_gpu: For each category code, whether its events are on GPU lanes.
+        is_work: For each category code, whether its events are GPU work.
+        name_id: For each name of the block, its number in the tables; -1 if it has none yet.
+        code: For each name of the block, the category code.
+        lane_id: For each lane of the block, its number in the tables; -1 if it has none yet.
+        device: For each lane of the block, the device in its pid; -1 for none.
+        stream: For each lane of the block, the stream in its tid; -1 for none.
     """
 
     role: npt.NDArray[np.uint8]
@@ -78,7 +78,7 @@ class Meaning:
     stream: npt.NDArray[np.int64]
 
     def table(self) -> npt.NDArray[np.int64]:
-        """The addresses of all of it, for compiled code."""
+        """Returns the addresses of all arrays, for compiled code."""
         return _addresses(
             self.role, self.is_gpu, self.is_work, self.name_id, self.code, self.lane_id,
             self.device, self.stream,
@@ -87,16 +87,16 @@ class Meaning:
 
 @dataclass(frozen=True)
 class Survey:
-    """How much of what is in a block.
+    """What is in a plain block.
 
     Attributes:
-        events: Complete events.
-        event_bytes: Bytes of their arguments that do not fit their views.
-        moments: Instants and samples of counters.
-        moment_bytes: Bytes of their arguments that do not fit their views.
-        flows: Ends of arrows.
-        metadata: Rows of metadata.
-        has_new_words: Whether a name or a lane has no number yet.
+        events: Number of complete events.
+        event_bytes: Bytes of their arguments that do not fit into string views.
+        moments: Number of instants and counter samples.
+        moment_bytes: Bytes of their arguments that do not fit into string views.
+        flows: Number of ends of arrows.
+        metadata: Number of metadata events.
+        has_new_words: Whether a name or lane has no number yet.
     """
 
     events: int
@@ -110,7 +110,7 @@ class Survey:
 
 @compiled
 def _survey(block: Longs, meaning: Longs, counts: Longs) -> bool:
-    """Counts what is in a block; false where some of it is unusual."""
+    """Counts what is in a block; false if the block is not plain."""
     phases, flags, views = long_at(block, PHASES), long_at(block, FLAGS), long_at(block, VIEWS)
     name, lane = long_at(block, NAME), long_at(block, LANE)
     times = long_at(block, COLUMNS) + 8 * TIME * long_at(block, ROOM)
@@ -160,7 +160,7 @@ def _survey(block: Longs, meaning: Longs, counts: Longs) -> bool:
 
 
 def survey_of(scanned: Scanned, meaning: Meaning) -> Survey | None:
-    """Counts what is in a block; None where some of it is unusual."""
+    """Returns the survey of a block; None if the block is not plain."""
     counts = np.zeros(SURVEY_FIELDS, np.int64)
     table = meaning.table()
     if not _survey(scanned.block.ctypes.data, table.ctypes.data, counts.ctypes.data):

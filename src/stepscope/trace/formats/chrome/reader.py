@@ -1,9 +1,8 @@
-"""Reads Chrome traces, as PyTorch's recorder Kineto and other tools write them, into tables.
+"""Reads Chrome traces, as written by PyTorch's recorder Kineto and other tools, into tables.
 
-The list of events is read by either of two readers, which give the same rows: the tolerant one in
-Python (`event_text.py`) knows every layout and repairs what can be repaired; the compiled scanner
-(`scan.py`) is about thirty times faster, and hands over to the tolerant one whatever it does not
-recognise.
+Two readers for the list of events produce the same rows. The tolerant one (`event_text.py`), in
+Python, knows every layout and repairs what it can. The compiled scanner (`scan.py`) is about thirty
+times faster, and falls back to the tolerant one for anything it does not recognise.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ def read_tables(
     problems: Problems,
     read_events: ReadEvents = read_events_tolerantly,
 ) -> Tables:
-    """Reads a Chrome trace into memory, repairing what can be repaired.
+    """Reads a Chrome trace into memory, repairing what it can.
 
     Args:
-        name: For messages.
+        name: Name of the trace, for messages.
         content: The uncompressed bytes.
-        problems: What reading the content itself finds.
-        read_events: The tolerant reader or the compiled one.
+        problems: Problems of the compressed stream.
+        read_events: The tolerant or the compiled reader.
 
     Returns:
-        The tables; `problems` says what was repaired or skipped.
+        The tables. `problems` reports what was repaired or skipped.
 
     Raises:
-        UnreadableInputError: There is nothing to read, or it is no trace.
+        UnreadableInputError: The content is empty or not a trace.
     """
     chunks: list[Chunk] = []
     small = read_in_chunks(name, content, problems, read_events, chunks.append, stays=True)
@@ -59,15 +58,15 @@ def read_in_chunks(
     *,
     stays: bool = False,
 ) -> SmallTables:
-    """As `read_tables`, handing over the growing tables chunk by chunk.
+    """Like `read_tables`, but passes on the growing tables in chunks.
 
     Args:
-        name: For messages.
+        name: Name of the trace, for messages.
         content: The uncompressed bytes.
-        problems: What reading the content itself finds.
-        read_events: The tolerant reader or the compiled one.
-        take: Receives what blocks of events add to the tables.
-        stays: Whether that stays in memory (see `Assembler`).
+        problems: Problems of the compressed stream.
+        read_events: The tolerant or the compiled reader.
+        take: Called with each chunk, in file order.
+        stays: Whether the chunks stay in memory (see `Assembler`).
 
     Returns:
         The tables that do not grow with the file.

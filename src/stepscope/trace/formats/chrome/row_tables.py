@@ -1,7 +1,6 @@
-"""Rows of any kind as rows of the tables of `schema.py`, in whole columns.
+"""Turns rows of any kind into the tables of `schema.py`, with vectorised code.
 
-`plain_events.py` does the same in one pass of compiled code, for blocks of a large file in which
-nothing is unusual.
+For plain blocks of large files, `plain_events.py` does the same in one compiled pass.
 """
 
 from __future__ import annotations
@@ -38,19 +37,19 @@ _PHASE_WORDS = pl.Series("phase", [chr(code) for code in range(128)] + ["?"] * 1
 
 
 def count_rows(rows: Rows, problems: Problems, kind: str, wrong: npt.NDArray[np.bool_]) -> None:
-    """Counts a problem of some rows, with the offset of the first."""
+    """Counts a problem of rows, with the offset of the first."""
     count = int(np.count_nonzero(wrong))
     if count:
         problems.add(kind, int(rows.offset[np.argmax(wrong)]), count)
 
 
 class EventColumns:
-    """Makes the columns of `events` but their numbers.
+    """Creates the columns of `events`, except event numbers.
 
     Args:
-        known: The names and lanes of the file.
-        pairing: Its beginnings without an end.
-        problems: Receives what is wrong with events.
+        known: Names and lanes of the file.
+        pairing: Open events of the file.
+        problems: Collects problems of events.
     """
 
     def __init__(self, known: NamesAndLanes, pairing: Pairing, problems: Problems) -> None:
@@ -65,13 +64,13 @@ class EventColumns:
         has_time: npt.NDArray[np.bool_],
         ids: Ids,
     ) -> tuple[pl.DataFrame, pl.Series]:
-        """The events that are complete or end in some rows, in their order; and their arguments.
+        """Returns the events that are complete or end in these rows, and their arguments.
 
         Args:
             rows: The rows.
-            role: Their roles.
-            has_time: Which have a time; the others are left out.
-            ids: The numbers of their names and lanes.
+            role: The role of each row.
+            has_time: Whether each row has a time. Rows without one are skipped.
+            ids: Numbers of names and lanes.
         """
         code = self._known.codes_of(ids.name)
         complete = (role == EVENT_ROLE) & has_time
@@ -101,7 +100,7 @@ class EventColumns:
         return frame, pl.concat([args, closed_rows.args]).gather(order)
 
     def of_unclosed(self, end_ns: int) -> tuple[pl.DataFrame, pl.Series]:
-        """The events that have no end, which end with the file; and their arguments."""
+        """Returns the events without an end, closed at the end of the file, and their arguments."""
         rows, ids = rows_of_closed(self._pairing.close(end_ns))
         return self._all_of(rows, ids), rows.args
 
@@ -116,7 +115,7 @@ class EventColumns:
     ) -> pl.DataFrame:
         at: npt.NDArray[np.intp] | slice = rows_meant
         if len(rows_meant) == len(rows):
-            at = slice(None)  # as they are, without a copy
+            at = slice(None)  # all rows, without a copy
         name_id, lane_id, flags, size = ids.name[at], ids.lane[at], rows.flags[at], rows.bytes[at]
         code = self._known.codes_of(name_id)
         device, stream = self._known.devices_and_streams(rows, at, lane_id, IS_GPU_CATEGORY[code])
@@ -141,12 +140,12 @@ class EventColumns:
 def moments_of(
     rows: Rows, wanted: npt.NDArray[np.bool_], ids: Ids, schema: dict[str, Any]
 ) -> pl.DataFrame:
-    """The wanted rows as `instants` or `counters`.
+    """Returns rows as `instants` or `counters`.
 
     Args:
-        rows: The rows.
-        wanted: Which of them.
-        ids: The numbers of their names and lanes.
+        rows: All rows.
+        wanted: Which of them to return.
+        ids: Numbers of names and lanes.
         schema: `schema.INSTANTS` or `schema.COUNTERS`.
     """
     at = np.flatnonzero(wanted)
@@ -164,7 +163,7 @@ def moments_of(
 
 
 def flows_of(rows: Rows, wanted: npt.NDArray[np.bool_], ids: Ids) -> pl.DataFrame:
-    """The wanted rows as `flows`."""
+    """Returns the wanted rows as `flows`."""
     at = np.flatnonzero(wanted)
     if not len(at):
         return pl.DataFrame(schema=FLOWS)
@@ -182,14 +181,14 @@ def flows_of(rows: Rows, wanted: npt.NDArray[np.bool_], ids: Ids) -> pl.DataFram
 
 
 def phase_words(phases: npt.NDArray[np.uint8]) -> pl.Series:
-    """The phases that codes stand for."""
+    """Returns the phases for codes."""
     return _PHASE_WORDS.gather(phases)
 
 
 def _texts_of(rows: Rows, at: npt.NDArray[np.intp]) -> pl.Series:
-    """The arguments of some rows, without the block of the file that they stand in.
+    """Copies the arguments of some rows out of the block of the file.
 
-    Few rows of a block are moments or flows: they must not keep all of it in memory until there
-    are enough of them for a part of the store.
+    Few rows of a block are instants, counters or flows. Without a copy, they would keep the whole
+    block in memory until there are enough of them for a part of the store.
     """
     return pl.Series("args", rows.args.gather(at).to_list(), pl.String)

@@ -1,4 +1,4 @@
-"""Nsight Systems as two formats: what `nsys export` writes, and the report that needs `nsys`."""
+"""The two formats of Nsight Systems: SQLite exports, and reports, which need `nsys`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from stepscope.trace.formats.trace_format import Input, TraceFormat
 from stepscope.trace.tables import Tables
 
 _SQLITE = b"SQLite format 3\0"
-_REPORT = b"NVIDIA Tegra Profiler Report"  # the tool's name when the format was made
+_REPORT = b"NVIDIA Tegra Profiler Report"  # the original name of the tool
 
 
 def _read_export(trace: Input) -> Tables:
@@ -29,7 +29,7 @@ EXPORT = TraceFormat(
     recognises=lambda beginning: beginning.startswith(_SQLITE),
     read=_read_export,
 )
-"""`nsys export --type sqlite`."""
+"""Files written by `nsys export --type sqlite`."""
 
 REPORT = TraceFormat(
     name="nsys-report",
@@ -37,4 +37,4 @@ REPORT = TraceFormat(
     recognises=lambda beginning: beginning.startswith(_REPORT),
     read=_read_report,
 )
-"""`.nsys-rep`, which only `nsys` can read; its predecessor `.qdrep` begins with the same words."""
+"""`.nsys-rep` files, and `.qdrep` files, which start with the same words."""
