@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.calls.operands import whole_number
@@ -21,14 +20,11 @@ from stepscope.analysis.idle import IdleCauses, idle_causes
 from stepscope.analysis.selection.scope import EventChoice, Scope
 from stepscope.analysis.timeline import Timeline, timeline
 from stepscope.trace.arrays import intervals
-from stepscope.trace.arrays.intervals import Int64Array, Intervals
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
-BoolArray = npt.NDArray[np.bool_]
 Answer = TypeVar("Answer")
-
-_NEARLY_ALL = 0.9
 
 _NEARLY_ALL = 0.9
 

@@ -18,6 +18,10 @@ IDLE_WORDS: dict[str, str] = {
     "pageable_copy": "idle: pageable copies",
     "annotated_phase": "idle: annotated phase",
     "op_dispatch": "idle: launches and dispatch",
+    "compilation": "idle: compilation",
+    "garbage_collection": "idle: garbage collection",
+    "waiting_for_communication": "idle: waiting for communication",
+    "profiler": "idle: profiler",
     "python": "idle: Python",
     "unknown": "idle: launch not recorded",
 }

@@ -5,7 +5,7 @@ when its binding predecessor allowed it to. The path is unbroken in time from th
 first step to the end of the last, so the time per cause adds up to the step, to the nanosecond.
 
 Causes
-    compute, communication, copy, fill: GPU work on the path. Host causes (`host_causes.py`): what a
+    compute, communication, copy, fill: GPU work on the path. Host causes (`host.causes`): what a
     thread on the path was doing. launch latency: from a launching call to its work, where nothing
     else held the work up. device gap: from the end of GPU work to the start of what had to wait for
     it. other wait: waits that the graph does not explain.
@@ -41,7 +41,7 @@ DEVICE_GAP = "device gap"
 OTHER_WAIT = "other wait"
 PATH_CAUSES: tuple[str, ...] = (
     *GPU_CAUSES.values(),
-    *(cause.value for cause in CAUSES),
+    *(cause.word for cause in CAUSES),
     LAUNCH_LATENCY,
     DEVICE_GAP,
     OTHER_WAIT,

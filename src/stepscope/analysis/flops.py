@@ -23,7 +23,6 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.ancestors import BoolArray
 from stepscope.analysis.calls.flop_formulas import FORMULAS, work_of
 from stepscope.analysis.calls.operands import operands, parse_call
 from stepscope.analysis.calls.operator_forest import (
@@ -38,7 +37,7 @@ from stepscope.analysis.hardware.utilisation import COUNTED, utilisation
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work, in_steps
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
-from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
 
 FLOPS: dict[str, pl.DataType | type[pl.DataType]] = {

@@ -10,16 +10,15 @@ Definitions
                      waited for another stream or an event, or for the device to take it up. And
                      what lies between the end of the call and the end of the gap: launch latency.
     Otherwise the host was late: the gap up to the end of the launching call is divided by what
-    the launching thread did in it (see `host_activity`):
-    input            Waiting for the next batch.
+    the launching thread did in it (`host.causes` has the definitions and their precedence):
+    profiler, compilation, garbage_collection, input, waiting_for_communication, allocation
+                     As defined there.
     synchronisation  A call that waits for the device, and the refilling after it: dispatching
                      that follows it in the same gap, and Python of up to 0.2 ms at a stretch.
-    allocation       cudaMalloc, cudaFree and their kin.
-    pageable_copy    Copying to the device from pageable memory, with its refilling.
+    pageable_copy    Copying to the device by a call that blocks, with its refilling.
     annotated_phase  Saving a checkpoint, evaluating, or another annotation without launches.
     op_dispatch      Operators and calls: the host launches more slowly than the device works.
-    python           Nothing that was recorded: Python between operators, and its garbage
-                     collector.
+    python           Nothing that was recorded: Python between operators.
     unknown          The call was not recorded.
 
 The causes add up to the idle time of the timeline of the same scope, to the nanosecond.

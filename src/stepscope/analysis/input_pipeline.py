@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from stepscope.analysis.host.input_waits import is_input_wait
+from stepscope.analysis.host.causes import is_input_wait
 from stepscope.analysis.idle import idle_causes
 from stepscope.analysis.selection.gpu_work import NO_STEPS, check_steps
 from stepscope.analysis.selection.scope import AnsweredScope, Scope

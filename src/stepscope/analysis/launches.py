@@ -24,9 +24,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.calls.copies import TO_DEVICE, blocking_copies
 from stepscope.analysis.calls.places import call_places
 from stepscope.analysis.calls.queues import queue_lengths
-from stepscope.analysis.host.activity import blocking_copies
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays import intervals
@@ -238,11 +238,10 @@ def _blocking(trace: Trace, work: pl.DataFrame, answered: AnsweredScope) -> pl.D
     names = trace.names.collect()
     is_call = pl.col("category").is_in([Category.RUNTIME.value, Category.DRIVER.value])
     calls = trace.events.filter(is_call).select("event", "name_id", "start_ns", "dur_ns").collect()
-    down, up = blocking_copies(names, work, calls)
+    copying = blocking_copies(trace, work)["launch"].drop_nulls()
     waiting = names.filter(is_call, pl.col("group") == "sync")["name_id"]
     blocking = calls.filter(
-        pl.col("name_id").is_in(waiting.implode())
-        | pl.col("event").is_in(np.concatenate((down, up)))
+        pl.col("name_id").is_in(waiting.implode()) | pl.col("event").is_in(copying.implode())
     )
     if answered.asked.steps is not None:
         step = trace.derived.select("step").collect()["step"].gather(blocking["event"])
@@ -299,13 +298,9 @@ def _copies(trace: Trace, work: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFram
             .alias("gigabytes_per_second"),
         )
     )
-    calls = (
-        trace.events.filter(pl.col("event").is_in(copies["launch"].drop_nulls().implode()))
-        .select("event", "name_id")
-        .collect()
+    held = blocking_copies(trace, work).filter(
+        pl.col("group") == TO_DEVICE, pl.col("launch").is_not_null()
     )
-    _, up = blocking_copies(names, work, calls)
-    held = copies.filter(pl.col("launch").is_in(up))
     places = call_places(trace, held["launch"]).drop("event")
     pageable = (
         pl.concat([held, places], how="horizontal")

@@ -22,7 +22,6 @@ from enum import Enum
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.ancestors import BoolArray
 from stepscope.analysis.calls.operands import operands
 from stepscope.analysis.calls.operator_forest import (
     DeviceTime,
@@ -35,7 +34,7 @@ from stepscope.analysis.calls.operator_forest import (
 from stepscope.analysis.calls.recomputation import Recomputed, find_recomputed
 from stepscope.analysis.selection.gpu_work import gpu_work, in_steps
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
-from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
 
 OPERATORS: dict[str, pl.DataType | type[pl.DataType]] = {

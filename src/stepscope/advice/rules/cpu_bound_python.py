@@ -17,7 +17,7 @@ from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.replay import unchanged
-from stepscope.analysis.host.causes import CAUSES
+from stepscope.analysis.host.causes import CAUSES, UNNAMED
 from stepscope.analysis.host.waits import shows_collectives
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
@@ -75,9 +75,7 @@ def _stretches(window: WindowView, least_ns: int, has_peers: bool) -> Intervals:
     graph = window.graph
     mine = (~graph.is_gpu) & (graph.lane == graph.main_lane)
     works = intervals.merge(graph.start_ns[mine], graph.end_ns[mine])
-    known = intervals.empty()
-    for claim in graph.host.claims(graph.main_lane)[: len(CAUSES) - 1]:
-        known = intervals.union(known, claim)
+    known = graph.host.of(*(set(CAUSES) - set(UNNAMED)), lanes=(graph.main_lane,))
     plain = intervals.difference(works, known)
     plain = intervals.difference(plain, _meetings(window, plain, has_peers))
     long = plain.lengths >= least_ns

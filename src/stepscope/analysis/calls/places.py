@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -53,7 +53,7 @@ def outermost(
     events: Int64Array,
     parent: Int64Array,
     name_id: npt.NDArray[np.uint32],
-    is_wanted: npt.NDArray[np.bool_],
+    is_wanted: BoolArray,
 ) -> Int64Array:
     """The outermost event above each, or itself, whose name is wanted; -1: none."""
     found = np.where(is_wanted[name_id[events]], events, -1)
@@ -72,7 +72,7 @@ def _innermost(
     events: Int64Array,
     parent: Int64Array,
     name_id: npt.NDArray[np.uint32],
-    is_wanted: npt.NDArray[np.bool_],
+    is_wanted: BoolArray,
 ) -> Int64Array:
     """The innermost event above each whose name is wanted; -1: none."""
     found = np.full(len(events), -1, np.int64)

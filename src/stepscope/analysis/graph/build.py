@@ -25,13 +25,10 @@ from stepscope.analysis.graph.window import (
     tail_of,
     whole_window,
 )
-from stepscope.analysis.graph.work import GpuWork, read_calls, read_work
-from stepscope.analysis.host.causes import HostEvents, host_events
+from stepscope.analysis.graph.work import StepWork, read_calls, read_work
+from stepscope.analysis.host.events import HostEvents, host_events
 from stepscope.errors import UsageError
 from stepscope.trace.model import Trace
-
-_LONGEST_NS = 1 << 62
-"""Beyond it sums of durations leave 64 bits."""
 
 _LONGEST_NS = 1 << 62
 """Beyond it sums of durations leave 64 bits."""
@@ -74,7 +71,7 @@ def _graph_of(
     window: tuple[int, int],
     main_lane: int,
     lanes: tuple[int, ...],
-    work: GpuWork,
+    work: StepWork,
     host: HostEvents,
 ) -> StepGraph:
     """Cut the threads into pieces, find the edges, and put the graph together."""

@@ -18,9 +18,7 @@ from stepscope.analysis.graph.loops import COMPILED_PAYS_FROM, compiled_loop, sw
 from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.errors import UsageError
 from stepscope.trace.arrays import intervals
-from stepscope.trace.arrays.intervals import Int64Array, Intervals
-
-BoolArray = npt.NDArray[np.bool_]
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.analysis.host.causes import HostEvents
-from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.analysis.host.events import HostEvents
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 
 ORIGIN = -1
 
@@ -119,9 +119,9 @@ class StepGraph:
         return self.end_ns - self.start_ns
 
     @cached_property
-    def is_gpu(self) -> npt.NDArray[np.bool_]:
+    def is_gpu(self) -> BoolArray:
         """Whether each node is GPU work."""
-        is_gpu: npt.NDArray[np.bool_] = self.kind != NodeKind.HOST
+        is_gpu: BoolArray = self.kind != NodeKind.HOST
         return is_gpu
 
     @cached_property
@@ -175,9 +175,7 @@ class StepRows:
         return ends
 
 
-def rows_of_steps(
-    kind: npt.NDArray[np.int8], is_main: npt.NDArray[np.bool_], step: Int64Array
-) -> StepRows:
+def rows_of_steps(kind: npt.NDArray[np.int8], is_main: BoolArray, step: Int64Array) -> StepRows:
     """Which nodes tell when each step ends."""
     is_gpu = kind != NodeKind.HOST
     rows = np.nonzero(is_gpu if is_gpu.any() else is_main)[0]

@@ -33,7 +33,7 @@ from stepscope.analysis.graph.work import (
     EVENT_SYNC,
     STREAM_SYNC,
     STREAM_WAIT,
-    GpuWork,
+    StepWork,
 )
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
@@ -60,7 +60,7 @@ SYNC_RECORDS: dict[str, pl.DataType | type[pl.DataType]] = {
 """One row per record, in order of the calls."""
 
 
-def read_sync_records(trace: Trace, work: GpuWork) -> pl.DataFrame:
+def read_sync_records(trace: Trace, work: StepWork) -> pl.DataFrame:
     """Read the records, with streams as lanes of the work.
 
     Args:
@@ -150,7 +150,7 @@ def _recording_calls(trace: Trace, correlations: pl.Series) -> pl.DataFrame:
     )
 
 
-def _lanes(trace: Trace, work: GpuWork) -> pl.DataFrame:
+def _lanes(trace: Trace, work: StepWork) -> pl.DataFrame:
     """lane, device, stream and launching process (null: not known) of each lane with work."""
     lanes = pl.DataFrame({"lane": work.lane, "call_lane": work.call_lane})
     processes = trace.lanes.select(call_lane=pl.col("lane_id").cast(pl.Int64), process="pid")
@@ -230,7 +230,7 @@ class RecordedWaits:
     are_complete: bool
 
 
-def recorded_waits(records: pl.DataFrame, work: GpuWork) -> RecordedWaits:
+def recorded_waits(records: pl.DataFrame, work: StepWork) -> RecordedWaits:
     """Find the work that waited, and what it waited for.
 
     Args:

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.graph.host import CLOCK_SKEW_NS
-from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.analysis.selection.gpu_work import recorded_work
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.ordering import by_group_and_time, distinct_groups
-from stepscope.trace.categories import GPU_WORK
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category, Kind
 
@@ -29,8 +29,8 @@ _FREES = r"Free(_v\d+)?$"
 
 
 @dataclass(frozen=True)
-class GpuWork:
-    """GPU work of the steps, sorted by stream, then time.
+class StepWork:
+    """GPU work of the steps of a graph, sorted by stream, then time.
 
     Attributes:
         event: Number of each event.
@@ -82,14 +82,16 @@ class GpuWork:
         return list(pairwise(edges)) if len(self) else []
 
 
-def read_work(trace: Trace, steps: pl.Series | None) -> GpuWork:
+def read_work(trace: Trace, steps: pl.Series | None) -> StepWork:
     """Read GPU work and its launching calls.
 
     Args:
         trace: The trace.
         steps: Numbers of the steps, in order; None: the whole trace as one step.
     """
-    everything = _all_work(trace)
+    everything = recorded_work(trace).select(
+        "event", "lane_id", "device", "start_ns", "end_ns", "step", "launch", "kind"
+    )
     if steps is None:
         found = everything.with_columns(index=pl.lit(0, pl.Int64))
     else:
@@ -97,17 +99,16 @@ def read_work(trace: Trace, steps: pl.Series | None) -> GpuWork:
         index = everything["step"].replace_strict(steps.cast(pl.Int32), place, default=None)
         found = everything.with_columns(index=index).filter(pl.col("index").is_not_null())
     calls = trace.columns("lane_id", "start_ns", "dur_ns")
-    rows = found.with_columns(end=pl.col("start_ns") + pl.col("dur_ns"))
-    call = rows["launch"].fill_null(-1).to_numpy().astype(np.int64)
+    call = found["launch"].fill_null(-1).to_numpy().astype(np.int64)
     call_start = np.where(call >= 0, calls["start_ns"].to_numpy()[call], 0)
     order = by_group_and_time(
-        rows["lane_id"].to_numpy(),
-        rows["start_ns"].to_numpy(),
-        rows["end"].to_numpy(),
+        found["lane_id"].to_numpy(),
+        found["start_ns"].to_numpy(),
+        found["end_ns"].to_numpy(),
         np.where(call >= 0, call_start, _FIRST),
-        rows["event"].to_numpy(),
+        found["event"].to_numpy(),
     )
-    rows, call, call_start = rows[order], call[order], call_start[order]
+    rows, call, call_start = found[order], call[order], call_start[order]
     start = rows["start_ns"].to_numpy()
     linked = call >= 0
     call_lane = np.where(linked, calls["lane_id"].to_numpy()[call], -1).astype(np.int64)
@@ -121,10 +122,10 @@ def read_work(trace: Trace, steps: pl.Series | None) -> GpuWork:
     blocks = linked & (rows["kind"] == "memcpy").to_numpy() & _copy_is_over(rows, call_end)
     limit = np.where(blocks, np.minimum(call_start + _ISSUE_NS, call_end), call_end)
     issue = np.where(linked, np.minimum(limit, first_start), start)
-    return GpuWork(
+    return StepWork(
         event=rows["event"].to_numpy().astype(np.int64),
         start_ns=start,
-        end_ns=rows["end"].to_numpy(),
+        end_ns=rows["end_ns"].to_numpy(),
         lane=lane,
         device=rows["device"].fill_null(-1).to_numpy().astype(np.int64),
         kind=_KIND_CODES[rows["kind"].to_physical().to_numpy()],
@@ -140,20 +141,6 @@ def read_work(trace: Trace, steps: pl.Series | None) -> GpuWork:
     )
 
 
-def _all_work(trace: Trace) -> pl.DataFrame:
-    """GPU work of all steps in order of the file: event, place, times, step, launch, kind."""
-    categories = [category.value for category in GPU_WORK]
-    work = (
-        trace.events.filter(pl.col("category").is_in(categories))
-        .select("event", "lane_id", "device", "start_ns", "dur_ns")
-        .collect()
-        .rechunk()
-    )
-    # The number of an event is its row, so rows are gathered instead of joined.
-    derived = trace.derived.select("step", "launch", "kind").collect()[work["event"]]
-    return pl.concat([work, derived], how="horizontal")
-
-
 def _earlier_ends(everything: pl.DataFrame, lane: Int64Array, start: Int64Array) -> Int64Array:
     """For the first row of each stream the end of what ran on it before; else 0."""
     ends = np.zeros(len(lane), np.int64)
@@ -161,11 +148,11 @@ def _earlier_ends(everything: pl.DataFrame, lane: Int64Array, start: Int64Array)
     firsts = pl.DataFrame({"lane_id": lane[first], "first_ns": start[first], "row": first})
     before = (
         everything.lazy()
-        .select(pl.col("lane_id").cast(pl.Int64), "start_ns", "dur_ns")
+        .select(pl.col("lane_id").cast(pl.Int64), "start_ns", "end_ns")
         .join(firsts.lazy(), on="lane_id")
         .filter(pl.col("start_ns") < pl.col("first_ns"))
         .group_by("row")
-        .agg((pl.col("start_ns") + pl.col("dur_ns")).max().alias("end_ns"))
+        .agg(pl.col("end_ns").max())
         .collect()
     )
     ends[before["row"].to_numpy()] = before["end_ns"].to_numpy()
@@ -185,14 +172,14 @@ def _first_of_call(call: Int64Array, start: Int64Array) -> Int64Array:
     return np.where(call >= 0, earliest, start)
 
 
-def _copy_is_over(rows: pl.DataFrame, call_end: Int64Array) -> npt.NDArray[np.bool_]:
+def _copy_is_over(rows: pl.DataFrame, call_end: Int64Array) -> BoolArray:
     """Whether the call returned after the copy was done."""
-    over: npt.NDArray[np.bool_] = rows["end"].to_numpy() <= call_end + CLOCK_SKEW_NS
+    over: BoolArray = rows["end_ns"].to_numpy() <= call_end + CLOCK_SKEW_NS
     return over
 
 
 def _fill_from_before(
-    values: Int64Array, valid: npt.NDArray[np.bool_], lane: Int64Array, otherwise: Int64Array
+    values: Int64Array, valid: BoolArray, lane: Int64Array, otherwise: Int64Array
 ) -> Int64Array:
     """Each row's value, or that of the last valid row before it on its lane."""
     rows = np.arange(len(values))
@@ -237,7 +224,7 @@ class HostCalls:
 
     table: pl.DataFrame
 
-    def resolve(self, work: GpuWork, records: pl.DataFrame) -> Resolved:
+    def resolve(self, work: StepWork, records: pl.DataFrame) -> Resolved:
         """Find what each blocking call waited for.
 
         Args:
@@ -330,7 +317,7 @@ def read_calls(trace: Trace, lanes: tuple[int, ...], window: tuple[int, int]) ->
     return HostCalls(table)
 
 
-def _awaited(calls: pl.DataFrame, work: GpuWork) -> tuple[Int64Array, Int64Array]:
+def _awaited(calls: pl.DataFrame, work: StepWork) -> tuple[Int64Array, Int64Array]:
     """Rows of blocking calls, and of the GPU work that each had to wait for.
 
     A stream's work ends in the order of its launches. A call that synchronises a device returns

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.host.input_waits import is_input_wait
+from stepscope.analysis.host.causes import is_input_wait
 from stepscope.analysis.host.waits import communication_waits
 from stepscope.analysis.selection.partition import Part, Partition
 from stepscope.trace.arrays import intervals
