@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.calls.places import frames_at, names_of_events
 from stepscope.analysis.host.activity import host_activity
 from stepscope.analysis.host.idle_gaps import (
     CAUSES,
@@ -187,13 +188,6 @@ def _name_ids(trace: Trace, events: pl.Series) -> pl.Series:
     return pl.select(pl.when(events.is_not_null()).then(found)).to_series()
 
 
-def _names(trace: Trace, events: pl.Series) -> pl.Series:
-    """Names of events; null for null."""
-    ids = pl.DataFrame({"name_id": _name_ids(trace, events)})
-    names = trace.names.select("name_id", "name").collect()
-    return ids.join(names, on="name_id", how="left", maintain_order="left")["name"]
-
-
 def _details(trace: Trace, inside: pl.DataFrame) -> pl.DataFrame:
     summed = (
         inside.with_columns(name_id=_name_ids(trace, inside["event"]))
@@ -272,10 +266,10 @@ def _longest(trace: Trace, gaps: pl.DataFrame, inside: pl.DataFrame) -> pl.DataF
         "activity",
         "event",
         "ended_by",
-        _names(trace, ended).alias("ended_by_name"),
+        names_of_events(trace, ended).alias("ended_by_name"),
         "launch",
         ops.alias("op"),
-        _names(trace, ops).alias("op_name"),
+        names_of_events(trace, ops).alias("op_name"),
         frame=pl.Series(_frames(trace, table), dtype=pl.String),
     )
 
@@ -286,34 +280,6 @@ def _middle() -> pl.Expr:
 
 def _frames(trace: Trace, table: pl.DataFrame) -> list[str | None]:
     """The innermost Python frame of the launching thread in the middle of each row's cause."""
-    frames = trace.names.filter(pl.col("category") == "python_function").collect()
-    if frames.is_empty():
-        return [None] * len(table)
-    lanes = (
-        trace.events.filter(pl.col("event").is_in(table["launch"].drop_nulls().implode()))
-        .select("event", "lane_id")
-        .collect()
-    )
-    lane_of = dict(lanes.iter_rows())
-    spans = (
-        trace.events.filter(
-            pl.col("category") == "python_function",
-            pl.col("lane_id").is_in(sorted(set(lane_of.values()))),
-        )
-        .select("name_id", "lane_id", "start_ns", end_ns=_end())
-        .collect()
-    )
-    name_of = dict(frames.select("name_id", "name").iter_rows())
-    found: list[str | None] = []
-    for launch, middle in table.select("launch", "middle_ns").iter_rows():
-        around = spans.filter(
-            pl.col("lane_id") == lane_of.get(launch, -1),
-            pl.col("start_ns") <= middle,
-            pl.col("end_ns") > middle,
-        ).sort("start_ns")
-        found.append(name_of[around["name_id"][-1]] if len(around) else None)
-    return found
-
-
-def _end() -> pl.Expr:
-    return pl.col("start_ns") + pl.col("dur_ns")
+    lanes = trace.columns("lane_id")["lane_id"]
+    of_launch = [None if launch is None else int(lanes[launch]) for launch in table["launch"]]
+    return frames_at(trace, of_launch, table["middle_ns"].to_list())

@@ -25,13 +25,13 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.copies import TO_DEVICE, blocking_copies
-from stepscope.analysis.calls.places import call_places
+from stepscope.analysis.calls.places import call_places, names_of_events
 from stepscope.analysis.calls.queues import queue_lengths
 from stepscope.analysis.selection.gpu_work import gpu_work
+from stepscope.analysis.selection.names import is_call
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays import intervals
 from stepscope.trace.model import Trace
-from stepscope.trace.schema import Category
 
 SHORTEST_STRETCH = 10
 MOST_STRETCHES = 30
@@ -211,7 +211,7 @@ def _stretches(trace: Trace, work: pl.DataFrame, in_steps: pl.Series) -> pl.Data
         .with_columns(dur_ns=pl.col("end_ns") - pl.col("start_ns"))
         .sort("dur_ns", "start_ns", descending=[True, False])
     )
-    names = _names_of(trace, found["op"])
+    names = names_of_events(trace, found["op"])
     return found.select(
         "device", "step", "start_ns", "dur_ns", "idle_ns", "work", "median_work_ns",
         names.alias("operator"), "event",
@@ -224,22 +224,14 @@ def _known_sum(name: str) -> pl.Expr:
     return pl.when(column.count() > 0).then(column.sum()).alias(name)
 
 
-def _names_of(trace: Trace, events: pl.Series) -> pl.Series:
-    """Names of events; null for null."""
-    if events.is_empty():
-        return pl.Series([], dtype=pl.String)
-    ids = trace.columns("name_id")["name_id"].gather(events.fill_null(0))
-    names = trace.names.select("name").collect()["name"].gather(ids)
-    return pl.select(pl.when(events.is_not_null()).then(names)).to_series()
-
-
 def _blocking(trace: Trace, work: pl.DataFrame, answered: AnsweredScope) -> pl.DataFrame:
     """Blocking calls of the scope's steps, on any thread, by name and place."""
     names = trace.names.collect()
-    is_call = pl.col("category").is_in([Category.RUNTIME.value, Category.DRIVER.value])
-    calls = trace.events.filter(is_call).select("event", "name_id", "start_ns", "dur_ns").collect()
+    calls = (
+        trace.events.filter(is_call()).select("event", "name_id", "start_ns", "dur_ns").collect()
+    )
     copying = blocking_copies(trace, work)["launch"].drop_nulls()
-    waiting = names.filter(is_call, pl.col("group") == "sync")["name_id"]
+    waiting = names.filter(is_call(), pl.col("group") == "sync")["name_id"]
     blocking = calls.filter(
         pl.col("name_id").is_in(waiting.implode()) | pl.col("event").is_in(copying.implode())
     )

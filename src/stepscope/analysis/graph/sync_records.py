@@ -35,6 +35,7 @@ from stepscope.analysis.graph.work import (
     STREAM_WAIT,
     StepWork,
 )
+from stepscope.analysis.selection.names import is_call
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -134,7 +135,7 @@ def _recording_calls(trace: Trace, correlations: pl.Series) -> pl.DataFrame:
     """When each event was recorded, by the correlation of the call that did: recorded_by, …_ns."""
     wanted = correlations.drop_nulls().unique()
     names = trace.names.filter(
-        pl.col("category").is_in([Category.RUNTIME.value, Category.DRIVER.value]),
+        is_call(),
         pl.col("name").str.contains("EventRecord"),
     ).select("name_id")
     return (

@@ -9,12 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.analysis.calls.allocations import frees_when_idle
 from stepscope.analysis.graph.host import CLOCK_SKEW_NS
 from stepscope.analysis.selection.gpu_work import recorded_work
+from stepscope.analysis.selection.names import is_call
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.ordering import by_group_and_time, distinct_groups
 from stepscope.trace.model import Trace
-from stepscope.trace.schema import Category, Kind
+from stepscope.trace.schema import Kind
 
 _KINDS = {"compute": 1, "communication": 2, "memcpy": 3, "memset": 4}
 _KIND_CODES = np.array([_KINDS.get(kind.value, 1) for kind in Kind], np.int8)
@@ -25,7 +27,6 @@ _SYNC_CALL_NS = 4_000  # what a synchronising call takes of itself, at most
 _SURE_WAIT_NS = 20_000
 STREAM_SYNC, EVENT_SYNC, DEVICE_SYNC = "stream_sync", "event_sync", "device_sync"
 STREAM_WAIT = "stream_wait"
-_FREES = r"Free(_v\d+)?$"
 
 
 @dataclass(frozen=True)
@@ -283,19 +284,12 @@ def read_calls(trace: Trace, lanes: tuple[int, ...], window: tuple[int, int]) ->
         .then(pl.lit(STREAM_SYNC))
         .when((group == "sync") & name.str.contains("(?i)event"))
         .then(pl.lit(EVENT_SYNC))
-        .when((group == "sync") | ((group == "allocation") & name.str.contains(_FREES)))
+        .when((group == "sync") | frees_when_idle())
         .then(pl.lit(DEVICE_SYNC))
         .when(group == "stream_wait")
         .then(pl.lit(STREAM_WAIT))
     )
-    names = (
-        trace.names.filter(
-            pl.col("category").is_in([Category.RUNTIME.value, Category.DRIVER.value])
-        )
-        .select("name_id", role=role)
-        .drop_nulls("role")
-        .collect()
-    )
+    names = trace.names.filter(is_call()).select("name_id", role=role).drop_nulls("role").collect()
     table = (
         trace.events.filter(
             pl.col("lane_id").is_in(lanes),

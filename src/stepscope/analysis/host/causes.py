@@ -32,6 +32,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.analysis.selection.names import is_call, is_operator
 from stepscope.run.step_record import DATA_WAIT_RANGE, INPUT_PHASES
 from stepscope.trace.schema import Category
 
@@ -84,7 +85,6 @@ UNNAMED = (HostCause.PHASE, HostCause.ANNOTATION, HostCause.PYTHON)
 """Causes in which Python code of the user's own may run without any other event."""
 
 NO_CAUSE = -1
-CALLS = (Category.RUNTIME.value, Category.DRIVER.value)
 _COMPILATION = (
     r"\(dynamo_timed\)|torch/_(dynamo|inductor)/.*(compile|codegen)|^(inductor|aot)_?compile"
     r"|triton/compiler/|Torch-Compiled Region compile"
@@ -113,8 +113,8 @@ def cause_of_names(names: pl.DataFrame) -> npt.NDArray[np.int8]:
         names: The table of names, in order of `name_id`.
     """
     name, group = pl.col("name").fill_null(""), pl.col("group")
-    category = pl.col("category").cast(pl.String)
-    is_call = category.is_in(CALLS)
+    category = pl.col("category")
+    called = is_call()
     is_annotation = group.is_null() & category.is_in(
         [Category.USER_ANNOTATION.value, Category.OTHER.value]
     )
@@ -122,15 +122,15 @@ def cause_of_names(names: pl.DataFrame) -> npt.NDArray[np.int8]:
         (HostCause.PROFILER, category == Category.OVERHEAD.value),
         (
             HostCause.COMPILATION,
-            name.str.contains(_COMPILATION) | (is_call & (group == "module_load")),
+            name.str.contains(_COMPILATION) | (called & (group == "module_load")),
         ),
         (HostCause.GARBAGE_COLLECTION, name.str.contains(_GARBAGE)),
         (HostCause.PHASE, is_annotation & name.str.contains(_PHASES)),
         (HostCause.INPUT, is_input_wait()),
-        (HostCause.SYNCHRONISATION, is_call & (group == "sync")),
-        (HostCause.ALLOCATION, is_call & (group == "allocation")),
-        (HostCause.LAUNCH, is_call),
-        (HostCause.DISPATCH, (category == Category.CPU_OP.value) & ~is_step()),
+        (HostCause.SYNCHRONISATION, called & (group == "sync")),
+        (HostCause.ALLOCATION, called & (group == "allocation")),
+        (HostCause.LAUNCH, called),
+        (HostCause.DISPATCH, is_operator()),
         (HostCause.ANNOTATION, is_annotation),
     )
     found = pl.coalesce(
@@ -151,8 +151,3 @@ def is_input_wait() -> pl.Expr:
     )
     found = (pl.col("group") == "dataloader") | (pl.col("name") == DATA_WAIT_RANGE) | phase
     return found.fill_null(value=False)
-
-
-def is_step() -> pl.Expr:
-    """Of rows of `names`: whether the name marks a step."""
-    return (pl.col("group") == "profiler_step").fill_null(value=False)

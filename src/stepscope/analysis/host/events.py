@@ -12,22 +12,20 @@ import polars as pl
 from stepscope.analysis.calls.copies import TO_DEVICE, TO_HOST, blocking_copies
 from stepscope.analysis.host.cause_sweep import Stretches, find_stretches
 from stepscope.analysis.host.causes import (
-    CALLS,
     CAUSES,
     NO_CAUSE,
     HostCause,
     cause_of_names,
-    is_step,
 )
 from stepscope.analysis.host.waits import communication_waits
 from stepscope.analysis.selection.gpu_work import recorded_work
+from stepscope.analysis.selection.names import is_call, is_operator, is_step
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.model import Trace
-from stepscope.trace.schema import Category
 
 SWEEP_PAYS_FROM = 500_000
 """Events from which one compiled sweep is used; below, loading a compiler costs more."""
@@ -190,8 +188,7 @@ def _read(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
 
 def _is_work(names: pl.DataFrame) -> BoolArray:
     """For each name whether it is that of an operator or a call; step annotations apart."""
-    category = pl.col("category").cast(pl.String)
-    is_work = category.is_in([Category.CPU_OP.value, *CALLS]) & ~is_step()
+    is_work = is_operator() | (is_call() & ~is_step())
     found: BoolArray = names.select(is_work.alias("found"))["found"].to_numpy()
     return found
 
