@@ -9,8 +9,9 @@ from tests.support.traces import trace_path
 
 from stepscope.analysis.abnormal_collectives import find_abnormal_collectives
 from stepscope.analysis.communication import analyse_communication
+from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.selection.scope import EventChoice, Scope
-from stepscope.analysis.stragglers import Clock, find_stragglers
+from stepscope.analysis.stragglers import find_stragglers
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -35,6 +35,7 @@ NOT_THE_STEPS = (
     "the whole file lasts from its first GPU work to its last, and its steps from the start of the "
     "first host step: so they do not add up to it"
 )
+OTHER_STEPS = "GPU events of other steps or of none"
 _NOTABLE = 0.01
 NO_GPU_WORK = "the trace has no GPU work: no kernel, copy or fill was recorded"
 
@@ -122,7 +123,7 @@ def gpu_work(trace: Trace, scope: Scope | None = None) -> GpuWork:
         notes.append(NO_STEPS)
     mine = pl.Series(in_steps(work["step"], asked))
     windows = _whole(work) if asked.steps is None else steps
-    excluded["GPU events of other steps or of none"] = len(work) - int(mine.sum())
+    excluded[OTHER_STEPS] = len(work) - int(mine.sum())
     answered = AnsweredScope(asked, covered, tuple(devices), int(mine.sum()))
     return GpuWork(work, mine, windows, steps, answered.leaving_out(excluded), tuple(notes))
 

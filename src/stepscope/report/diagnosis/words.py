@@ -7,8 +7,8 @@ import polars as pl
 from stepscope.advice.diagnosis import Diagnosis, RankDiagnosis
 from stepscope.advice.finding import Finding
 from stepscope.advice.rules import slow_phase
+from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.record.summary import StepSummary
-from stepscope.analysis.stragglers import Clock
 from stepscope.report import units
 from stepscope.report.diagnosis.csv_tables import ranks_table
 from stepscope.run.rank_skew import RankSkew
