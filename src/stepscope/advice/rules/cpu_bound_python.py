@@ -40,7 +40,7 @@ def find(subject: Subject) -> list[Finding]:
     window = subject.window
     if window is None:
         return []
-    long = _stretches(window, subject.thresholds.python_stretch_ns, subject.skew is not None)
+    long = _stretches(window, subject.thresholds.python_stretch_ns, subject.has_peers)
     if not len(long):
         return []
     lengths = long.lengths
