@@ -55,8 +55,9 @@ def test_overlap_that_is_quoted():
     trace = real_trace("hta_trace_diff/control.json.gz")
     steps = tuple(trace.steps["step"].to_list())
     without_last = analyse_communication(trace, Scope(steps=steps[:-1]))
-    assert without_last.overlap_ratio == pytest.approx(0.4703, abs=5e-5)
-    assert analyse_communication(trace).overlap_ratio == pytest.approx(0.4624, abs=5e-5)
+    assert without_last.devices["overlap_share"].to_list() == [pytest.approx(0.4703, abs=5e-5)]
+    whole = analyse_communication(trace)
+    assert whole.devices["overlap_share"].to_list() == [pytest.approx(0.4624, abs=5e-5)]
 
 
 @pytest.mark.parametrize("clock", list(Clock))

@@ -16,7 +16,7 @@ Definitions
     cudaMalloc, cudaFree and their like (HIP, virtual memory, host memory) that overlap that time.
     Memory close to full makes the communication library, and the allocator around it, work with
     small or late buffers: runs with the same messages were seen to take 500 times as long.
-    One rank's trace cannot tell slow transfer from waiting for another rank: `stragglers.py` can.
+    One rank's trace cannot tell slow transfer from waiting for another rank: `stragglers` can.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.allocations import is_allocation, memory_events
-from stepscope.analysis.calls.collectives import PEERS
+from stepscope.analysis.calls.collectives import LEAST_PEERS, PEERS
 from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays.intervals import Int64Array
@@ -37,7 +37,6 @@ FACTOR = 5.0
 LEAST_EXCESS_NS = 1_000_000
 NEAR_LIMIT = 0.9
 """Share of the device's memory from which on it counts as close to full."""
-_LEAST_PEERS = 3
 
 ABNORMAL: dict[str, pl.DataType | type[pl.DataType]] = {
     "event": pl.Int64,
@@ -162,7 +161,7 @@ def _expect(collectives: pl.DataFrame, baseline: pl.DataFrame | None) -> pl.Data
     sizes = (
         collectives.group_by(keys)
         .agg(pl.len().alias("count"), pl.col("dur_ns").median().alias("median"))
-        .with_columns(same=pl.when(pl.col("count") >= _LEAST_PEERS).then("median"))
+        .with_columns(same=pl.when(pl.col("count") >= LEAST_PEERS).then("median"))
         .sort("message_bytes", descending=True)
         .with_columns(
             # Of all larger sizes the least median; nulls are passed over.

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from stepscope.analysis.host.partition import OTHER, PARTS, HostPartition, partition_host
+from stepscope.analysis.host.partition import PARTS, HostPartition, partition_host
 from stepscope.analysis.idle import IdleCauses, idle_causes
-from stepscope.analysis.selection.partition import Part, Partition
+from stepscope.analysis.selection.partition import OTHER, Part, Partition
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.analysis.timeline import Timeline, timeline
 from stepscope.trace.model import Trace

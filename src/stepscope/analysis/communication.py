@@ -82,12 +82,6 @@ class CommunicationReport:
     scope: AnsweredScope
     notes: tuple[str, ...]
 
-    @property
-    def overlap_ratio(self) -> float | None:
-        """Over all devices together; None without communication."""
-        whole = int(self.devices["communication_ns"].sum())
-        return int(self.devices["overlapped_ns"].sum()) / whole if whole else None
-
 
 @remembered
 def analyse_communication(trace: Trace, scope: Scope | None = None) -> CommunicationReport:

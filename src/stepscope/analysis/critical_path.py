@@ -1,8 +1,8 @@
 """The critical path of the steps: what one would have to shorten for them to end earlier.
 
-Walked backwards on the graph of the steps (`step_graph.py`), from what ends last: each node began
-when its binding predecessor allowed it to. The path is unbroken in time from the beginning of the
-first step to the end of the last, so the time per cause adds up to the step, to the nanosecond.
+Walked backwards on the graph of the steps (`graph.step_graph`), from what ends last: each node
+began when its binding predecessor allowed it to. The path is unbroken in time from the beginning of
+the first step to the end of the last, so the time per cause adds up to the step, to the nanosecond.
 
 Causes
     compute, communication, copy, fill: GPU work on the path. Host causes (`host.causes`): what a

@@ -34,7 +34,7 @@ import polars as pl
 from stepscope.analysis.calls.places import frames_at, names_of_events
 from stepscope.analysis.host.activity import host_activity
 from stepscope.analysis.host.idle_gaps import (
-    CAUSES,
+    IDLE_CAUSES,
     LATENCY,
     NOTES,
     REFILLING,
@@ -141,14 +141,14 @@ def _causes(inside: pl.DataFrame, idle_ns: int, total_ns: int) -> pl.DataFrame:
         per_gap = np.bincount(gap[mine], weights=length[mine])  # doubles, exact up to 104 days
         rows.append(
             (
-                CAUSES[code],
+                IDLE_CAUSES[code],
                 int(length[mine].sum()),
                 int(np.count_nonzero(per_gap)),
                 int(per_gap.max()),
             )
         )
     schema: dict[str, pl.DataType | type[pl.DataType]] = {
-        "cause": pl.Enum(CAUSES),
+        "cause": pl.Enum(IDLE_CAUSES),
         "idle_ns": pl.Int64,
         "gaps": pl.Int64,
         "longest_ns": pl.Int64,
@@ -204,12 +204,12 @@ def _details(trace: Trace, inside: pl.DataFrame) -> pl.DataFrame:
 
 
 def _steps(segments: pl.DataFrame, clipped: Clipped, device_steps: pl.DataFrame) -> pl.DataFrame:
-    codes = len(CAUSES)
+    codes = len(IDLE_CAUSES)
     cause = segments["cause"].to_physical().to_numpy()[clipped.row].astype(np.int64)
     sums = np.zeros(len(device_steps) * codes, np.int64)
     np.add.at(sums, clipped.window * codes + cause, clipped.end - clipped.start)
     table = sums.reshape(len(device_steps), codes)
-    columns = [f"{name}_ns" for name in CAUSES]
+    columns = [f"{name}_ns" for name in IDLE_CAUSES]
     return device_steps.select("device", "step").with_columns(
         idle_ns=pl.Series(table.sum(axis=1), dtype=pl.Int64),
         **{name: pl.Series(table[:, code], dtype=pl.Int64) for code, name in enumerate(columns)},

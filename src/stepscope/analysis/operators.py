@@ -10,7 +10,7 @@ Definitions
     whose operator is not known, device self time is the sum over all GPU work of the scope.
     Backward of a forward operator: the evaluation of the autograd nodes that it recorded (totals:
     and of those recorded by the operators inside it), without recomputation in there.
-    Recomputation: see `recomputation.py`. It is part of the other columns too.
+    Recomputation: see `calls.recomputation`. It is part of the other columns too.
     A call counts if it begins in a step of the scope; GPU work if it belongs to one.
 """
 

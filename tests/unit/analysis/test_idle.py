@@ -9,7 +9,8 @@ import polars as pl
 import pytest
 from tests.support.gpu_trace import BACKWARD_THREAD, GpuTrace, us
 
-from stepscope.analysis.idle import CAUSES, idle_causes
+from stepscope.analysis.host.idle_gaps import IDLE_CAUSES
+from stepscope.analysis.idle import idle_causes
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import timeline
 
@@ -231,7 +232,7 @@ def _random_programme(seed: int) -> GpuTrace:
 def _oracle(t: GpuTrace) -> dict[str, int]:
     """The causes again, told by the definitions, one gap and one stretch at a time."""
     events = t.events
-    totals = dict.fromkeys(CAUSES, 0)
+    totals = dict.fromkeys(IDLE_CAUSES, 0)
     reach = min(w.start_ns for w in t.work)
     for work in sorted(t.work, key=lambda w: (w.start_ns, w.launch_start_ns)):
         if work.start_ns > reach:
@@ -307,5 +308,5 @@ def test_random_programmes_against_the_oracle(seed: int) -> None:
     assert dict(answer.causes.select("cause", "idle_ns").iter_rows()) == _oracle(t)
     by_step = idle_causes(trace, Scope(steps=(0, 1, 2)))
     assert by_step.steps["idle_ns"].sum() == by_step.idle_ns
-    for cause in CAUSES:
+    for cause in IDLE_CAUSES:
         assert by_step.steps[f"{cause}_ns"].sum() == by_step.of(cause)

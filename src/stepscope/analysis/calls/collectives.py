@@ -50,6 +50,8 @@ COLLECTIVES: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 """One row per kernel (or other GPU work) of communication, in order of start."""
 
+LEAST_PEERS = 3
+"""From so many on their median or their least tells what one should take."""
 PEERS = ("kind", "dtype", "group", "group_size", "message_bytes")
 """What collectives have in common that should take equally long."""
 

@@ -147,7 +147,7 @@ def hang_device_time(forest: OperatorForest, work: pl.DataFrame) -> DeviceTime:
 
     Args:
         forest: The operators.
-        work: Rows with `op` and `dur_ns`, such as `GpuWork.events`.
+        work: Rows with `op` and `dur_ns`, such as `GpuWork.members`.
     """
     row = rows_of_work(forest, work)
     duration = work["dur_ns"].to_numpy()

@@ -28,11 +28,7 @@ def call_places(trace: Trace, events: pl.Series) -> pl.DataFrame:
     """The place of each event, with the columns of `PLACES`, in the order given."""
     names = trace.names.select("name", "category").collect()
     category = names["category"].cast(pl.String)
-    is_operator = (
-        (category == Category.CPU_OP.value)
-        & ~names["name"].str.starts_with(_ENGINE)
-        & ~names["name"].str.starts_with("ProfilerStep")
-    ).to_numpy()
+    is_operator = _are_operators(names)
     is_line = (category == Category.PYTHON_FUNCTION.value) & names["name"].str.contains(_LINE)
     is_user = is_line & ~names["name"].str.contains(_LIBRARIES)
     name_id = trace.columns("name_id")["name_id"].to_numpy()
@@ -50,6 +46,26 @@ def call_places(trace: Trace, events: pl.Series) -> pl.DataFrame:
         },
         schema=PLACES,
     )
+
+
+def _are_operators(names: pl.DataFrame) -> BoolArray:
+    """For each name whether it is an operator that a programme calls: not the engine, no step."""
+    found: BoolArray = names.select(
+        (pl.col("category") == Category.CPU_OP.value)
+        & ~pl.col("name").str.starts_with(_ENGINE)
+        & ~pl.col("name").str.starts_with("ProfilerStep")
+    )["category"].to_numpy()
+    return found
+
+
+def outermost_operators(trace: Trace, events: pl.Series) -> pl.Series:
+    """The outermost operator around each event, itself where nothing is around it."""
+    names = trace.names.select("name", "category").collect()
+    name_id = trace.columns("name_id")["name_id"].to_numpy()
+    parent = trace.derived.select("parent").collect()["parent"].fill_null(-1).to_numpy()
+    start = events.to_numpy()
+    found = outermost(start, parent, name_id, _are_operators(names))
+    return pl.Series(np.where(found >= 0, found, start))
 
 
 def outermost(

@@ -7,7 +7,6 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.graph.edges import EdgeKind, Edges
-from stepscope.analysis.graph.host import Pieces
 from stepscope.analysis.graph.loops import (
     COMPILED_PAYS_FROM,
     bind,
@@ -16,6 +15,7 @@ from stepscope.analysis.graph.loops import (
     mark_candidates,
 )
 from stepscope.analysis.graph.step_graph import ORIGIN, StepGraph, rows_of_steps
+from stepscope.analysis.graph.threads import Pieces
 from stepscope.analysis.graph.work import StepWork
 from stepscope.analysis.host.events import HostEvents
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array

@@ -1,4 +1,4 @@
-"""The edges of the graph of a step; what each kind means stands in `step_graph.py`."""
+"""The edges of the graph of a step; what each kind means stands in `step_graph`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.analysis.graph.host import CLOCK_SKEW_NS, Handovers, Pieces
+from stepscope.analysis.graph.blocking_calls import Resolved
 from stepscope.analysis.graph.sync_records import RecordedWaits
-from stepscope.analysis.graph.work import Resolved, StepWork
+from stepscope.analysis.graph.threads import CLOCK_SKEW_NS, Handovers, Pieces
+from stepscope.analysis.graph.work import StepWork
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.arrays.search import places

@@ -88,11 +88,6 @@ class Changes:
             (graph.edge_kind == EdgeKind.SYNC) & np.isin(graph.call, np.asarray(calls))
         )
 
-    def shrink_delays(self, edges: BoolArray, longest_ns: int) -> Changes:
-        """Some edges delay by no more than so much."""
-        shrunk = np.where(edges, np.minimum(self.delay_ns, longest_ns), self.delay_ns)
-        return Changes(self.graph, self.dur_ns, shrunk, self.is_kept)
-
 
 @dataclass(frozen=True)
 class Replay:

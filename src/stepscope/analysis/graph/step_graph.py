@@ -3,7 +3,7 @@
 Nodes
     GPU work: kernels, copies and fills, each with its stream. Pieces of host threads: the main
     thread (which carries the steps) and every thread that launches GPU work, cut where something
-    depends on them or they depend on something (`graph_host.py`).
+    depends on them or they depend on something (`threads`).
 
 Edges, each with a delay, from the end of one node to the start of another
     thread: the order of a thread's pieces.
@@ -14,7 +14,7 @@ Edges, each with a delay, from the end of one node to the start of another
         after the copy is done, and freeing of memory. What a call waited for is what the recorder
         says, else the work launched before it that ended last within it.
     wait: from GPU work of one stream to work of another. Where the recorder says which stream
-        waited for which event (`sync_records.py`), from the last work before that event to the
+        waited for which event (`sync_records`), from the last work before that event to the
         first after the wait. Without such records: where a thread made a stream wait
         (`cudaStreamWaitEvent`) between two launches, the next work waits for what the other
         streams had been given last before, if that had ended in time; and where nothing else

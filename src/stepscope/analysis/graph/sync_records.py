@@ -27,14 +27,14 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.operands import whole_number
-from stepscope.analysis.graph.host import CLOCK_SKEW_NS
-from stepscope.analysis.graph.work import (
+from stepscope.analysis.graph.blocking_calls import (
     DEVICE_SYNC,
     EVENT_SYNC,
     STREAM_SYNC,
     STREAM_WAIT,
-    StepWork,
 )
+from stepscope.analysis.graph.threads import CLOCK_SKEW_NS
+from stepscope.analysis.graph.work import StepWork
 from stepscope.analysis.selection.names import is_call
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace

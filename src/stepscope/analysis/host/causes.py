@@ -75,7 +75,7 @@ _WORDS = {
     HostCause.ANNOTATION: "annotation",
     HostCause.PYTHON: "python",
 }
-OPERATORS = "operators"
+_OPERATORS = "operators"
 """What `DISPATCH` is called in a trace without GPU work."""
 
 CAUSES = tuple(HostCause)
@@ -98,9 +98,10 @@ _PHASES = (
 
 def cause_names(*, has_gpu: bool) -> tuple[str, ...]:
     """The word for each of `CAUSES` in a trace with GPU work, or without."""
-    return tuple(
-        OPERATORS if cause is HostCause.DISPATCH and not has_gpu else cause.word for cause in CAUSES
-    )
+    words = [cause.word for cause in CAUSES]
+    if not has_gpu:
+        words[HostCause.DISPATCH] = _OPERATORS
+    return tuple(words)
 
 
 def cause_of_names(names: pl.DataFrame) -> npt.NDArray[np.int8]:

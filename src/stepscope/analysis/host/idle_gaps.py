@@ -21,7 +21,7 @@ from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.arrays.search import places
 from stepscope.trace.model import Trace
 
-CAUSES = (
+IDLE_CAUSES = (
     "device_wait",
     "input",
     "synchronisation",
@@ -47,8 +47,8 @@ OF_THE_HOST: dict[HostCause, str] = {cause: cause.word.replace(" ", "_") for cau
     HostCause.ANNOTATION: "annotated_phase",
 }
 """The cause of idle time that each cause of the host makes."""
-_DEVICE_WAIT, _UNKNOWN = CAUSES.index("device_wait"), CAUSES.index("unknown")
-_CAUSE_CODES = np.array([CAUSES.index(OF_THE_HOST[cause]) for cause in HostCause])
+_DEVICE_WAIT, _UNKNOWN = IDLE_CAUSES.index("device_wait"), IDLE_CAUSES.index("unknown")
+_CAUSE_CODES = np.array([IDLE_CAUSES.index(OF_THE_HOST[cause]) for cause in HostCause])
 NOTES = (
     "queued work waits",
     "launch latency",
@@ -65,7 +65,7 @@ SEGMENTS: dict[str, pl.DataType | type[pl.DataType]] = {
     "device": pl.Int32,
     "start_ns": pl.Int64,
     "end_ns": pl.Int64,
-    "cause": pl.Enum(CAUSES),
+    "cause": pl.Enum(IDLE_CAUSES),
     "event": pl.Int64,  # the host event that explains it; null: none was recorded
     "note": pl.Enum(NOTES),  # what kind of waiting, where the event does not say it
 }
@@ -176,7 +176,7 @@ def cut(trace: Trace, gaps: pl.DataFrame, activity: HostActivity) -> pl.DataFram
             "device": gaps["device"].gather(gap),
             "start_ns": first[order],
             "end_ns": last[order],
-            "cause": _words(CAUSES, cause[order]),
+            "cause": _words(IDLE_CAUSES, cause[order]),
             "event": _or_null(event[order]),
             "note": _words(NOTES, note[order]),
         },
