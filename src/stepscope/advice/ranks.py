@@ -181,4 +181,6 @@ def odd_parts(partitions: Sequence[tuple[int, Partition]], limits: Thresholds) -
             if is_long and taken - usual >= max(1, limits.odd_rank_share * step_ns):
                 rows.append((rank, part.name, taken, usual))
     table = pl.DataFrame(rows, schema=ODD_PARTS, orient="row")
-    return table.sort(pl.col("per_step_ns") - pl.col("others_ns"), "rank", descending=[True, False])
+    return table.sort(
+        pl.col("per_step_ns") - pl.col("others_ns"), "rank", "part", descending=[True, False, False]
+    )

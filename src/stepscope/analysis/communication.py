@@ -186,8 +186,8 @@ def _by_size(collectives: pl.DataFrame) -> pl.DataFrame:
             best_bus_bandwidth_gb_per_s=algorithm_bandwidth(pl.col("min_ns")) * bus_factor(),
         )
         .sort(
-            ["exposed_ns", "total_ns", "kind", "message_bytes", "group"],
-            descending=[True, True, False, True, False],
+            ["exposed_ns", "total_ns", "kind", "message_bytes", "group", "group_size", "dtype"],
+            descending=[True, True, False, True, False, False, False],
         )
         .select(pl.col(column).cast(dtype) for column, dtype in SIZES.items())
     )

@@ -142,7 +142,7 @@ def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> Criti
             events=int(graph.is_gpu.sum()),
         ),
         total_ns=graph.total_ns,
-        causes=causes.sort("total_ns", descending=True),
+        causes=causes.sort("total_ns", descending=True, maintain_order=True),
         partition=Partition(parts, graph.total_ns, len(numbers), "critical path of the steps"),
         steps=table,
         segments=segments,
@@ -291,5 +291,5 @@ def _kernels(trace: Trace, segments: pl.DataFrame) -> pl.DataFrame:
         .join(trace.names.select("name_id", "name").collect(), on="name_id")
         .group_by("name", "cause")
         .agg(pl.col("count", "total_ns").sum())
-        .sort("total_ns", "name", descending=[True, False])
+        .sort("total_ns", "name", "cause", descending=[True, False, False])
     )

@@ -264,8 +264,8 @@ def _table(calls: pl.DataFrame, peaks: dict[int, DevicePeaks | None]) -> pl.Data
         )
         .with_columns(attained_share=pl.col("bound_ns") / time)
         .sort(
-            ["busy_ns", "flops", "name", "dims", "type"],
-            descending=[True, True, False, False, False],
+            ["busy_ns", "flops", "name", "dims", "type", "device"],
+            descending=[True, True, False, False, False, False],
         )
         .select(pl.col(column).cast(dtype) for column, dtype in FLOPS.items())
     )

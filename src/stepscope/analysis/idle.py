@@ -198,7 +198,7 @@ def _details(trace: Trace, inside: pl.DataFrame) -> pl.DataFrame:
         _with_activity(trace, summed)
         .group_by("cause", "activity")
         .agg(pl.col("idle_ns", "stretches").sum())
-        .sort("idle_ns", "activity", descending=[True, False])
+        .sort("idle_ns", "activity", "cause", descending=[True, False, False])
         .head(MOST_DETAILS)
     )
 
@@ -235,9 +235,11 @@ def _longest(trace: Trace, gaps: pl.DataFrame, inside: pl.DataFrame) -> pl.DataF
         .agg(
             _dur().sum().alias("cause_ns"),
             # Of the events that explain one cause the one with the largest part.
-            pl.col("activity", "event", "start_ns", "end_ns").sort_by(_dur()).last(),
+            pl.col("activity", "event", "start_ns", "end_ns")
+            .sort_by(_dur(), maintain_order=True)
+            .last(),
         )
-        .sort("gap", "cause_ns", descending=[False, True])
+        .sort("gap", "cause_ns", "cause", descending=[False, True, False])
         .unique("gap", keep="first", maintain_order=True)
         .select("gap", "cause", "cause_ns", "activity", "event", middle_ns=_middle())
     )
@@ -247,7 +249,7 @@ def _longest(trace: Trace, gaps: pl.DataFrame, inside: pl.DataFrame) -> pl.DataF
         .agg(pl.col("start_ns").min(), _dur().sum().alias("dur_ns"))
         .join(main, on="gap")
         .join(gaps.select("gap", "device", "step", "ended_by", "launch"), on="gap")
-        .sort("dur_ns", "start_ns", descending=[True, False])
+        .sort("dur_ns", "start_ns", "gap", descending=[True, False, False])
     )
     op = trace.derived.select("op").collect()["op"]
     ended = table["ended_by"]

@@ -175,7 +175,7 @@ def _delays(trace: Trace, linked: pl.DataFrame) -> pl.DataFrame:
         )
         .join(trace.names.select("name_id", call="name").collect(), left_on="call_id",
               right_on="name_id", how="left")
-        .sort("count", "call", descending=[True, False])
+        .sort("count", "call", "call_id", descending=[True, False, False])
         .select("call", pl.exclude("call", "call_id"))
     )  # fmt: skip
 
@@ -209,7 +209,7 @@ def _stretches(trace: Trace, work: pl.DataFrame, in_steps: pl.Series) -> pl.Data
         )
         .filter(pl.col("work") >= SHORTEST_STRETCH)
         .with_columns(dur_ns=pl.col("end_ns") - pl.col("start_ns"))
-        .sort("dur_ns", "start_ns", descending=[True, False])
+        .sort("dur_ns", "start_ns", "device", descending=[True, False, False])
     )
     names = names_of_events(trace, found["op"])
     return found.select(
@@ -248,7 +248,7 @@ def _blocking(trace: Trace, work: pl.DataFrame, answered: AnsweredScope) -> pl.D
             pl.DataFrame({"waited_ns": intervals.covered(busy, starts, ends)}),
         ],
         how="horizontal",
-    ).join(names.select("name_id", call="name"), on="name_id")
+    ).join(names.select("name_id", call="name"), on="name_id", maintain_order="left")
     return (
         placed.group_by("call", "operator", "frame")
         .agg(
@@ -256,7 +256,7 @@ def _blocking(trace: Trace, work: pl.DataFrame, answered: AnsweredScope) -> pl.D
             pl.col("dur_ns").sum().alias("total_ns"),
             pl.col("waited_ns").sum(),
             pl.col("dur_ns").max().alias("longest_ns"),
-            pl.col("event").sort_by("dur_ns").last(),
+            pl.col("event").sort_by("dur_ns", maintain_order=True).last(),
         )
         .sort("total_ns", "call", "operator", "frame", descending=[True, False, False, False])
         .select(
@@ -278,7 +278,7 @@ def _copies(trace: Trace, work: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFram
             pl.col("dur_ns").sum().alias("device_ns"),
             pl.col("dur_ns").filter(pl.col("bytes").is_not_null()).sum().alias("measured_ns"),
         )
-        .sort("device_ns", "name", descending=[True, False])
+        .sort("device_ns", "name", "group", descending=[True, False, False])
         .select(
             "group",
             "name",
@@ -302,7 +302,7 @@ def _copies(trace: Trace, work: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFram
             _known_sum("bytes"),
             pl.col("dur_ns").sum().alias("device_ns"),
             pl.col("call_ns").sum(),
-            pl.col("event").sort_by("dur_ns").last(),
+            pl.col("event").sort_by("dur_ns", maintain_order=True).last(),
         )
         .sort("bytes", "operator", "frame", descending=[True, False, False])
     )

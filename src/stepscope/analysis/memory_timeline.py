@@ -277,7 +277,10 @@ def _at_peak(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
             pl.len().cast(pl.Int64).alias("allocations"),
             pl.col("change_bytes").sum().alias("live_bytes"),
         )
-        .sort("live_bytes", "operator", "inner_operator", descending=[True, False, False])
+        .sort(
+            ["live_bytes", "operator", "inner_operator", "frame"],
+            descending=[True, False, False, False],
+        )
     )
     rest = peak - int(live["change_bytes"].sum())
     before = pl.DataFrame(

@@ -235,8 +235,8 @@ def _aggregate(trace: Trace, columns: pl.DataFrame, keys: list[str]) -> pl.DataF
         .group_by("name", "category", "group", *shapes)
         .agg(pl.col(values).sum())
         .sort(
-            ["device_self_ns", "host_self_ns", "name", *shapes],
-            descending=[True, True, False, *(False for _ in shapes)],
+            ["device_self_ns", "host_self_ns", "name", "category", "group", *shapes],
+            descending=[True, True, False, False, False, *(False for _ in shapes)],
         )
         .select(pl.col(column).cast(dtype) for column, dtype in schema.items())
     )

@@ -113,10 +113,10 @@ def _place(window: WindowView, start_ns: int, end_ns: int) -> str:
     ).filter(pl.col("lane_id") == window.graph.main_lane)
     around = host.filter(pl.col("start_ns") <= start_ns, pl.col("end_ns") >= end_ns)
     if len(around):
-        inner = around.sort(pl.col("end_ns") - pl.col("start_ns"))["name"][0]
+        inner = around.sort(pl.col("end_ns") - pl.col("start_ns"), maintain_order=True)["name"][0]
         return f"in {inner}"
-    before = host.filter(pl.col("end_ns") <= start_ns).sort("end_ns")["name"]
-    after = host.filter(pl.col("start_ns") >= end_ns).sort("start_ns")["name"]
+    before = host.filter(pl.col("end_ns") <= start_ns).sort("end_ns", maintain_order=True)["name"]
+    after = host.filter(pl.col("start_ns") >= end_ns).sort("start_ns", maintain_order=True)["name"]
     words = [f"after {before[-1]}"] if len(before) else []
     words += [f"before {after[0]}"] if len(after) else []
     return " and ".join(words)

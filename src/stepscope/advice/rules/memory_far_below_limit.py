@@ -28,7 +28,7 @@ def find(subject: Subject) -> list[Finding]:
     known = window.memory.drop_nulls("total_bytes")
     if not len(known):
         return []
-    row = known.sort("reserved_bytes", descending=True).row(0, named=True)
+    row = known.sort("reserved_bytes", descending=True, maintain_order=True).row(0, named=True)
     share = row["reserved_bytes"] / max(1, row["total_bytes"])
     if share > subject.thresholds.memory_far_below:
         return []

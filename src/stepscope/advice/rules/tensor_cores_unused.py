@@ -39,7 +39,11 @@ def find(subject: Subject) -> list[Finding]:
     if window.share(total_ns) < subject.thresholds.matmul_share:
         return []
     cores = "matrix cores" if units.is_amd else "tensor cores"
-    top = idle.group_by("name").agg(pl.col("dur_ns").sum()).sort("dur_ns", descending=True)
+    top = (
+        idle.group_by("name")
+        .agg(pl.col("dur_ns").sum())
+        .sort("dur_ns", "name", descending=[True, False])
+    )
     return replayed_finding(
         subject,
         window,

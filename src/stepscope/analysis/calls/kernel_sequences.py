@@ -80,7 +80,7 @@ def kernel_sequences(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
             pl.col("outer").first().alias("event"),
         )
         .filter(pl.col("count") >= FEWEST)
-        .sort("calls_ns", "total_ns", descending=True)
+        .sort("calls_ns", "total_ns", descending=True, maintain_order=True)
         .head(MOST)
     )
     return found.select(

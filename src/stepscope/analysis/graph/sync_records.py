@@ -82,7 +82,7 @@ def read_sync_records(trace: Trace, work: StepWork) -> pl.DataFrame:
         pl.concat([columns, trace.derived.select("launch")], how="horizontal")
         .filter(pl.col("category") == Category.DEVICE_SYNC.value)
         .collect()
-        .join(known, on="name_id")
+        .join(known, on="name_id", maintain_order="left")
     )
 
     told = (
@@ -100,9 +100,14 @@ def read_sync_records(trace: Trace, work: StepWork) -> pl.DataFrame:
     processes = trace.lanes.select(call_lane="lane_id", process="pid")
     records = (
         records.join(told, on="event", how="left", maintain_order="left")
-        .join(_recording_calls(trace, told["recorded_by"]), on="recorded_by", how="left")
-        .join(calls.collect(), on="launch", how="left")
-        .join(processes, on="call_lane", how="left")
+        .join(
+            _recording_calls(trace, told["recorded_by"]),
+            on="recorded_by",
+            how="left",
+            maintain_order="left",
+        )
+        .join(calls.collect(), on="launch", how="left", maintain_order="left")
+        .join(processes, on="call_lane", how="left", maintain_order="left")
         # The record's own time is that of the call.
         .with_columns(call_ns=pl.coalesce("call_start", "start_ns"))
         .with_columns(
@@ -126,8 +131,8 @@ def read_sync_records(trace: Trace, work: StepWork) -> pl.DataFrame:
             waiting_lane=pl.when(pl.col("role") == STREAM_WAIT).then(waiting),
             awaited_lane=pl.when(is_known).then(awaited),
         )
+        .sort("call_ns", "call", "event")
         .select(pl.col(name).cast(dtype) for name, dtype in SYNC_RECORDS.items())
-        .sort("call_ns", "call")
     )
 
 

@@ -200,22 +200,25 @@ def tensor_core_use(trace: Trace, rows: pl.DataFrame) -> TensorCoreUse:
             pl.col("group").is_in(MATRIX_GROUPS), pl.col("category") == Category.KERNEL.value
         )
         .select("event", "name_id", "dur_ns", "op", "group")
-        .join(names.with_columns(uses=evidence()), on="name_id", how="left")
+        .join(names.with_columns(uses=evidence()), on="name_id", how="left", maintain_order="left")
         .filter(is_matrix_kernel())
     )
     if mine.is_empty():
         return TensorCoreUse(pl.DataFrame(schema=_TABLE), 0, 0, ())
     operators = _operators(trace, mine["op"].drop_nulls().unique().sort())
     grouped = (
-        mine.join(operators, on="op", how="left")
+        mine.join(operators, on="op", how="left", maintain_order="left")
         .group_by("operator", "type", "shapes", "uses")
         .agg(
             pl.len().cast(pl.Int64).alias("count"),
             pl.col("dur_ns").sum().alias("total_ns"),
-            pl.col("name").sort_by("dur_ns").last().alias("kernel"),
+            pl.col("name").sort_by("dur_ns", maintain_order=True).last().alias("kernel"),
             pl.col("event").first(),
         )
-        .sort("total_ns", "operator", "shapes", descending=[True, False, False])
+        .sort(
+            ["total_ns", "operator", "shapes", "type", "uses"],
+            descending=[True, False, False, False, False],
+        )
         .head(MOST)
     )
     amd = is_amd(trace)
