@@ -19,6 +19,7 @@ import numpy.typing as npt
 from stepscope.trace.arrays.search import places
 
 Int64Array = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)

@@ -138,7 +138,8 @@ def test_a_full_disk_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch)
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pl.DataFrame, "write_parquet", full)
-    with pytest.raises(UnreadableInputError, match="No space left on device; free some space") as raised:
+    message = "No space left on device; free some space"
+    with pytest.raises(UnreadableInputError, match=message) as raised:
         load(path, store=True)
     assert str(path) in str(raised.value)
     assert [entry.name for entry in path.parent.iterdir()] == ["trace.json"]
