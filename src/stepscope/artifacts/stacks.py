@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
+from stepscope._package import PACKAGE
 from stepscope.artifacts.calls import (
     ANNOTATION,
     OPERATOR,
@@ -19,8 +20,8 @@ from stepscope.artifacts.calls import (
     nested,
 )
 
-_OWN_FILE, _OWN_LOOP = "stepscope/capture/requests/triggers.py(", ": _listen"
-"""The capture's own thread, which waits for requests beside the training, runs this function."""
+_OWN_FILE, _OWN_LOOP = f"{PACKAGE.name}/capture/requests/triggers.py(", ": _listen"
+"""The function that the capture's own thread runs, as torch's tracer of Python writes it."""
 _KINDS = (OPERATOR, ANNOTATION, RUNTIME, PYTHON)
 
 

@@ -16,10 +16,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from stepscope._package import IMPORT_ROOT, PACKAGE
 from stepscope.adapters.options.settings import Settings
 from stepscope.errors import UsageError
 
-BOOTSTRAP = Path(__file__).parent / "bootstrap"
+BOOTSTRAP = PACKAGE / "adapters" / "script" / "bootstrap"
 STEP_UNITS = {"optimizer": "optimizer step", "iteration": "iteration"}
 _FORWARDED = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
@@ -84,7 +85,7 @@ def launch(
             "options": options,
             "step_on": step_on,
             "notes": notes,
-            "root": str(Path(__file__).resolve().parents[2]),
+            "root": str(IMPORT_ROOT),
             "python": list(sys.version_info[:2]),
             "memray": memray,
         }
