@@ -16,7 +16,8 @@ from tests.support.training import SmallTraining, batches
 
 import stepscope
 from stepscope.advice.diagnosis import diagnose
-from stepscope.capture.options.config import CaptureConfig, ConfigError
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.options.option import ConfigError
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.capture.windows.cuda_range import CudaRangeWindow
 from stepscope.capture.windows.python_memory import PYTHON_MEMORY_FILE, changes_between

@@ -16,7 +16,7 @@ from tests.support.training import SmallTraining, bare_losses, batches
 
 import stepscope
 from stepscope.advice.diagnosis import diagnose
-from stepscope.capture.options.config import ConfigError
+from stepscope.capture.options.option import ConfigError
 from stepscope.capture.record.upload import Uploader
 from stepscope.errors import UnreadableInputError
 from stepscope.run.layout import RunLayout

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.adapters.profiler import Profiler
-from stepscope.capture.options.config import CaptureConfig, ConfigError
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.options.option import ConfigError
 from stepscope.errors import UsageError
 
 OPTIMIZER = "optimizer"

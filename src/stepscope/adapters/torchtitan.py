@@ -24,7 +24,7 @@ from stepscope.adapters.options.arguments import values_of
 from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.layouts import put_file
 from stepscope.adapters.options.settings import resolve
-from stepscope.capture.options.config import ConfigError
+from stepscope.capture.options.option import ConfigError
 from stepscope.capture.together.ranks import NOBODY, identify
 from stepscope.errors import StepscopeError
 from stepscope.run.manifest import read_rank

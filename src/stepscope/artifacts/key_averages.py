@@ -88,6 +88,8 @@ _SORTS: dict[str, Callable[[OperatorRow], float]] = {
     "self_device_memory_usage": lambda row: row.self_device_bytes,
     "count": lambda row: row.calls,
 }
+SORT_COLUMNS = ("auto", *_SORTS)
+"""What may order the tables; "auto" chooses what fits the machine."""
 
 
 def key_averages(window: WindowCalls) -> KeyAverages:

@@ -103,9 +103,9 @@ def _ask_torch(timeout_seconds: float) -> TorchReport:
 
 def _show_config(dialect: str, output_format: str) -> None:
     """Print the options as a script without any flags would get them, started here."""
-    from stepscope.adapters.options.catalogue import as_text
     from stepscope.adapters.options.dialects import find_dialect
     from stepscope.adapters.options.settings import resolve, strange_variables
+    from stepscope.adapters.options.values import as_text
 
     settings = resolve(find_dialect(dialect), {})
     settings.config()  # options that cannot work together are told here, not in the training

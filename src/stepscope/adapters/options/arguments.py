@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from stepscope.adapters.options.catalogue import OPTIONS, as_text, parse_bool
+from stepscope.adapters.options.catalogue import OPTIONS
 from stepscope.adapters.options.dialects import (
     BOTH,
     DIALECTS,
@@ -22,7 +22,8 @@ from stepscope.adapters.options.dialects import (
     find_dialect,
 )
 from stepscope.adapters.options.settings import Settings, resolve
-from stepscope.capture.options.config import ConfigError
+from stepscope.adapters.options.values import as_text, parse_bool
+from stepscope.capture.options.option import ConfigError
 from stepscope.errors import UsageError
 
 DIALECT = "stepscope_dialect"

@@ -12,7 +12,9 @@ from typing import Any
 
 from stepscope.adapters.options.catalogue import OPTIONS, Option
 from stepscope.adapters.options.dialects import Dialect
-from stepscope.capture.options.config import DEFAULT_OUTPUT_DIR, CaptureConfig, ConfigError
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.options.option import ConfigError
+from stepscope.capture.options.rules import DEFAULT_OUTPUT_DIR
 from stepscope.run.remote import is_url
 
 PREFIX = "STEPSCOPE_"

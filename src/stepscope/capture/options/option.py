@@ -1,0 +1,157 @@
+"""What a field of `CaptureConfig` says about itself, and the checks that follow from it.
+
+Flags, environment variables, `--help` and the tables of the documentation derive from this, so that
+a new option is one field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stepscope.errors import UsageError
+
+_KEY = "option"
+_KINDS = {"bool": "bool", "int": "int", "float": "float", "str": "word"}
+"""Type of a field to kind of its option, where the type says enough."""
+
+
+class ConfigError(UsageError, ValueError):
+    """An option of a capture that cannot work. Names the option, the value and the remedy."""
+
+
+@dataclass(frozen=True)
+class OptionInfo:
+    """An option's description, under the name of its field.
+
+    Attributes:
+        kind: What its value is: "bool", "int", "float", "size" (bytes), "word", "path", "ranks",
+            "words", "pair" (two whole numbers), or "code" where only code can give it.
+        help: What it does, in a line.
+        about: What it does, in full.
+        choices: The words that it may be; empty for any.
+        least: The least number that it may be; None where rules of its own decide.
+        above: The number that it must be greater than; None for no such limit.
+        is_optional: Whether it may be left unset, as None.
+    """
+
+    kind: str
+    help: str
+    about: str
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    above: float | None = None
+    is_optional: bool = False
+
+    @property
+    def is_for_code(self) -> bool:
+        """Whether only code can give it: functions and mappings."""
+        return self.kind == "code"
+
+
+def option(
+    default: object,
+    help_line: str,
+    about: str = "",
+    *,
+    kind: str = "",
+    choices: Sequence[str] = (),
+    least: float | None = None,
+    above: float | None = None,
+) -> Any:
+    """A field of `CaptureConfig`.
+
+    Args:
+        default: Its default; an option whose default is None may be left unset.
+        help_line: What it does, in a line.
+        about: What it does, in full, where a line does not say it.
+        kind: As `OptionInfo.kind`; told from the field's type where that is enough.
+        choices: The words that it may be.
+        least: The least number that it may be.
+        above: The number that it must be greater than.
+    """
+    info = OptionInfo(
+        kind, help_line, about or help_line, tuple(choices), least, above, default is None
+    )
+    return dataclasses.field(default=default, metadata={_KEY: info})
+
+
+def options_of(config: Any) -> Iterator[tuple[dataclasses.Field[Any], OptionInfo]]:
+    """The fields of a class of options, or of an instance, each with its description."""
+    for field in dataclasses.fields(config):
+        info: OptionInfo = field.metadata[_KEY]
+        kind = info.kind or _KINDS[str(field.type).removesuffix(" | None")]
+        yield field, dataclasses.replace(info, kind=kind)
+
+
+def described(config: type) -> str:
+    """The docstring of a class of options, with a line for each of them."""
+    lines = (f"        {field.name}: {info.about}" for field, info in options_of(config))
+    return "\n".join((f"{config.__doc__}\n    Attributes:", *lines))
+
+
+def check(name: str, value: object, info: OptionInfo) -> None:
+    """Check one value against its option's description.
+
+    Raises:
+        ConfigError: It cannot be.
+    """
+    if value is None and info.is_optional:
+        return
+    if info.kind == "bool":
+        check_bool(name, value)
+    elif info.kind in {"int", "size"} and info.least is not None:
+        check_whole(name, value, int(info.least))
+    elif info.above is not None:
+        check_seconds(name, value)
+    elif info.kind == "float" and info.least is not None:
+        check_number(name, value, info.least)
+    elif info.choices and not (callable(value) and info.is_optional):
+        check_choice(name, value, info.choices)
+
+
+def check_bool(name: str, value: object) -> None:
+    """Check that a value is True or False."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name}={value!r} is neither True nor False")
+
+
+def check_whole(name: str, value: object, least: int) -> None:
+    """Check that a value is a whole number, and not too small."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{name}={value!r} is not a whole number")
+    if value < least:
+        raise ConfigError(f"{name}={value} is too small: give {least} or more")
+
+
+def check_seconds(name: str, value: object) -> None:
+    """Check that a value is a time above zero."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise ConfigError(f"{name}={value!r} is no time: give a number of seconds above 0")
+
+
+def check_number(name: str, value: object, least: float) -> None:
+    """Check that a value is a number, and not too small."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not least <= value < math.inf:  # type: ignore[operator]
+        raise ConfigError(f"{name}={value!r} cannot be: give a number of {least:g} or more")
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Check that a value is one of some words."""
+    if value not in choices:
+        raise ConfigError(f"{name}={value!r} is not known: choose one of {', '.join(choices)}")
+
+
+def functions(name: str, value: object) -> tuple[Callable[..., Any], ...]:
+    """One function or several, as a tuple."""
+    given = () if value is None else value if isinstance(value, Sequence) else (value,)
+    for function in given:
+        if not callable(function):
+            raise ConfigError(
+                f"{name}={function!r} cannot be called: give a function of one argument"
+            )
+    return tuple(given)
