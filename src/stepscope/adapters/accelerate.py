@@ -23,11 +23,11 @@ from typing import Any, TypeVar
 from accelerate.state import GradientState, PartialState
 
 from stepscope.adapters.callbacks.training import MICRO_BATCH, identity_of, unit_of
-from stepscope.adapters.callbacks.work import work_of
 from stepscope.adapters.profiler import Profiler
 from stepscope.capture import profiler as capture
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.steps.phases import PhaseWatch
+from stepscope.capture.steps.work import work_of
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.errors import UsageError
 

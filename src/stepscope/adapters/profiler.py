@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from stepscope.adapters.callbacks.work import Work
-from stepscope.adapters.options.arguments import settings_of, words_of
 from stepscope.adapters.options.layouts import LAYOUTS, Place, put_lone_file, put_snapshot
+from stepscope.adapters.options.reading import settings_of, words_of
 from stepscope.adapters.options.settings import Settings
 from stepscope.capture import profiler as capture
 from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.steps.work import Work
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 

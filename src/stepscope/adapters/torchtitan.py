@@ -20,9 +20,9 @@ from types import TracebackType
 from typing import Any
 
 from stepscope.adapters import profiler as adapted
-from stepscope.adapters.options.arguments import values_of
 from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.layouts import put_file
+from stepscope.adapters.options.reading import values_of
 from stepscope.adapters.options.settings import resolve
 from stepscope.capture.options.option import ConfigError
 from stepscope.capture.together.ranks import NOBODY, identify

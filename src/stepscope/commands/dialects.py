@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from stepscope.adapters.options.dialects import Dialect
+    from stepscope.adapters.options.dialect import Dialect
 
 
 @click.command("dialects")

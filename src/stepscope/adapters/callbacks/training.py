@@ -12,11 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from stepscope.adapters.callbacks.work import UNKNOWN, Work, work_of
 from stepscope.adapters.profiler import Profiler
 from stepscope.capture import profiler as capture
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.steps.phases import PhaseWatch
+from stepscope.capture.steps.work import UNKNOWN, Work, work_of
 from stepscope.capture.together.holder import NestedProfilerError
 from stepscope.capture.together.ranks import RankIdentity, identify
 from stepscope.errors import StepscopeError, UsageError

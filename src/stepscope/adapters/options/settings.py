@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.adapters.options.catalogue import OPTIONS, Option
-from stepscope.adapters.options.dialects import Dialect
+from stepscope.adapters.options.dialect import Dialect
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import ConfigError
 from stepscope.capture.options.rules import DEFAULT_OUTPUT_DIR

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 import stepscope
 from stepscope.adapters.options import catalogue
 from stepscope.adapters.options.catalogue import OPTIONS
-from stepscope.adapters.options.dialects import BOTH, DIALECTS, LIST, SWITCH, WORD, find_dialect
+from stepscope.adapters.options.dialect import BOTH, LIST, SWITCH, WORD
+from stepscope.adapters.options.dialects import DIALECTS, find_dialect
 from stepscope.adapters.options.settings import resolve, strange_variables
 from stepscope.adapters.options.values import as_text, parse_size
 from stepscope.capture.options.config import CaptureConfig
@@ -107,7 +108,7 @@ def test_every_flag_of_every_dialect_reaches_its_option(name):
             number = "11" if option.name == "start_step" else "12"
             text = option.choices[-1] if option.choices else others.get(option.kind, number)
             words, wanted = [flag.names[-1], text or "name"], option.parse(text or "name", "")
-        from stepscope.adapters.options.arguments import settings_of
+        from stepscope.adapters.options.reading import settings_of
 
         setting = settings_of(parsed(words, name)).settings[flag.option]
         assert setting.value == wanted
@@ -139,7 +140,7 @@ def test_fsdp_qlora_memory_timeline_overrides_stack_and_shapes():
     assert config.with_stack
     assert config.record_shapes
     assert config.profile_memory
-    from stepscope.adapters.options.arguments import settings_of
+    from stepscope.adapters.options.reading import settings_of
 
     assert "memory timeline" in settings_of(arguments).settings["with_stack"].origin
 
