@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,11 +20,11 @@ from stepscope.advice.diagnosis import diagnose
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import ConfigError
 from stepscope.capture.together.ranks import RankIdentity
-from stepscope.capture.windows.cuda_range import CudaRangeWindow
+from stepscope.capture.windows.cuda_range import CudaRangeWindow, is_leader
+from stepscope.capture.windows.plan import WindowPlan
 from stepscope.capture.windows.python_memory import PYTHON_MEMORY_FILE, changes_between
-from stepscope.capture.windows.recorders import other_window
-from stepscope.capture.windows.window import WindowPlan
 from stepscope.commands.info import command as info
+from stepscope.run.manifest import WindowRecord
 from stepscope.run.reader import open_run
 
 QUICK = {"wait": 1, "warmup": 1, "active": 3, "repeat": 1, "activities": "cpu"}
@@ -313,7 +314,8 @@ def test_the_range_is_opened_and_closed_at_the_windows_borders():
     assert window.stop() > 0
     assert fake.calls == ["nvtx on, shapes True", "start", "synchronize", "stop", "nvtx off"]
     assert window.ranges.whole_steps == (5, 6)
-    assert window.files() == ()
+    record = WindowRecord(0, "saving", first_step=5, last_step=6)
+    assert window.save(record, 7) == (replace(record, state="complete"), None)
 
 
 def test_other_ranks_of_the_machine_only_name_their_steps():
@@ -345,8 +347,7 @@ def test_a_process_without_cuda_in_use_is_told_so():
 def test_the_first_rank_of_a_machine_that_records_leads(ranks, local_rank, leads):
     config = CaptureConfig(window_recorder="cuda-range", ranks=ranks)
     identity = RankIdentity(4 + local_rank, local_rank, 8, 1)
-    window = other_window(config, WindowPlan(0, 1, 1, Path("x")), identity)
-    assert window._is_leader is leads
+    assert is_leader(config, identity) is leads
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")

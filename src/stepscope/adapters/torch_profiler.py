@@ -40,7 +40,9 @@ from stepscope.artifacts.raw import RawTrace, RawTraceError
 from stepscope.capture import profiler as capture
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.together.ranks import NOBODY
-from stepscope.capture.windows.finishing import Exporter
+from stepscope.capture.windows.finishing import WindowFinisher
+from stepscope.capture.windows.handover import SCRATCH
+from stepscope.capture.windows.handover_mode import INLINE
 from stepscope.errors import StepscopeError
 from stepscope.run.files import replacing
 from stepscope.run.manifest import WindowRecord
@@ -159,7 +161,7 @@ class _RunOfTorch(capture.Profiler):
     def __init__(self, config: CaptureConfig, with_stack: bool) -> None:
         super().__init__(config)
         self._with_stack = with_stack
-        self._exporter = Exporter("inline", config.export_timeout_s, self._settle)
+        self._finisher = WindowFinisher(INLINE, config.export_timeout_s, self._settle)
         self._job: FinishJob | None = None
         self.saved = 0
 
@@ -206,8 +208,8 @@ class _RunOfTorch(capture.Profiler):
             job, journal = self._job, self._session.journal
             if record is not None and job is not None and journal is not None:
                 with self._session.contain("handing a trace of torch.profiler over"):
-                    # Not torch's profiler, which goes on: the exporter frees what it gets.
-                    record = self._exporter.submit(None, job, record, is_raw_there=True)
+                    # Not torch's profiler, which goes on: the finisher frees what it gets.
+                    record = self._finisher.submit(None, job, record, is_raw_there=True)
                     pause_ns = time.perf_counter_ns() - started_ns
                     journal.add_window(
                         dataclasses.replace(record, export_ns=export_ns, pause_ns=pause_ns)
@@ -223,7 +225,7 @@ class _RunOfTorch(capture.Profiler):
             try:
                 compress(job.raw_path, temporary, suffix, {})
             except FileNotFoundError:  # finished meanwhile: what is left is compressed
-                self._exporter.finish(lambda: self.config.export_timeout_s)
+                self._finisher.finish(lambda: self.config.export_timeout_s)
                 with tempfile.TemporaryDirectory(prefix="stepscope-") as folder:
                     plain = Path(folder) / "trace.json"
                     with igzip.open(job.trace_path, "rb") as source, plain.open("wb") as sink:
@@ -234,7 +236,7 @@ class _RunOfTorch(capture.Profiler):
     def end(self, error: BaseException | None) -> None:
         """Wait for the files and close the run."""
         with self._session.contain("waiting for the files"):
-            self._exporter.finish(lambda: self.config.export_timeout_s)
+            self._finisher.finish(lambda: self.config.export_timeout_s)
         self._session.finish(error)
 
     def _keep(
@@ -247,7 +249,7 @@ class _RunOfTorch(capture.Profiler):
         )
         config = self.config
         job = FinishJob(
-            raw=str(directory / ".raw" / "trace.json"),
+            raw=str(directory / SCRATCH / "trace.json"),
             directory=str(directory),
             index=self.saved,
             steps=tuple(steps),

@@ -35,7 +35,7 @@ from stepscope.capture.steps.tally import StepTally
 from stepscope.capture.together.holder import NestedProfilerError, ProcessClaim
 from stepscope.capture.together.ranks import RankIdentity, identify, records
 from stepscope.capture.windows.keeper import WindowKeeper
-from stepscope.capture.windows.window import another_profiler_runs
+from stepscope.capture.windows.rival import another_profiler_runs
 from stepscope.errors import UsageError
 from stepscope.monitor.beside import PATIENCE_S
 from stepscope.run.step_record import DATA_WAIT_RANGE

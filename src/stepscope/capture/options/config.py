@@ -11,6 +11,7 @@ from stepscope.artifacts.custom import CustomArtifact
 from stepscope.artifacts.job import TRACE_FORMATS
 from stepscope.artifacts.key_averages import SORT_COLUMNS
 from stepscope.capture.options.option import check, described, option, options_of
+from stepscope.capture.options.recorders import WINDOW_RECORDERS
 from stepscope.capture.options.rules import DEFAULT_OUTPUT_DIR, settle
 from stepscope.capture.options.schedule import Schedule
 from stepscope.capture.together.ranks import RanksOption
@@ -24,8 +25,6 @@ ScalarWriter = Callable[[Mapping[str, float], int], object]
 
 StepCondition = Callable[[StepRecord], bool]
 """A function that gets each finished step and says whether a window shall be recorded."""
-
-WINDOW_RECORDERS = ("torch", "cuda-range", "tracemalloc", "none")
 
 
 @dataclass(frozen=True)
@@ -157,7 +156,7 @@ class CaptureConfig:
         " tool does, such as nsys; the window is marked for it by cudaProfilerStart and "
         '-Stop, and its steps and operators by NVTX ranges. "tracemalloc": Python\'s own, into'
         ' `python_memory.txt`. "none": nothing; there are only the steps\' times.',
-        choices=WINDOW_RECORDERS,
+        choices=tuple(WINDOW_RECORDERS),
     )
     tracemalloc_frames: int = option(
         1,

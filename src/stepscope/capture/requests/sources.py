@@ -14,7 +14,7 @@ from stepscope.capture.steps.recorder import Clock
 from stepscope.capture.together.clock_sync import ClockRounds
 from stepscope.capture.together.ranks import RankIdentity, parse_ranks
 from stepscope.capture.together.shared_store import SharedStore
-from stepscope.capture.windows.plans import WindowPlanner, WindowRequest
+from stepscope.capture.windows.planner import WindowPlanner, WindowRequest
 from stepscope.run.step_record import StepRecord
 from stepscope.run.triggers import Trigger
 

@@ -63,3 +63,27 @@ class PauseTogether:
                 break
             time.sleep(_LOOK_S)
         return time.monotonic() - started
+
+
+class Pauses:
+    """The ranks' word to each other, as soon as there is a way to speak.
+
+    Args:
+        run_name: Name of the run.
+        world_size: Number of ranks; a rank that is alone says nothing.
+        limit_s: How long a rank waits for others' pauses at most; 0 for not at all.
+    """
+
+    def __init__(self, run_name: str, world_size: int, limit_s: float) -> None:
+        self._run_name = run_name
+        self._is_wanted = world_size > 1 and limit_s > 0
+        self._limit_s = limit_s
+        self._words: PauseTogether | None = None
+
+    def words(self) -> PauseTogether | None:
+        """What to speak with; None where there is no process group yet, or nobody to speak to."""
+        if self._words is None and self._is_wanted:
+            store = SharedStore.connect(self._run_name, own_connection=False)
+            if store is not None:
+                self._words = PauseTogether(store, self._limit_s)
+        return self._words

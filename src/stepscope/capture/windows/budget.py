@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.windows.window import WindowPlan
+from stepscope.capture.windows.plan import WindowPlan
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import WindowRecord
 

@@ -9,12 +9,19 @@ only one such client at a time.
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import time
 from typing import Any
 
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.windows.window import StepRanges, WindowPlan
-from stepscope.run.manifest import ArtifactRecord
+from stepscope.capture.together.ranks import RankIdentity, records
+from stepscope.capture.windows.kinds import WindowMaker, WindowTools, finished
+from stepscope.capture.windows.plan import WindowPlan
+from stepscope.capture.windows.step_ranges import StepRanges
+from stepscope.run.manifest import WindowRecord
+
+log = logging.getLogger("stepscope")
 
 
 def missing_cuda(torch_module: Any = None) -> str:
@@ -42,6 +49,8 @@ class CudaRangeWindow:
         is_prepared: Whether the warm-up has begun; nothing happens in it.
     """
 
+    is_of_one_thread = True
+
     def __init__(
         self,
         config: CaptureConfig,
@@ -60,6 +69,11 @@ class CudaRangeWindow:
         self._is_leader = is_leader
         self._records_shapes = config.record_shapes
         self._nvtx: Any = None
+
+    @property
+    def lengthens_step(self) -> bool:
+        """Whether the step that goes on takes longer because of it."""
+        return self.is_recording
 
     def prepare(self) -> None:
         """Begin the warm-up, in which there is nothing to do."""
@@ -108,6 +122,62 @@ class CudaRangeWindow:
     def abandon(self) -> None:
         """Leave a warm-up, of which nothing is left."""
 
-    def files(self) -> tuple[ArtifactRecord, ...]:
-        """None of ours: the tool writes them."""
-        return ()
+    def save(
+        self,
+        record: WindowRecord,
+        step_number: int,  # noqa: ARG002 - there are no functions to tell it
+    ) -> tuple[WindowRecord, BaseException | None]:
+        """The record as it is: the tool writes the files."""
+        return finished(record, ()), None
+
+    def discard(self, *, has_thread_ended: bool = False) -> None:  # noqa: ARG002
+        """Give it up: the range is closed where it is open."""
+        if self.is_recording:
+            self.stop()
+
+
+class CudaRangeMaker:
+    """Makes windows that are marked for a tool outside the process.
+
+    Args:
+        tools: What they are made with.
+
+    Attributes:
+        hindrance: Why no window can be marked; empty where one can.
+    """
+
+    uses_torchs_profiler = True
+
+    def __init__(self, tools: WindowTools) -> None:
+        self._tools = tools
+        self.hindrance = missing_cuda()
+        if self.hindrance:
+            log.warning("stepscope: window_recorder=cuda-range: left out: %s", self.hindrance)
+
+    def get_ready(self) -> None:
+        """There is nothing to look for."""
+
+    def make(self, plan: WindowPlan) -> CudaRangeWindow:
+        """A window, not begun."""
+        config, identity = self._tools.config, self._tools.identity
+        return CudaRangeWindow(config, plan, is_leader=is_leader(config, identity))
+
+    def make_trial(self, plan: WindowPlan) -> None:  # noqa: ARG002
+        """None: a marked window costs no pause that has to be known."""
+        return
+
+
+def is_leader(config: CaptureConfig, identity: RankIdentity) -> bool:
+    """Whether this is the first rank of its machine that records: one speaks for all of them."""
+    return not any(
+        records(
+            config.ranks,
+            dataclasses.replace(
+                identity, rank=identity.rank - before, local_rank=identity.local_rank - before
+            ),
+        )
+        for before in range(1, identity.local_rank + 1)
+    )
+
+
+MAKER: type[WindowMaker] = CudaRangeMaker

@@ -14,9 +14,9 @@ from stepscope.artifacts.custom import FinishedWindow, address_of, make_custom
 from stepscope.artifacts.job import FinishJob
 from stepscope.artifacts.raw import RawTrace
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.windows.finishing import Exporter
+from stepscope.capture.windows.finishing import WindowFinisher
 from stepscope.capture.windows.handlers import TORCH_TIMELINE, call_handlers, torch_memory_timeline
-from stepscope.capture.windows.window import WindowCapture
+from stepscope.capture.windows.plan import WindowPlan
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 SCRATCH = ".raw"
@@ -24,14 +24,22 @@ SCRATCH = ".raw"
 
 
 def hand_over(
-    exporter: Exporter,
-    window: WindowCapture,
+    finisher: WindowFinisher,
+    profiler: Any,
     job: FinishJob,
     record: WindowRecord,
     config: CaptureConfig,
     step_number: int,
 ) -> tuple[WindowRecord, BaseException | None]:
-    """Give the window to the exporter; also calls the user's functions.
+    """Give a stopped window to the finisher; also calls the user's functions.
+
+    Args:
+        finisher: What makes the files.
+        profiler: Torch's profiler, stopped.
+        job: What to make of its events.
+        record: What is known of the window.
+        config: The capture's options.
+        step_number: What functions find in `step_num`, as torch.profiler counts it.
 
     Returns:
         The record, and what interrupted a user's function, to be raised in the end.
@@ -42,40 +50,51 @@ def hand_over(
     interruption: BaseException | None = None
     if handlers:
         started_ns = time.perf_counter_ns()
-        window.profiler.export_chrome_trace(job.raw)
+        profiler.export_chrome_trace(job.raw)
         RawTrace(job.raw_path).check_ends()
         record = dataclasses.replace(record, export_ns=time.perf_counter_ns() - started_ns)
         try:
-            problems = call_handlers(
-                handlers, window.profiler, job.raw_path, job.renames, step_number
-            )
+            problems = call_handlers(handlers, profiler, job.raw_path, job.renames, step_number)
             record = dataclasses.replace(record, artifacts=tuple(problems))
         except BaseException as error:  # noqa: BLE001 - raised again once the window is safe
             interruption = error
     if config.memory_timeline == "torch":
-        problem = torch_memory_timeline(window.profiler, window.plan.directory)
+        problem = torch_memory_timeline(profiler, job.window_path)
         if problem is not None:
             record = dataclasses.replace(record, artifacts=(*record.artifacts, problem))
         else:
             made = (*job.made, ("memory_timeline", TORCH_TIMELINE))
             job = dataclasses.replace(job, made=made)
-    record = exporter.submit(window.profiler, job, record, is_raw_there=bool(handlers))
+    record = finisher.submit(profiler, job, record, is_raw_there=bool(handlers))
     return record, interruption
 
 
 def job_of(
-    config: CaptureConfig, window: WindowCapture, rank: int, activities: list[Any]
+    config: CaptureConfig,
+    plan: WindowPlan,
+    steps: tuple[int, ...],
+    renames: dict[str, str],
+    rank: int,
+    activities: list[Any],
 ) -> FinishJob:
-    """What the finishing process shall make of a window."""
-    plan = window.plan
+    """What the finishing process shall make of a window.
+
+    Args:
+        config: The capture's options.
+        plan: What the window was meant to record.
+        steps: The steps that it recorded to their end.
+        renames: What ranges shall be called in the trace, where it differs.
+        rank: The rank.
+        activities: torch's activities that were recorded.
+    """
     return FinishJob(
         raw=str(plan.directory / SCRATCH / "trace.json"),
         directory=str(plan.directory),
         index=plan.index,
-        steps=window.ranges.whole_steps,
+        steps=steps,
         rank=rank,
         needs_kernels=_uses_gpu(activities),
-        renames=window.ranges.renames(),
+        renames=renames,
         trace=config.export_trace,
         trace_format=config.trace_format,
         key_averages=config.key_averages,

@@ -22,9 +22,10 @@ from dataclasses import dataclass
 
 from stepscope._package import PACKAGE
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.windows.window import WindowPlan
+from stepscope.capture.windows.kinds import WindowMaker, WindowTools, finished
+from stepscope.capture.windows.plan import WindowPlan
 from stepscope.run.files import digest_of, write_atomically
-from stepscope.run.manifest import ArtifactRecord
+from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 PYTHON_MEMORY_FILE = "python_memory.txt"
 _OWN_FOLDER = str(PACKAGE / "capture")
@@ -106,6 +107,8 @@ class PythonMemoryWindow:
         is_prepared: Whether tracing has begun.
     """
 
+    is_of_one_thread = False
+
     def __init__(self, config: CaptureConfig, plan: WindowPlan) -> None:
         self.plan = plan
         self.ranges = MeasuredSteps(config.tracemalloc_max_bytes, self._end_tracing)
@@ -116,6 +119,11 @@ class PythonMemoryWindow:
         self._first: tracemalloc.Snapshot | None = None
         self._last: tracemalloc.Snapshot | None = None
         self._own_bytes = 0
+
+    @property
+    def lengthens_step(self) -> bool:
+        """Whether the step that goes on takes longer: all allocations are traced already."""
+        return self.is_prepared or self.is_recording
 
     def prepare(self) -> None:
         """Begin to trace."""
@@ -144,20 +152,33 @@ class PythonMemoryWindow:
         self._first = None
         self._end_tracing()
 
-    def files(self) -> tuple[ArtifactRecord, ...]:
-        """Write the table of what changed.
+    def discard(self, *, has_thread_ended: bool = False) -> None:  # noqa: ARG002
+        """Give it up: tracing ends where the window is open."""
+        if self.is_recording:
+            self.stop()
+
+    def save(
+        self,
+        record: WindowRecord,
+        step_number: int,  # noqa: ARG002 - there are no functions to tell it
+    ) -> tuple[WindowRecord, BaseException | None]:
+        """Write the table of what changed; see `Window.save`.
 
         Raises:
             OSError: The file cannot be written.
             RuntimeError: The script stopped the tracing.
         """
+        files = () if record.last_step is None else (self._write(),)
+        return finished(record, files), None
+
+    def _write(self) -> ArtifactRecord:
         first, last, self._first, self._last = self._first, self._last, None, None
         if first is None or last is None:
             raise RuntimeError("tracemalloc was stopped by the script while the window was open")
         path = self.plan.directory / PYTHON_MEMORY_FILE
         write_atomically(path, self._text(first, last).encode("utf-8", "backslashreplace"))
         relative = f"{path.parent.name}/{path.name}"
-        return (ArtifactRecord("python_memory", relative, path.stat().st_size, digest_of(path)),)
+        return ArtifactRecord("python_memory", relative, path.stat().st_size, digest_of(path))
 
     def _end_tracing(self) -> None:
         """Remember what is held now, and stop; a second call does nothing."""
@@ -225,6 +246,31 @@ class PythonMemoryWindow:
         return "\n".join(lines) + "\n"
 
 
+class PythonMemoryMaker:
+    """Makes windows that tracemalloc records.
+
+    Args:
+        tools: What they are made with.
+    """
+
+    uses_torchs_profiler = False
+    hindrance = ""
+
+    def __init__(self, tools: WindowTools) -> None:
+        self._config = tools.config
+
+    def get_ready(self) -> None:
+        """There is nothing to look for: tracemalloc belongs to Python."""
+
+    def make(self, plan: WindowPlan) -> PythonMemoryWindow:
+        """A window, not begun."""
+        return PythonMemoryWindow(self._config, plan)
+
+    def make_trial(self, plan: WindowPlan) -> None:  # noqa: ARG002
+        """None: its end costs no pause that has to be known."""
+        return
+
+
 def changes_between(
     first: tracemalloc.Snapshot, last: tracemalloc.Snapshot, *, by_stack: bool
 ) -> list[tracemalloc.StatisticDiff]:
@@ -255,3 +301,6 @@ def _place(traceback: tracemalloc.Traceback) -> str:
 
 def _frame(frame: tracemalloc.Frame) -> str:
     return f"{frame.filename}:{frame.lineno}"
+
+
+MAKER: type[WindowMaker] = PythonMemoryMaker

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.schedule import Action
 from stepscope.capture.together.ranks import RankIdentity, records
-from stepscope.capture.windows.window import WindowPlan
+from stepscope.capture.windows.plan import WindowPlan
 from stepscope.run.layout import RankLayout
 
 log = logging.getLogger("stepscope")

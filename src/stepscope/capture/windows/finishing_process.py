@@ -1,0 +1,144 @@
+"""The process that makes a window's files: forked or started, looked after, and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stepscope._package import IMPORT_ROOT
+from stepscope.artifacts.job import FinishJob
+
+log = logging.getLogger("stepscope")
+
+_SAVE_FAILED = 91
+_MESSAGE_BYTES = 2000
+
+
+@dataclass
+class FinishingProcess:
+    """A process that makes a window's files.
+
+    Attributes:
+        process_id: Its number.
+        child: The process, where it was started and not forked.
+        exit_code: What it ended with; None while it runs.
+    """
+
+    process_id: int
+    child: subprocess.Popen[bytes] | None = None
+    exit_code: int | None = field(default=None, init=False)
+
+    def has_ended(self) -> bool:
+        """Whether the process has ended; collects it if so, without waiting."""
+        if self.exit_code is not None:
+            return True
+        if self.child is not None:
+            self.exit_code = self.child.poll()
+            return self.exit_code is not None
+        try:
+            process_id, status = os.waitpid(self.process_id, os.WNOHANG)
+        except ChildProcessError:  # somebody else's handler has collected it
+            self.exit_code = 0
+            return True
+        if process_id:
+            self.exit_code = os.waitstatus_to_exitcode(status)
+        return self.exit_code is not None
+
+    def kill(self) -> None:
+        """End the process and collect it."""
+        if self.has_ended():
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process_id, signal.SIGKILL)
+        if self.child is not None:
+            self.exit_code = self.child.wait()
+            return
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.process_id, 0)
+        self.exit_code = -signal.SIGKILL
+
+    def leave(self) -> None:
+        """Let it go on alone."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # it is left to itself on purpose
+            self.child = None
+
+
+def fork(profiler: Any, job: FinishJob, scratch: Path) -> FinishingProcess | None:
+    """A child that writes the raw trace and then becomes the finishing process.
+
+    Returns:
+        The child, or None where the system allows no more processes.
+    """
+    results = profiler.profiler.kineto_results
+    arguments = _command(job)
+    environment = _environment(job)
+    descriptor = os.open(scratch / "messages.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    with warnings.catch_warnings():
+        # Python warns that threads and forks do not mix; this child does file work only.
+        warnings.simplefilter("ignore")
+        try:
+            process_id = os.fork()
+        except OSError as error:
+            log.warning("stepscope: cannot fork (%s): writing inline", error)
+            process_id = -1
+    if process_id:
+        os.close(descriptor)
+        return FinishingProcess(process_id) if process_id > 0 else None
+    # From here on the child: nothing but file work, and never back into the caller's frames.
+    try:
+        os.setsid()
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        results.save(job.raw)
+        os.execve(arguments[0], arguments, environment)  # noqa: S606 - a list that we build
+    finally:
+        os._exit(_SAVE_FAILED)
+
+
+def start(job: FinishJob, scratch: Path) -> FinishingProcess:
+    """The finishing process, for a raw trace that is already there."""
+    with (scratch / "messages.txt").open("ab") as messages:
+        child = subprocess.Popen(
+            _command(job),
+            env=_environment(job),
+            stdin=subprocess.DEVNULL,
+            stdout=messages,
+            stderr=messages,
+            start_new_session=True,
+        )
+    return FinishingProcess(child.pid, child)
+
+
+def _command(job: FinishJob) -> list[str]:
+    # The working directory must not decide which modules are found.
+    safe_path = ["-P"] if sys.version_info >= (3, 11) else []
+    return [sys.executable, *safe_path, "-m", "stepscope.artifacts", job.encode()]
+
+
+def _environment(job: FinishJob) -> dict[str, str]:
+    """The environment of the finishing process: it must find this very package."""
+    paths = [str(IMPORT_ROOT), *job.search_path]
+    environment = dict(os.environ)
+    if environment.get("PYTHONPATH"):
+        paths.append(environment["PYTHONPATH"])
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
+    return environment
+
+
+def last_words(scratch: Path) -> str:
+    """The last line that the process left, if any."""
+    try:
+        data = (scratch / "messages.txt").read_bytes()[-_MESSAGE_BYTES:]
+    except OSError:
+        return ""
+    lines = data.decode("utf-8", errors="replace").strip().splitlines()
+    return lines[-1].strip() if lines else ""
