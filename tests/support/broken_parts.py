@@ -23,10 +23,13 @@ from tests.support.training import SmallTraining, bare_losses, batches
 STEPS = 7
 WALLS = {
     # What contains the others' failures, and what the loop itself calls.
+    "containment",
     "profiler",
     "session",
     # What checks options before anything starts, and raises for wrong ones.
     "options.config",
+    "options.option",
+    "options.rules",
     "together.ranks",
     # What refuses a second profiler, by raising.
     "together.holder",
@@ -46,6 +49,10 @@ SPARED = {
     "options.schedule.Schedule._origin",
     "steps.tally.StepTally.__init__",
     # What contains the others, and how torch comes to it.
+    *(
+        f"stepping.Stepping.{name}"
+        for name in ("__init__", "fetching", "batch_came", "phase", "waiting", "aside", "range")
+    ),
     "steps.phases._attempt",
     "steps.phases.PhaseWatch.before_optimizer",
     "steps.phases.PhaseWatch.after_optimizer",

@@ -182,8 +182,8 @@ class _RunOfTorch(capture.Profiler):
 
     def follow(self, is_recording: bool) -> None:
         """Say whether torch records the step that begins."""
-        if self._session.windows is not None:
-            self._session.windows.foreign_index = self.saved if is_recording else None
+        if self._session.steps.windows is not None:
+            self._session.steps.windows.foreign_index = self.saved if is_recording else None
 
     def save(
         self,

@@ -125,12 +125,12 @@ class Profiler:
         """
         self._stepped_in_watch = True
         if not self._session.is_on:
-            self._session.step += 1
+            self._session.steps.number += 1
             self._session.tidy()
             return
         with self._session.contain("ending a step"):
             self.count(tokens=tokens, samples=samples)
-            self._session.advance()
+            self._session.steps.advance()
 
     def watch(self, loader: Iterable[_Batch], *, batches_per_step: int = 1) -> Iterator[_Batch]:
         """Iterate over `loader`, timing the wait for each batch and ending a step with each.
@@ -163,39 +163,39 @@ class Profiler:
         batches = 0
         if self._session.is_on:
             with self._session.contain("beginning a loop"):
-                self._session.begin_afresh()
+                self._session.steps.begin_afresh()
         while not self.should_stop:
             self._stepped_in_watch = False
             started_ns = time.perf_counter_ns()
-            with self._session.fetching():
+            with self._session.steps.fetching():
                 if iterator is None:
                     iterator = iter(loader)
                 batch = next(iterator, _END)
             if isinstance(batch, _End):
                 break
-            self._session.batch_came(time.perf_counter_ns() - started_ns)
+            self._session.steps.batch_came(time.perf_counter_ns() - started_ns)
             try:
                 yield batch
             except GeneratorExit:
                 with self._session.contain("leaving the loop"):
                     if not self._stepped_in_watch:
-                        self._session.break_off()
+                        self._session.steps.break_off()
                 raise
             batches += 1
             steps_itself = steps_itself or self._stepped_in_watch or not self.watch_ends_steps
             if not steps_itself and batches % batches_per_step == 0:
                 if self._session.is_on:
                     with self._session.contain("ending a step"):
-                        self._session.advance()
+                        self._session.steps.advance()
                 else:
-                    self._session.step += 1
+                    self._session.steps.number += 1
         # The last batches may be too few for a whole step, and are one all the same.
         if self._session.is_on and not steps_itself and batches % batches_per_step:
             with self._session.contain("ending a step"):
-                self._session.advance()
+                self._session.steps.advance()
         if self._session.is_on:
             with self._session.contain("leaving the loop"):
-                self._session.leave_loop()
+                self._session.steps.leave_loop()
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -203,15 +203,15 @@ class Profiler:
 
         Phases may lie inside each other. Only the training thread's phases are timed.
         """
-        phases = self._session.phases
+        phases = self._session.steps.phases
         if phases is None:
-            with self._session.phase(name):
+            with self._session.steps.phase(name):
                 yield
             return
         with self._session.contain("listening to torch"):
             phases.watch.stand_back()
         try:
-            with self._session.phase(name):
+            with self._session.steps.phase(name):
                 yield
         finally:
             with self._session.contain("listening to torch"):
@@ -220,7 +220,7 @@ class Profiler:
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
         """Count the time inside as waiting for the step's batch, if it ends without an error."""
-        with self._session.waiting():
+        with self._session.steps.waiting():
             yield
 
     @contextlib.contextmanager
@@ -235,14 +235,14 @@ class Profiler:
         Args:
             kind: What it is, such as "evaluation" or "checkpoint"; not "train".
         """
-        with self._session.aside(kind), self._session.range(kind):
+        with self._session.steps.aside(kind), self._session.steps.range(kind):
             yield
 
     def restart_step(self) -> None:
         """Begin the step that is going on anew: what came before belongs to no step."""
         if self._session.is_on:
             with self._session.contain("beginning a step anew"):
-                self._session.begin_afresh()
+                self._session.steps.begin_afresh()
 
     def trigger(
         self, *, steps: int | None = None, ranks: str = "", with_memory: bool = False
@@ -294,15 +294,15 @@ class Profiler:
 
     def count(self, *, tokens: int | None = None, samples: int | None = None) -> None:
         """Add to the work done in the step that is going on."""
-        if self._session.is_on and self._session.recorder is not None:
+        if self._session.is_on and self._session.steps.recorder is not None:
             with self._session.contain("counting work"):
-                self._session.recorder.count(tokens, samples)
+                self._session.steps.recorder.count(tokens, samples)
 
     def mark(self, kind: str) -> None:
         """Say of what kind the step that is going on is, such as "evaluation" or "checkpoint"."""
-        if self._session.is_on and self._session.recorder is not None:
+        if self._session.is_on and self._session.steps.recorder is not None:
             with self._session.contain("marking a step"):
-                self._session.recorder.mark(str(kind))
+                self._session.steps.recorder.mark(str(kind))
 
     @classmethod
     def running(cls) -> Any:
@@ -331,17 +331,17 @@ class Profiler:
     @property
     def should_stop(self) -> bool:
         """Whether `max_steps` steps have ended."""
-        return 0 < self.config.max_steps <= self._session.step
+        return 0 < self.config.max_steps <= self._session.steps.number
 
     @property
     def step_number(self) -> int:
         """Number of the step that is going on, counted from 0."""
-        return self._session.step
+        return self._session.steps.number
 
     @property
     def is_recording(self) -> bool:
         """Whether a window is being recorded."""
-        return self._session.recording_index is not None
+        return self._session.steps.recording_index is not None
 
     @property
     def run_path(self) -> Path | None:
