@@ -41,7 +41,7 @@ from stepscope.capture import profiler as capture
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.together.ranks import NOBODY
 from stepscope.capture.windows.finishing import WindowFinisher
-from stepscope.capture.windows.handover import SCRATCH
+from stepscope.capture.windows.handover import SCRATCH, artifact_options
 from stepscope.capture.windows.handover_mode import INLINE
 from stepscope.errors import StepscopeError
 from stepscope.run.files import replacing
@@ -247,17 +247,18 @@ class _RunOfTorch(capture.Profiler):
         directory = self._session.journal.layout.rank(self._session.identity.rank).window(
             self.saved
         )
-        config = self.config
         job = FinishJob(
             raw=str(directory / SCRATCH / "trace.json"),
             directory=str(directory),
             index=self.saved,
             steps=tuple(steps),
             rank=self._session.identity.rank,
-            key_averages=config.key_averages,
-            key_averages_sort=config.key_averages_sort,
-            key_averages_rows=config.key_averages_rows,
-            stacks=self._with_stack,
+            artifacts=artifact_options(
+                self.config,
+                with_stack=self._with_stack,
+                stacks_metric="auto",
+                memory_timeline="off",
+            ),
         )
         job.raw_path.parent.mkdir(parents=True, exist_ok=True)
         export(job.raw)

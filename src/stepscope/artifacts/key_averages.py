@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stepscope.artifacts.calls import (
     ANNOTATION,
@@ -27,9 +28,14 @@ from stepscope.artifacts.calls import (
     WindowCalls,
     nested,
 )
+from stepscope.artifacts.files import make_file
+from stepscope.artifacts.job import FinishJob
+from stepscope.run.layout import KEY_AVERAGES_FILE
+from stepscope.run.manifest import ArtifactRecord
 
 _KINDS = (OPERATOR, ANNOTATION, RUNTIME)
 _NAME_WIDTH = 60
+_CSV_FILE = "key_averages.csv"
 
 
 @dataclass
@@ -90,6 +96,26 @@ _SORTS: dict[str, Callable[[OperatorRow], float]] = {
 }
 SORT_COLUMNS = ("auto", *_SORTS)
 """What may order the tables; "auto" chooses what fits the machine."""
+
+
+def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[ArtifactRecord]:
+    """Write both tables as text and as CSV, where the option `key_averages` wants them."""
+    if not options["key_averages"]:
+        return []
+    averages = key_averages(window)
+    sort, rows = options["key_averages_sort"], options["key_averages_rows"]
+    return [
+        make_file(
+            "key_averages",
+            job.window_path / KEY_AVERAGES_FILE,
+            lambda path: write_text(averages, path, sort, rows),
+        ),
+        make_file(
+            "key_averages_csv",
+            job.window_path / _CSV_FILE,
+            lambda path: write_csv(averages, path, sort),
+        ),
+    ]
 
 
 def key_averages(window: WindowCalls) -> KeyAverages:

@@ -13,6 +13,7 @@ import html
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -24,10 +25,15 @@ from stepscope.artifacts.calls import (
     WindowCalls,
     nested,
 )
+from stepscope.artifacts.files import EmptyArtifactError, make_file
+from stepscope.artifacts.job import FinishJob
+from stepscope.run.manifest import ArtifactRecord
 
 BEFORE = "before the window"
 BACKWARD = "backward"
 OPERATORS = "operators"
+_HTML_FILE = "memory_timeline.html"
+_JSON_FILE = "memory_timeline.json"
 _MOST_POINTS = 2000
 _MOST_PARTS = 8
 _REST = "other phases"
@@ -53,6 +59,32 @@ class MemoryTimeline:
     reserved_bytes: list[int]
     parts: dict[str, list[int]]
     changes: int
+
+
+def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[ArtifactRecord]:
+    """Draw memory over time, where the option `memory_timeline` wants it from the trace."""
+    if options["memory_timeline"] != "trace":
+        return []
+    timelines = memory_timelines(window)
+
+    def check(_: Path) -> None:
+        if not timelines:
+            raise EmptyArtifactError("no memory events were recorded")
+
+    return [
+        make_file(
+            "memory_timeline",
+            job.window_path / _HTML_FILE,
+            lambda path: write_html(timelines, window.step_bounds, path),
+            check,
+        ),
+        make_file(
+            "memory_timeline_json",
+            job.window_path / _JSON_FILE,
+            lambda path: write_json(timelines, path),
+            check,
+        ),
+    ]
 
 
 def memory_timelines(window: WindowCalls) -> list[MemoryTimeline]:

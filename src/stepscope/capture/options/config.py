@@ -127,6 +127,7 @@ class CaptureConfig:
         False,
         "Record Python stacks; also writes stacks.txt.",
         "Record Python stacks; also writes `stacks.txt`.",
+        artifact="stacks",
     )
     with_flops: bool = option(
         False,
@@ -191,6 +192,7 @@ class CaptureConfig:
         True,
         "Write the table of operators of each window.",
         "Write `key_averages.txt` and `key_averages.csv` for each window.",
+        artifact="key_averages",
     )
     key_averages_sort: str = option(
         "auto",
@@ -198,18 +200,21 @@ class CaptureConfig:
         'Column that orders it; "auto" is self_device_time_total where a device is recorded, '
         "else self_cpu_time_total.",
         choices=SORT_COLUMNS,
+        artifact="key_averages",
     )
     key_averages_rows: int = option(
         100,
         "Greatest number of its rows; -1 for all.",
         "Greatest number of rows in it; -1 for all.",
         least=-1,
+        artifact="key_averages",
     )
     stacks_metric: str = option(
         "auto",
         "What weighs the stacks.",
         'What weighs the stacks: "auto", "self_cpu_time_total" or "self_cuda_time_total".',
         choices=("auto", "self_cpu_time_total", "self_cuda_time_total"),
+        artifact="stacks",
     )
     memory_timeline: str = option(
         "off",
@@ -218,6 +223,7 @@ class CaptureConfig:
         'profile_memory); "torch": let torch make its own, on the training thread, which '
         "takes minutes (implies profile_memory, record_shapes and with_stack).",
         choices=("off", "trace", "torch"),
+        artifact="memory_timeline",
     )
     execution_trace: bool = option(
         False,

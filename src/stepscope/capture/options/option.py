@@ -36,6 +36,7 @@ class OptionInfo:
         least: The least number that it may be; None where rules of its own decide.
         above: The number that it must be greater than; None for no such limit.
         is_optional: Whether it may be left unset, as None.
+        artifact: The module of `stepscope.artifacts` that reads it; empty for none.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class OptionInfo:
     least: float | None = None
     above: float | None = None
     is_optional: bool = False
+    artifact: str = ""
 
     @property
     def is_for_code(self) -> bool:
@@ -61,6 +63,7 @@ def option(
     choices: Sequence[str] = (),
     least: float | None = None,
     above: float | None = None,
+    artifact: str = "",
 ) -> Any:
     """A field of `CaptureConfig`.
 
@@ -72,9 +75,11 @@ def option(
         choices: The words that it may be.
         least: The least number that it may be.
         above: The number that it must be greater than.
+        artifact: The module of `stepscope.artifacts` that reads it, where it is about files that
+            are made beside the training.
     """
     info = OptionInfo(
-        kind, help_line, about or help_line, tuple(choices), least, above, default is None
+        kind, help_line, about or help_line, tuple(choices), least, above, default is None, artifact
     )
     return dataclasses.field(default=default, metadata={_KEY: info})
 

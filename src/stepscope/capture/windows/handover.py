@@ -14,6 +14,7 @@ from stepscope.artifacts.custom import FinishedWindow, address_of, make_custom
 from stepscope.artifacts.job import FinishJob
 from stepscope.artifacts.raw import RawTrace
 from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.options.option import options_of
 from stepscope.capture.windows.finishing import WindowFinisher
 from stepscope.capture.windows.handlers import TORCH_TIMELINE, call_handlers, torch_memory_timeline
 from stepscope.capture.windows.plan import WindowPlan
@@ -97,13 +98,8 @@ def job_of(
         renames=renames,
         trace=config.export_trace,
         trace_format=config.trace_format,
-        key_averages=config.key_averages,
-        key_averages_sort=config.key_averages_sort,
-        key_averages_rows=config.key_averages_rows,
         flops=config.with_flops,
-        stacks=plan.with_stack,
-        stacks_metric=config.stacks_metric,
-        memory_timeline=config.memory_timeline == "trace",
+        artifacts=artifact_options(config, with_stack=plan.with_stack),
         made=(("execution_trace", "execution_trace.json"),) if config.execution_trace else (),
         custom=tuple(filter(None, map(address_of, config.custom_artifacts))),
         tensorboard_directory=str(Path(config.tensorboard_dir or "").absolute())
@@ -113,6 +109,21 @@ def job_of(
         tensorboard_ns=time.time_ns(),
         search_path=tuple(map(os.path.abspath, sys.path)) if config.custom_artifacts else (),
     )
+
+
+def artifact_options(config: CaptureConfig, **changes: Any) -> dict[str, dict[str, Any]]:
+    """The modules that make a window's files, each with the options that it reads.
+
+    Args:
+        config: The capture's options.
+        **changes: Options that are others for this window.
+    """
+    chosen: dict[str, dict[str, Any]] = {}
+    for field, info in options_of(config):
+        if info.artifact:
+            value = changes.get(field.name, getattr(config, field.name))
+            chosen.setdefault(info.artifact, {})[field.name] = value
+    return chosen
 
 
 def with_own_artifacts(
