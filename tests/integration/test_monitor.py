@@ -200,7 +200,7 @@ def test_a_thread_takes_the_place_of_a_process_that_cannot_start(tmp_path, monke
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "Popen", refuse)
         beside = RecordingBeside(job)
-    assert not beside.is_process
+    assert beside.process_id is None
     wait_for(lambda: rows_in(tmp_path / "metrics.csv") >= 3)
     assert beside.close() == ""
     summary = summarise_metrics(tmp_path / "metrics.csv")

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from accelerate.state import GradientState, PartialState
 
-from stepscope.adapters.callbacks.training import MICRO_BATCH, identity_of, unit_of
+from stepscope.adapters.callbacks.training import identity_of, unit_of
 from stepscope.adapters.profiler import Profiler
 from stepscope.capture import profiler as capture
 from stepscope.capture.options.config import CaptureConfig
@@ -30,6 +30,7 @@ from stepscope.capture.steps.phases import PhaseWatch
 from stepscope.capture.steps.work import work_of
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.errors import UsageError
+from stepscope.run.step_record import FORWARD, MICRO_BATCH
 
 _Batch = TypeVar("_Batch")
 
@@ -113,7 +114,7 @@ class AccelerateProfiler(Profiler):
         self._forget_work()
         for batch in super().watch(loader, batches_per_step=batches_per_step or 0):
             if self._session.is_on:
-                self._watch_of_torch.enter(self, "forward")
+                self._watch_of_torch.enter(self, FORWARD)
                 if asks:
                     self.offer(work_of(batch))
             try:

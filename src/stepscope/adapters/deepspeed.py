@@ -25,6 +25,7 @@ from typing import Any
 
 from stepscope.adapters.profiler import Profiler
 from stepscope.errors import UsageError
+from stepscope.run.step_record import BACKWARD, EVALUATION, FORWARD, MICRO_BATCH, OPTIMIZER
 
 log = logging.getLogger("stepscope")
 
@@ -136,7 +137,7 @@ class EngineWatch:
             if not self._is_attached or self._is_inside:
                 return original(*arguments, **keywords)
             is_training = bool(getattr(self._engine, "training", True))
-            name = "forward" if is_training else "evaluation"
+            name = FORWARD if is_training else EVALUATION
             with (
                 self._outermost(),
                 self._profiler.phase(name),
@@ -152,7 +153,7 @@ class EngineWatch:
         def backward(*arguments: Any, **keywords: Any) -> Any:
             if not self._is_attached or self._is_inside:
                 return original(*arguments, **keywords)
-            with self._outermost(), self._profiler.phase("backward"):
+            with self._outermost(), self._profiler.phase(BACKWARD):
                 result = original(*arguments, **keywords)
             self._see_memory("backward")
             return result
@@ -168,14 +169,14 @@ class EngineWatch:
                 return original(*arguments, **keywords)
             engine, profiler = self._engine, self._profiler
             before = engine.global_steps
-            phase = contextlib.nullcontext() if is_whole else profiler.phase("optimizer")
+            phase = contextlib.nullcontext() if is_whole else profiler.phase(OPTIMIZER)
             with self._outermost(), phase, self._flops_counted(is_wanted=is_whole):
                 result = original(*arguments, **keywords)
             # The engine counts its optimizer's steps itself, also those that an overflow skipped.
             is_boundary = engine.global_steps != before
             if is_boundary:
                 self._see_memory("step")
-            if is_boundary or profiler.config.step_unit == "micro-batch":
+            if is_boundary or profiler.config.step_unit == MICRO_BATCH:
                 profiler.step()
                 if self._flops is not None:
                     self._flops.write()

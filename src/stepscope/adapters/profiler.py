@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from stepscope.adapters.options.layouts import LAYOUTS, Place, put_lone_file, put_snapshot
+from stepscope.adapters.options.layouts import LAYOUTS, Destination, put_lone_file, put_snapshot
 from stepscope.adapters.options.reading import settings_of, words_of
 from stepscope.adapters.options.settings import Settings
 from stepscope.capture import profiler as capture
@@ -178,31 +178,31 @@ class Profiler(capture.Profiler):
         self._overviews.append(overview)
 
     def _put_in_place(self, window: WindowRecord) -> None:
-        place, folder = self._place(window.index), self.rank_path
-        if place is None or folder is None or not self._layout:
+        destination, folder = self._destination(window.index), self.rank_path
+        if destination is None or folder is None or not self._layout:
             return
         if window.state in {"complete", "partial"}:
             self._newest_placed = max(self._newest_placed, window.index)
             with self._session.contain("putting files where the guide promises them"):
-                files = LAYOUTS[self._layout](place, folder, window)
+                files = LAYOUTS[self._layout](destination, folder, window)
                 self._session.copy_beside(files)
                 if self._placed is not None and files:
                     self._placed(files)
 
     def _put_file_in_place(self, record: ArtifactRecord) -> None:
-        place, folder = self._place(), self.rank_path
-        if place is None or folder is None:
+        destination, folder = self._destination(), self.rank_path
+        if destination is None or folder is None:
             return
         with self._session.contain("putting a file where the guide promises it"):
-            lone = put_lone_file(self._layout, place, record.kind, folder / record.path)
+            lone = put_lone_file(self._layout, destination, record.kind, folder / record.path)
             self._session.copy_beside([lone] if lone is not None else [])
             if record.kind == "snapshot" and self._snapshot_path is not None:
-                put_snapshot(self._snapshot_path, place, folder / record.path)
+                put_snapshot(self._snapshot_path, destination, folder / record.path)
 
-    def _place(self, window: int | None = None) -> Place | None:
+    def _destination(self, window: int | None = None) -> Destination | None:
         if self.run_path is None:
             return None
-        return Place(
+        return Destination(
             self.run_path.parent,
             self._session.identity,
             self._words,

@@ -18,6 +18,7 @@ from stepscope.adapters.profiler import Profiler
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import ConfigError
 from stepscope.errors import UsageError
+from stepscope.run.step_record import OPTIMIZER_STEP
 
 OPTIMIZER = "optimizer"
 LOOP = "loop"
@@ -50,7 +51,7 @@ def profiled_worker(
     if step_on not in _STEPS:
         raise UsageError(f"step_on={step_on!r} is not known: choose one of {', '.join(_STEPS)}")
     if step_on == OPTIMIZER:
-        options = {"step_unit": "optimizer step", **options}
+        options = {"step_unit": OPTIMIZER_STEP, **options}
     config = Profiler(**options).config
     if not Path(config.output_dir).is_absolute():
         raise ConfigError(

@@ -34,7 +34,7 @@ from torch.profiler import (
 
 from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.settings import resolve
-from stepscope.artifacts.compress import compress
+from stepscope.artifacts.compress import compress, format_of
 from stepscope.artifacts.job import FinishJob
 from stepscope.artifacts.raw import RawTrace, RawTraceError
 from stepscope.capture import profiler as capture
@@ -220,7 +220,7 @@ class _RunOfTorch(capture.Profiler):
         job = self._job
         if job is None:
             return False
-        suffix = {".gz": "json.gz", ".zst": "json.zst"}.get(target.suffix, "json")
+        suffix = format_of(target)
         with replacing(target) as temporary:
             try:
                 compress(job.raw_path, temporary, suffix, {})

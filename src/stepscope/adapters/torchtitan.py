@@ -27,7 +27,9 @@ from stepscope.adapters.options.settings import resolve
 from stepscope.capture.options.option import ConfigError
 from stepscope.capture.together.ranks import NOBODY, identify
 from stepscope.errors import StepscopeError
+from stepscope.run.layout import MANIFEST_FILE
 from stepscope.run.manifest import read_rank
+from stepscope.run.step_record import OPTIMIZER_STEP
 
 TRACES = "profiling/traces"
 SNAPSHOTS = "profiling/memory_snapshot"
@@ -159,7 +161,7 @@ class SnapshotRing:
         if folder is None:
             return
         with contextlib.suppress(StepscopeError, OSError):
-            for record in read_rank(folder / "manifest.json").snapshots:
+            for record in read_rank(folder / MANIFEST_FILE).snapshots:
                 if record.cause.startswith("out of memory") and not record.problem:
                     self._put(folder / record.path, self.step_number, "_exit")
 
@@ -324,7 +326,7 @@ def _profiler_of(
         "with_stack": bool(section.get("with_stack")),
         "with_modules": bool(section.get("with_modules")),
         "trace_format": trace_format,
-        "step_unit": "optimizer step",
+        "step_unit": OPTIMIZER_STEP,
         "memory_history": bool(section.get("enable_memory_snapshot")),
         "memory_max_entries": section.get("memory_snapshot_max_entries", 100_000),
     }

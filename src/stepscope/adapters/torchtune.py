@@ -18,6 +18,7 @@ from typing import Any
 from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.settings import resolve
 from stepscope.adapters.profiler import Profiler
+from stepscope.run.step_record import OPTIMIZER_STEP
 
 log = logging.getLogger("stepscope")
 
@@ -105,7 +106,7 @@ def setup_torch_profiler(
         "active": steps["active_steps"],
         "repeat": steps["num_cycles"],
         "key_averages_rows": _ROWS,
-        "step_unit": "optimizer step",
+        "step_unit": OPTIMIZER_STEP,
     }
     given: dict[str, tuple[object, str]] = {
         name: (value, f"torchtune's profiler section ({name})") for name, value in options.items()

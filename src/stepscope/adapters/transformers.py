@@ -17,12 +17,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from stepscope.adapters.callbacks.training import (
-    CHECKPOINT,
-    EVALUATION,
-    TrainingDoor,
-    identity_of,
-)
+from stepscope.adapters.callbacks.training import TrainingDoor, identity_of
+from stepscope.run.step_record import CHECKPOINT, EVALUATION
 
 _LOGGING = "logging"
 

@@ -256,10 +256,10 @@ def _device_lines(averages: KeyAverages, device_ns: int, rows: int) -> list[str]
 def _path_names(call: Call) -> set[str]:
     """Names of a call and all around it, each once: what is inside itself counts once."""
     names = set()
-    place: Call | None = call
-    while place is not None:
-        names.add(place.name)
-        place = place.parent
+    around: Call | None = call
+    while around is not None:
+        names.add(around.name)
+        around = around.parent
     return names
 
 

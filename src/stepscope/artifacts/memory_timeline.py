@@ -28,9 +28,9 @@ from stepscope.artifacts.calls import (
 from stepscope.artifacts.files import EmptyArtifactError, make_file
 from stepscope.artifacts.job import FinishJob
 from stepscope.run.manifest import ArtifactRecord
+from stepscope.run.step_record import BACKWARD
 
 BEFORE = "before the window"
-BACKWARD = "backward"
 OPERATORS = "operators"
 _HTML_FILE = "memory_timeline.html"
 _JSON_FILE = "memory_timeline.json"
@@ -92,9 +92,9 @@ def memory_timelines(window: WindowCalls) -> list[MemoryTimeline]:
     by_device: dict[str, list[MemoryChange]] = defaultdict(list)
     for change in window.memory:
         by_device["cpu" if change.is_cpu else f"gpu {change.device}"].append(change)
-    places = _Places(window)
+    phases = _Phases(window)
     return [
-        _timeline(device, sorted(changes, key=lambda change: change.time_ns), places)
+        _timeline(device, sorted(changes, key=lambda change: change.time_ns), phases)
         for device, changes in sorted(by_device.items())
     ]
 
@@ -123,7 +123,7 @@ def write_html(
     )
 
 
-class _Places:
+class _Phases:
     """Finds the phase that a moment of a thread lies in."""
 
     def __init__(self, window: WindowCalls) -> None:
@@ -134,7 +134,7 @@ class _Places:
             self._calls[thread] = chosen
             self._starts[thread] = [call.start_ns for call in chosen]
 
-    def phase(self, thread: object, time_ns: int) -> str:
+    def at(self, thread: object, time_ns: int) -> str:
         calls = self._calls.get(thread)
         if not calls:
             return OPERATORS
@@ -152,7 +152,7 @@ class _Places:
         return found
 
 
-def _timeline(device: str, changes: list[MemoryChange], places: _Places) -> MemoryTimeline:
+def _timeline(device: str, changes: list[MemoryChange], phases: _Phases) -> MemoryTimeline:
     first = changes[0]
     live: dict[int, tuple[str, int]] = {}
     sums: dict[str, int] = defaultdict(int)
@@ -162,7 +162,7 @@ def _timeline(device: str, changes: list[MemoryChange], places: _Places) -> Memo
     best: tuple[int, int, int, dict[str, int]] | None = None
     for number, change in enumerate(changes, start=1):
         if change.bytes >= 0:
-            phase = places.phase(change.thread, change.time_ns)
+            phase = phases.at(change.thread, change.time_ns)
             live[change.address] = (phase, change.bytes)
             sums[phase] += change.bytes
         else:

@@ -118,8 +118,8 @@ def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[A
 def write_folded(stacks: dict[str, int], path: Path) -> int:
     """Write folded stacks, the heaviest first; returns the number of lines."""
     lines = [
-        f"{place} {round(duration_ns / 1000)}\n"
-        for place, duration_ns in sorted(stacks.items(), key=lambda item: -item[1])
+        f"{stack} {round(duration_ns / 1000)}\n"
+        for stack, duration_ns in sorted(stacks.items(), key=lambda item: -item[1])
         if round(duration_ns / 1000)
     ]
     path.write_text("".join(lines), encoding="utf-8", errors="replace")

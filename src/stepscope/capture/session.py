@@ -138,8 +138,8 @@ class CaptureSession:
         self.identity = self.given_identity or identify()
         self.journal = Journal.open(self.config, self.identity, clock)
         if self.config.tensorboard_dir is not None:
-            place = Path(self.config.tensorboard_dir).absolute()  # the training may go elsewhere
-            self.config = dataclasses.replace(self.config, tensorboard_dir=place)
+            folder = Path(self.config.tensorboard_dir).absolute()  # the training may go elsewhere
+            self.config = dataclasses.replace(self.config, tensorboard_dir=folder)
         steps, journal = self.steps, self.journal
         steps.recorder = StepRecorder(clock, journal.write_step)
         steps.heed("counting a step", lambda *_: journal.count_step())
@@ -287,10 +287,10 @@ class CaptureSession:
                 windows.wait_for_files(self._patience_s)
                 journal.end(self._ending(error, note))
         # As it was given: whoever reads the line sits where the training was started.
-        place = str(Path(self.config.output_dir) / journal.layout.root.name)
+        run = str(Path(self.config.output_dir) / journal.layout.root.name)
         if self._uploader is not None:
             with self.contain("copying the run", is_exclusive=False):
-                place = finish_upload(
+                run = finish_upload(
                     self._uploader,
                     journal,
                     self.config,
@@ -300,7 +300,7 @@ class CaptureSession:
                 )
         with self.contain("saying where the run is"):
             if self.says_where and self.identity.rank == 0 and (journal.windows or steps.number):
-                say_where(place, verdict)
+                say_where(run, verdict)
 
     def _ending(self, error: BaseException | None, note: str) -> str:
         keeper = self.steps.windows

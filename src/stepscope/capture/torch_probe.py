@@ -21,7 +21,7 @@ from typing import Any
 STAGES = ("torch", "devices", "cupti", "recording", "stacks", "gpu_recording")
 """What is tried, in this order; the risky ones come last."""
 
-_CUPTI_PLACES = (
+_CUPTI_PATTERNS = (
     "torch/lib/libcupti*.so*",
     "nvidia/*/lib/libcupti.so*",
     "nvidia/*/lib/libcupti-*.so*",
@@ -89,7 +89,7 @@ def _cupti() -> dict[str, Any]:
     if not torch.version.cuda:
         return {"needed": False}
     packages = Path(torch.__file__).parent.parent
-    found = sorted({str(path) for place in _CUPTI_PLACES for path in packages.glob(place)})
+    found = sorted({str(path) for pattern in _CUPTI_PATTERNS for path in packages.glob(pattern)})
     problems = []
     for name in [*_already_loaded("libcupti"), *found, "libcupti.so"]:
         version, problem = _cupti_version(name)
@@ -158,9 +158,9 @@ def _record(device: str, *, with_stack: bool) -> dict[str, Any]:
 
     work()  # what torch imports and compiles at first use stays out of the recording
     result: dict[str, Any] = {"needed": True}
-    with tempfile.TemporaryDirectory(prefix="stepscope-self-test-") as folder:
+    with tempfile.TemporaryDirectory(prefix="stepscope-torch-probe-") as folder:
         with profile(activities=activities, with_stack=with_stack, **options) as profiler:
-            with record_function("stepscope.self_test"):
+            with record_function("stepscope.torch_probe"):
                 work()
             if device != "cpu":
                 getattr(torch, device).synchronize()

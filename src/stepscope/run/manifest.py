@@ -13,6 +13,7 @@ import orjson
 from stepscope.errors import UnreadableInputError
 from stepscope.run.decoding import decode
 from stepscope.run.files import write_atomically
+from stepscope.run.step_record import ITERATION
 
 FORMAT_VERSION = 1
 """Raised when a reader of the older version would misunderstand a file."""
@@ -254,7 +255,7 @@ class RankManifest:
     state: str = "running"
     ended: str = ""
     verdict: str = ""
-    step_unit: str = "iteration"
+    step_unit: str = ITERATION
     steps: int = 0
     clock_epoch_ns: int = 0
     clock_monotonic_ns: int = 0

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.run.layout import METRICS_RECORD_FILE
+from stepscope.run.layout import METRICS_FILE, METRICS_RECORD_FILE
 from stepscope.run.manifest import FORMAT_VERSION, read_record, write_record
 
 _TAIL_BYTES = 1 << 16
@@ -105,7 +105,7 @@ class MetricsRecord:
 
 def record_path(metrics: Path) -> Path:
     """Where the record of a `metrics.csv` lies; of another file "NAME.json" beside it."""
-    if metrics.name == "metrics.csv":
+    if metrics.name == METRICS_FILE:
         return metrics.with_name(METRICS_RECORD_FILE)
     return metrics.with_name(f"{metrics.name}.json")
 

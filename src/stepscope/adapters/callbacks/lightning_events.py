@@ -13,15 +13,11 @@ import re
 import sys
 from typing import Any
 
-from stepscope.adapters.callbacks.training import (
-    CHECKPOINT,
-    EVALUATION,
-    TrainingDoor,
-    identity_of,
-)
+from stepscope.adapters.callbacks.training import TrainingDoor, identity_of
 from stepscope.adapters.profiler import Profiler
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.together.ranks import RankIdentity, identify
+from stepscope.run.step_record import CHECKPOINT, EVALUATION
 
 _RANGES = re.compile(
     r"\[(Callback|LightningDataModule)\].*|\[LightningModule\]\w+\.(on_\w+|configure_\w+)"

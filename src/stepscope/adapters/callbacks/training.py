@@ -20,13 +20,10 @@ from stepscope.capture.steps.work import UNKNOWN, Work, work_of
 from stepscope.capture.together.holder import NestedProfilerError
 from stepscope.capture.together.ranks import RankIdentity, identify
 from stepscope.errors import StepscopeError, UsageError
+from stepscope.run.step_record import EVALUATION, FORWARD, MICRO_BATCH, OPTIMIZER_STEP
 
 log = logging.getLogger("stepscope")
 
-MICRO_BATCH = "micro-batch"
-OPTIMIZER_STEP = "optimizer step"
-EVALUATION = "evaluation"
-CHECKPOINT = "checkpoint"
 _MOST_FETCHED = 4096
 """Batches that a framework may have fetched and not used."""
 
@@ -183,7 +180,7 @@ class TrainingRecorder:
         if self._is_on and self.profiler is not None and self._watch is not None:
             self.come_back()
             self._is_in_step = True
-            self._watch.enter(self.profiler, "forward")
+            self._watch.enter(self.profiler, FORWARD)
 
     def use_batch(self, batch: Any = None) -> None:
         """The step uses a batch: this one, or of those that were fetched the oldest."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from stepscope.adapters.options.catalogue import OPTIONS
 from stepscope.adapters.options.dialect import BOTH, LIST, SWITCH, VALUE, WORD, Dialect, Flag, Rule
 from stepscope.errors import UsageError
+from stepscope.run.step_record import MICRO_BATCH, OPTIMIZER_STEP
 
 
 def _native_name(option: str) -> str:
@@ -61,7 +62,7 @@ DIALECTS: dict[str, Dialect] = {
                 "active": 1,
                 "repeat": 0,
                 "cycle_length": 10,
-                "step_unit": "micro-batch",
+                "step_unit": MICRO_BATCH,
             },
             rules=(_NEEDS_MEMORY,),
             layout="fsdp-qlora",
@@ -210,7 +211,7 @@ DIALECTS: dict[str, Dialect] = {
             {
                 "output_dir": "profiler_traces",
                 "ranks": "node-first",
-                "step_unit": "optimizer step",
+                "step_unit": OPTIMIZER_STEP,
                 "record_shapes": True,
                 "profile_memory": True,
                 "with_stack": True,

@@ -19,12 +19,11 @@ from stepscope.capture.together.ranks import RankIdentity
 from stepscope.run.files import replacing, write_atomically
 from stepscope.run.manifest import WindowRecord
 
-PROFILER_LIST = "profiler_list.dat"
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._+=@-]+")
 
 
 @dataclass(frozen=True)
-class Place:
+class Destination:
     """What names are made of.
 
     Attributes:
@@ -59,16 +58,16 @@ class Place:
         return stem if rank == 0 else f"{stem}-rank{rank}"
 
 
-Layout = Callable[[Place, Path, WindowRecord], list[Path]]
-"""Puts a finished window's files in place: the place, the rank's directory, the window."""
+Layout = Callable[[Destination, Path, WindowRecord], list[Path]]
+"""Puts a finished window's files in place: the destination, the rank's directory, the window."""
 
 
-def fsdp_qlora(place: Place, rank_directory: Path, window: WindowRecord) -> list[Path]:
+def fsdp_qlora(destination: Destination, rank_directory: Path, window: WindowRecord) -> list[Path]:
     """`{model}_{train_type}-{local_rank}/`, with the newest window's four files."""
-    if not place.is_newest:
+    if not destination.is_newest:
         return []
-    model, train_type = place.model, place.train_type
-    folder = place.root / f"{model}_{train_type}-{place.identity.local_rank}"
+    model, train_type = destination.model, destination.train_type
+    folder = destination.root / f"{model}_{train_type}-{destination.identity.local_rank}"
     names = {
         "trace": "chrome-trace",
         "key_averages": "key_averages",
@@ -84,48 +83,52 @@ def fsdp_qlora(place: Place, rank_directory: Path, window: WindowRecord) -> list
     return put
 
 
-def recipe(place: Place, rank_directory: Path, window: WindowRecord) -> list[Path]:
+def recipe(destination: Destination, rank_directory: Path, window: WindowRecord) -> list[Path]:
     """`trace.json`: the newest window's trace."""
     source = _files(rank_directory, window).get("trace")
-    if source is None or not place.is_newest:
+    if source is None or not destination.is_newest:
         return []
     suffix = source.name.partition(".")[2]
-    return [put_file(source, place.root / f"{place.by_rank('trace')}.{suffix}")]
+    return [put_file(source, destination.root / f"{destination.by_rank('trace')}.{suffix}")]
 
 
-def sfm(place: Place, rank_directory: Path, window: WindowRecord) -> list[Path]:
+def sfm(destination: Destination, rank_directory: Path, window: WindowRecord) -> list[Path]:
     """One trace for each window, and `profiler_list.dat` of the newest."""
     files = _files(rank_directory, window)
     put = []
     if "trace" in files:
         suffix = files["trace"].name.partition(".")[2]
-        name = f"trace-rank{place.identity.rank}-window{window.index}.{suffix}"
-        put.append(put_file(files["trace"], place.root / name))
-    if "key_averages" in files and place.is_newest:
-        target = place.root / f"{place.by_rank('profiler_list')}.dat"
+        name = f"trace-rank{destination.identity.rank}-window{window.index}.{suffix}"
+        put.append(put_file(files["trace"], destination.root / name))
+    if "key_averages" in files and destination.is_newest:
+        target = destination.root / f"{destination.by_rank('profiler_list')}.dat"
         table = files["key_averages"].read_text(encoding="utf-8")
-        more = "".join(f"\n{overview()}" for overview in place.overviews)
+        more = "".join(f"\n{overview()}" for overview in destination.overviews)
         write_atomically(target, f"{table}\n{memory_overview()}{more}".encode())
         put.append(target)
     return put
 
 
-def torchtitan(place: Place, rank_directory: Path, window: WindowRecord) -> list[Path]:
+def torchtitan(destination: Destination, rank_directory: Path, window: WindowRecord) -> list[Path]:
     """`iteration_{step}/{leaf}/rank{rank}_trace.json[.gz]`, steps counted as the trainer does."""
     source = _files(rank_directory, window).get("trace")
     if source is None:
         return []
-    folder = place.root / f"iteration_{_steps_done(place, window)}" / place.words.get("leaf", "")
+    folder = (
+        destination.root
+        / f"iteration_{_steps_done(destination, window)}"
+        / destination.words.get("leaf", "")
+    )
     suffix = source.name.partition(".")[2]
-    return [put_file(source, folder / f"rank{place.identity.rank}_trace.{suffix}")]
+    return [put_file(source, folder / f"rank{destination.identity.rank}_trace.{suffix}")]
 
 
-def torchtune(place: Place, rank_directory: Path, window: WindowRecord) -> list[Path]:
+def torchtune(destination: Destination, rank_directory: Path, window: WindowRecord) -> list[Path]:
     """`iteration_{step}/rank{rank}_*`: the table, the stacks and the memory timeline.
 
     The trace has TensorBoard's name there: `rank{rank}.{ns}.pt.trace.json.gz`.
     """
-    folder = place.root / f"iteration_{_steps_done(place, window)}"
+    folder = destination.root / f"iteration_{_steps_done(destination, window)}"
     names = {
         "key_averages": "_key_averages.txt",
         "stacks": "_stacks.txt",
@@ -134,16 +137,16 @@ def torchtune(place: Place, rank_directory: Path, window: WindowRecord) -> list[
     }
     files = _files(rank_directory, window)
     return [
-        put_file(files[kind], folder / f"rank{place.identity.rank}{name}")
+        put_file(files[kind], folder / f"rank{destination.identity.rank}{name}")
         for kind, name in names.items()
         if kind in files
     ]
 
 
-def _steps_done(place: Place, window: WindowRecord) -> int:
+def _steps_done(destination: Destination, window: WindowRecord) -> int:
     """Steps done when the window ended, with those before a resumption."""
     last = window.last_step if window.last_step is not None else (window.first_step or 0) - 1
-    return int(place.words.get("steps_before", "0")) + last + 1
+    return int(destination.words.get("steps_before", "0")) + last + 1
 
 
 LAYOUTS: dict[str, Layout] = {
@@ -157,19 +160,19 @@ LONE_FILES = {"sfm": {"deepspeed_flops": "profiler_ds.txt"}, "recipe": {"snapsho
 """By layout and kind: names that files of no window have beside the run; empty for their own."""
 
 
-def put_lone_file(layout: str, place: Place, kind: str, source: Path) -> Path | None:
+def put_lone_file(layout: str, destination: Destination, kind: str, source: Path) -> Path | None:
     """Put a file that belongs to no window where the layout promises it; None if it does not."""
     name = LONE_FILES.get(layout, {}).get(kind)
     if name is None:
         return None
     wanted = Path(name or source.name)
-    stem = wanted.stem.removesuffix(f"_rank{place.identity.rank}")
-    return put_file(source, place.root / f"{place.by_rank(stem)}{wanted.suffix}")
+    stem = wanted.stem.removesuffix(f"_rank{destination.identity.rank}")
+    return put_file(source, destination.root / f"{destination.by_rank(stem)}{wanted.suffix}")
 
 
-def put_snapshot(target: Path, place: Place, source: Path) -> Path:
+def put_snapshot(target: Path, destination: Destination, source: Path) -> Path:
     """Put a memory snapshot under a path of the user's; ranks after the first add their number."""
-    return put_file(source, target.with_name(f"{place.by_rank(target.stem)}{target.suffix}"))
+    return put_file(source, target.with_name(f"{destination.by_rank(target.stem)}{target.suffix}"))
 
 
 def memory_overview() -> str:

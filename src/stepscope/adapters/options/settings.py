@@ -126,8 +126,8 @@ def _apply_rules(dialect: Dialect, found: dict[str, Setting]) -> None:
         found["output_dir"] = Setting(output.option, DEFAULT_OUTPUT_DIR, "output_dir is a URL")
     board = found["tensorboard_dir"]
     if found["tensorboard"].value and board.value is None:
-        place = Path(found["output_dir"].value) / dialect.tensorboard_folder
-        found["tensorboard_dir"] = Setting(board.option, str(place), "tensorboard and output_dir")
+        folder = Path(found["output_dir"].value) / dialect.tensorboard_folder
+        found["tensorboard_dir"] = Setting(board.option, str(folder), "tensorboard and output_dir")
 
 
 def _apply_steps(found: dict[str, Setting]) -> None:

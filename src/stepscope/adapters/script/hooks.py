@@ -26,6 +26,7 @@ from stepscope.capture.steps.phases import PhaseWatch
 from stepscope.capture.together.holder import NestedProfilerError
 from stepscope.run.files import write_atomically
 from stepscope.run.layout import RunLayout
+from stepscope.run.step_record import FORWARD
 
 log = logging.getLogger("stepscope")
 
@@ -129,7 +130,7 @@ class ScriptRecorder:
 
     def after_fetch(self, profiler: Profiler, batch: Any) -> None:  # noqa: ARG002 - any will do
         """A batch has come: what follows is the forward pass, until something else begins."""
-        self.watch.enter(profiler, "forward")
+        self.watch.enter(profiler, FORWARD)
 
     def before_backward(self) -> Profiler | None:
         """A backward pass begins: the batches since the last step were for training."""

@@ -19,9 +19,11 @@ from typing import Any
 from stepscope._package import IMPORT_ROOT, PACKAGE
 from stepscope.adapters.options.settings import Settings
 from stepscope.errors import UsageError
+from stepscope.run.step_record import ITERATION, OPTIMIZER_STEP
 
 BOOTSTRAP = PACKAGE / "adapters" / "script" / "bootstrap"
-STEP_UNITS = {"optimizer": "optimizer step", "iteration": "iteration"}
+_STEP_UNITS = {"optimizer": OPTIMIZER_STEP, "iteration": ITERATION}
+"""What ends a step, to what a step is."""
 _FORWARDED = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
@@ -64,7 +66,7 @@ def launch(
         UsageError: The program cannot be started.
         ConfigError: Options cannot work together.
     """
-    config = settings.config(enabled=True, step_unit=STEP_UNITS[step_on])
+    config = settings.config(enabled=True, step_unit=_STEP_UNITS[step_on])
     options = {
         setting.option.field: setting.value
         for setting in settings.settings.values()

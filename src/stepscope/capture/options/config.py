@@ -15,7 +15,7 @@ from stepscope.capture.options.recorders import WINDOW_RECORDERS
 from stepscope.capture.options.rules import DEFAULT_OUTPUT_DIR, settle
 from stepscope.capture.options.schedule import Schedule
 from stepscope.capture.together.ranks import RanksOption
-from stepscope.run.step_record import StepRecord
+from stepscope.run.step_record import ITERATION, STEP_UNITS, StepRecord
 
 TraceHandler = Callable[[Any], object]
 """A function that gets the torch profiler of a finished window, as in torch.profiler."""
@@ -109,10 +109,10 @@ class CaptureConfig:
         kind="code",
     )
     step_unit: str = option(
-        "iteration",
+        ITERATION,
         "What one step is.",
         'What one step is: "iteration", "micro-batch" or "optimizer step".',
-        choices=("iteration", "micro-batch", "optimizer step"),
+        choices=STEP_UNITS,
     )
     activities: str | Sequence[str] = option(
         "auto",

@@ -96,7 +96,7 @@ class ScalarSink:
 
     def step_ended(self, record: StepRecord) -> None:
         """Count a step in; steps of another kind and recorded ones would bend the curves."""
-        if record.kind == "train" and record.window is None and not record.is_partial:
+        if record.is_whole_step and record.window is None:
             self._averages.add(record)
         if (record.step + 1) % self._every == 0:
             averages, self._averages = self._averages, StepAverages()

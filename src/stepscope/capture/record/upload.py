@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stepscope.capture.record.memory import MEMORY_LOG_FILE
 from stepscope.run.layout import MANIFEST_FILE, METRICS_FILE, STEPS_FILE, RunLayout
 
 log = logging.getLogger("stepscope")
@@ -26,7 +27,7 @@ log = logging.getLogger("stepscope")
 _LOOK_S = 5.0
 _GROWING_S = 60.0
 """How often files are copied again that grow all the time."""
-_GROWING = frozenset({STEPS_FILE, METRICS_FILE, MANIFEST_FILE, "memory.log"})
+_GROWING = frozenset({STEPS_FILE, METRICS_FILE, MANIFEST_FILE, MEMORY_LOG_FILE})
 _PAUSES_S = (1.0, 4.0)
 """Between the first attempt and the second, and the second and the third."""
 _BLOCK_BYTES = 4 << 20
@@ -216,8 +217,8 @@ class Uploader:
     def _copy(self, path: Path) -> None:
         version = _version(path)
         base = self._base(path)
-        place = self._remote if base == self._root else self._remote.rpartition("/")[0]
-        remote = f"{place}/{path.relative_to(base).as_posix()}"
+        folder = self._remote if base == self._root else self._remote.rpartition("/")[0]
+        remote = f"{folder}/{path.relative_to(base).as_posix()}"
         parent = remote.rpartition("/")[0]
         self._file_system.makedirs(parent, exist_ok=True)
         left = version.size

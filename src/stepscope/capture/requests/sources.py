@@ -15,7 +15,7 @@ from stepscope.capture.together.clock_sync import ClockRounds
 from stepscope.capture.together.ranks import RankIdentity, parse_ranks
 from stepscope.capture.together.shared_store import SharedStore
 from stepscope.capture.windows.planner import WindowPlanner, WindowRequest
-from stepscope.run.step_record import StepRecord
+from stepscope.run.step_record import TRAIN, StepRecord
 from stepscope.run.triggers import Trigger
 
 log = logging.getLogger("stepscope")
@@ -105,7 +105,7 @@ class RequestSources:
             self._was_signalled = False
             self.ask("signal")
         # Steps inside a window are slower because of it, and no news.
-        is_usual = record.window is None and record.kind == "train"
+        is_usual = record.window is None and record.kind == TRAIN
         if self._slow is not None and is_usual and self._slow.is_slow(record.step, record.dur_ns):
             self.ask("slow step")
         if self._conditions and record.step >= self._quiet_until:

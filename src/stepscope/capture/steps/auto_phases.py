@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from stepscope.capture.steps.phases import FORWARD, PhaseTimer, PhaseWatch
+from stepscope.capture.steps.phases import PhaseTimer, PhaseWatch
+from stepscope.run.step_record import FORWARD
 
 
 class AutoPhases:

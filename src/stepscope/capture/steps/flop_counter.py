@@ -117,7 +117,7 @@ def table_of(counts: Mapping[str, Mapping[str, int]], step: int) -> str:
     ]
     modules = [
         (_indented(name), sum(counts[name].values()))
-        for name in sorted(counts, key=_by_place)
+        for name in sorted(counts, key=_by_path)
         if name != _ALL
     ]
     if modules:
@@ -135,7 +135,7 @@ def short(count: int) -> str:
     return f"{value:.4g} PFLOP"
 
 
-def _by_place(name: str) -> list[tuple[bool, int, str]]:
+def _by_path(name: str) -> list[tuple[bool, int, str]]:
     """Sorts parents before their children, and numbered children by their number."""
     return [
         (not part.isdecimal(), int(part) if part.isdecimal() else 0, part)

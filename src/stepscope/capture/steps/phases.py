@@ -19,10 +19,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
-FORWARD = "forward"
-BACKWARD = "backward"
-OPTIMIZER = "optimizer"
-COMMUNICATION = "communication"
+from stepscope.run.step_record import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER
 
 _COLLECTIVES = (
     "all_gather",

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from stepscope.run.step_record import StepRecord
+from stepscope.run.step_record import TRAIN, StepRecord
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class StepRecorder:
         self._owned_marks: list[Any] = []
         self._data_wait_ns = 0
         self._phases: dict[str, int] = {}
-        self._kind = "train"
+        self._kind = TRAIN
         self._tokens: int | None = None
         self._samples: int | None = None
 
@@ -295,7 +295,7 @@ class StepRecorder:
         # The marks of phases that are still open belong to the step in which they end.
         still_open = [phase.mark for phase in self._open_phases if phase.mark is not None]
         self._owned_marks = [mark for mark in self._owned_marks if mark in still_open]
-        self._kind = "train"
+        self._kind = TRAIN
         self._tokens = None
         self._samples = None
 

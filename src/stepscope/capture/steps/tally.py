@@ -55,7 +55,7 @@ class StepTally:
         if record.window is not None:
             # Recording takes memory of its own, some of it for good: begin to look anew.
             self._first_host = self._last_host = None
-        if record.is_partial or record.kind != "train" or record.window is not None:
+        if not record.is_whole_step or record.window is not None:
             return
         self._steps += 1
         if self._steps <= _SKIPPED:

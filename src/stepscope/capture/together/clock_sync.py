@@ -125,12 +125,12 @@ def measure(
     """Ask rank 0 for the time in a round; None if it does not answer."""
     best: ClockOffset | None = None
     try:
-        place = store.add(f"{prefix}clock/{number}/come", 1)
+        turn = store.add(f"{prefix}clock/{number}/come", 1)
     except Exception as error:  # noqa: BLE001 - a store can fail in many ways
-        log.debug("stepscope: no place in a round of the clocks: %s", error)
+        log.debug("stepscope: no turn in a round of the clocks: %s", error)
         return None
     for question in range(_QUESTIONS):
-        key = f"{prefix}clock/{number}/{place}/{question}"
+        key = f"{prefix}clock/{number}/{turn}/{question}"
         asked_ns = read_clock()
         try:
             store.set(f"{key}/ask", b"?")
@@ -164,21 +164,21 @@ def tell(
     came = 0
     store.set(f"{prefix}clock/round", str(number).encode())
     until_s = time.monotonic() + _COME_S
-    for place in range(1, world_size):
+    for turn in range(1, world_size):
         for question in range(_QUESTIONS):
-            key = f"{prefix}clock/{number}/{place}/{question}"
+            key = f"{prefix}clock/{number}/{turn}/{question}"
             patience_s = max(0.01, until_s - time.monotonic()) if question == 0 else 1.0
             try:
                 _wait(store, f"{key}/ask", patience_s, is_over, is_first=question == 0)
                 store.set(f"{key}/answer", str(read_clock()).encode())
             except Exception as error:  # noqa: BLE001 - one silent rank must not cost the others
-                log.debug("stepscope: place %d of round %d stays empty: %s", place, number, error)
+                log.debug("stepscope: turn %d of round %d is not taken: %s", turn, number, error)
                 break
         else:
             came += 1
             continue
         if question == 0:
-            break  # places are taken in order: nobody else has come
+            break  # turns are taken in order: nobody else has come
     store.set(f"{prefix}clock/round", b"0")
     _remove(store, f"{prefix}clock/{number - 1}/come")
     return came

@@ -112,11 +112,11 @@ class Budget:
             needed = max(needed, window_bytes)
         if not needed:
             return ""
-        place = self._layout.root
-        while not place.exists() and place != place.parent:
-            place = place.parent
+        folder = self._layout.root
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
         try:
-            free = shutil.disk_usage(place).free
+            free = shutil.disk_usage(folder).free
         except OSError as error:
             return f"the disk cannot be looked at: {error}"
         if free >= needed:

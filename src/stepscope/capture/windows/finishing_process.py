@@ -7,14 +7,13 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stepscope._package import IMPORT_ROOT
 from stepscope.artifacts.job import FinishJob
+from stepscope.run.beside import command_of, environment_of
 
 log = logging.getLogger("stepscope")
 
@@ -80,7 +79,7 @@ def fork(profiler: Any, job: FinishJob, scratch: Path) -> FinishingProcess | Non
     """
     results = profiler.profiler.kineto_results
     arguments = _command(job)
-    environment = _environment(job)
+    environment = environment_of(job.search_path)
     descriptor = os.open(scratch / "messages.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     with warnings.catch_warnings():
         # Python warns that threads and forks do not mix; this child does file work only.
@@ -109,7 +108,7 @@ def start(job: FinishJob, scratch: Path) -> FinishingProcess:
     with (scratch / "messages.txt").open("ab") as messages:
         child = subprocess.Popen(
             _command(job),
-            env=_environment(job),
+            env=environment_of(job.search_path),
             stdin=subprocess.DEVNULL,
             stdout=messages,
             stderr=messages,
@@ -119,19 +118,7 @@ def start(job: FinishJob, scratch: Path) -> FinishingProcess:
 
 
 def _command(job: FinishJob) -> list[str]:
-    # The working directory must not decide which modules are found.
-    safe_path = ["-P"] if sys.version_info >= (3, 11) else []
-    return [sys.executable, *safe_path, "-m", "stepscope.artifacts", job.encode()]
-
-
-def _environment(job: FinishJob) -> dict[str, str]:
-    """The environment of the finishing process: it must find this very package."""
-    paths = [str(IMPORT_ROOT), *job.search_path]
-    environment = dict(os.environ)
-    if environment.get("PYTHONPATH"):
-        paths.append(environment["PYTHONPATH"])
-    environment["PYTHONPATH"] = os.pathsep.join(paths)
-    return environment
+    return command_of("stepscope.artifacts", job.encode())
 
 
 def last_words(scratch: Path) -> str:

@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from stepscope.artifacts.compress import compress
+from stepscope.artifacts.compress import compress, format_of
 from stepscope.capture.options.config import TraceHandler
 from stepscope.run.files import replacing
 from stepscope.run.manifest import ArtifactRecord
@@ -58,9 +58,8 @@ def _keep_export(profiler: Any, raw: Path, renames: dict[str, str]) -> None:
 
     def export_chrome_trace(path: str, *_: object, **__: object) -> None:
         target = Path(path)
-        trace_format = {".gz": "json.gz", ".zst": "json.zst"}.get(target.suffix, "json")
         with replacing(target) as temporary:
-            compress(raw, temporary, trace_format, renames)
+            compress(raw, temporary, format_of(target), renames)
 
     profiler.export_chrome_trace = export_chrome_trace
 
