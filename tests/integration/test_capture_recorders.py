@@ -61,7 +61,7 @@ def table_of(output, window=0):
 
 def rows_of(table):
     """(change, each step, blocks, held, place) of the table of places."""
-    _, _, body = table.partition("  place\n")
+    _, _, body = table.partition("  location\n")
     found = []
     for line in body.splitlines():
         if "called from" not in line:
@@ -111,7 +111,7 @@ def test_tracemallocs_places_add_up(tmp_path):
     table = table_of(tmp_path)
     rows = rows_of(table)
     assert len(rows) == 2
-    assert rows[1][4].endswith("other places")
+    assert rows[1][4].endswith("other locations")
     assert sum(row[0] for row in rows) == number_after("Change over the window:", table)
 
 
@@ -241,7 +241,7 @@ def test_a_window_asked_for_is_refused_with_the_reason(tmp_path, caplog):
                 profiler.trigger()
             profiler.step()
     assert manifest_of(tmp_path).windows == ()
-    assert "a window was asked for and is left out: window_recorder=none" in caplog.text
+    assert "a requested window is skipped: window_recorder=none" in caplog.text
 
 
 def test_torch_is_the_default(tmp_path):
@@ -355,7 +355,10 @@ def test_without_cuda_it_does_nothing_and_says_so_once(tmp_path, caplog):
     caplog.set_level(logging.WARNING, "stepscope")
     train(tmp_path, 30, window_recorder="cuda-range", repeat=0)
     (line,) = [record.getMessage() for record in caplog.records]
-    assert "window_recorder=cuda-range: left out: torch finds no CUDA device here" in line
+    assert (
+        "window_recorder=cuda-range: no windows are recorded: torch finds no CUDA device here"
+        in line
+    )
     assert manifest_of(tmp_path).windows == ()
 
 

@@ -49,7 +49,7 @@ def profiled_worker(
         UsageError: `step_on` is unknown.
     """
     if step_on not in _STEPS:
-        raise UsageError(f"step_on={step_on!r} is not known: choose one of {', '.join(_STEPS)}")
+        raise UsageError(f"step_on={step_on!r} is unknown: choose one of {', '.join(_STEPS)}")
     if step_on == OPTIMIZER:
         options = {"step_unit": OPTIMIZER_STEP, **options}
     config = Profiler(**options).config

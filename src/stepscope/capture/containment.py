@@ -1,4 +1,4 @@
-"""The wall around the capture: what fails in it is noted, and never reaches the training."""
+"""Keeps the capture's own failures from the training: they are noted instead."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _Result = TypeVar("_Result")
 
 
 class Containment:
-    """Runs the capture's own code so that its failures are noted and cost nothing else.
+    """Runs the capture's own code so that a failure is noted and costs nothing else.
 
     Args:
-        note: Receives what failed: where, and the message. It may fail too.
-        when_idle: Called whenever the last piece of contained work has ended.
+        note: Called with where it failed and the message. May fail as well.
+        when_idle: Called when the last piece of contained work has ended.
     """
 
     def __init__(self, note: Callable[[str, str], object], when_idle: Callable[[], object]) -> None:
@@ -32,16 +32,16 @@ class Containment:
 
     @property
     def is_busy(self) -> bool:
-        """Whether any of the capture's own code is being run inside the wall."""
+        """Whether any of the capture's own code is running."""
         return self._busy > 0
 
     @contextlib.contextmanager
     def contain(self, where: str, *, is_exclusive: bool = True) -> Iterator[None]:
-        """Keep the failures of what is done inside from the training.
+        """Keep failures inside the block from the training.
 
         Args:
-            where: What is done inside.
-            is_exclusive: Whether other threads wait: torch's profiler bears only one at a time.
+            where: What the block does.
+            is_exclusive: Whether other threads wait: torch's profiler supports only one at a time.
         """
         self._busy += 1
         try:
@@ -56,7 +56,7 @@ class Containment:
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[None]:
-        """Count what is done inside as the capture's own work; failures go on to the caller."""
+        """Count the block as the capture's own work; exceptions propagate."""
         self._busy += 1
         try:
             yield
@@ -66,7 +66,7 @@ class Containment:
     def attempt(
         self, where: str, call: Callable[..., _Result], *given: Any, **named: Any
     ) -> _Result | None:
-        """Call one of the capture's parts: what it raises is noted, and costs no other part."""
+        """Call one part of the capture; an exception is noted and does not affect other parts."""
         try:
             return call(*given, **named)
         except Exception as error:  # noqa: BLE001 - the training must go on
@@ -74,7 +74,7 @@ class Containment:
             return None
 
     def _failed(self, where: str, error: Exception) -> None:
-        """Say what failed; what fails again and again is said a few times only."""
+        """Log and note a failure. A failure that repeats is reported only a few times."""
         kind = (where, type(error))
         self._failures[kind] += 1
         if self._failures[kind] > _MOST_FAILURES:

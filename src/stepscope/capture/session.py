@@ -1,4 +1,4 @@
-"""What is open while a capture runs: made at the start, saved at signals and at the end."""
+"""The life cycle of a capture: what is opened at the start and saved at signals and at the end."""
 
 from __future__ import annotations
 
@@ -41,25 +41,26 @@ log = logging.getLogger("stepscope")
 
 
 class CaptureSession:
-    """One capture in this process: its files, its steps and windows, and what listens beside them.
+    """One capture in this process: its files, steps, windows and helper threads and processes.
 
-    After the start nothing in here raises an `Exception`: what fails is noted.
+    Once started, nothing in here raises an `Exception`: failures are noted instead.
 
     Args:
         config: The options.
-        identity: Who this process is, where somebody knows better than torch and the launcher.
+        identity: The rank of this process, if the caller knows it better than torch and the
+            launcher.
 
     Attributes:
-        given_identity: Who it is according to somebody who knows better; None for nobody.
-        identity: Who this rank is, once the capture has started.
-        contain: Keeps failures of what is done inside it from the training.
-        steps: What goes on from step to step.
-        journal: The run's files; None where there are none, and so no capture.
-        requests: What asks for windows besides the schedule.
-        memory: What watches the device's memory.
-        before_end: Functions to be called when the capture ends, while it can still be added to.
-        profiler: The profiler whose session this is.
-        says_where: Whether a line at the end says where the run is.
+        given_identity: The rank as the caller gave it, or None.
+        identity: The rank of this process, once the capture has started.
+        contain: Context manager that keeps failures from the training.
+        steps: Everything that happens from step to step.
+        journal: The files of the run; None if there are none, and so no capture.
+        requests: Requests for windows outside the schedule.
+        memory: Watches device memory.
+        before_end: Functions to call when the capture ends, while files can still be added.
+        profiler: The profiler that owns this session.
+        says_where: Whether to print the location of the run at the end.
     """
 
     def __init__(self, config: CaptureConfig, identity: RankIdentity | None = None) -> None:
@@ -86,12 +87,12 @@ class CaptureSession:
         self.steps = Stepping(self._wall, lambda: self.is_on)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What is open belongs to this process.
+        # Open files and threads belong to this process.
         return CaptureSession, (self.config, self.given_identity)
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is recorded: not in a fork, which has its parent's files open."""
+        """Whether anything is recorded. Never in a fork, which shares its parent's open files."""
         return self.journal is not None and not self._is_stopped and self._process_id == os.getpid()
 
     # -- the start ----------------------------------------------------------------------------
@@ -101,10 +102,10 @@ class CaptureSession:
 
         Raises:
             NestedProfilerError: Another profiler is recording in this process.
-            UsageError: This was started before.
+            UsageError: This session was started before.
         """
         if self._is_started:
-            raise UsageError("this Profiler was started before: make a new one for a new run")
+            raise UsageError("this Profiler was already started: create a new one for each run")
         self._is_started = True
         if not self.config.enabled:
             return
@@ -138,12 +139,14 @@ class CaptureSession:
         self.identity = self.given_identity or identify()
         self.journal = Journal.open(self.config, self.identity, clock)
         if self.config.tensorboard_dir is not None:
-            folder = Path(self.config.tensorboard_dir).absolute()  # the training may go elsewhere
+            folder = Path(
+                self.config.tensorboard_dir
+            ).absolute()  # the training may change its working directory
             self.config = dataclasses.replace(self.config, tensorboard_dir=folder)
         steps, journal = self.steps, self.journal
         steps.recorder = StepRecorder(clock, journal.write_step)
-        steps.heed("counting a step", lambda *_: journal.count_step())
-        steps.heed("summing steps up", self._sum_up)
+        steps.add_listener("counting a step", lambda *_: journal.count_step())
+        steps.add_listener("summing up steps", self._sum_up)
         steps.probe = DeviceProbe()
         layout = journal.layout.rank(self.identity.rank)
         memory = self.memory = MemoryWatch(
@@ -151,7 +154,7 @@ class CaptureSession:
         )
         memory.start()
         if memory.is_available:
-            steps.heed("watching memory", lambda ended, _: memory.step_ended(ended))
+            steps.add_listener("watching memory", lambda ended, _: memory.step_ended(ended))
         if self.config.flop_counter and records(self.config.ranks, self.identity):
             steps.flops = FlopCount(self.config.detail_step, self._keep_flops)
         steps.windows = WindowKeeper(
@@ -166,7 +169,7 @@ class CaptureSession:
             self.config, self.identity, journal, steps.windows.planner, clock
         )
         requests.start()
-        steps.heed("looking for requests", lambda _, record: requests.step_ended(record))
+        steps.add_listener("looking for requests", lambda _, record: requests.step_ended(record))
         if self.config.upload_to is not None:
             self._uploader = Uploader(self.config.upload_to, journal.layout, self.identity.rank)
             self._uploader.start()
@@ -178,8 +181,8 @@ class CaptureSession:
         if self.config.monitor:
             with self.contain("starting the monitor"):
                 monitor = self._monitor = RankMonitor(self.config, layout, self.identity)
-                steps.heed("telling the monitor", lambda *_: monitor.step_ended())
-        # Held until the end, so that a profiler that nobody holds any more still ends properly.
+                steps.add_listener("notifying the monitor", lambda *_: monitor.step_ended())
+        # Held until exit, so that a profiler that is no longer referenced still ends properly.
         atexit.register(self._stop_at_exit)
 
     def _sum_up(self, _: int, record: StepRecord | None) -> None:
@@ -187,13 +190,13 @@ class CaptureSession:
             self._tally.add(record)
 
     def copy_beside(self, paths: Iterable[Path]) -> None:
-        """Copy files too that were put beside the run, where the run is copied."""
+        """Also upload files that lie beside the run, if the run is uploaded."""
         if self._uploader is not None:
             for path in paths:
                 self._uploader.add_beside(path)
 
     def _write_steps(self) -> None:
-        """Put the steps that are over, and whose device time is known, into the step record."""
+        """Write finished steps whose device time is known to the step record."""
         if self.steps.recorder is not None:
             self.steps.recorder.settle()
         if self.journal is not None:
@@ -213,8 +216,8 @@ class CaptureSession:
         """End everything once, whatever happened. Never raises an `Exception`.
 
         Args:
-            error: What ended the loop, where something did.
-            note: What else is to be said of the end.
+            error: The error that ended the loop, if any.
+            note: An additional note about the end.
         """
         if not self._is_started or os.getpid() != self._process_id:
             return
@@ -231,17 +234,17 @@ class CaptureSession:
             self._is_stopped = True
             ProcessClaim.give_back(self)
             atexit.unregister(self._stop_at_exit)
-            self._attempt("leaving a window", self._tidy_later)
+            self._attempt("discarding a window", self._tidy_later)
             if self._signals is not None:
                 self._attempt("ending on a signal", self._signals.resume)
-                self._attempt("leaving the signals", self._signals.remove)
+                self._attempt("restoring the signals", self._signals.remove)
 
     def _close(self, journal: Journal, error: BaseException | None, note: str) -> None:
         steps = self.steps
         for function in self.before_end:
-            with self.contain("ending what was added to the capture"):
+            with self.contain("calling functions at the end"):
                 function()
-        with self.contain("leaving torch alone"):
+        with self.contain("restoring torch"):
             if steps.phases is not None:
                 steps.phases.watch.remove()
         with self.contain("closing the last step"):
@@ -256,16 +259,16 @@ class CaptureSession:
             with self.contain("saving the last window"):
                 cause = f"{name_of(error)} ended the loop" if error else "the loop ended"
                 windows.flush(cause, steps.number)
-            with self.contain("leaving torch alone"):
+            with self.contain("restoring torch"):
                 windows.put_down()
         if self.requests is not None:
-            with self.contain("leaving the triggers"):
+            with self.contain("closing the triggers"):
                 self.requests.close()
         if self.memory is not None:
             with self.contain("closing the memory watch"):
                 self.memory.close()
         verdict = ""
-        # The manifest tells the end before the files are waited for: a kill may come meanwhile.
+        # The manifest says how the run ended before we wait for files: a kill may come meanwhile.
         with self.contain("closing the run"):
             if steps.recorder is not None:
                 steps.recorder.close()
@@ -278,7 +281,7 @@ class CaptureSession:
             journal.close(error, self._ending(error, note), verdict)
         if self._monitor is not None:
             with self.contain("ending the monitor", is_exclusive=False):
-                # Half of what a scheduler may leave us: the windows' files are worth more.
+                # Half of the time that a scheduler may leave us: the windows' files matter more.
                 problem = self._monitor.close(min(PATIENCE_S, self._patience_s() / 2))
                 if problem:
                     journal.note("the monitor", problem, steps.number)
@@ -286,7 +289,7 @@ class CaptureSession:
             with self.contain("waiting for the files", is_exclusive=False):
                 windows.wait_for_files(self._patience_s)
                 journal.end(self._ending(error, note))
-        # As it was given: whoever reads the line sits where the training was started.
+        # Relative as it was given: whoever reads the line sits where the training was started.
         run = str(Path(self.config.output_dir) / journal.layout.root.name)
         if self._uploader is not None:
             with self.contain("copying the run", is_exclusive=False):
@@ -298,7 +301,7 @@ class CaptureSession:
                     self._ending(error, note),
                     steps.number,
                 )
-        with self.contain("saying where the run is"):
+        with self.contain("printing the location of the run"):
             if self.says_where and self.identity.rank == 0 and (journal.windows or steps.number):
                 say_where(run, verdict)
 
@@ -311,7 +314,7 @@ class CaptureSession:
         )
 
     def _patience_s(self) -> float:
-        """How long the end waits for files: less once the process has been told to end."""
+        """How long the end waits for files: less if the process has been told to terminate."""
         if self._is_told_to_end:
             return min(self.config.grace_s, self.config.export_timeout_s)
         return self.config.export_timeout_s
@@ -321,17 +324,17 @@ class CaptureSession:
             atexit.register(self.tidy)
 
     def tidy(self) -> None:
-        """The capture is over: end a window that another thread could not."""
+        """End a window that another thread could not end, once the capture is over."""
         windows = self.steps.windows
         if windows is not None and windows.has_leftover and self._is_stopped:
-            with self.contain("leaving a window"):
+            with self.contain("discarding a window"):
                 windows.tidy()
 
     def _stop_at_exit(self) -> None:
         self.finish(None, note="the process ended before stop() was called")
 
     def _on_terminate(self, is_fatal: bool) -> bool:
-        """SIGTERM: save what was recorded; False if our own code must come to its end first."""
+        """Save what was recorded on SIGTERM; False if our own code has to finish first."""
         if self._wall.is_busy:
             self._is_told_to_end = True
             return False
@@ -343,6 +346,6 @@ class CaptureSession:
         return True
 
     def _end_if_told(self) -> None:
-        """The capture's own code has come to an end: do what SIGTERM had to wait for."""
+        """Handle a postponed SIGTERM once none of our own code is running."""
         if self._is_told_to_end and self._signals is not None:
             self._attempt("ending on a signal", self._signals.resume)

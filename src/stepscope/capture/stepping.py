@@ -1,4 +1,4 @@
-"""The steps of the loop: what happens where they end, and what is timed inside them."""
+"""The steps of the loop: what happens at their boundaries, and what is timed inside them."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from stepscope.capture.windows.keeper import WindowKeeper
 from stepscope.run.step_record import DATA_WAIT_RANGE, StepRecord
 
 StepListener = Callable[[int, StepRecord | None], object]
-"""Gets the number of each step that has ended, and its record where one was made."""
+"""Called with the number of each ended step and its record, or None if it has none."""
 
 
 class Stepping:
-    """Everything that goes on from step to step.
+    """Everything that happens from step to step.
 
     Args:
         containment: Keeps failures from the training.
-        is_on: Says whether anything is recorded.
+        is_on: Returns whether anything is being recorded.
 
     Attributes:
-        number: Number of the step that is going on.
-        recorder: What times the steps.
-        windows: What opens windows.
-        phases: What tells phases from calls of torch, with `auto_phases`; None otherwise.
-        flops: What counts the operations of one step; None where that is not wanted.
-        probe: What looks for a device in use; None once it has found one.
-        is_closing: Whether the capture is coming to its end: no step counts any more.
+        number: Number of the current step.
+        recorder: Times the steps.
+        windows: Opens and closes windows.
+        phases: Detects phases from calls into torch, with `auto_phases`; None otherwise.
+        flops: Counts the operations of one step, if requested.
+        probe: Looks for a device in use; None once one was found.
+        is_closing: Whether the capture is ending, so that steps no longer count.
     """
 
     def __init__(self, containment: Containment, is_on: Callable[[], bool]) -> None:
@@ -50,11 +50,11 @@ class Stepping:
         self._is_on = is_on
         self._is_aside = False
 
-    def heed(self, where: str, listener: StepListener) -> None:
+    def add_listener(self, where: str, listener: StepListener) -> None:
         """Call a function after each step.
 
         Args:
-            where: What it does, for the message where it fails.
+            where: What the function does, for the message if it fails.
             listener: The function.
         """
         self._listeners.append((where, listener))
@@ -77,7 +77,7 @@ class Stepping:
             self.flops.step_begins(0)
 
     def advance(self) -> None:
-        """End the step that is going on; begin the next."""
+        """End the current step and begin the next."""
         if self._is_aside or self.is_closing:
             return
         self._leave_phase()
@@ -98,10 +98,10 @@ class Stepping:
         for where, listener in self._listeners:
             self._attempt(where, listener, ended, record)
         has_worked = self._count_flops(ended)
-        if windows is not None and self._attempt("a window", windows.advance, ended):
+        if windows is not None and self._attempt("advancing a window", windows.advance, ended):
             has_worked = True
         if has_worked:
-            # What opening or saving a window takes is the profiler's time and no step's.
+            # The time to open or save a window is the profiler's, not a step's.
             recorder.begin()
         if self.probe is not None:
             self._attempt("reading the device", self._attach_device)
@@ -109,7 +109,7 @@ class Stepping:
             self._attempt("counting operations", self.flops.step_begins, self.number)
 
     def begin_afresh(self) -> None:
-        """A loop begins: what came before it is no part of its first step."""
+        """Restart the current step at the start of a loop."""
         if self._is_aside or self.is_closing:
             return
         self._leave_phase()
@@ -119,7 +119,7 @@ class Stepping:
             self.recorder.begin()
 
     def leave_loop(self) -> None:
-        """The loader is exhausted: the step that was opened for the next batch is none."""
+        """Drop the step that was opened for the next batch: the loader is exhausted."""
         if self._is_aside:
             return
         self._leave_phase()
@@ -129,7 +129,7 @@ class Stepping:
             self.recorder.cancel()
 
     def break_off(self) -> None:
-        """The loop was left from inside: its last step counts as partial."""
+        """Close the current step as partial: the loop was left from inside."""
         recorder = self.recorder
         if not self._is_on() or recorder is None or self._is_aside:
             return
@@ -141,21 +141,21 @@ class Stepping:
         recorder.cancel()
 
     def close(self, error: BaseException | None) -> None:
-        """The capture ends: what becomes of the step that is going on.
+        """Close the current step at the end of the capture.
 
         Args:
-            error: What ended the loop, where something did.
+            error: The error that ended the loop, if any.
         """
         recorder = self.recorder
         if recorder is None or not recorder.is_open:
             return
-        # After a clean loop the open step is only the time since the last boundary: no step.
+        # After a clean loop, the open step is only the time since the last boundary: not a step.
         if error is not None or self.number == 0:
             recorder.end(self.number, window=self.recording_index, is_partial=True)
         recorder.cancel()
 
     def _count_flops(self, ended: int) -> bool:
-        """Let the counter end its step; whether it did anything. One that fails is given up."""
+        """Let the counter end its step; returns whether it did anything. Drop it if it fails."""
         flops = self.flops
         if flops is None:
             return False
@@ -171,7 +171,7 @@ class Stepping:
             self._attempt("listening to torch", self.phases.watch.leave)
 
     def _attach_device(self) -> None:
-        """Time and measure the GPU from the first step on that finds it in use."""
+        """Time and measure the GPU from the first step in which it is in use."""
         if self.probe is not None and self.recorder is not None and self.probe.is_ready:
             self.recorder.attach_device(self.probe.timer(), self.probe.peak_memory)
             self.probe = None
@@ -180,7 +180,7 @@ class Stepping:
 
     @contextlib.contextmanager
     def fetching(self) -> Iterator[None]:
-        """The loop waits for a batch inside; `batch_came` must follow if it came."""
+        """Time inside is the loop's wait for a batch; call `batch_came` if one arrived."""
         phases = self.phases
         is_heard = phases is not None and self._attempt("listening to torch", phases.begin_fetch)
         try:
@@ -191,7 +191,7 @@ class Stepping:
                 self._attempt("listening to torch", phases.end_fetch)
 
     def batch_came(self, waited_ns: int) -> None:
-        """The batch that the loop waited for is there."""
+        """Record the wait for a batch that has arrived."""
         if self.recorder is not None:
             self._attempt("timing a wait", self.recorder.add_wait, waited_ns)
         if self.phases is not None:
@@ -199,7 +199,7 @@ class Stepping:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time a part of the step, and mark it in the trace."""
+        """Time a part of the step and mark it in the trace."""
         recorder = self.recorder if self._is_on() else None
         is_timed = recorder is not None and self._attempt(
             "timing a phase", recorder.enter_phase, str(name)
@@ -213,7 +213,7 @@ class Stepping:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the time inside as waiting for the step's batch, if it ends without an error."""
+        """Count the time inside as waiting for the step's batch, unless it ends with an error."""
         started_ns = time.perf_counter_ns()
         with self.range(DATA_WAIT_RANGE):
             yield
@@ -223,12 +223,12 @@ class Stepping:
 
     @contextlib.contextmanager
     def aside(self, kind: str) -> Iterator[None]:
-        """What is done inside belongs to no step; see `Profiler.aside`."""
+        """Exclude the time inside from the steps; see `Profiler.aside`."""
         recorder = self.recorder
         if not self._is_on() or recorder is None or self._is_aside:
             yield
             return
-        with self._contain("stepping aside"):
+        with self._contain("excluding time from the steps"):
             self.leave_loop()
             recorder.begin()
             recorder.mark(kind)
@@ -240,7 +240,7 @@ class Stepping:
         finally:
             self._is_aside = False
             if self._is_on():
-                with self._contain("coming back"):
+                with self._contain("resuming the steps"):
                     recorder.end(self.number, is_partial=not is_whole)
                     if is_whole:
                         self.begin_afresh()
@@ -249,7 +249,7 @@ class Stepping:
 
     @contextlib.contextmanager
     def range(self, name: str) -> Iterator[None]:
-        """A range in the trace, where one is being recorded; nothing otherwise."""
+        """Mark a range in the trace while one is being recorded."""
         marked = self._attempt("marking a range", self._open_range, name)
         try:
             yield
@@ -258,7 +258,7 @@ class Stepping:
                 self._attempt("marking a range", marked.__exit__, None, None, None)
 
     def _open_range(self, name: str) -> Any:
-        """The range, begun; None where nothing is being recorded."""
+        """A range that has been entered, or None if nothing is being recorded."""
         if self.recording_index is None:
             return None
         import torch

@@ -1,6 +1,6 @@
 """What a field of `CaptureConfig` says about itself, and the checks that follow from it.
 
-Flags, environment variables, `--help` and the tables of the documentation derive from this, so that
+Flags, environment variables, `--help` and the tables in the documentation derive from this, so that
 a new option is one field.
 """
 
@@ -16,27 +16,28 @@ from stepscope.errors import UsageError
 
 _KEY = "option"
 _KINDS = {"bool": "bool", "int": "int", "float": "float", "str": "word"}
-"""Type of a field to kind of its option, where the type says enough."""
+"""Type annotation to kind of option, where the annotation determines the kind."""
 
 
 class ConfigError(UsageError, ValueError):
-    """An option of a capture that cannot work. Names the option, the value and the remedy."""
+    """A capture option that is invalid. The message names the option, the value and the remedy."""
 
 
 @dataclass(frozen=True)
 class OptionInfo:
-    """An option's description, under the name of its field.
+    """The description of an option; its name is that of the field.
 
     Attributes:
-        kind: What its value is: "bool", "int", "float", "size" (bytes), "word", "path", "ranks",
-            "words", "pair" (two whole numbers), or "code" where only code can give it.
-        help: What it does, in a line.
+        kind: The kind of its value: "bool", "int", "float", "size" (bytes), "word", "path",
+            "ranks", "words", "pair" (two whole numbers), or "code" for options that only code can
+            set.
+        help: What it does, in one line.
         about: What it does, in full.
-        choices: The words that it may be; empty for any.
-        least: The least number that it may be; None where rules of its own decide.
-        above: The number that it must be greater than; None for no such limit.
-        is_optional: Whether it may be left unset, as None.
-        artifact: The module of `stepscope.artifacts` that reads it; empty for none.
+        choices: The allowed words; empty if any word is allowed.
+        least: The smallest allowed number; None if there is no such limit.
+        above: The number that it must exceed; None if there is no such limit.
+        is_optional: Whether it may be None.
+        artifact: The module of `stepscope.artifacts` that reads it; empty if there is none.
     """
 
     kind: str
@@ -50,7 +51,7 @@ class OptionInfo:
 
     @property
     def is_for_code(self) -> bool:
-        """Whether only code can give it: functions and mappings."""
+        """Whether only code can set it: functions and mappings."""
         return self.kind == "code"
 
 
@@ -65,17 +66,17 @@ def option(
     above: float | None = None,
     artifact: str = "",
 ) -> Any:
-    """A field of `CaptureConfig`.
+    """Declare a field of `CaptureConfig`.
 
     Args:
-        default: Its default; an option whose default is None may be left unset.
-        help_line: What it does, in a line.
-        about: What it does, in full, where a line does not say it.
-        kind: As `OptionInfo.kind`; told from the field's type where that is enough.
-        choices: The words that it may be.
-        least: The least number that it may be.
-        above: The number that it must be greater than.
-        artifact: The module of `stepscope.artifacts` that reads it, where it is about files that
+        default: Its default. An option with the default None may be left unset.
+        help_line: What it does, in one line.
+        about: What it does, in full, if one line is not enough.
+        kind: As `OptionInfo.kind`; derived from the annotation if empty.
+        choices: The allowed words.
+        least: The smallest allowed number.
+        above: The number that it must exceed.
+        artifact: The module of `stepscope.artifacts` that reads it, for options about files that
             are made beside the training.
     """
     info = OptionInfo(
@@ -85,7 +86,7 @@ def option(
 
 
 def options_of(config: Any) -> Iterator[tuple[dataclasses.Field[Any], OptionInfo]]:
-    """The fields of a class of options, or of an instance, each with its description."""
+    """The fields of an options class or instance, each with its description."""
     for field in dataclasses.fields(config):
         info: OptionInfo = field.metadata[_KEY]
         kind = info.kind or _KINDS[str(field.type).removesuffix(" | None")]
@@ -93,16 +94,16 @@ def options_of(config: Any) -> Iterator[tuple[dataclasses.Field[Any], OptionInfo
 
 
 def described(config: type) -> str:
-    """The docstring of a class of options, with a line for each of them."""
+    """The docstring of an options class, with a line for each option."""
     lines = (f"        {field.name}: {info.about}" for field, info in options_of(config))
     return "\n".join((f"{config.__doc__}\n    Attributes:", *lines))
 
 
 def check(name: str, value: object, info: OptionInfo) -> None:
-    """Check one value against its option's description.
+    """Check one value against the description of its option.
 
     Raises:
-        ConfigError: It cannot be.
+        ConfigError: The value is invalid.
     """
     if value is None and info.is_optional:
         return
@@ -125,7 +126,7 @@ def check_bool(name: str, value: object) -> None:
 
 
 def check_whole(name: str, value: object, least: int) -> None:
-    """Check that a value is a whole number, and not too small."""
+    """Check that a value is a whole number and large enough."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigError(f"{name}={value!r} is not a whole number")
     if value < least:
@@ -133,26 +134,26 @@ def check_whole(name: str, value: object, least: int) -> None:
 
 
 def check_seconds(name: str, value: object) -> None:
-    """Check that a value is a time above zero."""
+    """Check that a value is a positive number of seconds."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise ConfigError(f"{name}={value!r} is no time: give a number of seconds above 0")
+        raise ConfigError(f"{name}={value!r} is not a duration: give a number of seconds above 0")
 
 
 def check_number(name: str, value: object, least: float) -> None:
-    """Check that a value is a number, and not too small."""
+    """Check that a value is a number and large enough."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not least <= value < math.inf:  # type: ignore[operator]
-        raise ConfigError(f"{name}={value!r} cannot be: give a number of {least:g} or more")
+        raise ConfigError(f"{name}={value!r} is invalid: give a number of {least:g} or more")
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    """Check that a value is one of some words."""
+    """Check that a value is one of the allowed words."""
     if value not in choices:
-        raise ConfigError(f"{name}={value!r} is not known: choose one of {', '.join(choices)}")
+        raise ConfigError(f"{name}={value!r} is unknown: choose one of {', '.join(choices)}")
 
 
 def functions(name: str, value: object) -> tuple[Callable[..., Any], ...]:
-    """One function or several, as a tuple."""
+    """One or more functions, as a tuple."""
     given = () if value is None else value if isinstance(value, Sequence) else (value,)
     for function in given:
         if not callable(function):

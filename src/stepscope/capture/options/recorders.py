@@ -8,5 +8,6 @@ WINDOW_RECORDERS: dict[str, str | None] = {
     "tracemalloc": "python_memory",
     "none": None,
 }
-"""What the option `window_recorder` may be, and the module of `stepscope.capture.windows` that has
-the maker of such windows; None where there are none."""
+"""Values of the option `window_recorder`, each with the module of `stepscope.capture.windows` that
+makes such windows; None if there are none.
+"""

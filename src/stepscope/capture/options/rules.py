@@ -1,4 +1,4 @@
-"""What options mean together, and how their values are brought into one form."""
+"""Rules between options, and the normal form of their values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stepscope.run.remote import is_url
 DEFAULT_OUTPUT_DIR = "profiles"
 ACTIVITIES = ("cpu", "cuda", "xpu")
 FUNCTIONS = ("on_trace_ready", "trigger_when", "artifacts")
-"""Options that are a function or several."""
+"""Options that hold one or more functions."""
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,199}")
 
 Values = dict[str, Any]
@@ -24,16 +24,16 @@ Values = dict[str, Any]
 
 
 def settle(values: Values) -> Values:
-    """Check the options against each other and complete them.
+    """Check the options against each other and normalise them.
 
     Args:
-        values: All options, each checked for itself; they are changed.
+        values: All options, each already checked on its own. Modified in place.
 
     Returns:
-        The same options as they hold.
+        The same mapping.
 
     Raises:
-        ConfigError: Options cannot work together.
+        ConfigError: Options contradict each other.
     """
     for rule in _RULES:
         rule(values)
@@ -44,7 +44,7 @@ def _trial_step(values: Values) -> None:
     for name in ("max_pause_s", "max_window_bytes"):
         if values[name] is not None and values["warmup"] == 0:
             raise ConfigError(
-                f"{name}={values[name]!r} needs a step to be recorded on trial before the window: "
+                f"{name}={values[name]!r} needs a trial step before the window: "
                 "give warmup=1 or more"
             )
 
@@ -117,7 +117,7 @@ def _folders(values: Values) -> None:
     name, output = values["run_name"], values["output_dir"]
     if name is not None and not _RUN_NAME.fullmatch(str(name)):
         raise ConfigError(
-            f"run_name={name!r} is no name for a directory: use up to 200 letters, digits and "
+            f"run_name={name!r} is not a valid directory name: use up to 200 letters, digits and "
             ". _ + = @ -, beginning with a letter or digit"
         )
     if isinstance(output, str) and is_url(output):
@@ -142,9 +142,9 @@ def _functions(values: Values) -> None:
 
 
 def _check_url(name: str, value: object) -> None:
-    """Check that something can be written there; the network is not asked."""
+    """Check that the URL can be written to in principle, without accessing the network."""
     if not isinstance(value, str) or not is_url(value):
-        raise ConfigError(f"{name}={value!r} is no URL: give one such as s3://bucket/profiles")
+        raise ConfigError(f"{name}={value!r} is not a URL: give one such as s3://bucket/profiles")
     import fsspec
 
     try:
@@ -163,4 +163,4 @@ _RULES: tuple[Callable[[Values], None], ...] = (
     _folders,
     _functions,
 )
-"""In the order in which they hold: later ones see what earlier ones have settled."""
+"""In order of application: later rules see the results of earlier ones."""

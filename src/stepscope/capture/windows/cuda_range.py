@@ -1,10 +1,10 @@
-"""A window that another tool records: nsys, told by the CUDA runtime when to begin and to end.
+"""A window that nsys records, started and stopped through the CUDA runtime.
 
 `nsys profile --capture-range=cudaProfilerApi` collects nothing until a process below it calls
-cudaProfilerStart, and stops at cudaProfilerStop. One rank of each machine makes these calls; on
-every rank that records, torch writes its operators and our ranges as NVTX ranges, by which the
-steps are found again in the report. torch's own profiler stays off meanwhile: the driver serves
-only one such client at a time.
+cudaProfilerStart, and stops at cudaProfilerStop. One rank of each machine makes these calls. On
+every rank that records, torch writes its operators and our ranges as NVTX ranges, so that the steps
+can be found in the report. torch's own profiler stays off meanwhile: the driver supports only one
+such client at a time.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ log = logging.getLogger("stepscope")
 
 
 def missing_cuda(torch_module: Any = None) -> str:
-    """Why windows cannot be marked here; empty where they can."""
+    """Why windows cannot be marked here; empty if they can."""
     if torch_module is None:
         import torch as torch_module
     if torch_module.cuda.is_available():
         return ""
-    return "torch finds no CUDA device here, so there is no range to mark for nsys"
+    return "torch finds no CUDA device here, so no window can be marked for nsys"
 
 
 class CudaRangeWindow:
@@ -39,8 +39,8 @@ class CudaRangeWindow:
     Args:
         config: The capture's options.
         plan: Which steps to mark.
-        is_leader: Whether this rank begins and ends the tool's collection, for all of its machine.
-        torch_module: torch, or what stands for it in a test.
+        is_leader: Whether this rank starts and stops the tool's collection for its machine.
+        torch_module: torch, or a substitute in tests.
 
     Attributes:
         plan: Which steps to mark.
@@ -72,7 +72,7 @@ class CudaRangeWindow:
 
     @property
     def lengthens_step(self) -> bool:
-        """Whether the step that goes on takes longer because of it."""
+        """Whether the window slows the current step down."""
         return self.is_recording
 
     def prepare(self) -> None:
@@ -87,9 +87,9 @@ class CudaRangeWindow:
         """
         torch = self._torch
         if not torch.cuda.is_initialized():
-            raise RuntimeError("this process does not use CUDA, so there is no range to mark")
+            raise RuntimeError("this process does not use CUDA, so no window can be marked")
         nvtx = torch.autograd.profiler.emit_nvtx(record_shapes=self._records_shapes)
-        nvtx.__enter__()  # it waits for the GPU, so that no earlier work falls into the range
+        nvtx.__enter__()  # waits for the GPU, so that no earlier work falls into the range
         try:
             if self._is_leader:
                 torch.cuda.check_error(torch.cuda.cudart().cudaProfilerStart())
@@ -100,7 +100,7 @@ class CudaRangeWindow:
         self.is_recording = True
 
     def stop(self) -> int:
-        """Close the range once the GPU has done its work; returns the nanoseconds that it took.
+        """Close the range once the GPU is idle; returns how long that took, in nanoseconds.
 
         Raises:
             RuntimeError: The runtime refuses.
@@ -120,18 +120,18 @@ class CudaRangeWindow:
         return time.perf_counter_ns() - started_ns
 
     def abandon(self) -> None:
-        """Leave a warm-up, of which nothing is left."""
+        """Leave the warm-up; there is nothing to undo."""
 
     def save(
         self,
         record: WindowRecord,
         step_number: int,  # noqa: ARG002 - there are no functions to tell it
     ) -> tuple[WindowRecord, BaseException | None]:
-        """The record as it is: the tool writes the files."""
+        """Complete the record: the tool writes the files."""
         return finished(record, ()), None
 
     def discard(self, *, has_thread_ended: bool = False) -> None:  # noqa: ARG002
-        """Give it up: the range is closed where it is open."""
+        """Give the window up: close the range if it is open."""
         if self.is_recording:
             self.stop()
 
@@ -140,10 +140,10 @@ class CudaRangeMaker:
     """Makes windows that are marked for a tool outside the process.
 
     Args:
-        tools: What they are made with.
+        tools: What the windows need to do their work.
 
     Attributes:
-        hindrance: Why no window can be marked; empty where one can.
+        hindrance: Why no window can be marked; empty if windows can be marked.
     """
 
     uses_torchs_profiler = True
@@ -152,23 +152,25 @@ class CudaRangeMaker:
         self._tools = tools
         self.hindrance = missing_cuda()
         if self.hindrance:
-            log.warning("stepscope: window_recorder=cuda-range: left out: %s", self.hindrance)
+            log.warning(
+                "stepscope: window_recorder=cuda-range: no windows are recorded: %s", self.hindrance
+            )
 
     def get_ready(self) -> None:
-        """There is nothing to look for."""
+        """Do nothing: there is nothing to look up."""
 
     def make(self, plan: WindowPlan) -> CudaRangeWindow:
-        """A window, not begun."""
+        """Make a window that has not begun."""
         config, identity = self._tools.config, self._tools.identity
         return CudaRangeWindow(config, plan, is_leader=is_leader(config, identity))
 
     def make_trial(self, plan: WindowPlan) -> None:  # noqa: ARG002
-        """None: a marked window costs no pause that has to be known."""
+        """Return None: the end of a marked window causes no pause worth measuring."""
         return
 
 
 def is_leader(config: CaptureConfig, identity: RankIdentity) -> bool:
-    """Whether this is the first rank of its machine that records: one speaks for all of them."""
+    """Whether this is the first recording rank of its machine, which speaks for all of them."""
     return not any(
         records(
             config.ranks,

@@ -1,7 +1,7 @@
-"""Having windows' files made beside the training, and taking in what became of them.
+"""Has windows' files made beside the training, and collects the results.
 
-Torch holds the interpreter's lock while it writes a trace, so that a thread would gain nothing:
-another process does it (`handover_mode` says in which way, `finishing_process` has the process).
+Torch holds the interpreter's lock while it writes a trace, so a thread would gain nothing and
+another process does the work. `handover_mode` decides how; `finishing_process` runs the process.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class PendingWindow:
     """A window whose files are being made.
 
     Attributes:
-        job: What the finishing process was asked.
-        record: What is known of the window so far.
-        process: The process that works on it.
-        profiler: Torch's profiler, kept while the events may be needed again; None otherwise.
-        deadline_ns: When it is given up, on the monotonic clock.
-        scratch: Folder of what is only needed meanwhile.
+        job: The job of the finishing process.
+        record: What is known about the window so far.
+        process: The finishing process.
+        profiler: Torch's profiler while its events may be needed again; None otherwise.
+        deadline_ns: When to give up, on the monotonic clock.
+        scratch: Folder for temporary files.
     """
 
     job: FinishJob
@@ -55,13 +55,13 @@ class PendingWindow:
 
 
 class WindowFinisher:
-    """Has windows' files made beside the training, and collects what became of them.
+    """Has windows' files made beside the training, and collects the results.
 
     Args:
         mode: "auto", "fork" or "inline".
-        timeout_s: After this long a finishing process is given up.
-        done: Receives each window's record once its files are there, or cannot be, or are made in
-            another way than was said.
+        timeout_s: How long a finishing process may take.
+        done: Called with a window's record once its files exist or cannot be made, and when they
+            are made in another way than planned.
     """
 
     def __init__(self, mode: str, timeout_s: float, done: Callable[[WindowRecord], None]) -> None:
@@ -82,13 +82,13 @@ class WindowFinisher:
 
         Args:
             profiler: Torch's profiler, stopped.
-            job: What to make of it.
-            record: What is known of the window.
-            is_raw_there: Whether the raw trace has been written already.
+            job: What to make of its events.
+            record: What is known about the window.
+            is_raw_there: Whether the raw trace has already been written.
 
         Raises:
             OSError: No process can be started, or the raw trace cannot be written.
-            RawTraceError: Torch wrote no whole trace.
+            RawTraceError: Torch did not write a complete trace.
         """
         self.collect()
         scratch = job.raw_path.parent
@@ -96,7 +96,7 @@ class WindowFinisher:
         deadline_ns = time.monotonic_ns() + self._timeout_ns
         mode, reason = choose_mode(self._mode, record.stop_ns, is_busy=self.is_busy)
         if is_raw_there:
-            mode, reason = INLINE, "on_trace_ready functions had it written already"
+            mode, reason = INLINE, "on_trace_ready functions had already written it"
         process = fork(profiler, job, scratch) if mode == FORK else None
         if process is not None:
             pending = PendingWindow(job, record, process, profiler, deadline_ns, scratch)
@@ -120,9 +120,9 @@ class WindowFinisher:
         return pending.record
 
     def collect(self) -> bool:
-        """Take in what has ended, give up what takes too long; whether there was anything.
+        """Collect processes that have ended or are late; returns whether there were any.
 
-        Costs microseconds where there was nothing.
+        Takes microseconds if there is nothing to do.
         """
         has_worked = False
         for pending in list(self._pending):
@@ -138,19 +138,19 @@ class WindowFinisher:
         return has_worked
 
     def finish(self, limit_s: Callable[[], float]) -> None:
-        """Wait for all windows, but no longer than a limit; then leave the rest to itself.
+        """Wait for all windows up to a limit, then leave the remaining processes alone.
 
-        A process that is left goes on: what it makes is found beside the window.
+        A process that is left continues: its result is found beside the window.
 
         Args:
-            limit_s: The limit, asked for again and again: a signal may shorten it.
+            limit_s: Returns the limit, and is called repeatedly: a signal may shorten it.
         """
         started_ns = time.monotonic_ns()
         self.collect()
         while self._pending and time.monotonic_ns() - started_ns < limit_s() * 1e9:
             time.sleep(0.005)
             self.collect()
-        # Between the last look and the limit a machine that is busy may have let much time pass.
+        # On a busy machine, much time may have passed between the last check and the limit.
         self.collect()
         for pending in self._pending:
             self._drop_profiler(pending)
@@ -158,7 +158,7 @@ class WindowFinisher:
         self._pending.clear()
 
     def _settle(self, pending: PendingWindow) -> None:
-        """A process has ended: read what it says, or do again what it could not."""
+        """Read the result of a process that has ended, or retry what it could not do."""
         try:
             finished = read_finished(pending.job.result_path)
         except UnreadableInputError as error:
@@ -167,9 +167,9 @@ class WindowFinisher:
         self._take_in(pending, finished)
 
     def _give_up(self, pending: PendingWindow) -> None:
-        """A process took too long and was ended.
+        """Handle a process that took too long and was killed.
 
-        Its files may be there all the same, and a fork that hung can be done without.
+        Its files may exist all the same, and the work of a fork that hung can be done inline.
         """
         try:
             finished = read_finished(pending.job.result_path)
@@ -200,7 +200,7 @@ class WindowFinisher:
             self._write_inline(pending, told)
 
     def _write_inline(self, pending: PendingWindow, told: str) -> None:
-        # The events are still in this process: what the fork could not write, it can.
+        # The events are still in this process, so it can write what the fork could not.
         log.warning("stepscope: window %d: %s: writing it inline", pending.record.index, told)
         profiler, pending.profiler = pending.profiler, None
         try:
@@ -248,7 +248,7 @@ class WindowFinisher:
 
 
 def _is_whole(job: FinishJob) -> bool:
-    """Whether torch's own trace has been written to its end."""
+    """Whether torch's trace was written completely."""
     try:
         RawTrace(job.raw_path).check_ends()
     except RawTraceError:
@@ -257,9 +257,9 @@ def _is_whole(job: FinishJob) -> bool:
 
 
 def _keep_trace(job: FinishJob) -> ArtifactRecord | None:
-    """What is left of a window whose finishing failed: its trace, as torch wrote it at least.
+    """Keep the trace of a window whose finishing failed, at least as torch wrote it.
 
-    It is moved and neither read nor compressed: this is the training thread.
+    It is moved, not read or compressed: this is the training thread.
     """
     path = job.trace_path
     try:

@@ -1,4 +1,4 @@
-"""The process that makes a window's files: forked or started, looked after, and ended."""
+"""The process that makes a window's files: fork or start it, wait for it, end it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class FinishingProcess:
     """A process that makes a window's files.
 
     Attributes:
-        process_id: Its number.
-        child: The process, where it was started and not forked.
-        exit_code: What it ended with; None while it runs.
+        process_id: Its process ID.
+        child: The process, if it was started and not forked.
+        exit_code: Its exit code; None while it runs.
     """
 
     process_id: int
@@ -36,7 +36,7 @@ class FinishingProcess:
     exit_code: int | None = field(default=None, init=False)
 
     def has_ended(self) -> bool:
-        """Whether the process has ended; collects it if so, without waiting."""
+        """Whether the process has ended. Reaps it if so; never waits."""
         if self.exit_code is not None:
             return True
         if self.child is not None:
@@ -44,7 +44,7 @@ class FinishingProcess:
             return self.exit_code is not None
         try:
             process_id, status = os.waitpid(self.process_id, os.WNOHANG)
-        except ChildProcessError:  # somebody else's handler has collected it
+        except ChildProcessError:  # another handler has already reaped it
             self.exit_code = 0
             return True
         if process_id:
@@ -52,7 +52,7 @@ class FinishingProcess:
         return self.exit_code is not None
 
     def kill(self) -> None:
-        """End the process and collect it."""
+        """Kill the process and reap it."""
         if self.has_ended():
             return
         with contextlib.suppress(ProcessLookupError):
@@ -65,24 +65,24 @@ class FinishingProcess:
         self.exit_code = -signal.SIGKILL
 
     def leave(self) -> None:
-        """Let it go on alone."""
+        """Leave the process running on its own."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # it is left to itself on purpose
+            warnings.simplefilter("ignore", ResourceWarning)  # it keeps running on purpose
             self.child = None
 
 
 def fork(profiler: Any, job: FinishJob, scratch: Path) -> FinishingProcess | None:
-    """A child that writes the raw trace and then becomes the finishing process.
+    """Fork a child that writes the raw trace and then becomes the finishing process.
 
     Returns:
-        The child, or None where the system allows no more processes.
+        The child, or None if the system allows no more processes.
     """
     results = profiler.profiler.kineto_results
     arguments = _command(job)
     environment = environment_of(job.search_path)
     descriptor = os.open(scratch / "messages.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     with warnings.catch_warnings():
-        # Python warns that threads and forks do not mix; this child does file work only.
+        # Python warns about forks in processes with threads; this child only handles files.
         warnings.simplefilter("ignore")
         try:
             process_id = os.fork()
@@ -92,7 +92,7 @@ def fork(profiler: Any, job: FinishJob, scratch: Path) -> FinishingProcess | Non
     if process_id:
         os.close(descriptor)
         return FinishingProcess(process_id) if process_id > 0 else None
-    # From here on the child: nothing but file work, and never back into the caller's frames.
+    # The child from here on: only file work, and never a return into the caller's frames.
     try:
         os.setsid()
         os.dup2(descriptor, 1)
@@ -104,7 +104,7 @@ def fork(profiler: Any, job: FinishJob, scratch: Path) -> FinishingProcess | Non
 
 
 def start(job: FinishJob, scratch: Path) -> FinishingProcess:
-    """The finishing process, for a raw trace that is already there."""
+    """Start the finishing process for a raw trace that already exists."""
     with (scratch / "messages.txt").open("ab") as messages:
         child = subprocess.Popen(
             _command(job),
@@ -122,7 +122,7 @@ def _command(job: FinishJob) -> list[str]:
 
 
 def last_words(scratch: Path) -> str:
-    """The last line that the process left, if any."""
+    """The last line that the process wrote, if any."""
     try:
         data = (scratch / "messages.txt").read_bytes()[-_MESSAGE_BYTES:]
     except OSError:

@@ -1,4 +1,4 @@
-"""Handing a stopped window over: to the user's functions, and to the process beside us."""
+"""Hands a stopped window over to the user's functions and to the finishing process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stepscope.capture.windows.plan import WindowPlan
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 SCRATCH = ".raw"
-"""Folder in a window's own, of what is only needed until its files are made."""
+"""Folder inside a window's folder for files that are only needed until the window is finished."""
 
 
 def hand_over(
@@ -32,18 +32,18 @@ def hand_over(
     config: CaptureConfig,
     step_number: int,
 ) -> tuple[WindowRecord, BaseException | None]:
-    """Give a stopped window to the finisher; also calls the user's functions.
+    """Give a stopped window to the finisher, after calling the user's functions.
 
     Args:
-        finisher: What makes the files.
+        finisher: Makes the files.
         profiler: Torch's profiler, stopped.
         job: What to make of its events.
-        record: What is known of the window.
+        record: What is known about the window.
         config: The capture's options.
-        step_number: What functions find in `step_num`, as torch.profiler counts it.
+        step_number: Value of `step_num` for the functions, as torch.profiler counts it.
 
     Returns:
-        The record, and what interrupted a user's function, to be raised in the end.
+        The record, and the exception that interrupted a user function, to be raised in the end.
     """
     scratch = job.raw_path.parent
     scratch.mkdir(parents=True, exist_ok=True)
@@ -78,15 +78,15 @@ def job_of(
     rank: int,
     activities: list[Any],
 ) -> FinishJob:
-    """What the finishing process shall make of a window.
+    """The job of the finishing process for a window.
 
     Args:
         config: The capture's options.
-        plan: What the window was meant to record.
-        steps: The steps that it recorded to their end.
-        renames: What ranges shall be called in the trace, where it differs.
+        plan: What the window was planned to record.
+        steps: The steps that were recorded from start to end.
+        renames: Names of ranges to replace in the trace.
         rank: The rank.
-        activities: torch's activities that were recorded.
+        activities: The torch activities that were recorded.
     """
     return FinishJob(
         raw=str(plan.directory / SCRATCH / "trace.json"),
@@ -116,7 +116,7 @@ def artifact_options(config: CaptureConfig, **changes: Any) -> dict[str, dict[st
 
     Args:
         config: The capture's options.
-        **changes: Options that are others for this window.
+        **changes: Options that differ for this window.
     """
     chosen: dict[str, dict[str, Any]] = {}
     for field, info in options_of(config):
@@ -129,7 +129,7 @@ def artifact_options(config: CaptureConfig, **changes: Any) -> dict[str, dict[st
 def with_own_artifacts(
     record: WindowRecord, config: CaptureConfig, directory: Path, rank: int
 ) -> WindowRecord:
-    """Call custom artifacts that no other process could import."""
+    """Call custom artifacts that no other process can import."""
     if record.state not in {"complete", "partial"}:
         return record
     files = {

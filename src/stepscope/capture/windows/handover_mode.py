@@ -1,8 +1,8 @@
-"""How a window's events leave this process: written by a fork of it, or by itself.
+"""How a window's events leave this process: by a fork, or written inline.
 
-*fork*: a child of this process, which has the same memory, writes the trace and then becomes the
-finishing process. *inline*: this process writes the plain trace itself, and starts the finishing
-process for the rest.
+*fork*: a child of this process, which shares its memory, writes the trace and then becomes the
+finishing process. *inline*: this process writes the plain trace and starts the finishing process
+for the rest.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ FORK = "fork"
 INLINE = "inline"
 _FORK_BASE_NS = 10_000_000
 _FORK_NS_PER_BYTE = 0.01
-"""Copying the page tables of a process: about 10 ms per GB of its memory."""
+"""Cost of copying the page tables of a process: about 10 ms per GB of its memory."""
 _UNKNOWN_BYTES = 1 << 30
 _EXPORT_PART_OF_STOP = 0.4
-"""What a raw export takes, at least, as a part of what stopping took: both grow with the events."""
+"""Lower bound of the time of a raw export relative to stopping: both grow with the events."""
 _UNSAFE_MODULES = {
     "mpi4py.MPI": "which may hold memory for RDMA",
     "horovod.torch": "which may hold memory for RDMA",
@@ -33,7 +33,7 @@ _UNSAFE_MODULES = {
 
 
 def choose_mode(wanted: str, stop_ns: int, *, is_busy: bool) -> tuple[str, str]:
-    """How to hand the events over, and why.
+    """Choose how to hand the events over; returns the mode and the reason.
 
     Args:
         wanted: The option `export_mode`: "auto", "fork" or "inline".
@@ -60,7 +60,7 @@ def choose_mode(wanted: str, stop_ns: int, *, is_busy: bool) -> tuple[str, str]:
 
 
 def fork_is_unsafe() -> str:
-    """Why this process had better not be forked; empty where nothing speaks against it."""
+    """Why this process should not be forked; empty if nothing speaks against it."""
     import torch
     from torch import distributed
 

@@ -1,4 +1,4 @@
-"""Which window is open, and everything that happens at its edges."""
+"""Which window is open, and everything that happens when windows open and close."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _NO_WINDOWS = "window_recorder=none: windows are not recorded"
 
 
 class WindowKeeper:
-    """Opens windows where the schedule or a request wants them, and hands them over at their end.
+    """Opens the windows that the schedule or a request asks for, and saves them at their end.
 
     Args:
         config: The capture's options.
         journal: Where windows are noted.
         layout: The rank's directory.
-        identity: Who this rank is.
-        snapshot: Takes a memory snapshot, for a reason.
-        write_steps: Brings the step record up to date, for those who make the window's files.
+        identity: This rank.
+        snapshot: Takes a memory snapshot, given a reason.
+        write_steps: Brings the step record up to date before a window's files are made.
 
     Attributes:
-        planner: Says when a window begins.
-        foreign_index: Index of a window that another profiler of torch's is recording, or None.
+        planner: Decides when a window begins.
+        foreign_index: Index of a window that another torch profiler is recording, or None.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class WindowKeeper:
 
     @property
     def lengthening_index(self) -> int | None:
-        """Index of the window that makes the step that goes on longer, or None."""
+        """Index of the window that slows the current step down, or None."""
         window = self._window
         if window is not None and window.lengthens_step:
             return window.plan.index
@@ -91,19 +91,19 @@ class WindowKeeper:
 
     @property
     def has_leftover(self) -> bool:
-        """Whether a window that was given up goes on in its thread."""
+        """Whether a window that was given up is still recording in its thread."""
         return self._opener.has_leftover
 
     # -- step boundaries ------------------------------------------------------------------------
 
     def enter(self, step: int) -> None:
-        """Do what is wanted during a step that begins now, the first of a loop."""
+        """Open a window if one starts with the first step of a loop."""
         self._arm(step)
         if self._window is not None and self._window.is_recording:
             self._window.ranges.open(step)
 
     def advance(self, ended: int) -> bool:
-        """A step has ended and the next begins; returns whether this took more than moments."""
+        """Move on to the next step; returns whether this took a noticeable time."""
         has_worked = False
         if self._finisher.is_busy:
             has_worked = self._finisher.collect()
@@ -131,20 +131,20 @@ class WindowKeeper:
         return has_worked
 
     def restart_step(self, step: int) -> None:
-        """A loop begins anew: what came before it is no part of its first step."""
+        """Restart the current step: what came before it is not part of it."""
         if self._window is not None and self._window.is_recording and not self._is_elsewhere():
             self._window.ranges.close(is_whole=False)
             self._window.ranges.open(step)
 
     def leave_step(self) -> None:
-        """A loop has ended: the step that was opened for its next batch is none."""
+        """Drop the current step: the loop has ended."""
         if self._window is not None and self._window.is_recording and not self._is_elsewhere():
             self._window.ranges.close(is_whole=False)
 
     # -- the end --------------------------------------------------------------------------------
 
     def flush(self, cause: str, step: int) -> None:
-        """Save the window that is open, although it is not complete, or leave its warm-up."""
+        """Save the open window although it is incomplete, or leave its warm-up."""
         if self._is_elsewhere():
             self._lose(IN_THE_SAME)
             return
@@ -169,23 +169,23 @@ class WindowKeeper:
         self._note(window.plan, "abandoned", f"{cause} while it was warming up")
 
     def put_down(self) -> None:
-        """Whatever happened before: leave torch as it was."""
+        """Leave torch as it was, whatever happened before."""
         for window in (self._window, self._trial):
             if window is not None and not self._is_elsewhere():
                 discard(window)
 
     def tidy(self) -> None:
-        """End what was given up, if this is the thread that opened it, or that thread has ended."""
+        """End a window that was given up, if this thread can."""
         self._opener.tidy()
 
     def wait_for_files(self, limit_s: Callable[[], float]) -> None:
-        """Wait until the files of all windows are there, within a limit."""
+        """Wait until the files of all windows exist, up to a limit."""
         self._finisher.finish(limit_s)
 
     # -- the window -----------------------------------------------------------------------------
 
     def _arm(self, step: int) -> bool:
-        """Bring the window into the state that the step wants; whether that took a while."""
+        """Bring the window into the state for this step; returns whether that took a while."""
         if self._window is None and self._trial is None:
             plan = self.planner.next_plan(step)
             if plan is None or self._maker is None:
@@ -207,13 +207,13 @@ class WindowKeeper:
         return self._drive(self._window, step, self._window.plan.first_step)
 
     def _fitted(self, plan: WindowPlan) -> Window | None:
-        """A window as the plan has it, or smaller where it would cost too much."""
+        """A window as planned, or a smaller one if it would cost too much."""
         plan = self._budget.fit(plan)
         self._budget.warn_of_timeout(plan)
         return self._maker.make(plan) if self._maker is not None else None
 
     def _drive(self, window: Window, step: int, first_step: int) -> bool:
-        """Warm a window up, or start it from its first step on; whether that took a while."""
+        """Warm a window up, or start it at its first step; returns whether that took a while."""
         try:
             if step >= first_step:
                 window.start()
@@ -232,7 +232,7 @@ class WindowKeeper:
         return True
 
     def _end_trial(self, trial: TriedWindow) -> None:
-        """A step was recorded on trial: see what it cost, and make the window to fit."""
+        """Learn what the trial step cost, and make a window that fits."""
         self._trial = None
         try:
             self._budget.learn(trial.cost())
@@ -242,7 +242,7 @@ class WindowKeeper:
         self._window = self._fitted(trial.plan)
 
     def _save(self, reason: str, step_number: int) -> None:
-        """Stop the window that is open and hand it over."""
+        """Stop the open window and save it."""
         window, self._window = self._window, None
         if window is not None:
             self._saver.save(window, reason, step_number)
@@ -260,7 +260,7 @@ class WindowKeeper:
         return self._opener.is_elsewhere(self._window or self._trial)
 
     def _step_elsewhere(self) -> None:
-        """A step ended in a thread that did not open the window: that one must be left alone."""
+        """Handle a step that ended in a thread that did not open the window."""
         self._opener.has_strange_steps = True
         if self._opener.has_ended:
             self._lose(IN_ONE_THAT_GOES_ON)
@@ -273,7 +273,7 @@ class WindowKeeper:
             self._opener.leave(window)
 
     def _pause_with_others(self, ended: int) -> bool:
-        """Where other ranks recorded a window that ends here, wait while they save it."""
+        """Wait while other ranks save a window that this rank did not record."""
         first_step = self.planner.others_window(ended)
         if first_step is None or (words := self._pauses.words()) is None:
             return False

@@ -1,6 +1,7 @@
-"""What the keeper of windows needs of a window, whatever records it.
+"""The interface of a window, whatever records it.
 
-A kind of windows is a module in this folder with a `MAKER`, and a line in `WINDOW_RECORDERS`.
+To add a kind of window, add a module with a `MAKER` to this folder and a line to
+`WINDOW_RECORDERS`.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 @dataclass(frozen=True)
 class WindowTools:
-    """What windows are made with.
+    """What windows need to do their work.
 
     Attributes:
         config: The capture's options.
-        identity: Who this rank is.
-        finisher: What makes the files of a window beside the training.
-        write_steps: Brings the step record up to date, for those who make a window's files.
+        identity: This rank.
+        finisher: Makes a window's files beside the training.
+        write_steps: Brings the step record up to date before a window's files are made.
     """
 
     config: CaptureConfig
@@ -39,17 +40,17 @@ class WindowTools:
 
 
 class StepMarks(Protocol):
-    """The steps of a window, marked as they go by."""
+    """Marks the steps of a window."""
 
     @property
     def whole_steps(self) -> tuple[int, ...]:
-        """The steps that were recorded to their end."""
+        """The steps that were recorded from start to end."""
 
     def open(self, step: int) -> None:
-        """A step begins."""
+        """Begin a step."""
 
     def close(self, *, is_whole: bool) -> None:
-        """The step that is going on ends, if any; `is_whole` says whether it was a step."""
+        """End the current step, if any; `is_whole` says whether it was a complete step."""
 
 
 class Window(Protocol):
@@ -57,11 +58,11 @@ class Window(Protocol):
 
     @property
     def plan(self) -> WindowPlan:
-        """What it is meant to record."""
+        """What the window should record."""
 
     @property
     def ranges(self) -> StepMarks:
-        """Its steps."""
+        """The steps of the window."""
 
     @property
     def is_recording(self) -> bool:
@@ -69,84 +70,83 @@ class Window(Protocol):
 
     @property
     def is_prepared(self) -> bool:
-        """Whether its warm-up has begun."""
+        """Whether the warm-up has begun."""
 
     @property
     def lengthens_step(self) -> bool:
-        """Whether the step that goes on takes longer because of it."""
+        """Whether the window slows the current step down."""
 
     @property
     def is_of_one_thread(self) -> bool:
-        """Whether only the thread that started it can end it."""
+        """Whether only the thread that started the window can end it."""
 
     def prepare(self) -> None:
         """Begin the warm-up."""
 
     def start(self) -> None:
-        """Begin to record, with a warm-up just before where there was none."""
+        """Begin to record, preceded by a warm-up if there was none."""
 
     def stop(self) -> int:
-        """Stop recording; returns the nanoseconds that it took."""
+        """Stop recording; returns how long that took, in nanoseconds."""
 
     def save(
         self, record: WindowRecord, step_number: int
     ) -> tuple[WindowRecord, BaseException | None]:
-        """Make the files of a stopped window, or have them made.
+        """Make the files of a stopped window, or start making them.
 
         Args:
-            record: What is known of the window so far.
+            record: What is known about the window so far.
             step_number: Number of the step that begins.
 
         Returns:
-            The record, in the state "saving" while files are being made; and what interrupted a
-            function of the user's, to be raised in the end.
+            The record, in the state "saving" while files are being made, and the exception that
+            interrupted a user function, to be raised in the end.
         """
 
     def abandon(self) -> None:
-        """Leave a warm-up without having recorded."""
+        """Leave the warm-up without having recorded."""
 
     def discard(self, *, has_thread_ended: bool = False) -> None:
-        """Give it up, in whatever state it is.
+        """Give the window up, whatever its state.
 
         Args:
-            has_thread_ended: Whether the thread that started it has ended, so that another one
-                gives it up.
+            has_thread_ended: Whether the thread that started the window has ended.
         """
 
 
 class TriedWindow(Window, Protocol):
-    """A window that can record a step on trial, for its cost to be known."""
+    """A window that can record one step on trial, to measure its cost."""
 
     def cost(self) -> StepSample:
-        """Stop recording, and say what the step cost. The events are of no more use."""
+        """Stop recording and return the cost of the step. The events are discarded."""
 
 
 class WindowMaker(Protocol):
     """Makes the windows of one kind."""
 
     def __init__(self, tools: WindowTools) -> None:
-        """Take what windows are made with."""
+        """Store the tools for the windows to come."""
 
     @property
     def uses_torchs_profiler(self) -> bool:
-        """Whether it needs torch's only recorder, which another profiler may hold."""
+        """Whether the windows need torch's only recorder, which another profiler may hold."""
 
     @property
     def hindrance(self) -> str:
-        """Why no window can be recorded at all; empty where one can. The log tells it, once."""
+        """Why no window can be recorded at all; empty if windows can be recorded."""
 
     def get_ready(self) -> None:
-        """Look for what the schedule's windows will need."""
+        """Look up in advance what the scheduled windows need."""
 
     def make(self, plan: WindowPlan) -> Window:
-        """A window, not begun."""
+        """Make a window that has not begun."""
 
     def make_trial(self, plan: WindowPlan) -> TriedWindow | None:
-        """A window that records one step on trial; None where no such window costs a pause."""
+        """Make a window that records one step on trial; None if such windows cause no pause."""
 
 
 def maker_of(tools: WindowTools) -> WindowMaker | None:
-    """What makes windows as the option `window_recorder` wants them; None where it wants none."""
+    """The maker for the option `window_recorder`, or None if windows are not recorded."""
     module = WINDOW_RECORDERS[tools.config.window_recorder]
     if module is None:
         return None
@@ -155,7 +155,7 @@ def maker_of(tools: WindowTools) -> WindowMaker | None:
 
 
 def finished(record: WindowRecord, files: Sequence[ArtifactRecord]) -> WindowRecord:
-    """The record of a window whose files are made at once, or by another tool."""
+    """Complete the record of a window whose files exist at once, or come from another tool."""
     if record.last_step is None:
         return dataclasses.replace(record, state="empty", first_step=None)
     state = "partial" if record.reason else "complete"
@@ -163,6 +163,6 @@ def finished(record: WindowRecord, files: Sequence[ArtifactRecord]) -> WindowRec
 
 
 def discard(window: Window, *, has_thread_ended: bool = False) -> None:
-    """Give a window up, whatever goes wrong with that."""
+    """Give a window up and ignore any error."""
     with contextlib.suppress(Exception):
         window.discard(has_thread_ended=has_thread_ended)

@@ -1,4 +1,4 @@
-"""Which thread a window belongs to: torch records one thread, and only that one can end it."""
+"""The thread that owns a window: torch records per thread, and only that thread can stop it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import threading
 
 from stepscope.capture.windows.kinds import Window, discard
 
-_ELSEWHERE = "it was opened in another thread, and torch records a thread: call step() and stop() "
-IN_THE_SAME = _ELSEWHERE + "in the same one"
-IN_ONE_THAT_GOES_ON = _ELSEWHERE + "in one that goes on"
+_ELSEWHERE = "it was opened in another thread, and torch records per thread: "
+IN_THE_SAME = _ELSEWHERE + "call step() and stop() in the same one"
+IN_ONE_THAT_GOES_ON = _ELSEWHERE + "call step() and stop() in one that keeps running"
 
 
 class Opener:
-    """The thread that opened the window, and what it has to end that another one gave up.
+    """The thread that opened the window, and a window that another thread gave up.
 
     Attributes:
         has_strange_steps: Whether steps of the window were ended in another thread.
@@ -24,7 +24,7 @@ class Opener:
         self.has_strange_steps = False
 
     def opens(self) -> None:
-        """The current thread opens a window."""
+        """Note that the current thread opens a window."""
         self._thread, self.has_strange_steps = threading.current_thread(), False
 
     def is_elsewhere(self, window: Window | None) -> bool:
@@ -43,16 +43,16 @@ class Opener:
 
     @property
     def has_leftover(self) -> bool:
-        """Whether a window that was given up goes on in its thread."""
+        """Whether a window that was given up is still recording in its thread."""
         return self._leftover is not None
 
     def leave(self, window: Window) -> None:
-        """Give a window up. Torch goes on recording until the window's own thread comes by."""
+        """Give a window up. Torch keeps recording until the owning thread calls `tidy`."""
         self._leftover = window
         self.tidy()
 
     def tidy(self) -> None:
-        """End what was given up, if this is the thread that opened it, or that thread has ended."""
+        """End the window that was given up, if this thread owns it or the owner has ended."""
         window, thread = self._leftover, self._thread
         if window is None or thread is None:
             return

@@ -1,4 +1,4 @@
-"""What a window is meant to record."""
+"""The plan of a window."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class WindowPlan:
-    """What a window is meant to record.
+    """What a window should record.
 
     Attributes:
         index: Its number.
-        first_step: Its first recorded step.
+        first_step: The first step to record.
         steps: Number of steps to record.
         directory: Where its files go.
-        cause: What opened it.
-        note: What was changed of the plan, and why; empty otherwise.
+        cause: What requested it.
+        note: How the plan was changed, and why; empty if it was not.
         with_stack: Whether Python stacks are recorded.
         with_memory: Whether a memory snapshot is taken at its end.
     """
@@ -32,5 +32,5 @@ class WindowPlan:
 
     @property
     def last_step(self) -> int:
-        """Its last recorded step."""
+        """The last step to record."""
         return self.first_step + self.steps - 1

@@ -1,4 +1,4 @@
-"""Noticing that another torch profiler takes torch's only recorder away."""
+"""Detects another torch profiler that takes over torch's only recorder."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def another_profiler_runs() -> bool:
 
 
 class RivalWatch:
-    """Notices that another torch profiler is started while ours records.
+    """Notices when another torch profiler starts while ours is recording.
 
-    Torch replaces the recorder without a word, and touching the lost one afterwards ends the
-    process. So the method that every torch profiler begins with is watched for the window's time.
+    Torch replaces the recorder silently, and using the lost one afterwards crashes the process. So
+    the method with which every torch profiler begins is wrapped while a window is open.
 
     Attributes:
         was_seen: Whether another profiler has been started.
@@ -30,7 +30,7 @@ class RivalWatch:
         self._wrapper: Callable[[Any], Any] | None = None
 
     def begin(self, ours: Any) -> None:
-        """Watch from now on; `ours` is the profiler that may begin."""
+        """Start watching; `ours` is the profiler that is allowed to begin."""
         profile = _torch_profile_class()
         original = profile._prepare_trace
 
@@ -43,9 +43,9 @@ class RivalWatch:
         profile._prepare_trace = watched
 
     def end(self) -> None:
-        """Leave torch as it was."""
+        """Stop watching and restore torch."""
         profile = _torch_profile_class()
-        # Whoever wrapped the method after us keeps his wrapper, and ours inside it.
+        # If somebody else wrapped the method after us, their wrapper stays, with ours inside it.
         if self._wrapper is not None and profile._prepare_trace is self._wrapper:
             profile._prepare_trace = self._original
         self._wrapper = self._original = None

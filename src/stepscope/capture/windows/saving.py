@@ -1,4 +1,4 @@
-"""The end of a window: stopped, handed over, and noted in the manifest."""
+"""The end of a window: stop it, hand it over, and note it in the manifest."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class WindowSaver:
         config: The capture's options.
         journal: Where windows are noted.
         layout: The rank's directory.
-        identity: Who this rank is.
-        budget: What windows may cost, which learns from each.
-        pauses: The ranks' word to each other about pauses.
-        snapshot: Takes a memory snapshot, for a reason.
+        identity: This rank.
+        budget: The limits on windows; it learns from each.
+        pauses: Announces pauses to the other ranks.
+        snapshot: Takes a memory snapshot, given a reason.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class WindowSaver:
 
         Args:
             window: The window, being recorded.
-            reason: Why it is not complete; empty where it is.
+            reason: Why it is incomplete; empty if it is complete.
             step_number: Number of the step that begins.
         """
         plan = window.plan
@@ -90,7 +90,7 @@ class WindowSaver:
         )
 
     def settle(self, record: WindowRecord) -> None:
-        """A window's files are there, or cannot be."""
+        """Note the final state of a window: its files exist, or cannot be made."""
         directory = self._layout.window(record.index)
         record = with_own_artifacts(record, self._config, directory, self._identity.rank)
         self._journal.update_window(record)

@@ -6,11 +6,11 @@ from typing import Any
 
 
 class StepRanges:
-    """The ranges that mark steps in the trace, and which of them are no steps after all.
+    """Marks steps in the trace, and tracks which ranges turned out not to be steps.
 
-    A range is opened before it is known whether a step will follow: the loop may end first. What
-    has a name in torch's recording keeps it, so that a range opened again gets another one, and
-    the right names are put in when the trace is written.
+    A range is opened before it is known whether a step will follow: the loop may end first. Torch
+    cannot rename a range afterwards, so a range that is opened again gets another name, and the
+    right names are filled in when the trace is written.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class StepRanges:
 
     @property
     def whole_steps(self) -> tuple[int, ...]:
-        """The steps that were recorded to their end."""
+        """The steps that were recorded from start to end."""
         return tuple(self._whole)
 
     def open(self, step: int) -> None:
@@ -37,7 +37,7 @@ class StepRanges:
         self._range.__enter__()
 
     def close(self, *, is_whole: bool) -> None:
-        """End the range that is open, if any; `is_whole` says whether it was a step."""
+        """End the open range, if any; `is_whole` says whether it was a complete step."""
         if self._range is None:
             return
         step_range, self._range = self._range, None
@@ -48,10 +48,10 @@ class StepRanges:
         step_range.__exit__(None, None, None)
 
     def renames(self) -> dict[str, str]:
-        """What ranges shall be called in the finished trace, where it differs."""
+        """Names of ranges to replace in the finished trace."""
         result = {name: f"ProfilerStep#{step}" for step, name in self._whole.items() if "/" in name}
         for step, name in self._void:
-            # A trace without any whole step keeps its broken one: there is nothing else to see.
+            # A trace without a complete step keeps its partial one: there is nothing else to see.
             is_all = not self._whole and (step, name) == self._void[-1]
             wanted = f"ProfilerStep#{step}" if is_all else f"stepscope.no_step#{step}"
             if wanted != name:

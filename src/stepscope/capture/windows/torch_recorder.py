@@ -1,4 +1,4 @@
-"""Torch's own profiler: made as the options want it, asked for its events, and let go."""
+"""Torch's profiler: create it from the options, get its events, and free it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from stepscope.capture.windows.plan import WindowPlan
 log = logging.getLogger("stepscope")
 
 _NEW_WISHES = ("trace_only",)
-"""What only newer versions of torch know, and nobody misses."""
+"""Settings that only newer versions of torch have and that may be dropped silently."""
 
 
 def choose_activities(config: CaptureConfig) -> list[Any]:
-    """The torch activities to record; what is asked for and missing costs one line of warning."""
+    """The torch activities to record; one that is missing here is dropped with a warning."""
     from torch.profiler import ProfilerActivity, supported_activities
 
     supported = supported_activities()
@@ -45,14 +45,14 @@ def _activity(word: str) -> Any:
 
 
 class ExecutionTrace:
-    """Torch's observer of operators and their data flow, which writes a file of its own.
+    """Torch's observer of operators and their data flow, which writes its own file.
 
     Args:
         directory: The window's folder.
 
     Attributes:
         path: The file.
-        observer: What torch's profiler starts and stops.
+        observer: The object that torch's profiler starts and stops.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -76,15 +76,15 @@ def make_profiler(
     activities: list[Any],
     execution_trace: ExecutionTrace | None,
 ) -> Any:
-    """Torch's profiler for a window, not started."""
+    """Create torch's profiler for a window, not started."""
     import torch.profiler
 
     wishes: dict[str, bool] = {}
     if plan.with_stack:
-        # Without it torch's own export_stacks, which a handler may call, writes an empty file.
+        # Without it, torch's own export_stacks, which a handler may call, writes an empty file.
         wishes["verbose"] = True
     elif not config.handlers and config.memory_timeline != "torch":
-        # Nobody here asks torch for its list of events, and not making it halves the pause.
+        # Nobody asks torch for its list of events, and skipping it halves the pause.
         wishes["trace_only"] = True
     if config.cuda_sync_events:
         wishes["enable_cuda_sync_events"] = True
@@ -106,7 +106,7 @@ def make_profiler(
 
 
 def _experimental_config(wishes: dict[str, bool]) -> Any:
-    """Torch's configuration of what it may change at any time; None where nothing is left."""
+    """Torch's experimental configuration with the settings it knows; None if none is left."""
     import torch
 
     make = getattr(torch._C._profiler, "_ExperimentalConfig", None)
@@ -128,14 +128,14 @@ def _takes(make: Callable[..., Any], name: str) -> bool:
 
 
 def let_go(profiler: Any, *, keep_events: bool) -> None:
-    """Free what a torch profiler holds, about 3 KB for each event, now and not at some later time.
+    """Free the events of a torch profiler (about 3 KB each) now rather than at some later time.
 
-    Torch's profiler refers to itself, so that without this its events would stay until Python's
-    garbage collector comes by, in the middle of whatever the training is doing then.
+    Torch's profiler refers to itself. Without this, its events would stay until Python's garbage
+    collector runs, in the middle of whatever the training is doing then.
 
     Args:
-        profiler: The profiler, stopped, and of no more use to us.
-        keep_events: Whether a function of the user's may still ask it for its events.
+        profiler: The profiler, stopped and no longer needed by us.
+        keep_events: Whether a user function may still read its events.
     """
     getattr(profiler, "action_map", {}).clear()
     if keep_events:
@@ -147,10 +147,10 @@ def let_go(profiler: Any, *, keep_events: bool) -> None:
 
 
 def record_nothing() -> None:
-    """Let torch record for a moment, in this thread.
+    """Let torch record for a moment in this thread.
 
-    Where a thread has ended while torch recorded it, torch keeps what is left of that until it
-    records again; a process that ends before that ends with a crash (2.13).
+    If a thread ends while torch records it, torch keeps that thread's state until it records again,
+    and a process that exits before then crashes (torch 2.13).
     """
     import torch.profiler
 
@@ -162,6 +162,6 @@ def record_nothing() -> None:
 
 
 def has_begun(results: Any) -> bool:
-    """Whether torch's results come from a recording; touching others ends the process."""
+    """Whether torch's results come from a recording. Reading any others crashes the process."""
     begin = getattr(results, "trace_start_ns", None) or getattr(results, "trace_start_us", None)
     return begin is not None and bool(begin())

@@ -25,24 +25,24 @@ from stepscope.run.manifest import WindowRecord
 
 
 class WindowLostError(Exception):
-    """The window's events are gone: another profiler took torch's only recorder."""
+    """The window's events are lost: another profiler took torch's only recorder."""
 
 
 class TorchWindow:
     """Drives one torch profiler through warm-up, recording and stopping.
 
     Args:
-        tools: What it is made with.
+        tools: What the window needs to do its work.
         plan: What to record.
-        activities: torch activities, from `choose_activities`.
+        activities: Torch activities, from `choose_activities`.
 
     Attributes:
         plan: What to record.
-        profiler: Torch's own profiler.
-        ranges: The steps' marks in the trace.
+        profiler: Torch's profiler.
+        ranges: Marks the steps in the trace.
         is_recording: Whether events are being recorded.
-        is_prepared: Whether the recording machinery is running.
-        execution_trace: Torch's execution trace of the window, where the options want one.
+        is_prepared: Whether the recorder is running.
+        execution_trace: Torch's execution trace of the window, if requested.
     """
 
     is_of_one_thread = True
@@ -61,11 +61,11 @@ class TorchWindow:
 
     @property
     def lengthens_step(self) -> bool:
-        """Whether the step that goes on takes longer because of it."""
+        """Whether the window slows the current step down."""
         return self.is_recording
 
     def prepare(self) -> None:
-        """Begin the warm-up: the recording machinery starts, its events are thrown away."""
+        """Begin the warm-up: the recorder starts, and its events are discarded."""
         self.profiler.prepare_trace()
         self.is_prepared = True
         self._rival.begin(self.profiler.profiler)
@@ -74,7 +74,7 @@ class TorchWindow:
         """Begin recording.
 
         Raises:
-            WindowLostError: Another profiler has taken the recorder meanwhile.
+            WindowLostError: Another profiler has taken the recorder in the meantime.
         """
         if not self.is_prepared:
             self.prepare()
@@ -83,10 +83,10 @@ class TorchWindow:
         self.is_recording = True
 
     def stop(self) -> int:
-        """Stop recording; returns the nanoseconds that it took.
+        """Stop recording; returns how long that took, in nanoseconds.
 
         Raises:
-            WindowLostError: Another profiler has taken the recorder meanwhile.
+            WindowLostError: Another profiler has taken the recorder in the meantime.
         """
         started_ns = time.perf_counter_ns()
         self.is_recording = False
@@ -103,7 +103,7 @@ class TorchWindow:
         return time.perf_counter_ns() - started_ns
 
     def abandon(self) -> None:
-        """Leave a warm-up without having recorded: torch is brought back to rest."""
+        """Leave the warm-up without having recorded, and bring torch's recorder to rest."""
         if not self.is_prepared:
             return
         try:
@@ -118,10 +118,10 @@ class TorchWindow:
             let_go(self.profiler, keep_events=False)
 
     def discard(self, *, has_thread_ended: bool = False) -> None:
-        """Give the window up: torch is brought back to rest, as far as it goes.
+        """Give the window up, and bring torch's recorder to rest as far as possible.
 
         Args:
-            has_thread_ended: Whether the thread that started it has ended.
+            has_thread_ended: Whether the thread that started the window has ended.
         """
         self.is_recording = False
         self._rival.end()
@@ -139,7 +139,7 @@ class TorchWindow:
     def save(
         self, record: WindowRecord, step_number: int
     ) -> tuple[WindowRecord, BaseException | None]:
-        """Hand the events over to the process that makes the files; see `Window.save`."""
+        """Hand the events to the process that makes the files; see `Window.save`."""
         tools = self._tools
         tools.write_steps()
         rank = tools.identity.rank
@@ -150,7 +150,7 @@ class TorchWindow:
         return hand_over(tools.finisher, self.profiler, job, record, tools.config, step_number)
 
     def cost(self) -> StepSample:
-        """Stop recording, and say what the step cost."""
+        """Stop recording and return what the step cost."""
         raw = self.plan.directory / SCRATCH / "trial.json"
         try:
             stop_ns = self.stop()
@@ -169,7 +169,7 @@ class TorchWindow:
         if self._rival.was_seen:
             self._rival.end()
             raise WindowLostError(
-                "another torch profiler was started inside the window, and torch can serve only one"
+                "another torch profiler was started inside the window, and torch supports only one"
             )
 
 
@@ -177,7 +177,7 @@ class TorchWindowMaker:
     """Makes windows that torch's profiler records.
 
     Args:
-        tools: What they are made with.
+        tools: What the windows need to do their work.
     """
 
     uses_torchs_profiler = True
@@ -188,16 +188,16 @@ class TorchWindowMaker:
         self._activities: list[Any] = []
 
     def get_ready(self) -> None:
-        """Find out what torch can record here."""
+        """Find out what torch can record on this machine."""
         self._activities = self._activities or choose_activities(self._tools.config)
 
     def make(self, plan: WindowPlan) -> TorchWindow:
-        """A window, not begun."""
+        """Make a window that has not begun."""
         self.get_ready()
         return TorchWindow(self._tools, plan, self._activities)
 
     def make_trial(self, plan: WindowPlan) -> TorchWindow:
-        """The same, to record one step on trial."""
+        """Make a window that records one step on trial."""
         return self.make(plan)
 
 

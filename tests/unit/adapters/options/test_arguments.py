@@ -71,7 +71,7 @@ def test_an_option_is_one_field(monkeypatch):
     assert (most.kind, most.default, most.is_optional) == ("size", None, True)
     assert most.parse("1KiB", "here") == 1024
     assert "colour: Colour of the step." in described(More)
-    with pytest.raises(ConfigError, match="colour='green' is not known: choose one of red, blue"):
+    with pytest.raises(ConfigError, match="colour='green' is unknown: choose one of red, blue"):
         More(colour="green")
     with pytest.raises(ConfigError, match="most_bytes=9 is too small: give 10 or more"):
         More(most_bytes=9)
