@@ -93,18 +93,18 @@ _OF_DOORS = {
         Option(
             "start_step",
             "int",
-            "Record one window from this step on; sets skip_first, wait, warmup and repeat.",
+            "First step of a single window; sets skip_first, wait, warmup and repeat.",
             is_optional=True,
         ),
         Option(
-            "end_step", "int", "End that window before this step; sets active.", is_optional=True
+            "end_step", "int", "Step before which that window ends; sets active.", is_optional=True
         ),
     ),
     "trace_format": (
         Option(
             "tensorboard",
             "bool",
-            "Put each trace where TensorBoard looks, in the output folder.",
+            "Also write each trace to the output folder under TensorBoard's file names.",
             default=False,
         ),
     ),
@@ -112,7 +112,7 @@ _OF_DOORS = {
         Option(
             "memory_snapshot_path",
             "path",
-            "Also put the newest memory snapshot here.",
+            "Also write the newest memory snapshot to this file.",
             is_optional=True,
         ),
     ),

@@ -18,13 +18,13 @@ from stepscope.capture.together.ranks import RanksOption
 from stepscope.run.step_record import ITERATION, STEP_UNITS, StepRecord
 
 TraceHandler = Callable[[Any], object]
-"""A function that gets the torch profiler of a finished window, as in torch.profiler."""
+"""A function of the torch profiler of a finished window, as in torch.profiler."""
 
 ScalarWriter = Callable[[Mapping[str, float], int], object]
-"""A function that gets values by name and the number of the last step that they cover."""
+"""A function of values by name and the number of the last step that they cover."""
 
 StepCondition = Callable[[StepRecord], bool]
-"""A function that gets each finished step and says whether a window shall be recorded."""
+"""A function of each finished step that returns whether a window should be recorded."""
 
 
 @dataclass(frozen=True)
@@ -37,391 +37,357 @@ class CaptureConfig:
     Each option is a field that describes itself; see `stepscope.capture.options.option`.
 
     Raises:
-        ConfigError: An option cannot work.
+        ConfigError: An option is invalid.
     """
 
-    enabled: bool = option(
-        True, "Record this training.", "False makes the profiler do nothing at all."
-    )
+    # -- where files go -------------------------------------------------------------------------
+
+    enabled: bool = option(True, "Record this training.", "False makes the profiler do nothing.")
     output_dir: str | os.PathLike[str] = option(
         DEFAULT_OUTPUT_DIR,
-        "Folder in which the run's directory is made.",
-        "Folder in which the run's directory is made. An fsspec URL, such as "
-        '"s3://bucket/profiles", is the same as `upload_to` with the default folder.',
+        "Folder in which the run directory is created.",
+        'An fsspec URL, such as "s3://bucket/profiles", is the same as `upload_to` with the '
+        "default folder.",
         kind="path",
     )
     run_name: str | None = option(
         None,
-        "Name of that directory; made of the time otherwise.",
-        "Name of that directory. None: made from the time of the start, the same on all ranks"
-        " of a job.",
+        "Name of the run directory; derived from the start time if unset.",
+        "It is the same on all ranks of a job.",
     )
     upload_to: str | None = option(
         None,
-        "URL into which the run is copied as it grows.",
-        "fsspec URL of a folder into which the run is copied while it grows, beside the "
-        "training; what cannot be copied stays local. None: no copy.",
+        "URL to which the run is copied while it grows.",
+        "An fsspec URL of a folder. Files that cannot be copied stay local.",
     )
     keep_local: bool = option(
         True,
-        "Keep what was copied there.",
-        "Keep what was copied; False removes it locally when the capture ends.",
+        "Keep local files that were copied to upload_to.",
+        "False removes them when the capture ends.",
     )
-    skip_first: int = option(0, "Steps to leave out before the first cycle.", least=0)
-    skip_first_wait: bool = option(
-        False,
-        "Begin the first cycle with its warm-up.",
-        "Begin the first cycle with its warm-up, without waiting.",
-    )
-    wait: int = option(5, "Steps of each cycle in which nothing is recorded.", least=0)
-    warmup: int = option(2, "Steps of each cycle in which the profiler warms up.", least=0)
-    active: int = option(
-        3,
-        "Steps of each cycle that are recorded.",
-        "Steps of each cycle that are recorded; at least 1.",
-        least=1,
-    )
-    repeat: int = option(1, "Number of cycles; 0 for no end.", least=0)
+
+    # -- which steps are recorded ---------------------------------------------------------------
+
+    skip_first: int = option(0, "Number of steps before the first cycle.", least=0)
+    skip_first_wait: bool = option(False, "Start the first cycle with its warm-up, not its wait.")
+    wait: int = option(5, "Steps at the start of each cycle that are not recorded.", least=0)
+    warmup: int = option(2, "Warm-up steps of the profiler in each cycle.", least=0)
+    active: int = option(3, "Recorded steps in each cycle, at least 1.", least=1)
+    repeat: int = option(1, "Number of cycles; 0 for no limit.", least=0)
     cycle_length: int | None = option(
         None,
-        "With repeat 0: steps of a cycle; sets wait.",
-        "With `repeat=0`, the length of a cycle: `wait` becomes cycle_length - warmup - "
-        "active. Ignored with any other `repeat`.",
+        "Length of a cycle when repeat is 0; sets wait.",
+        "`wait` becomes `cycle_length - warmup - active`. Ignored unless `repeat=0`.",
         least=1,
     )
     max_steps: int = option(
         -1,
         "Steps after which the loop ends; -1 for no limit.",
-        "End of the loop as `watch` and `should_stop` see it; -1 for none. A positive number "
-        "that is too small for one window is raised to what one window needs.",
+        "It applies to loops that use `watch` or `should_stop`. A number that is too small for "
+        "one window is raised to what a window needs.",
         least=-1,
     )
     ranks: RanksOption = option(
         "all",
-        "Ranks that record: all, node-first, every:8, or a list.",
-        'Which ranks record windows: "all", "node-first", "every:8", a rank or a list. Every '
-        "rank keeps its step record.",
+        "Ranks that record windows: all, node-first, every:8, or a list.",
+        "Every rank keeps its step record.",
         kind="ranks",
     )
     coordinates: Mapping[str, int] | None = option(
         None,
-        'The rank\'s place in the device mesh, such as {"dp": 3, "tp": 0}, for the manifest.',
+        'The position of the rank in the device mesh, such as {"dp": 3, "tp": 0}.',
+        "It is written to the manifest.",
         kind="code",
     )
     step_unit: str = option(
         ITERATION,
-        "What one step is.",
-        'What one step is: "iteration", "micro-batch" or "optimizer step".',
+        "What one step is: iteration, micro-batch or optimizer step.",
         choices=STEP_UNITS,
     )
+
+    # -- what is recorded -----------------------------------------------------------------------
+
     activities: str | Sequence[str] = option(
         "auto",
-        "auto, or some of cpu, cuda, xpu.",
-        'What to record: some of "cpu", "cuda", "xpu", or "auto" for all that torch supports '
-        "here. What is asked for and missing is left out with one line of warning.",
+        "What to record: some of cpu, cuda, xpu, or auto for all that are available.",
+        "Activities that are not available are skipped with a warning.",
         kind="words",
     )
-    record_shapes: bool = option(False, "Record the shapes of operators' inputs.")
+    record_shapes: bool = option(False, "Record the input shapes of operators.")
     profile_memory: bool = option(False, "Record allocations and frees of tensor memory.")
     with_stack: bool = option(
-        False,
-        "Record Python stacks; also writes stacks.txt.",
-        "Record Python stacks; also writes `stacks.txt`.",
-        artifact="stacks",
+        False, "Record Python stacks, and write stacks.txt.", artifact="stacks"
     )
     with_flops: bool = option(
-        False,
-        "Estimate floating-point operations.",
-        "Estimate floating-point operations (implies shapes).",
+        False, "Estimate the floating-point operations of operators.", "Implies shapes."
     )
-    with_modules: bool = option(False, "Record the module hierarchy (TorchScript).")
+    with_modules: bool = option(False, "Record the module hierarchy (TorchScript only).")
     cuda_sync_events: bool = option(
         False,
-        "Record what host and streams wait for on a GPU.",
-        "Record what the host and streams wait for on a GPU: synchronisations of devices, "
-        "streams and events. They are no GPU work, and tell why there is none.",
+        "Record synchronisations of GPU devices, streams and events.",
+        "They are not GPU work, but show what the host and the streams wait for.",
     )
     auto_phases: bool = option(
         False,
-        "Time the parts of each step by listening to torch.",
-        "Time forward, backward, optimizer, communication and a DataLoader's batches without "
-        "`phase` in the loop, by listening to torch while the capture runs.",
+        "Time the phases of each step automatically.",
+        "Forward, backward, optimizer, communication and waits for a DataLoader are detected "
+        "from calls into torch, without `phase` in the loop.",
     )
-    step_record: bool = option(
-        True, "Write one line for each step.", "Write one line per step to `steps.jsonl`."
-    )
+    step_record: bool = option(True, "Write one line per step to steps.jsonl.")
     window_recorder: str = option(
         "torch",
-        "What records a window: torch; cuda-range (marks it for nsys); tracemalloc; none.",
-        'What records the steps of a window. "torch": torch\'s profiler. "cuda-range": another'
-        " tool does, such as nsys; the window is marked for it by cudaProfilerStart and "
-        '-Stop, and its steps and operators by NVTX ranges. "tracemalloc": Python\'s own, into'
-        ' `python_memory.txt`. "none": nothing; there are only the steps\' times.',
+        "What records a window: torch, cuda-range (for nsys), tracemalloc or none.",
+        '"torch" is torch.profiler. "cuda-range" marks the window for nsys with '
+        "cudaProfilerStart and cudaProfilerStop, and its steps and operators with NVTX ranges. "
+        '"tracemalloc" writes `python_memory.txt`. "none" records step times only.',
         choices=tuple(WINDOW_RECORDERS),
     )
     tracemalloc_frames: int = option(
-        1,
-        "Frames that tracemalloc keeps of each stack.",
-        "Frames of the stack that tracemalloc keeps for each block of memory.",
-        least=1,
+        1, "Stack frames that tracemalloc keeps per memory block.", least=1
     )
-    tracemalloc_rows: int = option(25, "Greatest number of places in its table.", least=1)
+    tracemalloc_rows: int = option(25, "Maximum number of rows in tracemalloc's table.", least=1)
     tracemalloc_max_bytes: int = option(
         256 << 20,
-        "Memory of its own that ends its window early.",
-        "Memory of its own at which tracemalloc ends a window early.",
+        "Size of tracemalloc's own memory that ends the window early.",
         kind="size",
         least=1,
     )
-    export_trace: bool = option(
-        True, "Write the trace of each window.", "Write `trace.json.gz` for each window."
-    )
+
+    # -- files of a window ----------------------------------------------------------------------
+
+    export_trace: bool = option(True, "Write the trace of each window.")
     trace_format: str = option(
         "json.gz",
-        "Format of the trace.",
-        '"json.gz", "json" or "json.zst" (which needs the package zstandard).',
+        "Format of the trace: json.gz, json or json.zst.",
+        '"json.zst" needs the package zstandard.',
         choices=TRACE_FORMATS,
     )
     tensorboard_dir: str | os.PathLike[str] | None = option(
-        None,
-        "Put each trace here under TensorBoard's names.",
-        "Also put each trace here, under the names that TensorBoard looks for.",
-        kind="path",
+        None, "Also write each trace to this folder under TensorBoard's file names.", kind="path"
     )
     key_averages: bool = option(
         True,
-        "Write the table of operators of each window.",
-        "Write `key_averages.txt` and `key_averages.csv` for each window.",
+        "Write a table of operators for each window.",
+        "The files are `key_averages.txt` and `key_averages.csv`.",
         artifact="key_averages",
     )
     key_averages_sort: str = option(
         "auto",
-        "Column that orders it.",
-        'Column that orders it; "auto" is self_device_time_total where a device is recorded, '
-        "else self_cpu_time_total.",
+        "Column by which the table of operators is sorted.",
+        '"auto" is self_device_time_total if a device was recorded, and self_cpu_time_total '
+        "otherwise.",
         choices=SORT_COLUMNS,
         artifact="key_averages",
     )
     key_averages_rows: int = option(
         100,
-        "Greatest number of its rows; -1 for all.",
-        "Greatest number of rows in it; -1 for all.",
+        "Maximum number of rows in the table of operators; -1 for all.",
         least=-1,
         artifact="key_averages",
     )
     stacks_metric: str = option(
         "auto",
-        "What weighs the stacks.",
-        'What weighs the stacks: "auto", "self_cpu_time_total" or "self_cuda_time_total".',
+        "Metric that weights the stacks.",
+        "auto, self_cpu_time_total or self_cuda_time_total.",
         choices=("auto", "self_cpu_time_total", "self_cuda_time_total"),
         artifact="stacks",
     )
     memory_timeline: str = option(
         "off",
-        "Draw memory over time: from the trace, or let torch.",
-        '"off"; "trace": draw `memory_timeline.html` and `.json` from the trace (implies '
-        'profile_memory); "torch": let torch make its own, on the training thread, which '
-        "takes minutes (implies profile_memory, record_shapes and with_stack).",
+        "Draw memory over time: off, trace (from the trace) or torch (by torch itself).",
+        '"trace" writes `memory_timeline.html` and `.json`, and implies profile_memory. "torch" '
+        "runs on the training thread, takes minutes, and implies profile_memory, record_shapes "
+        "and with_stack.",
         choices=("off", "trace", "torch"),
         artifact="memory_timeline",
     )
-    execution_trace: bool = option(
-        False,
-        "Write torch's execution trace of each window.",
-        "Write torch's execution trace, `execution_trace.json`, for each window.",
-    )
+    execution_trace: bool = option(False, "Write torch's execution trace of each window.")
     artifacts: CustomArtifact | Sequence[CustomArtifact] | None = option(
         None,
-        "Functions or classes of your own that make further files of each window: they are "
-        "called with a `FinishedWindow`. What can be imported runs beside the training, what "
-        "cannot (defined in the script itself) on the training thread.",
+        "Functions or classes that make additional files from each window.",
+        "They are called with a `FinishedWindow`: beside the training if they can be imported, "
+        "and on the training thread if they are defined in the script itself.",
         kind="code",
     )
     on_trace_ready: TraceHandler | Sequence[TraceHandler] | None = option(
         None,
-        "Function or functions called with the torch profiler of each finished window, as "
-        "torch.profiler does. What they raise is noted and never reaches the loop.",
+        "Functions called with the torch profiler of each finished window.",
+        "As with torch.profiler. Their exceptions are noted and never reach the loop.",
         kind="code",
     )
+
+    # -- details of one step --------------------------------------------------------------------
+
     flop_counter: bool = option(
         False,
-        "Count the FLOPs of one step with torch's own counter.",
-        "Count the floating-point operations of one step with torch's own counter, and write "
-        "`flop_counter.txt`: by operator and by module. The step takes longer, and counts as "
-        "none of the training's in averages.",
+        "Count the FLOPs of one step with torch's FlopCounterMode.",
+        "Writes `flop_counter.txt`, by operator and by module. The step takes longer and is left "
+        "out of averages.",
     )
     flop_counter_step: int | None = option(
         None,
-        "That step; one without a window otherwise.",
-        "That step. None: the first from step 1 on that no window records.",
+        "The step in which FLOPs are counted; one outside windows if unset.",
         least=0,
     )
     deepspeed_flops: bool = option(
         False,
-        "Write DeepSpeed's flops profile of one step.",
-        "Where a DeepSpeed engine is followed, write what its flops profiler says of one "
-        "step, that of `flop_counter_step`, to `profiler_ds.txt`.",
+        "Write the flops profile of DeepSpeed for one step.",
+        "Needs a followed DeepSpeed engine. The step is `flop_counter_step`, the file "
+        "`profiler_ds.txt`.",
     )
     deepspeed_memory: bool = option(
         False,
-        "Write DeepSpeed's see_memory_usage in each step.",
-        "Where a DeepSpeed engine is followed, write its `see_memory_usage` after each "
-        "forward, backward and optimizer step to the terminal and to `memory_deepspeed.txt`. "
-        "It collects Python's garbage and resets peak statistics each time: for debugging "
-        "only.",
+        "Print DeepSpeed's see_memory_usage in each step.",
+        "Needs a followed DeepSpeed engine. It is called after each forward, backward and "
+        "optimizer step, and also written to `memory_deepspeed.txt`. Each call collects garbage "
+        "and resets peak statistics, so use it for debugging only.",
     )
+
+    # -- memory ---------------------------------------------------------------------------------
+
     memory_history: bool = option(False, "Record the history of the CUDA allocator.")
     memory_history_steps: tuple[int, int] | None = option(
         None,
-        "First and last step of that.",
-        "First and last step of that; None for the whole run. A snapshot is taken after the last.",
+        "First and last step of the allocator's history; the whole run if unset.",
+        "A snapshot is taken after the last step.",
         kind="pair",
     )
     memory_max_entries: int = option(
-        100_000,
-        "Greatest number of its entries.",
-        "Greatest number of entries of the history.",
-        least=1,
+        100_000, "Maximum number of entries in the allocator's history.", least=1
     )
     memory_stacks: str = option(
         "python",
-        "Its stacks: python, or all with C++ frames.",
-        '"python", or "all" with C++ frames, which takes very much longer to write.',
+        "Stacks in the allocator's history: python, or all to include C++.",
+        "C++ frames take much longer to write.",
         choices=("python", "all"),
     )
     memory_snapshot_at_end: bool = option(
         False,
-        "Take a memory snapshot at the end.",
-        "Take a snapshot when the capture ends; a history that no snapshot has shown gets one"
-        " in any case.",
+        "Take a memory snapshot when the capture ends.",
+        "A history that no snapshot contains yet always gets one.",
     )
     oom_snapshot: bool = option(
         True,
-        "Take one when CUDA runs out of memory.",
-        "Take a snapshot when CUDA runs out of memory, before the error is raised.",
+        "Take a memory snapshot when CUDA runs out of memory.",
+        "It is taken before the error is raised.",
     )
     memory_log: bool = option(
         False,
-        "Log each GPU's memory every few steps.",
-        "Write a line on each GPU's memory to `memory.log` every `memory_log_steps` steps. It"
-        " resets CUDA's peak statistics, so that each line has its own peak.",
+        "Log the memory of each GPU every memory_log_steps steps.",
+        "Writes `memory.log`. Resets CUDA's peak statistics, so that each line has its own peak.",
     )
-    memory_log_steps: int = option(10, "Steps from one such line to the next.", least=1)
+    memory_log_steps: int = option(10, "Steps between two lines of the memory log.", least=1)
+
+    # -- beside the training --------------------------------------------------------------------
+
     monitor: bool = option(
         False,
         "Sample GPUs, host and processes into metrics.csv.",
-        "Sample GPUs, host and processes into `metrics.csv`, in a process beside the training.",
+        "The monitor runs in a process beside the training.",
     )
-    monitor_interval_s: float = option(1.0, "Seconds from one sample to the next.", least=0.05)
+    monitor_interval_s: float = option(1.0, "Seconds between two samples.", least=0.05)
     monitor_max_bytes: int = option(
         64 << 20,
-        "Greatest size of metrics.csv.",
-        "Greatest size of that file: where it is reached, every second sample is dropped, and"
-        " samples are taken half as often from then on.",
+        "Maximum size of metrics.csv.",
+        "When it is reached, every second sample is dropped and the interval is doubled.",
         kind="size",
         least=1 << 20,
     )
     scalars: str | ScalarWriter | None = option(
         None,
-        "Write curves of the steps' times.",
-        '"tensorboard", "wandb" (which must have been initialised), or a function of values '
-        "by name and a step: curves of step time, input wait and phases, averaged over "
-        "`scalars_steps` steps, with the least and the greatest rank. None for no curves.",
+        "Where to write curves of the step times: tensorboard or wandb.",
+        "Step time, input wait and phases, averaged over `scalars_steps` steps, with the minimum "
+        "and maximum rank. In code, also a function of values by name and a step. wandb must "
+        "have been initialised.",
         kind="word",
         choices=("tensorboard", "wandb"),
     )
-    scalars_steps: int = option(10, "Steps to a point of the curves.", least=1)
+    scalars_steps: int = option(10, "Steps per point of the curves.", least=1)
+
+    # -- windows on demand ----------------------------------------------------------------------
+
     triggers: bool = option(
         True,
-        "Listen for windows asked for while the training runs.",
-        "Listen for `stepscope trigger`, SIGUSR2 and `Profiler.trigger`, which ask for "
-        "windows besides the schedule's.",
+        "Accept requests for windows while the training runs.",
+        "Requests come from `stepscope trigger`, SIGUSR2 and `Profiler.trigger`.",
     )
     slow_step_factor: float | None = option(
         None,
-        "Record after a step this many times the median.",
-        "Record a window when a step took this many times the rolling median of the last 50; "
-        "None for never.",
+        "Record a window after a step that took this many times the median.",
+        "The median is that of the last 50 steps.",
         least=1.0,
     )
     slow_step_cooldown: int = option(
-        200,
-        "Steps after it in which no other one asks.",
-        "Steps after such a step in which no other one asks for a window.",
-        least=1,
+        200, "Steps after a slow step in which no further window is requested.", least=1
     )
     trigger_when: StepCondition | Sequence[StepCondition] | None = option(
         None,
-        "Function or functions called with each step's `StepRecord`; one that returns True "
-        "asks for a window, and none is asked again within `slow_step_cooldown` steps. One "
-        "that raises is noted and not called again.",
+        "Functions that request a window when they return True.",
+        "They are called with the `StepRecord` of each step. After a request, "
+        "`slow_step_cooldown` steps must pass. A function that raises is not called again.",
         kind="code",
     )
+
+    # -- limits ---------------------------------------------------------------------------------
+
     max_pause_s: float | None = option(
         None,
-        "Greatest pause of the training for a window.",
-        "Greatest pause of the training at the end of a window: fewer steps are recorded, or "
-        "no stacks, where a step recorded on trial during the warm-up says that it would be "
-        "longer. None: no limit.",
+        "Maximum pause of the training at the end of a window, in seconds.",
+        "A step is recorded on trial during the warm-up. If the window would take longer, fewer "
+        "steps are recorded, or no stacks.",
         above=0,
     )
     max_window_bytes: int | None = option(
         None,
-        "Greatest size of a window's trace, not compressed.",
-        "Greatest size of a window's trace before compression, kept likewise. On the disk it "
-        "is about a tenth of that.",
+        "Maximum size of a window's trace before compression.",
+        "Enforced like `max_pause_s`. On disk, a trace is about a tenth of that.",
         kind="size",
         least=1,
     )
     max_run_bytes: int | None = option(
         None,
-        "Greatest size of a rank's windows on the disk.",
-        "Greatest size of all windows' files of a rank; the oldest are removed, the newest is"
-        " always kept. None: no limit.",
+        "Maximum size of a rank's windows on disk.",
+        "The oldest windows are removed; the newest is always kept.",
         kind="size",
         least=1,
     )
     min_free_bytes: int = option(
-        256 << 20,
-        "Room that must be free for a window.",
-        "Room that must be free on the disk for a window to be opened.",
-        kind="size",
-        least=0,
+        256 << 20, "Free disk space that is required to open a window.", kind="size", least=0
     )
     keep_windows: int = option(
-        0,
-        "Number of newest windows to keep; 0 for all.",
-        "Number of windows of which the files are kept, the newest; 0 for all.",
-        least=0,
+        0, "Number of windows whose files are kept, the newest first; 0 for all.", least=0
     )
+
+    # -- the end of a window and of the run -----------------------------------------------------
+
     export_mode: str = option(
         "auto",
-        "How events leave the training process.",
-        'How a window\'s events leave the training process: "fork" (a child writes them), '
-        '"inline" (the training thread writes them plainly, another process does the rest), '
-        'or "auto": fork where that is known to be safe and quicker.',
+        "How a window's events leave the training process: auto, fork or inline.",
+        '"fork": a child process writes them. "inline": the training thread writes plain JSON '
+        'and another process does the rest. "auto": fork where that is known to be safe and '
+        "faster.",
         choices=("auto", "fork", "inline"),
     )
     export_timeout_s: float = option(
         300.0,
-        "How long making a window's files may take.",
-        "How long another process may take for a window's files; also how long the end of the"
-        " capture waits for them.",
+        "Time limit for making a window's files, in seconds.",
+        "Also how long the end of the capture waits for them.",
         above=0,
     )
     flush_on_sigterm: bool = option(
         True,
-        "Save what was recorded when SIGTERM comes.",
-        "On SIGTERM, which schedulers send before they kill, save what was recorded before "
-        "the process ends or the training's own handler runs.",
+        "Save what was recorded on SIGTERM.",
+        "Schedulers send it before they kill a job. Saving comes before the process ends or the "
+        "training's own handler runs.",
     )
-    grace_s: float = option(10.0, "How long the end waits for files after SIGTERM.", above=0)
+    grace_s: float = option(
+        10.0, "How long the end waits for files after SIGTERM, in seconds.", above=0
+    )
     pause_together_s: float = option(
         120.0,
-        "How long ranks wait for those that record; 0: not.",
-        "Where only some ranks record, how long the others wait at the window's last step for"
-        " those, outside their collectives, so that no collective times out; 0 for not at "
-        "all.",
+        "How long ranks wait for others that save a window, in seconds; 0 to disable.",
+        "If only some ranks record, the others wait at the window's last step, outside of "
+        "collectives, so that no collective times out.",
         least=0.0,
     )
 
@@ -446,7 +412,7 @@ class CaptureConfig:
 
     @property
     def detail_step(self) -> int:
-        """The step over which detailed counters run: one outside windows, if there is one."""
+        """The step over which detailed counters run: outside any window if possible."""
         wanted = self.flop_counter_step
         return self.schedule.first_quiet_step(1) if wanted is None else wanted
 
@@ -471,7 +437,7 @@ class CaptureConfig:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON can hold it: functions by their names."""
+    """A value for JSON: functions become their names."""
     if isinstance(value, os.PathLike):
         return str(value)
     if callable(value):

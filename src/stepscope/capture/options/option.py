@@ -32,7 +32,7 @@ class OptionInfo:
             "ranks", "words", "pair" (two whole numbers), or "code" for options that only code can
             set.
         help: What it does, in one line.
-        about: What it does, in full.
+        detail: More about it, for the documentation; may be empty.
         choices: The allowed words; empty if any word is allowed.
         least: The smallest allowed number; None if there is no such limit.
         above: The number that it must exceed; None if there is no such limit.
@@ -42,12 +42,17 @@ class OptionInfo:
 
     kind: str
     help: str
-    about: str
+    detail: str = ""
     choices: tuple[str, ...] = ()
     least: float | None = None
     above: float | None = None
     is_optional: bool = False
     artifact: str = ""
+
+    @property
+    def about(self) -> str:
+        """What it does, in full."""
+        return f"{self.help} {self.detail}".strip()
 
     @property
     def is_for_code(self) -> bool:
@@ -58,7 +63,7 @@ class OptionInfo:
 def option(
     default: object,
     help_line: str,
-    about: str = "",
+    detail: str = "",
     *,
     kind: str = "",
     choices: Sequence[str] = (),
@@ -71,7 +76,7 @@ def option(
     Args:
         default: Its default. An option with the default None may be left unset.
         help_line: What it does, in one line.
-        about: What it does, in full, if one line is not enough.
+        detail: More about it, for the documentation.
         kind: As `OptionInfo.kind`; derived from the annotation if empty.
         choices: The allowed words.
         least: The smallest allowed number.
@@ -80,7 +85,7 @@ def option(
             are made beside the training.
     """
     info = OptionInfo(
-        kind, help_line, about or help_line, tuple(choices), least, above, default is None, artifact
+        kind, help_line, detail, tuple(choices), least, above, default is None, artifact
     )
     return dataclasses.field(default=default, metadata={_KEY: info})
 
