@@ -250,7 +250,7 @@ def test_torch_is_the_default(tmp_path):
 
 
 def test_an_unknown_recorder_is_refused():
-    with pytest.raises(ConfigError, match="window_recorder='nsys' is not known"):
+    with pytest.raises(ConfigError, match="window_recorder='nsys' is unknown"):
         CaptureConfig(window_recorder="nsys")
 
 

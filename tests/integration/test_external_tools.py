@@ -296,7 +296,7 @@ def test_a_py_spy_that_cannot_start_the_training_says_so(tmp_path):
     path = put_program(tmp_path / "bin", "py-spy", program)
     done = run(tmp_path, ["--py-spy"], 0.05, 2000, 0, **path)
     assert done.returncode == 2
-    assert "did not start the training" in done.stderr
+    assert "without starting the training" in done.stderr
     assert list((tmp_path / "profiles").iterdir()) == []
 
 
@@ -361,7 +361,7 @@ def test_an_nsys_that_refuses_is_told(tmp_path):
     done = run(tmp_path, ["--nsys"], 0.01, 8, 0, **with_nsys(tmp_path, code=5))
     assert done.returncode == 2
     assert "nsys: this machine is not supported" in done.stderr
-    assert "nsys ended with 5 and did not start the training" in done.stderr
+    assert "nsys ended with 5 without starting the training" in done.stderr
 
 
 def test_a_tool_that_dies_later_leaves_the_training_alone(tmp_path, monkeypatch):

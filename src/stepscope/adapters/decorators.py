@@ -1,4 +1,4 @@
-"""Decorators that give a command or a main function its profiler: for click, and for any parser."""
+"""Decorators that give a command or a main function its profiler, for click and any parser."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def click_options(dialect: str = "native") -> Callable[[_Function], _Function]:
-    """A decorator that adds the options to a click command, which gets `profiler` as a keyword.
+    """Add the options to a click command, which gets `profiler` as a keyword.
 
         @click.command()
         @stepscope.click_options()
         def main(profiler): ...
 
-    The profiler is made but not started. What the command has for itself too (`--max-steps`) is
-    still handed to it if it declares the option below this decorator.
+    The profiler is created but not started. An option that the command declares itself
+    (`--max-steps`), below this decorator, is still passed to it.
 
     Raises:
         UsageError: The dialect is unknown.
@@ -85,14 +85,14 @@ def _click_shape(flag: Flag) -> dict[str, Any]:
 
 
 def profiled(dialect: str = "native") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator for a main function that parses its own flags, and knows nothing of ours.
+    """Take our flags off the command line for a main function that parses its own.
 
         @stepscope.profiled("sfm")
         def main(profiler):
             ...  # sys.argv no longer holds our flags
 
-    Our flags are taken from the command line before it is called, and put back afterwards; those
-    that scripts have for a purpose of their own as well stay there. It gets the running profiler
+    Our flags are removed from `sys.argv` before the call and restored afterwards. Flags that the
+    script uses for its own purposes as well are left there. The function gets the running profiler
     as the keyword `profiler`.
 
     Raises:

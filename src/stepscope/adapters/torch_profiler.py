@@ -1,12 +1,11 @@
-"""torch.profiler by another import line: all that it does, and a run directory besides.
+"""Drop-in replacement for torch.profiler that also writes a run directory.
 
     from stepscope.adapters.torch_profiler import profile, schedule, record_function
 
-What is not defined here is torch.profiler's own, under the same name. `profile` is torch's class
-with the same arguments; schedules and handlers stay what they are. Besides, every step is timed,
-and each trace that becomes ready is also kept in a run directory with its tables, for
-`stepscope report`. The folder is the option `output_dir`, as STEPSCOPE_OUTPUT_DIR or pyproject.toml
-say.
+Names that are not defined here are those of torch.profiler. `profile` is torch's class with the
+same arguments; schedules and handlers work as before. In addition, every step is timed, and each
+trace is also kept in a run directory with its tables, for `stepscope report`. The folder is the
+option `output_dir`, set by STEPSCOPE_OUTPUT_DIR or pyproject.toml.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class profile(torch_profiler.profile):  # noqa: N801 - torch's own name
 
     @property
     def run_path(self) -> Path | None:
-        """The run's directory, once profiling has started; None if there is none."""
+        """The run directory once profiling has started; None if there is none."""
         return self._run.run_path if self._run is not None else None
 
     def start(self) -> None:
@@ -114,7 +113,7 @@ class profile(torch_profiler.profile):  # noqa: N801 - torch's own name
         super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
 
     def step(self) -> None:
-        """Say that a step has ended and the next begins."""
+        """End the current step and begin the next."""
         before = self.current_action
         self._is_stepping = True
         saved = self._run.saved if self._run is not None else 0
@@ -125,12 +124,12 @@ class profile(torch_profiler.profile):  # noqa: N801 - torch's own name
         finally:
             self._is_stepping = False
         if self._run is not None and self._run.saved != saved:
-            # Saving a trace is the profiler's time, and no step's.
+            # The time to save a trace is the profiler's, not a step's.
             self._run.restart_step()
         self._follow(before)
 
     def export_chrome_trace(self, path: str, *arguments: Any, **options: Any) -> None:
-        """Write the last trace to a file, as often as wanted."""
+        """Write the last trace to a file, as often as needed."""
         if self._run is None or arguments or options.get("use_python_export"):
             super().export_chrome_trace(path, *arguments, **options)
         elif not self._run.copy_trace(Path(path)):
@@ -145,12 +144,12 @@ class profile(torch_profiler.profile):  # noqa: N801 - torch's own name
             self._run.follow(is_recording)
 
     def _trace_ready(self) -> None:
-        """Torch's own moment for handlers: keep the trace before, hand it over afterwards."""
+        """Keep the trace before torch calls the handlers, and hand it over afterwards."""
         if self._run is None:
             super()._trace_ready()
             return
         steps = range(self._first_recorded, self.step_num) if self.record_steps else range(0)
-        # A trace that is ready before a step has ended is that of a loop that ended too early.
+        # A trace that is ready before a step has ended comes from a loop that ended too early.
         is_whole = self._is_stepping or not self.record_steps
         self._run.save(super().export_chrome_trace, steps, super()._trace_ready, is_whole=is_whole)
 
@@ -167,7 +166,7 @@ class _RunOfTorch(capture.Profiler):
 
     @classmethod
     def begin(cls, with_stack: bool) -> _RunOfTorch | None:
-        """Start a run; None where there can be none, which costs a line in the log."""
+        """Start a run; returns None, with a warning, if that is impossible."""
         try:
             settings = resolve(find_dialect("native"), {})
             config = settings.config(
@@ -181,7 +180,7 @@ class _RunOfTorch(capture.Profiler):
         return run if run.run_path is not None else None
 
     def follow(self, is_recording: bool) -> None:
-        """Say whether torch records the step that begins."""
+        """Note whether torch records the step that begins."""
         if self._session.steps.windows is not None:
             self._session.steps.windows.foreign_index = self.saved if is_recording else None
 
@@ -193,9 +192,9 @@ class _RunOfTorch(capture.Profiler):
         *,
         is_whole: bool,
     ) -> None:
-        """Keep a trace that is ready as a window, and call the script's handler.
+        """Keep a finished trace as a window, and call the script's handler.
 
-        The handler's errors go to the script, as torch lets them.
+        The handler's errors reach the script, as with torch.
         """
         started_ns = time.perf_counter_ns()
         record = None
@@ -208,7 +207,8 @@ class _RunOfTorch(capture.Profiler):
             job, journal = self._job, self._session.journal
             if record is not None and job is not None and journal is not None:
                 with self._session.contain("handing a trace of torch.profiler over"):
-                    # Not torch's profiler, which goes on: the finisher frees what it gets.
+                    # Not torch's profiler, which continues: the finisher frees the one that it
+                    # gets.
                     record = self._finisher.submit(None, job, record, is_raw_there=True)
                     pause_ns = time.perf_counter_ns() - started_ns
                     journal.add_window(
@@ -216,7 +216,7 @@ class _RunOfTorch(capture.Profiler):
                     )
 
     def copy_trace(self, target: Path) -> bool:
-        """Write the last trace to a file; False where none has been kept."""
+        """Write the last trace to a file; False if none has been kept."""
         job = self._job
         if job is None:
             return False
@@ -224,7 +224,7 @@ class _RunOfTorch(capture.Profiler):
         with replacing(target) as temporary:
             try:
                 compress(job.raw_path, temporary, suffix, {})
-            except FileNotFoundError:  # finished meanwhile: what is left is compressed
+            except FileNotFoundError:  # finished in the meantime: only the compressed trace is left
                 self._finisher.finish(lambda: self.config.export_timeout_s)
                 with tempfile.TemporaryDirectory(prefix="stepscope-") as folder:
                     plain = Path(folder) / "trace.json"
@@ -275,7 +275,7 @@ class _RunOfTorch(capture.Profiler):
             first_step=steps.start if steps else 0,
             last_step=steps[-1] if steps else None,
             planned_steps=len(steps),
-            reason="" if is_whole else "the loop ended before the schedule's cycle did",
+            reason="" if is_whole else "the loop ended before the cycle of the schedule",
             cause="torch.profiler",
         )
 

@@ -1,4 +1,4 @@
-"""Adding the options to a command line of argparse."""
+"""Adds the options to an argparse command line."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from stepscope.errors import UsageError
 def add_arguments(
     parser: argparse.ArgumentParser, dialect: str = "native", *, prefix: str | None = None
 ) -> argparse.ArgumentParser:
-    """Add the options of a capture to a parser of argparse, in a dialect.
+    """Add the capture's options to an argparse parser, in a dialect.
 
-    The defaults that the parser shows and hands out are those of the dialect, of pyproject.toml and
-    of the environment. An option that the script has for itself too (such as `--max_steps`) is left
-    as it is where the parser has it already.
+    The defaults that the parser shows and returns come from the dialect, pyproject.toml and the
+    environment. An option that the script shares with us (such as `--max_steps`) is left alone if
+    the parser already has it.
 
     Args:
         parser: The script's parser.
-        dialect: Whose flags: "native", "fsdp-qlora", "recipe", "sfm", "megatron", "megatron-lm"
-            or "hf".
-        prefix: What native flags begin with instead of "--profile-"; "" for nothing.
+        dialect: Whose flags to use: "native", "fsdp-qlora", "recipe", "sfm", "megatron",
+            "megatron-lm" or "hf".
+        prefix: Prefix of native flags instead of "--profile-"; "" for none.
 
     Returns:
         The parser.
@@ -51,14 +51,14 @@ def add_flags(parser: argparse.ArgumentParser, dialect: Dialect, prefix: str | N
 
 
 def _names_of(flag: Flag, prefix: str | None) -> tuple[str, ...]:
-    """How a flag is spelled where native flags begin with `prefix`."""
+    """The spelling of a flag when native flags begin with `prefix`."""
     if prefix is None:
         return flag.names
     return tuple(f"--{prefix}{name.removeprefix('--profile-')}" for name in flag.names)
 
 
 class _Store(argparse.Action):
-    """Stores a value, and that it was given on the command line."""
+    """Stores a value, and the fact that it was given on the command line."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, flag: Flag, **rest: Any) -> None:
         self.flag = flag
@@ -112,7 +112,7 @@ def _add(group: Any, flag: Flag, defaults: Settings, prefix: str | None) -> None
     except argparse.ArgumentError as error:
         if not flag.is_shared:
             raise UsageError(
-                f"{error}: the parser has a flag that dialect={defaults.dialect.name!r} brings; "
+                f"{error}: the parser already has a flag of dialect={defaults.dialect.name!r}; "
                 "remove the script's own, or choose dialect='native'"
             ) from None
 

@@ -1,4 +1,4 @@
-"""The options as every door offers them: one for each field of `CaptureConfig`, and four more."""
+"""All options that can be given as text: the fields of `CaptureConfig` and four more."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ _PARSERS: dict[str, tuple[Callable[[object], Any], str]] = {
     "ranks": (parse_several, "all, node-first, every:8 or a list of ranks"),
     "words": (parse_several, "a text"),
 }
-"""By kind: what reads a value, and what is said to be wanted where that fails."""
+"""Kind to parser, and to what the error message says was expected."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a capture, whatever it is called elsewhere.
+    """One option of a capture, under its canonical name.
 
     Attributes:
         name: Its canonical name.
         kind: As `OptionInfo.kind`.
-        help: What it does, in a line.
-        default: Its default where no dialect says otherwise.
-        choices: The words that it may be; empty for any.
-        field: The field of `CaptureConfig` that it fills; empty for one that the doors themselves
-            turn into another.
-        is_optional: Whether it may be left unset, as None.
+        help: What it does, in one line.
+        default: Its default, unless a dialect has another.
+        choices: The allowed words; empty if any word is allowed.
+        field: The field of `CaptureConfig` that it fills; empty if it is translated to other
+            options.
+        is_optional: Whether it may be None.
     """
 
     name: str
@@ -55,14 +55,14 @@ class Option:
     is_optional: bool = False
 
     def parse(self, value: object, origin: str) -> Any:
-        """The value that a text, or a value of TOML or of a parser, stands for.
+        """Parse a text, or a value from TOML or a parser.
 
         Args:
-            value: What was given.
-            origin: Where it was given, for the message.
+            value: The value as given.
+            origin: Where it was given, for the error message.
 
         Raises:
-            ConfigError: It cannot be understood.
+            ConfigError: The value is invalid.
         """
         try:
             return self._parse(value)
@@ -117,9 +117,9 @@ _OF_DOORS = {
         ),
     ),
 }
-"""Options that doors turn into others, by the field that they come after."""
+"""Options that are translated to others, by the field that they follow."""
 _DEFAULTS = {"enabled": False}
-"""A script that can be profiled is not profiled until it is asked to."""
+"""A script that can be profiled is not profiled unless asked."""
 
 
 def _all_options() -> dict[str, Option]:
@@ -136,4 +136,4 @@ def _all_options() -> dict[str, Option]:
 
 
 OPTIONS = _all_options()
-"""Canonical name to option, in the order in which help and tables show them."""
+"""Canonical name to option, in the order of help texts and tables."""

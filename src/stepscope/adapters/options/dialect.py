@@ -1,4 +1,4 @@
-"""What a dialect is: one framework's flags, defaults and rules for the options of a capture."""
+"""A dialect: one framework's flags, defaults and rules for the options of a capture."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _YES_OR_NO = (SWITCH, BOTH, WORD)
 
 @dataclass(frozen=True)
 class Flag:
-    """An option as a dialect writes it on the command line.
+    """An option as a dialect spells it on the command line.
 
     Attributes:
-        names: How it is spelled; the first is the one that its value is stored under.
+        names: Its spellings. The value is stored under the first.
         option: The canonical option.
-        style: One of the words above.
-        on: What the option becomes where a flag or word says yes.
-        off: What it becomes where it says no.
-        is_shared: Whether the script has this option for a purpose of its own, too.
+        style: One of the constants above.
+        on: The option's value if a flag or word says yes.
+        off: The option's value if it says no.
+        is_shared: Whether the script uses this option for a purpose of its own as well.
     """
 
     names: tuple[str, ...]
@@ -39,15 +39,15 @@ class Flag:
 
     @property
     def destination(self) -> str:
-        """The name of its attribute in argparse's result."""
+        """Its attribute in the result of argparse."""
         return self.names[0].lstrip("-").replace("-", "_")
 
     def spoken(self, value: Any) -> Any:
-        """An option's value as the flag says it."""
+        """The value of the option as the flag expresses it."""
         return value != self.off if self.style in _YES_OR_NO else value
 
     def meant(self, value: Any) -> Any:
-        """What a value of the flag makes of the option.
+        """The value of the option that a value of the flag stands for.
 
         Raises:
             ValueError: It must mean yes or no, and means neither.
@@ -63,8 +63,8 @@ class Rule:
 
     Attributes:
         option: The option that decides.
-        unless: The rule holds for every value of it but this one.
-        sets: What the others become.
+        unless: The rule applies to every value of it except this one.
+        sets: The values that the other options get.
         reason: Why, in a few words.
     """
 
@@ -76,21 +76,22 @@ class Rule:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How one framework speaks of a capture.
+    """The options of a capture in one framework's terms.
 
     Attributes:
         name: Its name, for `dialect=`.
-        about: Whose dialect it is.
-        flags: Its flags; options without one keep their default, or take it from the environment.
+        about: Which framework or script it belongs to.
+        flags: Its flags. Options without a flag keep their default, or take it from the
+            environment.
         defaults: Its defaults where they differ from ours, by canonical option.
-        rules: What overrides what.
-        tensorboard_folder: Folder of TensorBoard's files inside the output folder; "." for itself.
+        rules: Options that override others.
+        tensorboard_folder: Folder of TensorBoard's files inside the output folder; "." for the
+            output folder itself.
         layout: Name of the layout of files beside the run; empty for none.
-        files: What that layout promises, for people.
-        raises_max_steps: Whether the script's own limit is raised where it is too small for one
-            window.
-        needs: Arguments that must be true as well for a recording, where they are given.
-        known_by: Arguments by which a namespace that nobody has marked is known for one of its own.
+        files: The files of that layout, for people.
+        raises_max_steps: Whether to raise the script's own limit if it is too small for one window.
+        needs: Arguments that must also be true for a recording, if they exist.
+        known_by: Arguments that identify a namespace as one of this dialect.
     """
 
     name: str

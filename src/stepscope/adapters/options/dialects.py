@@ -1,8 +1,8 @@
-"""The options' names in five frameworks and in our own, as tables: no code knows one by name.
+"""The dialects, as tables: no code knows a framework's option by name.
 
-The names, defaults and rules are those of the profiling guides of fsdp-qlora, of a widely used
-recipe for `torch.profiler`, of the SFM framework, of a Megatron-LM with torch's profiler, and of
-training scripts on the Hugging Face Trainer; and those of Megatron-LM itself.
+Names, defaults and rules are those of the profiling guides of fsdp-qlora, of a widely used recipe
+for `torch.profiler`, of the SFM framework, of a Megatron-LM with torch's profiler, and of training
+scripts on the Hugging Face Trainer; and those of Megatron-LM itself.
 """
 
 from __future__ import annotations
@@ -183,13 +183,13 @@ DIALECTS: dict[str, Dialect] = {
                     "memory_history",
                     False,
                     (("memory_snapshot_at_end", True),),
-                    "the history is there to be written",
+                    "the history should be written",
                 ),
             ),
             tensorboard_folder=".",
             files=(
                 "rank{rank}_{host}_{pid}.{ns}.pt.trace.json.gz",
-                "the file of --memory-snapshot-path; of other ranks with -rank{rank}",
+                "the file of --memory-snapshot-path; -rank{rank} is added on other ranks",
             ),
             needs=("profile",),
             known_by=("use_pytorch_profiler", "profile_step_start"),
@@ -226,11 +226,11 @@ DIALECTS: dict[str, Dialect] = {
         ),
     )
 }
-"""Dialect by name."""
+"""Name to dialect."""
 
 
 def find_dialect(name: str) -> Dialect:
-    """The dialect of a name.
+    """Find a dialect by its name.
 
     Raises:
         UsageError: There is none.
@@ -239,4 +239,4 @@ def find_dialect(name: str) -> Dialect:
         return DIALECTS[name]
     except (KeyError, TypeError):
         known = ", ".join(DIALECTS)
-        raise UsageError(f"dialect={name!r} is not known: the dialects are {known}") from None
+        raise UsageError(f"dialect={name!r} is unknown: the dialects are {known}") from None

@@ -1,4 +1,4 @@
-"""Reading the options back from parsed arguments, or from any namespace with a dialect's names."""
+"""Reads the options back from parsed arguments, or from any namespace with a dialect's names."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from stepscope.adapters.options.settings import Settings, resolve
 from stepscope.errors import UsageError
 
 DIALECT = "stepscope_dialect"
-"""Attribute of parsed arguments: the dialect that they came in."""
+"""Attribute of parsed arguments: their dialect."""
 GIVEN = "stepscope_given"
-"""Attribute of parsed arguments: those that stood on the command line."""
+"""Attribute of parsed arguments: those that were given on the command line."""
 _WORDS = ("model_name", "train_type")
 
 
 def settings_of(args: Any, dialect: str | None = None) -> Settings:
-    """The settings of parsed arguments, each with where it comes from.
+    """The settings that parsed arguments stand for, each with its origin.
 
     Raises:
-        UsageError: `args` did not come through `add_arguments`, and no dialect is given.
-        ConfigError: A value cannot be understood.
+        UsageError: `args` did not come from `add_arguments`, and no dialect is given.
+        ConfigError: A value is invalid.
     """
     values = values_of(args)
     noted = values.get(DIALECT)
     name = dialect or noted or _recognised(values)
     if name is None:
         raise UsageError(
-            "these arguments did not come through stepscope.add_arguments: say whose names they "
-            "have, such as dialect='megatron'"
+            "these arguments did not come from stepscope.add_arguments: name their dialect, "
+            "such as dialect='megatron'"
         )
     chosen = find_dialect(name)
     is_ours = name == noted
@@ -55,7 +55,7 @@ def settings_of(args: Any, dialect: str | None = None) -> Settings:
 
 
 def _recognised(values: Mapping[str, Any]) -> str | None:
-    """The dialect that only these names can belong to."""
+    """The dialect that these names identify, or None."""
     for dialect in DIALECTS.values():
         if dialect.known_by and all(name in values for name in dialect.known_by):
             return dialect.name
@@ -71,12 +71,12 @@ def values_of(args: Any) -> Mapping[str, Any]:
     try:
         values: dict[str, Any] = vars(args)
     except TypeError:
-        raise UsageError(f"{type(args).__name__} holds no arguments by name") from None
+        raise UsageError(f"{type(args).__name__} has no named arguments") from None
     return values
 
 
 def words_of(args: Any) -> dict[str, str]:
-    """What the script calls its model and its training, where the arguments say so."""
+    """The script's names for its model and its training, if the arguments have them."""
     if args is None:
         return {}
     values = values_of(args)

@@ -1,4 +1,4 @@
-"""Option values as text: what a word, a number or a size means, and how a person would write it."""
+"""Option values as text: parse words, numbers and sizes, and format them for people."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def is_none(value: object) -> bool:
-    """Whether a value means that an option is left unset."""
+    """Whether a value means that an option is unset."""
     return value is None or str(value).strip().lower() in _NONE
 
 
 def parse_bool(value: object) -> bool:
-    """What a word or a boolean means.
+    """Parse a word or a boolean.
 
     Raises:
-        ValueError: It means neither.
+        ValueError: It means neither true nor false.
     """
     if isinstance(value, bool):
         return value
@@ -37,10 +37,10 @@ def parse_bool(value: object) -> bool:
 
 
 def parse_size(value: object) -> int:
-    """Bytes of a number or of a text such as "500MB" (powers of 1000) or "2GiB" (of 1024).
+    """Parse a size in bytes, such as "500MB" (powers of 1000) or "2GiB" (powers of 1024).
 
     Raises:
-        ValueError: It is no size.
+        ValueError: It is not a size.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return value
@@ -64,10 +64,10 @@ def as_text(value: object) -> str:
 
 
 def parse_whole(value: object) -> int:
-    """A whole number.
+    """Parse a whole number.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not a whole number.
     """
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise ValueError("a whole number")
@@ -78,10 +78,10 @@ def parse_whole(value: object) -> int:
 
 
 def parse_number(value: object) -> float:
-    """A finite number.
+    """Parse a finite number.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not a finite number.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError("a number")
@@ -95,7 +95,7 @@ def parse_number(value: object) -> float:
 
 
 def parse_pair(value: object) -> tuple[int, int]:
-    """Two whole numbers, such as "10,20".
+    """Parse two whole numbers, such as "10,20".
 
     Raises:
         ValueError: It is something else.
@@ -108,10 +108,10 @@ def parse_pair(value: object) -> tuple[int, int]:
 
 
 def parse_several(value: object) -> str | tuple[Any, ...]:
-    """Words or ranks: one text stays one, a list becomes numbers where all are numbers.
+    """Parse words or ranks: a single text stays a text, and a list of digits becomes numbers.
 
     Raises:
-        ValueError: It is no list, or an empty one.
+        ValueError: It is not a list, or it is empty.
     """
     if isinstance(value, bool):
         raise ValueError("a list")

@@ -65,10 +65,10 @@ def _cycle(values: Values) -> None:
 def _max_steps(values: Values) -> None:
     if values["max_steps"] == 0:
         raise ConfigError("max_steps=0 leaves nothing to do: give -1 for no limit")
-    names = ("skip_first", "wait", "warmup", "active", "repeat", "skip_first_wait")
-    needed = Schedule(*(values[name] for name in names)).first_end()
-    if 0 < values["max_steps"] < needed:
-        values["max_steps"] = needed
+    if values["max_steps"] > 0:
+        names = ("skip_first", "wait", "warmup", "active", "repeat", "skip_first_wait")
+        needed = Schedule(*(values[name] for name in names)).first_end()
+        values["max_steps"] = max(values["max_steps"], needed)
 
 
 def _ranks(values: Values) -> None:

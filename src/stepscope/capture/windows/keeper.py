@@ -244,8 +244,13 @@ class WindowKeeper:
     def _save(self, reason: str, step_number: int) -> None:
         """Stop the open window and save it."""
         window, self._window = self._window, None
-        if window is not None:
+        if window is None:
+            return
+        try:
             self._saver.save(window, reason, step_number)
+        except Exception:
+            discard(window)
+            raise
 
     def _settle(self, record: WindowRecord) -> None:
         self._saver.settle(record)
