@@ -105,7 +105,7 @@ def test_a_hostile_trigger_is_left_out_and_removed(tmp_path, data, caplog):
         desk.look()
     assert accepted == []
     assert list(folder.iterdir()) == []
-    assert "left out" in caplog.text
+    assert "is ignored" in caplog.text
 
 
 def test_only_a_running_job_can_be_asked(tmp_path):
