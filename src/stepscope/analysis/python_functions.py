@@ -21,8 +21,10 @@ import polars as pl
 
 from stepscope.analysis.selection.gpu_work import check_steps, in_steps, side_by_side
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.run.reader import Run
 from stepscope.trace.arrays import intervals
 from stepscope.trace.model import Trace
+from stepscope.trace.paths import traces_of_rank
 from stepscope.trace.schema import Category
 
 _MARKS = r"^(thread \(|process \d+:)"
@@ -64,6 +66,35 @@ class PythonFunctions:
     threads: pl.DataFrame
     scope: AnsweredScope
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SampledRecording:
+    """One recording of a sampler.
+
+    Attributes:
+        path: Its file.
+        answer: Where the interpreter's time went.
+    """
+
+    path: str
+    answer: PythonFunctions
+
+
+def sampled_recordings(run: Run) -> tuple[SampledRecording, ...]:
+    """The recordings that a run consists of; none where any of its traces is something else.
+
+    Raises:
+        UnreadableInputError: One cannot be read.
+    """
+    found = []
+    for rank in run.ranks:
+        for described in traces_of_rank(rank).traces:
+            trace = described.open()
+            if not is_sampled(trace):
+                return ()
+            found.append(SampledRecording(described.name, python_functions(trace)))
+    return tuple(found)
 
 
 def is_sampled(trace: Trace) -> bool:
