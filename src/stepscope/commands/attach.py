@@ -43,7 +43,7 @@ def command(
     TARGET is the run's directory (or the folder that holds it), or the number of a process. The
     training goes on; nothing in it has to be prepared. Ctrl-C ends the sampling early.
     """
-    from stepscope.adapters.external.attach import attach
+    from stepscope.adapters.external.attach import attach, process_of_rank
     from stepscope.doctor.machine import this_machine
     from stepscope.doctor.permissions import attaching_allowance
 
@@ -57,41 +57,10 @@ def command(
         from stepscope.run.reader import open_run
 
         run = open_run(target)
-        process_id = _process_of(run, rank)
+        process_id = process_of_rank(run, rank)
     place = run.path if run is not None and output is None else None
     click.echo(f"stepscope: sampling process {process_id} for {seconds:g} s", err=True)
     path = attach(
         process_id, options, seconds, place, output, lambda: attaching_allowance(this_machine())
     )
     click.echo(str(path))
-
-
-def _process_of(run: Run, rank: int | None) -> int:
-    """The number of the process of a rank that runs on this machine.
-
-    Raises:
-        click.UsageError: There is none.
-    """
-    import socket
-
-    import psutil
-
-    here = socket.gethostname()
-    known = {r.rank: r.manifest for r in run.ranks if r.manifest is not None}
-    if rank is not None and rank not in known:
-        raise click.UsageError(f"{run.path}: has no rank {rank}")
-    for number, manifest in sorted(known.items()):
-        if rank not in (None, number) or manifest.state != "running":
-            continue
-        if manifest.host == here and psutil.pid_exists(manifest.process_id):
-            return manifest.process_id
-        if rank is not None:
-            raise click.UsageError(
-                f"{run.path}: rank {rank} runs on {manifest.host}, not here: attach to it there"
-                if manifest.host != here
-                else f"{run.path}: rank {rank} no longer runs (it was process "
-                f"{manifest.process_id})"
-            )
-    which = "no rank" if rank is None else f"rank {rank} does not"
-    text = f"{which} of it runs on this machine" if rank is None else f"{which} run any more"
-    raise click.UsageError(f"{run.path}: {text}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 import os
 import sys
 import traceback
@@ -21,11 +20,8 @@ VERBS: dict[str, str] = {
     "run": "Run a training script and record it, without changing its code.",
     "report": "Say where the step goes, why, and what to change.",
     "show": "Show one table of a trace: operators, kernels, steps, streams.",
-    "view": "Open a run or a trace in the browser, at this machine only.",
     "compare": "Say what changed between two runs.",
     "query": "Ask a trace in SQL.",
-    "export": "Write a trace for another tool.",
-    "memory": "Say what the GPU's memory holds, and why it ran out.",
     "monitor": "Watch the hardware beside a training.",
     "attach": "Sample the Python stacks of a running training.",
     "trigger": "Ask a running training for a window.",
@@ -34,7 +30,7 @@ VERBS: dict[str, str] = {
     "dialects": "List the option names of other tools that are understood.",
     "doctor": "Check this machine and its torch, and say how to mend what is wrong.",
 }
-"""Verb and its line in the help, in the order of the help. Only those that exist are listed."""
+"""Verb and its line in the help, in the order of the help; its module has the same name."""
 
 _UNEXPECTED = 1
 _INTERRUPTED = 130
@@ -49,8 +45,8 @@ class VerbGroup(click.Group):
     """A group that knows its verbs by name and imports one only when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click gives it
-        """The verbs whose module is there, in the order of the table."""
-        return [verb for verb in VERBS if _module_exists(verb)]
+        """The verbs, in the order of the table."""
+        return list(VERBS)
 
     def get_command(
         self,
@@ -58,9 +54,9 @@ class VerbGroup(click.Group):
         cmd_name: str,
     ) -> click.Command | None:
         """Import the verb's module and hand out its command; None for what is no verb."""
-        if cmd_name not in VERBS or not _module_exists(cmd_name):
+        if cmd_name not in VERBS:
             return None
-        command = importlib.import_module(_module_name(cmd_name)).command
+        command = importlib.import_module(f"stepscope.commands.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
 
@@ -149,14 +145,6 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
         _say(text if is_debug else f"{text} (stepscope --debug VERB … shows where)", is_debug)
         return _UNEXPECTED
     return result if isinstance(result, int) and not isinstance(result, bool) else 0
-
-
-def _module_name(verb: str) -> str:
-    return f"stepscope.commands.{verb}"
-
-
-def _module_exists(verb: str) -> bool:
-    return importlib.util.find_spec(_module_name(verb)) is not None
 
 
 def _wants_debug(words: Sequence[str]) -> bool:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from stepscope.report.outputs import OUTPUTS, Output, output
+
 if TYPE_CHECKING:
     from stepscope.analysis.selection.scope import Scope
-    from stepscope.trace.model import Trace
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -19,16 +19,31 @@ _RANGE = re.compile(r"^(\d{1,9})(?:-(\d{1,9}))?$")
 _MOST_NUMBERS = 100_000
 
 
-def format_option(command: Command) -> Command:
-    """`--format table|json|csv|md`, as `output_format`."""
+def format_option(
+    kind: str,
+    text: str
+    | None = "table and md are for people; json (with the scope) and csv carry integer ns.",
+) -> Callable[[Command], Command]:
+    """`--format`, as `output`: one of the outputs that a kind of result has.
+
+    Args:
+        kind: The kind of result; see `stepscope.report.outputs`.
+        text: The option's help.
+    """
+    names = [candidate.format.name for candidate in OUTPUTS[kind]]
+
+    def chosen(_context: click.Context, _parameter: click.Parameter, name: str) -> Output:
+        return output(kind, name)
+
     return click.option(
         "--format",
-        "output_format",
-        type=click.Choice(["table", "json", "csv", "md"]),
-        default="table",
+        "output",
+        type=click.Choice(names),
+        default=names[0],
+        callback=chosen,
         show_default=True,
-        help="table and md are for people; json (with the scope) and csv carry integer ns.",
-    )(command)
+        help=text,
+    )
 
 
 def scope_options(steps_help: str) -> Callable[[Command], Command]:
@@ -90,64 +105,3 @@ def numbers(option: str, text: str) -> tuple[int, ...]:
             raise click.UsageError(f"{option} {text}: '{part}' is no range that makes sense")
         found.update(range(first, last + 1))
     return tuple(sorted(found))
-
-
-def last_with(traces: Sequence[Path], steps: tuple[int, ...] | None) -> Path:
-    """Of one rank's windows the last that has all the steps asked for, else the last.
-
-    Args:
-        traces: The windows' traces in order, at least one.
-        steps: The steps; None: any.
-    """
-    if steps is None or len(traces) == 1:
-        return traces[-1]
-    from stepscope.errors import UnreadableInputError
-    from stepscope.trace.load import load
-
-    for path in reversed(traces):
-        try:
-            have = set(load(path).steps["step"].to_list())
-        except UnreadableInputError:
-            continue
-        if have.issuperset(steps):
-            return path
-    return traces[-1]
-
-
-def standard_input() -> IO[bytes]:
-    """Standard input, as a trace can be read from it.
-
-    Raises:
-        UsageError: It is a terminal.
-    """
-    # Unbuffered: a reader that waits for a silent pipe must hold no lock when the process ends.
-    opened = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 - it stays open
-    if opened.isatty():
-        from stepscope.errors import UsageError
-
-        raise UsageError("- means standard input, and that is a terminal: pipe a trace into it")
-    return opened
-
-
-def one_trace(path: str) -> Trace:
-    """The trace that a path stands for: a file, or the last window of a run's first rank.
-
-    Args:
-        path: A path, an fsspec URL, or - for standard input.
-
-    Raises:
-        UnreadableInputError: There is none that can be read.
-    """
-    from stepscope.errors import UnreadableInputError
-    from stepscope.run.reader import open_run
-    from stepscope.trace.load import load
-
-    if path == "-":
-        return load(standard_input())
-    if "://" in path or not Path(path).is_dir():
-        return load(path)
-    windows = [window.trace_path for window in open_run(path).ranks[0].windows]
-    traces = [found for found in windows if found is not None]
-    if not traces:
-        raise UnreadableInputError(f"{path}: the run has no trace that could be read")
-    return load(traces[-1])

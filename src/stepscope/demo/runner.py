@@ -7,8 +7,10 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding
@@ -65,6 +67,63 @@ class Comparison:
     def error(self) -> float:
         """How far the prediction lies from the measurement, as a share of the measurement."""
         return (self.predicted_ns - self.measured_ns) / self.measured_ns
+
+
+@dataclass(frozen=True)
+class DemoOutcome:
+    """What the demo gave.
+
+    Attributes:
+        before: The training with the planted bottleneck.
+        after: The same with the fix.
+        comparison: What was promised beside what was measured.
+    """
+
+    before: TrainingOutcome
+    after: TrainingOutcome
+    comparison: Comparison
+
+
+class Audience(Protocol):
+    """Who is told what the demo does; see `stepscope.report.demo.narration`."""
+
+    def begin(self) -> None:
+        """The first training comes now."""
+
+    def training(self, steps: int) -> AbstractContextManager[Progress]:
+        """A training runs in this block; it is told the steps done."""
+
+    def trained(self, steps: int, device: str) -> None:
+        """A training has ended."""
+
+    def report(self, diagnosis: Diagnosis) -> None:
+        """The first run is judged."""
+
+    def fix(self, workers: int) -> None:
+        """The second training comes now, with the fix."""
+
+
+def run_demo(output_dir: Path, steps: int, audience: Audience) -> DemoOutcome:
+    """Train with a planted bottleneck, find it, train again with the fix, and compare.
+
+    Raises:
+        DemoError: torch is missing, a training failed, or the bottleneck was not found.
+    """
+
+    def trained(name: str, workers: int, wait_us: int | None = None) -> TrainingOutcome:
+        with audience.training(steps) as progress:
+            outcome = train(output_dir, name, steps, workers, progress, wait_us)
+        audience.trained(steps, outcome.device)
+        return outcome
+
+    audience.begin()
+    before = trained("slow", 0)
+    finding = input_finding(before)
+    audience.report(before.diagnosis)
+    workers = workers_needed(finding)
+    audience.fix(workers)
+    after = trained("fixed", workers, before.wait_us)
+    return DemoOutcome(before, after, compare(before, after, finding, workers))
 
 
 def train(

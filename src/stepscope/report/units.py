@@ -23,6 +23,15 @@ def size(count_bytes: float) -> str:
     return f"{count_bytes:.0f} B"
 
 
+def decimal_size(count_bytes: float) -> str:
+    """Bytes in the units that disks are sold by: 1.5 GB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count_bytes < 1000:
+            return f"{count_bytes:.0f} {unit}" if unit == "B" else f"{count_bytes:.1f} {unit}"
+        count_bytes /= 1000
+    return f"{count_bytes:.1f} TB"
+
+
 def flops(number: float) -> str:
     """Floating-point operations: 344 GFLOP."""
     for step, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):

@@ -18,7 +18,8 @@ from stepscope.doctor.examination import examine, this_interpreter
 from stepscope.doctor.packages import CORE
 from stepscope.doctor.python_and_torch import dotted
 from stepscope.doctor.torch_check import TorchReport
-from stepscope.report.machine.checks import checks_to_dict, print_checks
+from stepscope.report.checks.json import checks_to_dict
+from stepscope.report.checks.terminal import print_checks
 
 OK = Check("recording", "operators", State.OK, "recorded")
 WARNING = Check("limits", "CPU", State.WARNING, "few [of them]", "set num_workers to 2")

@@ -17,7 +17,7 @@ from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.thresholds import Thresholds
 from stepscope.commands.report import command
 from stepscope.errors import UsageError
-from stepscope.report.diagnosis.csv_tables import FINDINGS, PARTS, RANKS, diagnosis_tables
+from stepscope.report.diagnosis.tables import FINDINGS, PARTS, RANKS, diagnosis_tables
 from stepscope.run.reader import open_run
 
 

@@ -11,7 +11,7 @@ from tests.support.step_records import MS, step_records, write_run
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.report import units
-from stepscope.report.diagnosis.as_json import diagnosis_to_dict
+from stepscope.report.diagnosis.json import diagnosis_to_dict
 from stepscope.report.diagnosis.terminal import print_diagnosis
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import WindowRecord, read_rank, write_record

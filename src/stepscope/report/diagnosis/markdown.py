@@ -5,7 +5,6 @@ from __future__ import annotations
 from stepscope.advice.diagnosis import Diagnosis, RankDiagnosis
 from stepscope.advice.finding import Finding
 from stepscope.report import units
-from stepscope.report.answer.tables import describe_scope, markdown_text
 from stepscope.report.diagnosis.words import (
     besides,
     between_ranks,
@@ -20,6 +19,14 @@ from stepscope.report.diagnosis.words import (
     saving,
     step_basis,
 )
+from stepscope.report.outputs import Layout, Sink
+from stepscope.report.scope import describe_scope
+from stepscope.report.text import markdown_text
+
+
+def write(diagnosis: Diagnosis, sink: Sink, _layout: Layout) -> None:
+    """Write the diagnosis."""
+    sink.write(diagnosis_to_markdown(diagnosis))
 
 
 def diagnosis_to_markdown(diagnosis: Diagnosis) -> str:

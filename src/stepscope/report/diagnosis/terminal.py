@@ -12,7 +12,6 @@ from stepscope.advice.diagnosis import Diagnosis, RankDiagnosis
 from stepscope.advice.finding import Finding, Severity
 from stepscope.analysis.selection.partition import Partition
 from stepscope.report import units
-from stepscope.report.answer.tables import describe_scope, printable
 from stepscope.report.diagnosis.words import (
     MOST_RANKS,
     besides,
@@ -28,7 +27,10 @@ from stepscope.report.diagnosis.words import (
     saving,
     step_basis,
 )
-from stepscope.report.metrics.reports import print_metrics
+from stepscope.report.metrics.terminal import print_metrics
+from stepscope.report.outputs import Layout, Sink
+from stepscope.report.scope import describe_scope
+from stepscope.report.text import printable
 
 _STYLES = {
     Severity.HIGH: "bold red",
@@ -38,6 +40,11 @@ _STYLES = {
 }
 _BAR_WIDTH = 24
 _MOST_NOTES = 5
+
+
+def write(diagnosis: Diagnosis, sink: Sink, _layout: Layout) -> None:
+    """Print the diagnosis."""
+    print_diagnosis(diagnosis, sink.console())
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:

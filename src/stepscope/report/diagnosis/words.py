@@ -10,7 +10,7 @@ from stepscope.advice.rules import slow_phase
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.analysis.stragglers import Clock
 from stepscope.report import units
-from stepscope.report.diagnosis.csv_tables import ranks_table
+from stepscope.report.diagnosis.tables import ranks_table
 from stepscope.run.rank_skew import RankSkew
 
 MOST_RANKS = 16

@@ -9,10 +9,16 @@ from stepscope.advice.diagnosis import Diagnosis, RankDiagnosis
 from stepscope.advice.finding import Finding
 from stepscope.advice.ranks import RankComparison
 from stepscope.analysis.selection.partition import Partition
-from stepscope.report.answer.tables import plain, scope_to_dict
-from stepscope.report.metrics.reports import metrics_to_dict
+from stepscope.report.metrics.json import metrics_to_dict
+from stepscope.report.outputs import Layout, Sink
+from stepscope.report.plain import json_text, plain, scope_to_dict
 
 FORMAT_VERSION = 1
+
+
+def write(diagnosis: Diagnosis, sink: Sink, _layout: Layout) -> None:
+    """Write the diagnosis."""
+    sink.write(json_text(diagnosis_to_dict(diagnosis), default=str))
 
 
 def diagnosis_to_dict(diagnosis: Diagnosis) -> dict[str, Any]:

@@ -1,12 +1,10 @@
-"""The diagnosis as tables, complete and with integer nanoseconds, for programs that read CSV."""
+"""The diagnosis as tables, complete and with integer nanoseconds, whatever they are laid out as."""
 
 from __future__ import annotations
 
 import polars as pl
 
 from stepscope.advice.diagnosis import Diagnosis, RankDiagnosis
-from stepscope.errors import UsageError
-from stepscope.report.answer.tables import frame_to_csv
 from stepscope.report.units import value
 
 FINDINGS: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -59,18 +57,6 @@ def diagnosis_tables(diagnosis: Diagnosis) -> dict[str, pl.DataFrame]:
         "ranks": ranks_table(diagnosis),
         "notes": _notes(diagnosis),
     }
-
-
-def diagnosis_to_csv(diagnosis: Diagnosis, table: str) -> str:
-    """One table as CSV, with a row of column names.
-
-    Raises:
-        UsageError: There is no such table.
-    """
-    tables = diagnosis_tables(diagnosis)
-    if table not in tables:
-        raise UsageError(f"the report has no table '{table}': it has {', '.join(tables)}")
-    return frame_to_csv(tables[table])
 
 
 def ranks_table(diagnosis: Diagnosis) -> pl.DataFrame:

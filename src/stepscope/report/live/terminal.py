@@ -1,17 +1,19 @@
-"""Lays out a run at this moment: how its ranks get on, and what the hardware does."""
+"""A run at this moment on a terminal: how its ranks get on, and what the hardware does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from stepscope.analysis.record.live import LiveSample, LiveState
 from stepscope.analysis.record.watching import RankView, RunView
-from stepscope.report.metrics.reports import words_for
+from stepscope.report.metrics.words import words_for
 from stepscope.report.units import count, duration, share, size
 from stepscope.run.metrics import CLOCK_REASON_BITS, THROTTLE_REASONS
 
@@ -31,35 +33,39 @@ _HOST = (
 )
 
 
-@dataclass(frozen=True)
-class ShownSample:
-    """The latest rows of one sampler.
-
-    Attributes:
-        label: Whose they are, such as a rank; empty for the machine's own.
-        host: The machine.
-        rows: One for each GPU, as texts by column.
-    """
-
-    label: str
-    host: str
-    rows: Sequence[Mapping[str, str]]
-
-
-def layout_of(run: RunView | None, samples: Sequence[ShownSample], where: str) -> RenderableType:
-    """The whole view.
+def show(
+    look: Callable[[], LiveState], console: Console, interval_s: float, count: int | None
+) -> None:
+    """Show a run until interrupted, `count` times at most; once where nobody watches.
 
     Args:
-        run: The run; None where none was found.
-        samples: The latest samples.
-        where: Where a run was looked for, for people.
+        look: Looks at it.
+        console: Where.
+        interval_s: Seconds from one look to the next.
+        count: How many looks; None for no end.
     """
+    if not console.is_terminal:
+        # Means need two samples: the first one primes them.
+        look()
+        time.sleep(min(1.0, interval_s))
+        console.print(layout_of(look()))
+        return
+    shown = 0
+    with Live(layout_of(look()), console=console, auto_refresh=False) as live:
+        while count is None or shown < count:
+            time.sleep(interval_s)
+            live.update(layout_of(look()), refresh=True)
+            shown += 1
+
+
+def layout_of(state: LiveState) -> RenderableType:
+    """A run and the hardware at one moment."""
     parts: list[RenderableType] = []
-    if run is None or not run.ranks:
-        parts.append(Text(f"no run is being written in {where}", "dim"))
+    if state.run is None or not state.run.ranks:
+        parts.append(Text(f"no run is being written in {state.where}", "dim"))
     else:
-        parts += [Text(str(run.path), "dim"), _ranks(run)]
-    parts += [Text(), _gpus(samples), *_hosts(samples)]
+        parts += [Text(str(state.run.path), "dim"), _ranks(state.run)]
+    parts += [Text(), _gpus(state.samples), *_hosts(state.samples)]
     return Group(*parts)
 
 
@@ -118,7 +124,7 @@ def _part_names(ranks: Iterable[RankView]) -> list[str]:
     return shown[:_MOST_PARTS]
 
 
-def _gpus(samples: Sequence[ShownSample]) -> RenderableType:
+def _gpus(samples: Sequence[LiveSample]) -> RenderableType:
     table = _table()
     for heading in ("", "GPU", "busy", "tensor", "memory", "power", "°C", "slowed"):
         is_text = heading in {"", "GPU", "slowed"}
@@ -174,7 +180,7 @@ def _slowed(row: Mapping[str, str]) -> str:
     return ", ".join(words_for(reasons)) or "no"
 
 
-def _hosts(samples: Sequence[ShownSample]) -> Iterable[RenderableType]:
+def _hosts(samples: Sequence[LiveSample]) -> Iterable[RenderableType]:
     """A line for each machine: ranks that share one say the same of it."""
     lines: dict[str, str] = {}
     for sample in samples:

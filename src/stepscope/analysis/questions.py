@@ -9,7 +9,7 @@ them from there. A field with the metadata {"show": False} is for programs only.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from stepscope.errors import UsageError
 if TYPE_CHECKING:
     from stepscope.analysis.selection.scope import Scope
     from stepscope.trace.model import Trace
+    from stepscope.trace.paths import TraceRef
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,98 @@ class Question:
         module, _, function = self.home.partition(":")
         found: Callable[..., Any] = getattr(importlib.import_module(module), function)
         return found
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer about one trace, or about the traces of several ranks together.
+
+    Attributes:
+        path: The trace, or the traces.
+        origin_ns: Their first moment; a person reads moments from here on.
+        result: The answer, as described above.
+    """
+
+    path: str
+    origin_ns: int
+    result: Any
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a question was answered.
+
+    Attributes:
+        question: The question.
+        traces: How many traces it was asked of.
+        answers: The answers; each is worked out when it is asked for, and can be let go then.
+    """
+
+    question: Question
+    traces: int
+    answers: Iterable[Answer]
+
+
+def ask_all(
+    question: Question,
+    traces: Sequence[TraceRef],
+    scope: Scope | None = None,
+    baseline: Trace | None = None,
+) -> Answers:
+    """Ask a question of traces: of each by itself, or of those of all ranks together.
+
+    Args:
+        question: The question.
+        traces: The traces; one is open at a time, unless the question is about all of them.
+        scope: What the answers shall cover.
+        baseline: The trace of a run that was as it should be.
+    """
+    if question.over_ranks:
+        return Answers(question, len(traces), _together(question, traces, scope))
+    return Answers(question, len(traces), _one_by_one(question, traces, scope, baseline))
+
+
+def _one_by_one(
+    question: Question,
+    traces: Sequence[TraceRef],
+    scope: Scope | None,
+    baseline: Trace | None,
+) -> Iterator[Answer]:
+    for described in traces:
+        yield _one(question, described, scope, baseline)
+
+
+def _one(
+    question: Question, described: TraceRef, scope: Scope | None, baseline: Trace | None
+) -> Answer:
+    trace = described.open()  # gone when this returns: the next one is open by itself
+    return Answer(described.name, _first_moment(trace), question.ask(trace, scope, baseline))
+
+
+def _together(
+    question: Question, traces: Sequence[TraceRef], scope: Scope | None
+) -> Iterator[Answer]:
+    loaded = [described.open() for described in traces]
+    recorded = [_rank_of(trace) for trace in loaded]
+    told = [rank for rank in recorded if rank is not None]
+    # Files that do not tell their rank, or tell one twice, are numbered as they were given.
+    ranks = told if len(set(told)) == len(loaded) else list(range(len(loaded)))
+    result = question.ask_ranks(list(zip(ranks, loaded, strict=True)), scope)
+    names = ", ".join(described.name for described in traces)
+    yield Answer(names, min(map(_first_moment, loaded), default=0), result)
+
+
+def _rank_of(trace: Trace) -> int | None:
+    about = trace.header.get("distributedInfo")
+    rank = about.get("rank") if isinstance(about, dict) else None
+    return rank if isinstance(rank, int) else None
+
+
+def _first_moment(trace: Trace) -> int:
+    import polars as pl
+
+    first = trace.events.select(pl.col("start_ns").min()).collect().item()
+    return int(first or 0)
 
 
 QUESTIONS: tuple[Question, ...] = (

@@ -1,0 +1,1 @@
+"""What the demo does and finds, one module per output."""

@@ -1,0 +1,1 @@
+"""What options are called in other frameworks, one module per output."""

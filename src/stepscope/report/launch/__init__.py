@@ -1,0 +1,1 @@
+"""What became of a training that was launched."""

@@ -1,0 +1,1 @@
+"""What a run's directory holds, one module per output."""

@@ -1,0 +1,1 @@
+"""Each option of a recording and where its value comes from, one module per output."""

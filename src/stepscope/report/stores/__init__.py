@@ -1,0 +1,1 @@
+"""The stores of traces on the disk, one module per output."""
