@@ -35,7 +35,7 @@ _INSTALLED = r"^.*/(?:site-packages|dist-packages|lib/python3\.\d+)/"
 """Where packages lie on one machine, which is of no interest in a table."""
 _RECORDER = "py-spy"
 _LAUNCHER = r"stepscope/adapters/(?:script/)?launch\.py(\(\d+\))?: launch$"
-"""Where `stepscope run` waits for the training: in this version, and in those before it."""
+"""Where `stepscope run` waits for the training, in this version and in earlier ones."""
 _MAIN = "MainThread"
 _WAITING = (
     "time that a thread waits in a function counts for the function; py-spy draws waiting right "
@@ -71,7 +71,7 @@ class PythonFunctions:
 
 @dataclass(frozen=True)
 class SampledRecording:
-    """One recording of a sampler.
+    """A sampler's recording.
 
     Attributes:
         path: Its file.
@@ -83,7 +83,7 @@ class SampledRecording:
 
 
 def sampled_recordings(run: Run) -> tuple[SampledRecording, ...]:
-    """The recordings that a run consists of; none where any of its traces is something else.
+    """The recordings that a run consists of; none if any of its traces is something else.
 
     Raises:
         UnreadableInputError: One cannot be read.

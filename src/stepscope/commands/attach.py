@@ -1,4 +1,4 @@
-"""`stepscope attach TARGET`: sample the Python stacks of a training that runs."""
+"""`stepscope attach TARGET`: sample the Python stacks of a running training."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     "--rank",
     type=click.IntRange(min=0),
     default=None,
-    help="Rank of the run to sample.  [default: the lowest that runs on this machine]",
+    help="Rank to sample.  [default: the lowest that runs on this machine]",
 )
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     default=None,
-    help="File to write.  [default: in the run, or py-spy-PID here]",
+    help="File to write.  [default: in the run, or py-spy-PID in this directory]",
 )
 @py_spy_options
 def command(
     target: str, seconds: float, rank: int | None, output: Path | None, **values: Any
 ) -> None:
-    """Sample the Python stacks of a training that runs, with py-spy.
+    """Sample the Python stacks of a running training with py-spy.
 
-    TARGET is the run's directory (or the folder that holds it), or the number of a process. The
-    training goes on; nothing in it has to be prepared. Ctrl-C ends the sampling early.
+    TARGET is a run directory (or the folder that holds it) or a process ID. The training needs no
+    preparation and keeps running. Ctrl-C ends the sampling early.
     """
     from stepscope.adapters.external.attach import attach, process_of_rank
     from stepscope.doctor.machine import this_machine
@@ -51,7 +51,7 @@ def command(
     run: Run | None = None
     if target.isdecimal():
         if rank is not None:
-            raise click.UsageError("--rank needs a run's directory in place of a process's number")
+            raise click.UsageError("--rank needs a run directory, not a process ID")
         process_id = int(target)
     else:
         from stepscope.run.reader import open_run

@@ -1,4 +1,4 @@
-"""`stepscope cache`: what the stores of traces take, and how to get it back."""
+"""`stepscope cache`: list and remove the stores that reading traces created."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Size(click.ParamType[int]):
         except ValueError:
             number = -1.0
         if not 0 <= number < float("inf"):
-            self.fail(f"{value!r} is no size; write for example 500MB or 20GB", param, ctx)
+            self.fail(f"{value!r} is not a size; write for example 500MB or 20GB", param, ctx)
         return int(number)
 
 
@@ -45,15 +45,15 @@ _directories = click.argument(
 @click.option(
     "--max-size",
     type=_Size(),
-    help="Without a subcommand: remove the stores that were not used for the longest time, until"
-    " the rest takes no more than this, such as 10GB.",
+    help="Without a subcommand: remove the least recently used stores until the rest fits into"
+    " this size, such as 10GB.",
 )
 @click.pass_context
 def command(context: click.Context, max_size: int | None) -> None:
-    """Show and remove the stores that make traces open at once.
+    """List and remove the stores that let large traces open at once.
 
-    Without DIRECTORIES, the stores in the user's cache directory are meant; with them, the stores
-    beside the traces in these directories.
+    By default this is about the stores in your cache directory; with DIRECTORIES, about the stores
+    beside the traces in them.
     """
     if context.invoked_subcommand is None:
         if max_size is None:
@@ -62,16 +62,16 @@ def command(context: click.Context, max_size: int | None) -> None:
             _keep((), max_size)
     elif max_size is not None and context.invoked_subcommand != "clear":
         raise click.UsageError(
-            "--max-size removes stores: give it without a subcommand, or to `cache clear`"
+            "--max-size removes stores: use it without a subcommand, or with `cache clear`"
         )
     context.obj = max_size
 
 
 @command.command("list")
 @_directories
-@format_option("stores", "How to print it; json carries whole bytes and Unix times.")
+@format_option("stores", "integer bytes and Unix times")
 def list_stores(directories: tuple[Path, ...], output: Output) -> None:
-    """List stores with their sizes, the most recently used first, and what all of them take."""
+    """List stores with their sizes, most recently used first, and the total."""
     output.write(_stores(directories), StandardSink())
 
 
@@ -80,11 +80,11 @@ def list_stores(directories: tuple[Path, ...], output: Output) -> None:
 @click.option(
     "--max-size",
     type=_Size(),
-    help="Keep the most recently used stores up to this size in all, such as 20GB.",
+    help="Keep the most recently used stores, up to this total size, such as 20GB.",
 )
 @click.pass_context
 def clear(context: click.Context, directories: tuple[Path, ...], max_size: int | None) -> None:
-    """Remove stores; the traces themselves stay untouched."""
+    """Remove stores. The traces themselves stay."""
     given = context.obj if max_size is None and isinstance(context.obj, int) else max_size
     _keep(directories, given or 0)
 

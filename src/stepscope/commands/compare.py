@@ -1,10 +1,10 @@
-"""`stepscope compare A B`: what changed between two runs or traces, and is it more than noise."""
+"""`stepscope compare A B`: what changed between two runs, and whether it is more than noise."""
 
 from __future__ import annotations
 
 import click
 
-from stepscope.commands.options import format_option, scope_of, scope_options
+from stepscope.commands.options import INTEGERS, format_option, scope_of, scope_options
 from stepscope.commands.sinks import StandardSink
 from stepscope.report.outputs import Layout, Output
 
@@ -12,16 +12,26 @@ from stepscope.report.outputs import Layout, Output
 @click.command("compare")
 @click.argument("before", type=click.Path(path_type=str), metavar="A")
 @click.argument("after", type=click.Path(path_type=str), metavar="B")
-@format_option("comparison")
-@click.option("--rank", type=int, metavar="N", help="Which rank; by default the first of each.")
-@scope_options("Only these steps of the recorded windows; step records are left aside.")
-@click.option("--rows", type=click.IntRange(min=1), default=15, show_default=True, metavar="N")
+@format_option("comparison", INTEGERS)
+@click.option(
+    "--rank", type=int, metavar="N", help="Rank to compare.  [default: the first of each side]"
+)
+@scope_options("Only these steps of the recorded windows; step records are not used.")
+@click.option(
+    "--rows",
+    type=click.IntRange(min=1),
+    default=15,
+    show_default=True,
+    metavar="N",
+    help="How many kernels and operators to print.",
+)
 @click.option(
     "--fail-on",
     "conditions",
     multiple=True,
     metavar="CONDITION",
-    help="End with 1 if it holds: 'regression>5%', or a part, such as 'idle: input>2%'.",
+    help="Exit with 1 if this holds: 'regression>5%', or a part, such as 'idle: input>2%'."
+    " Repeatable.",
 )
 def command(
     before: str,
@@ -34,9 +44,10 @@ def command(
     rows: int,
     conditions: tuple[str, ...],
 ) -> int:
-    """Say what changed from A to B: the step, its parts, kernels and operators.
+    """Show what changed from A to B: the step, its parts, kernels and operators.
 
-    A and B are what `stepscope report` takes: run directories, trace files, directories of traces.
+    A and B are paths as for `stepscope report`: run directories, trace files, directories of
+    traces, quoted globs, URLs.
     """
     from stepscope.analysis.comparison.compare import FailOn, compare
     from stepscope.analysis.comparison.opening import open_side

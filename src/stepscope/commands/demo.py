@@ -1,4 +1,4 @@
-"""`stepscope demo`: plant a bottleneck, find it, mend it, and hold the promise to account."""
+"""`stepscope demo`: plant a bottleneck, find it, fix it, and check the prediction."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from stepscope.report.outputs import Output
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("stepscope-demo"),
     show_default=True,
-    help="Where the two runs are kept.",
+    help="Directory for the two runs.",
 )
 @click.option(
     "--steps",
     type=click.IntRange(min=24),
     default=60,
     show_default=True,
-    help="Length of each of the two trainings.",
+    help="Steps of each of the two trainings.",
 )
-@format_option("demo", None)
+@format_option("demo")
 def command(output_dir: Path, steps: int, output: Output) -> None:
-    """Train a small transformer with a slow input pipeline, diagnose it, mend it, measure again.
+    """Train a small transformer with a slow input pipeline, diagnose it, fix it, measure again.
 
-    Takes well under two minutes on two CPU cores; uses a GPU where torch finds one.
+    Takes less than two minutes on two CPU cores. Uses a GPU if torch finds one.
     """
     from stepscope.demo.runner import run_demo
     from stepscope.report.demo.narration import Narration
 
     sink = StandardSink()
     messages = StandardSink(is_error=True).console(keeps_padding=True)
-    # What a program reads stands alone on standard output.
+    # A program that reads standard output gets the result alone.
     is_told = output.format.is_for_people
     screen = sink.console(keeps_padding=True) if is_told else messages
     narration = Narration(screen, messages, shows_report=is_told)

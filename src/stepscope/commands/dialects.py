@@ -1,4 +1,4 @@
-"""`stepscope dialects`: what each option is called in the frameworks that are understood."""
+"""`stepscope dialects`: option names of other frameworks that Stepscope understands."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from stepscope.report.outputs import Output
 
 @click.command("dialects")
 @click.argument("name", required=False)
-@format_option("dialects", "How to print it.")
+@format_option("dialects")
 def command(name: str | None, output: Output) -> None:
-    """List the flags of each dialect, their defaults, and the files that it promises.
+    """List the flags of each dialect, their defaults, and the files that it produces.
 
-    NAME is one of them; all are listed without it.
+    NAME selects one dialect. By default all are listed.
     """
     from stepscope.adapters.options.dialects import DIALECTS, find_dialect
     from stepscope.adapters.options.sheets import dialect_sheet

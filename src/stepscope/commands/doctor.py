@@ -1,4 +1,4 @@
-"""`stepscope doctor`: is this machine, its Python and its torch in order for recording?"""
+"""`stepscope doctor`: can this machine, its Python and its torch record and read?"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     default=Path("profiles"),
     show_default=True,
-    help="Where recordings are to go: its room and permissions are checked.",
+    help="Directory for recordings; its free space and permissions are checked.",
 )
 @click.option(
     "--timeout",
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
     default=120.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long torch may take to be imported and tried, in a process of its own.",
+    help="How long to wait for torch to be imported and tried, in a separate process.",
 )
-@format_option("checks", "How to print it.")
+@format_option("checks")
 @click.option(
     "--fail-on",
     type=click.Choice(["problem", "warning"]),
-    help="Exit with 1 if there is one of these, or worse.",
+    help="Exit with 1 if a check ends like this, or worse.",
 )
 @click.option(
     "--config",
     "shows_config",
     is_flag=True,
-    help="Only show each option of a recording, its value here, and where that comes from.",
+    help="Only show each recording option, its value here, and where the value comes from.",
 )
 @click.option(
     "--dialect",
     default="native",
     show_default=True,
-    help="With --config: whose defaults hold; `stepscope dialects` lists them.",
+    help="With --config: the dialect whose defaults apply; `stepscope dialects` lists them.",
 )
 def command(
     output_dir: Path,
@@ -59,10 +59,10 @@ def command(
     shows_config: bool,
     dialect: str,
 ) -> int:
-    """Check what recording and reading need here, and say how to mend what is missing.
+    """Check what recording and reading need, and say how to fix what is missing.
 
-    torch is imported in a process of its own, which makes three small recordings: a torch that
-    crashes or hangs is reported like anything else. Nothing on this machine is changed.
+    torch is imported in a separate process, which makes three short recordings. A torch that
+    crashes or hangs is reported like any other problem. Nothing on this machine is changed.
     """
     if shows_config:
         _show_config(dialect, output_of("settings", output.format.name))
@@ -79,24 +79,24 @@ def command(
 
 
 def _ask_torch(timeout_seconds: float) -> TorchReport:
-    """Run the self-test, with a sign of life where somebody watches."""
+    """Try torch, with a spinner if standard error is a terminal."""
     from stepscope.doctor.torch_check import run_self_test
 
     sink = StandardSink(is_error=True)
     if not sink.is_terminal:
         return run_self_test(timeout_seconds)
-    with sink.console().status("Trying torch in a process of its own …"):
+    with sink.console().status("Trying torch in a separate process …"):
         return run_self_test(timeout_seconds)
 
 
 def _show_config(dialect: str, output: Output) -> None:
-    """Print the options as a script without any flags would get them, started here."""
+    """Print the options that a script without flags would get if it started here."""
     from stepscope.adapters.options.dialects import find_dialect
     from stepscope.adapters.options.settings import resolve, strange_variables
     from stepscope.adapters.options.sheets import setting_sheet
 
     settings = resolve(find_dialect(dialect), {})
-    settings.config()  # options that cannot work together are told here, not in the training
+    settings.config()  # raises for options that conflict
     output.write(setting_sheet(settings), StandardSink())
     for name in strange_variables():
-        click.echo(f"stepscope: the variable {name} is no option: is it misspelled?", err=True)
+        click.echo(f"stepscope: the variable {name} is not an option; is it misspelled?", err=True)

@@ -1,10 +1,10 @@
-"""`stepscope info PATH`: what a trace file or a run directory is, and what it holds."""
+"""`stepscope info PATH`: what a file or directory is, and what it holds."""
 
 from __future__ import annotations
 
 import click
 
-from stepscope.commands.options import format_option
+from stepscope.commands.options import INTEGERS, format_option
 from stepscope.commands.sinks import StandardSink
 from stepscope.report.outputs import Output
 from stepscope.report.outputs import output as output_of
@@ -12,14 +12,14 @@ from stepscope.report.outputs import output as output_of
 
 @click.command("info")
 @click.argument("path", type=click.Path(path_type=str))
-@format_option("contents", "How to print it; json carries integer nanoseconds and bytes.")
+@format_option("contents", INTEGERS)
 def command(path: str, output: Output) -> None:
-    """Say what a file or a directory is, and what it holds.
+    """Show what a file or directory is, and what it holds.
 
-    PATH is a trace file of any format that Stepscope reads, a URL, or - for standard input (its
-    writer, devices, steps, lanes, events by category, problems), or a directory or quoted glob (its
-    ranks and windows), or a file of metrics of ours or of nvidia-smi (how busy, full and hot the
-    GPUs were).
+    PATH is a trace file of any known format, a URL, or - for standard input: shows producer,
+    devices, steps, lanes, events by category, and problems. For a directory or quoted glob: lists
+    ranks and windows. For a file of metrics, from Stepscope or nvidia-smi: shows how busy, full and
+    hot the GPUs were.
     """
     from stepscope.trace.paths import resolve_path
 

@@ -1,4 +1,4 @@
-"""`stepscope monitor`: watch the hardware beside a training, as nvidia-smi does, or live."""
+"""`stepscope monitor`: watch the hardware beside a training, like nvidia-smi or live."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command("monitor", context_settings={"allow_interspersed_args": False})
 @click.argument("words", metavar="[RUN | -- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--live", is_flag=True, help="Show a run and the hardware, again and again.")
+@click.option("--live", is_flag=True, help="Show a run and the hardware, refreshed continuously.")
 @click.option(
     "--query-gpu",
     "query",
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     metavar="csv[,noheader][,nounits]",
     default="csv",
     show_default=True,
-    help="How --query-gpu prints.",
+    help="Output format of --query-gpu.",
 )
 @click.option(
     "-l",
@@ -50,43 +50,43 @@ if TYPE_CHECKING:
     metavar="MILLISECONDS",
     help="The same in milliseconds.",
 )
-@click.option("--count", type=click.IntRange(1), default=None, help="End after so many samples.")
+@click.option("--count", type=click.IntRange(1), default=None, help="Stop after this many samples.")
 @click.option(
     "-i",
     "--id",
     "ids",
     metavar="IDS",
     default="",
-    help="GPUs by number, UUID or bus id, with commas between them, or all.  "
-    "[default: those that CUDA_VISIBLE_DEVICES leaves]",
+    help="GPUs by index, UUID or bus ID, comma-separated, or all.  "
+    "[default: those that CUDA_VISIBLE_DEVICES allows]",
 )
 @click.option(
     "--pid",
     type=click.IntRange(1),
     default=None,
-    help="Watch this process and all below it, with --query-gpu, until it ends.",
+    help="With --query-gpu: watch this process and its children until it ends.",
 )
 @click.option(
     "-f",
     "--filename",
     type=click.Path(path_type=Path, dir_okay=False),
     default=None,
-    help="Append to this file.  [default: standard output; with a command a folder of its own]",
+    help="Append to this file.  [default: standard output; with a command, a new folder]",
 )
 @click.option(
     "--max-bytes",
     metavar="SIZE",
     default="64MiB",
     show_default=True,
-    help="Greatest size of a command's file: beyond it every second sample is dropped.",
+    help="Maximum size of a command's file; at the limit, every second sample is dropped.",
 )
 @click.option(
     "--output-dir",
     type=click.Path(path_type=Path),
     default=None,
-    help="Folder of runs: --live looks there, a command's file goes there.  [default: profiles]",
+    help="Directory of runs: --live looks there, a command writes there.  [default: profiles]",
 )
-@click.option("--help-query-gpu", is_flag=True, help="List all columns, and end.")
+@click.option("--help-query-gpu", is_flag=True, help="List all columns and exit.")
 def command(
     words: tuple[str, ...],
     live: bool,
@@ -104,9 +104,10 @@ def command(
 ) -> int:
     """Sample GPUs, host and processes.
 
-    With --query-gpu it prints like nvidia-smi. With a command after `--` it runs that, and writes
-    metrics.csv meanwhile. Otherwise, and with --live, it shows how the ranks of RUN (by default the
-    newest run in `profiles`) get on, and what the hardware does; once, if nobody watches.
+    With --query-gpu, prints like nvidia-smi. With a command after `--`, runs it and writes
+    metrics.csv meanwhile. Otherwise, or with --live, shows the progress of the ranks of RUN (by
+    default the newest run in `profiles`) and what the hardware does. If the output is not a
+    terminal, it is shown once.
     """
     if loop_s is not None and loop_ms is not None:
         raise click.UsageError("give --loop or --loop-ms, not both")
@@ -120,7 +121,9 @@ def command(
         _show_live(Path(words[0]) if words else None, output_dir, interval_s or 1.0, count, chosen)
     elif words:
         if count is not None or pid is not None:
-            raise click.UsageError("--count and --pid go with no command: it is watched to its end")
+            raise click.UsageError(
+                "--count and --pid do not apply to a command: it is watched until it ends"
+            )
         from stepscope.adapters.script.watched import WatchedCommand, run_watched
 
         watched = WatchedCommand(
@@ -150,7 +153,7 @@ def _say_note(note: Note) -> None:
 
 
 def _summarise(path: Path) -> None:
-    """What was seen, on standard error: standard output is the command's own."""
+    """Print a summary on standard error: standard output belongs to the command."""
     from stepscope.analysis.metrics import summarise_metrics
     from stepscope.errors import StepscopeError
     from stepscope.report.outputs import output
@@ -178,7 +181,7 @@ def _show_live(
     sampler = LocalSampler(ids)
     run = LiveRun(path or runs_folder(output_dir), sampler.read)
     try:
-        # Nothing else ends it: an interrupt is no failure here.
+        # Ctrl-C is how a person ends it, not a failure.
         with contextlib.suppress(KeyboardInterrupt):
             show(run.look, StandardSink().console(keeps_padding=True), interval_s, count)
     finally:

@@ -1,4 +1,4 @@
-"""What several verbs ask for in the same words: the format, and the scope of an answer."""
+"""Options that several verbs share: the output format, and the scope of an answer."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _RANGE = re.compile(r"^(\d{1,9})(?:-(\d{1,9}))?$")
 _MOST_NUMBERS = 100_000
+INTEGERS = "integer nanoseconds and bytes"
+"""A note for `format_option`."""
 
 
-def format_option(
-    kind: str,
-    text: str
-    | None = "table and md are for people; json (with the scope) and csv carry integer ns.",
-) -> Callable[[Command], Command]:
+def format_option(kind: str, note: str = "") -> Callable[[Command], Command]:
     """`--format`, as `output`: one of the outputs that a kind of result has.
 
     Args:
         kind: The kind of result; see `stepscope.report.outputs`.
-        text: The option's help.
+        note: What else the help says.
     """
-    names = [candidate.format.name for candidate in OUTPUTS[kind]]
+    formats = [candidate.format for candidate in OUTPUTS[kind]]
+    people = ", ".join(one.name for one in formats if one.is_for_people)
+    programs = ", ".join(one.name for one in formats if not one.is_for_people)
 
     def chosen(_context: click.Context, _parameter: click.Parameter, name: str) -> Output:
         return output(kind, name)
@@ -38,11 +38,11 @@ def format_option(
     return click.option(
         "--format",
         "output",
-        type=click.Choice(names),
-        default=names[0],
+        type=click.Choice([one.name for one in formats]),
+        default=formats[0].name,
         callback=chosen,
         show_default=True,
-        help=text,
+        help=f"{people} for people; {programs} for programs{f' ({note})' if note else ''}.",
     )
 
 
@@ -50,7 +50,7 @@ def scope_options(steps_help: str) -> Callable[[Command], Command]:
     """`--steps`, `--device` and `--scope linked|all`, as `steps`, `device` and `events`.
 
     Args:
-        steps_help: What `--steps` means to this verb.
+        steps_help: The help of `--steps` for this verb.
     """
 
     def add(command: Command) -> Command:
@@ -61,7 +61,7 @@ def scope_options(steps_help: str) -> Callable[[Command], Command]:
                 type=click.Choice(["linked", "all"]),
                 default="all",
                 show_default=True,
-                help="Which GPU events count: those whose launch was recorded, or all.",
+                help="GPU events that count: those whose launch was recorded, or all.",
             ),
             click.option("--device", metavar="0,1", help="Only these GPUs."),
             click.option("--steps", metavar="3,4-6", help=steps_help),
@@ -76,7 +76,7 @@ def scope_of(steps: str | None, device: str | None, events: str) -> Scope:
     """The scope that the options ask for.
 
     Raises:
-        click.UsageError: What was given are no numbers.
+        click.UsageError: A value is not a list of numbers.
     """
     from stepscope.analysis.selection.scope import EventChoice, Scope
 
@@ -88,20 +88,20 @@ def scope_of(steps: str | None, device: str | None, events: str) -> Scope:
 
 
 def numbers(option: str, text: str) -> tuple[int, ...]:
-    """Numbers from "3,4-6", without repetition, in order.
+    """Parse numbers such as "3,4-6"; sorted, without duplicates.
 
     Raises:
-        click.UsageError: The text is something else.
+        click.UsageError: The text is not a list of numbers and ranges.
     """
     found: set[int] = set()
     for part in text.split(","):
         match = _RANGE.match(part.strip())
         if match is None:
             raise click.UsageError(
-                f"{option} {text}: '{part}' is no number and no range such as 4-6"
+                f"{option} {text}: '{part}' is neither a number nor a range such as 4-6"
             )
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first or last - first > _MOST_NUMBERS:
-            raise click.UsageError(f"{option} {text}: '{part}' is no range that makes sense")
+            raise click.UsageError(f"{option} {text}: '{part}' is not a valid range")
         found.update(range(first, last + 1))
     return tuple(sorted(found))

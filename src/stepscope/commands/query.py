@@ -1,4 +1,4 @@
-"""`stepscope query PATH "SELECT …"`: ask a trace in SQL."""
+"""`stepscope query PATH "SELECT …"`: query a trace with SQL."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import Output
 
 DEFAULT_ROWS = 100
-"""How many rows are shown to people unless asked otherwise; programs get all."""
+"""Rows shown to people by default; programs get all."""
 
 
 @click.command("query")
 @click.argument("path", type=click.Path(path_type=str), required=False)
 @click.argument("sql", required=False)
 @click.option("--list", "list_views", is_flag=True, help="List the views and their columns.")
-@format_option("rows", "How to print the rows; parquet needs --output or a pipe.")
+@format_option("rows", "parquet needs --output or a pipe")
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
-    help=f"At most so many rows [default: {DEFAULT_ROWS} in a table, else all; 0: all].",
+    help=f"Maximum number of rows.  [default: {DEFAULT_ROWS} in a table, otherwise all; 0: all]",
 )
 @click.option(
     "--timeout",
     "time_limit_s",
     type=click.FloatRange(min=0, min_open=True),
-    help="Stop the query after so many seconds.",
+    help="Stop the query after this many seconds.",
 )
 @click.option(
     "--output",
     "-o",
     "file",
     type=click.Path(dir_okay=False),
-    help="Write to this file, not to stdout.",
+    help="Write to this file instead of standard output.",
 )
 def command(
     path: str | None,
@@ -45,10 +45,10 @@ def command(
     time_limit_s: float | None,
     file: str | None,
 ) -> None:
-    """Ask a trace in SQL (DuckDB's dialect, one SELECT, reading only).
+    """Query a trace with SQL (DuckDB's dialect, one read-only SELECT).
 
-    PATH is a trace file, a URL, - for standard input, or a run directory (the last window of its
-    first rank). For example:
+    PATH is a trace file, a URL, or - for standard input. For a run directory, a directory of traces
+    or a quoted glob, the last window of the first rank is queried. For example:
 
     stepscope query trace.json.gz "SELECT name, sum(dur_ns) AS ns FROM kernels GROUP BY name ORDER
     BY ns DESC LIMIT 10"
@@ -62,9 +62,9 @@ def command(
             output.write(view_columns(), sink)
             return
         if path is None or sql is None:
-            raise UsageError("give a trace and a query, or --list for the views and columns")
+            raise UsageError("give a trace and a query, or --list to see views and columns")
         if not output.format.is_text and sink.is_terminal:
-            raise UsageError(f"{output.format.name} is no text: give --output FILE or pipe it on")
+            raise UsageError(f"{output.format.name} is not text: use --output FILE or a pipe")
         from stepscope.trace.paths import resolve_path
         from stepscope.trace.sql.query import run_query
 

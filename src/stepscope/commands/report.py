@@ -1,4 +1,4 @@
-"""`stepscope report PATH`: the verdict, where the step goes, and the findings by saving."""
+"""`stepscope report PATH`: the verdict, where the step goes, and findings by saving."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.commands.options import format_option, scope_of, scope_options
+from stepscope.commands.options import INTEGERS, format_option, scope_of, scope_options
 from stepscope.commands.sinks import StandardSink
 from stepscope.report.outputs import OUTPUTS, Layout, Output
 from stepscope.report.outputs import output as output_of
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 @click.command("report")
 @click.argument("path", type=click.Path(path_type=str))
-@format_option("diagnosis")
-@scope_options("Only these steps of the recorded windows, which follow one another.")
-@click.option("--table", metavar="NAME", help="Which table csv prints; by default findings.")
+@format_option("diagnosis", INTEGERS)
+@scope_options("Only these steps of the recorded windows; they must be consecutive.")
+@click.option("--table", metavar="NAME", help="Table that csv prints.  [default: findings]")
 @click.option(
     "--baseline",
     metavar="PATH",
-    help="A trace of a run that was as it should be: collectives are held against its.",
+    help="Trace of a healthy run; collectives are compared with its own.",
 )
 @click.option(
     "--threshold",
     "thresholds",
     multiple=True,
     metavar="NAME=VALUE",
-    help="From where on something is a finding, such as saving_low=0.01; may be given often.",
+    help="Limit above which a finding is reported, such as saving_low=0.01. Repeatable.",
 )
 def command(
     path: str,
@@ -42,14 +42,14 @@ def command(
     baseline: str | None,
     thresholds: tuple[str, ...],
 ) -> None:
-    """Say where the step's time went, why, and what to change.
+    """Show where the step's time goes, why, and what to change.
 
-    PATH is a run directory, a directory of runs (its newest is taken), a trace file, a directory
-    of traces, or a quoted glob. Of a py-spy recording it tells the functions that took the time.
+    PATH is a run directory, a directory of runs (the newest is used), a trace file, a directory of
+    traces, a quoted glob, or a URL. For a py-spy recording, shows the functions that took the time.
     """
     if table is not None and not output.picks_table:
         able = " or ".join(one.format.name for one in OUTPUTS["diagnosis"] if one.picks_table)
-        raise click.UsageError(f"--table goes with --format {able}")
+        raise click.UsageError(f"--table needs --format {able}")
     scope = scope_of(steps, device, events)
     limits = _limits(thresholds)
     from stepscope.advice.diagnosis import diagnose
@@ -64,7 +64,7 @@ def command(
     try:
         diagnosis = diagnose(run, limits, scope, known)
     except UnreadableInputError:
-        # A sampler's recording has no steps, operators or kernels to judge, and says much.
+        # A py-spy recording has no steps or kernels to diagnose, but functions to show.
         recordings = sampled_recordings(run)
         if not recordings:
             raise
@@ -74,7 +74,7 @@ def command(
 
 
 def _limits(settings: tuple[str, ...]) -> Thresholds:
-    """The thresholds, with those changed that were given as NAME=VALUE."""
+    """The thresholds, with those given as NAME=VALUE changed."""
     from stepscope.advice.thresholds import Thresholds
 
     changed: dict[str, float] = {}

@@ -26,18 +26,18 @@ LEFT_OUT = {
     "deepspeed_flops",
     "deepspeed_memory",
 }
-"""Options that this verb decides itself, or that only a script that knows us can follow."""
+"""Options that this verb sets itself, or that only code inside the script can give."""
 
 
 def _options(function: Any) -> Any:
-    """Add one option of the command line for each option of a recording."""
+    """Add a command-line option for each recording option."""
     for option in reversed(OPTIONS.values()):
         if option.name in LEFT_OUT:
             continue
         name = option.name.replace("_", "-")
         text = option.help
         if option.default is not None:
-            # No default of click's: variables and pyproject.toml come before it.
+            # No click default: environment variables and pyproject.toml take precedence over it.
             text += f"  [default: {as_text(option.default)}]"
         shape: dict[str, Any] = {"default": None, "help": text}
         if option.kind == "bool":
@@ -59,16 +59,18 @@ def _options(function: Any) -> Any:
     type=click.Choice(["optimizer", "iteration"]),
     default="optimizer",
     show_default=True,
-    help="What a step is: until the optimizer has stepped, or until the next batch is asked for.",
+    help="What ends a step: the optimizer's step, or the request for the next batch.",
 )
-@click.option("--report/--no-report", "shows_report", default=True, help="Report at the end.")
+@click.option(
+    "--report/--no-report", "shows_report", default=True, help="Print the report at the end."
+)
 @click.option(
     "--result-file",
     type=click.Path(dir_okay=False, path_type=Path),
     default=None,
-    help="Write what became of the command here, as JSON, and say nothing about it.",
+    help="Write the outcome of the command to this file, as JSON, and print nothing about it.",
 )
-@click.option("--dry-run", is_flag=True, help="Print the command that would be run, and end.")
+@click.option("--dry-run", is_flag=True, help="Print the command that would run, and exit.")
 @click.option(
     "--tracemalloc",
     "with_tracemalloc",
@@ -86,11 +88,11 @@ def command(
     with_tracemalloc: bool,
     **values: Any,
 ) -> int:
-    """Run a training script and record it, without changing its code.
+    """Record a training script without changing its code.
 
-    COMMAND is what would be typed without us: `stepscope run -- python train.py --lr 0.1`, or
-    `stepscope run -- torchrun --nproc-per-node 8 train.py`. It ends with the command's own exit
-    code. Everything of ours goes to standard error.
+    Put your usual command after `--`: `stepscope run -- python train.py --lr 0.1`, or `stepscope
+    run -- torchrun --nproc-per-node 8 train.py`. The exit code is that of your command. Messages
+    from Stepscope go to standard error.
     """
     from stepscope.adapters.external.below import write_beginning, write_result
     from stepscope.adapters.external.planning import as_flags, choose_recorder, what_it_lacks
@@ -140,7 +142,7 @@ def _show_command(
 
 
 def _tell(outcome: Outcome, settings: Settings, step_on: str, *, shows_report: bool) -> None:
-    """Say what became of it, on standard error: standard output is the script's own."""
+    """Report the outcome on standard error: standard output belongs to the script."""
     from stepscope.report.launch.terminal import file_lines, outcome_lines, table_lines
     from stepscope.run.reader import open_run
 

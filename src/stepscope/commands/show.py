@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from stepscope.commands.options import format_option, scope_of, scope_options
+from stepscope.commands.options import INTEGERS, format_option, scope_of, scope_options
 from stepscope.commands.sinks import StandardSink
 from stepscope.report.outputs import Layout, Output
 
@@ -13,15 +13,21 @@ from stepscope.report.outputs import Layout, Output
 @click.argument("question", required=False)
 @click.argument("paths", nargs=-1, type=click.Path(path_type=str))
 @click.option("--list", "list_questions", is_flag=True, help="List the questions.")
-@format_option("answer")
-@scope_options("Only these steps; by default the whole file.")
-@click.option("--table", metavar="NAME", help="Only this table; csv prints the first by default.")
+@format_option("answer", INTEGERS)
+@scope_options("Only these steps.  [default: the whole file]")
+@click.option(
+    "--table",
+    metavar="NAME",
+    help="Only this table. By default, csv prints the first and other formats print all.",
+)
 @click.option(
     "--baseline",
     metavar="PATH",
-    help="For abnormal-collectives: a trace of a run that was as it should be.",
+    help="For abnormal-collectives: trace of a healthy run to compare with.",
 )
-@click.option("--rows", default="30", show_default=True, metavar="N|all", help="Rows to print.")
+@click.option(
+    "--rows", default="30", show_default=True, metavar="N|all", help="Rows to print of each table."
+)
 def command(
     question: str | None,
     paths: tuple[str, ...],
@@ -36,8 +42,9 @@ def command(
 ) -> None:
     """Answer one question about traces, as tables.
 
-    PATH is a trace file, a run directory (the last window of each rank is taken), a directory of
-    traces, or a quoted glob. `stepscope show --list` lists the questions.
+    PATH is a trace file, a run directory (the last window of each rank is used), a directory of
+    traces, a quoted glob, a URL, or - for standard input. `stepscope show --list` lists the
+    questions.
     """
     from stepscope.analysis.questions import ask_all
     from stepscope.analysis.questions import question as question_named
@@ -45,11 +52,11 @@ def command(
     if list_questions or question is None:
         _list_questions()
         if question is None and not list_questions:
-            click.echo("\nstepscope show QUESTION PATH answers one of them.")
+            click.echo("\n`stepscope show QUESTION PATH` answers one of them.")
         return
     chosen = question_named(question)
     if not paths:
-        raise click.UsageError(f"which trace? stepscope show {question} PATH")
+        raise click.UsageError(f"no trace given: stepscope show {question} PATH")
     scope = scope_of(steps, device, events)
     layout = Layout(table, None if rows == "all" else _one_number("--rows", rows))
     if baseline is not None and chosen.over_ranks:
@@ -73,5 +80,5 @@ def _list_questions() -> None:
 
 def _one_number(option: str, text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
-        raise click.UsageError(f"{option} {text}: give a number from 1 on, or all")
+        raise click.UsageError(f"{option} {text}: give a number above 0, or all")
     return int(text)

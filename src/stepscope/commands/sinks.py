@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class StandardSink:
-    """Standard output; or standard error, where standard output is somebody else's.
+    """Standard output, or standard error if standard output belongs to another program.
 
     Args:
-        is_error: Standard error.
+        is_error: Write to standard error.
     """
 
     def __init__(self, *, is_error: bool = False) -> None:
@@ -30,7 +30,7 @@ class StandardSink:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a person watches."""
+        """Whether it is a terminal."""
         return self._stream.isatty()
 
     @property
@@ -48,12 +48,12 @@ class StandardSink:
         click.echo(content, nl=False, err=self._is_error)
 
     def remark(self, text: str) -> None:
-        """Say something about the output on standard error."""
+        """Print a remark about the output on standard error."""
         click.echo(text, err=True)
 
 
 class FileSink:
-    """A file, which is made when the first thing is written.
+    """A file, created when something is first written.
 
     Args:
         path: The file.
@@ -86,7 +86,7 @@ class FileSink:
         self._opened().write(content.encode() if isinstance(content, str) else content)
 
     def remark(self, text: str) -> None:
-        """Say something about the output on standard error."""
+        """Print a remark about the output on standard error."""
         click.echo(text, err=True)
 
     def _opened(self) -> BinaryIO:
@@ -105,7 +105,7 @@ class FileSink:
 
 @contextmanager
 def sink_for(output: str | None) -> Iterator[Sink]:
-    """The sink that an option `--output` names; without it, and for `-`, standard output."""
+    """The sink for a value of `--output`; None and `-` mean standard output."""
     if output is None or output == "-":
         yield StandardSink()
         return

@@ -53,6 +53,6 @@ def worst(checks: Iterable[Check]) -> State:
 
 
 def count_by_state(checks: Iterable[Check]) -> dict[str, int]:
-    """The name of each state to the number of its checks."""
+    """State to the number of its checks, for every state."""
     found = Counter(check.state for check in checks)
     return {state.value: found[state] for state in State}

@@ -1,4 +1,4 @@
-"""Samples of this machine as texts, for whoever shows them."""
+"""Samples of this machine, as texts to show."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stepscope.monitor.sampler import Sampler, Watched
 
 
 class LocalSampler:
-    """Samples this machine; the drivers are opened with the first sample.
+    """Samples this machine. The first sample opens the drivers.
 
     Args:
         ids: GPUs to sample; empty for those that are visible.
@@ -21,7 +21,7 @@ class LocalSampler:
         self._sampler: Sampler | None = None
 
     def read(self) -> list[dict[str, str]]:
-        """A sample: a row for each GPU, as texts by column.
+        """Take a sample: a row per GPU, as texts by column.
 
         Raises:
             UsageError: A GPU that was asked for is not there.
@@ -38,6 +38,6 @@ class LocalSampler:
         ]
 
     def close(self) -> None:
-        """Let go of the drivers."""
+        """Release the drivers."""
         if self._sampler is not None:
             self._sampler.close()

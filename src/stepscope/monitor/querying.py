@@ -1,4 +1,4 @@
-"""Samples as nvidia-smi gives them, printed or appended to a file: `--query-gpu=… -l 1`."""
+"""Samples in nvidia-smi's form, printed or appended to a file: `--query-gpu=… -l 1`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _INTERVAL_S = 1.0
 
 @dataclass(frozen=True)
 class Query:
-    """What is asked.
+    """What to sample, and how.
 
     Attributes:
-        columns: The columns, as nvidia-smi names them; None: those of `metrics.csv`.
+        columns: Columns by nvidia-smi's names; None: those of `metrics.csv`.
         layout: How they are printed.
-        interval_s: Seconds between samples; None: one sample, or a second where there are several.
+        interval_s: Seconds between samples; None: take one sample, or 1 if there are several.
         count: How many samples; None for no end.
         ids: GPUs; empty for those that are visible.
         pid: A process to watch until it ends; None for none.
@@ -44,11 +44,11 @@ class Query:
 
 
 def answer(query: Query, show: Callable[[str], object], note: Callable[[Note], None]) -> None:
-    """Take samples until there are enough of them, or the process that is watched has ended.
+    """Take samples until there are enough, or until the watched process ends.
 
     Args:
-        query: What is asked.
-        show: Called with lines to print, where there is no file.
+        query: What to sample.
+        show: Called with lines to print, if there is no file.
         note: Called with what could not be read.
 
     Raises:
@@ -60,7 +60,7 @@ def answer(query: Query, show: Callable[[str], object], note: Callable[[Note], N
         interval_s = _INTERVAL_S
     if pid is not None and not is_running(pid):
         raise UsageError(f"--pid={pid}: there is no such process")
-    # Without a process there is no training to watch: what we started ourselves is nothing.
+    # Without a process there is no training to watch, so nothing counts as its children.
     watched = Watched(pid or os.getpid(), is_root=pid is not None, ids=query.ids)
     sampler = Sampler(columns, watched, Notes(note))
 
@@ -97,7 +97,7 @@ def _opened(path: Path, sampler: Sampler, layout: CsvFormat) -> Iterator[Metrics
 
 
 def column_lines() -> Iterator[str]:
-    """Every column with its other names, and below it what it is."""
+    """Every column with its aliases, and its description below."""
     for column in COLUMNS.values():
         others = [alias for alias, name in ALIASES.items() if name == column.name]
         yield f"{column.heading}{' (or ' + ', '.join(others) + ')' if others else ''}"

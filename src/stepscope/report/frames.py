@@ -1,4 +1,4 @@
-"""A frame as it is, on a terminal."""
+"""A polars frame on a terminal, unchanged."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from stepscope.report.plain import json_cell
 
 
 def print_frame(frame: pl.DataFrame, console: Console) -> None:
-    """Lay a frame out for the width of the terminal; numbers to the right, nulls empty."""
+    """Print a frame: numbers to the right, nulls empty."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name, kind in frame.schema.items():
         table.add_column(Text(name), justify="right" if kind.is_numeric() else "left")
     for row in frame.rows():
-        # Text, because names from a trace may look like markup.
+        # Text, because names in a trace may look like markup.
         table.add_row(*(Text(_cell(value)) for value in row))
     console.print(table)
 

@@ -1,7 +1,7 @@
-"""Every output of every kind of result: one table that the verbs ask; importing it imports none.
+"""The outputs of every kind of result, in one table. Importing it imports no output.
 
-An output is a module with a function `write(result, sink, layout)`. It lays the result out and
-hands it to the sink, piece by piece where the result comes in pieces.
+An output is a module with a function `write(result, sink, layout)`, which lays the result out and
+writes it to the sink. Results that come in pieces are written in pieces.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ class Sink(Protocol):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a person watches, whose screen has a width."""
+        """Whether it is a terminal, which has a width."""
 
     def console(self, *, keeps_padding: bool = False, width: int | None = None) -> Console:
         """A console that writes here.
 
         Args:
-            keeps_padding: Whether blanks at the ends of lines are kept.
-            width: Columns; by default those of the terminal.
+            keeps_padding: Whether trailing spaces are kept.
+            width: Width in columns; by default that of the terminal.
         """
 
     def write(self, content: str | bytes) -> None:
-        """Write text, or the bytes of a file."""
+        """Write text or bytes."""
 
     def remark(self, text: str) -> None:
-        """Say something about the output beside it."""
+        """Print a remark about the output, outside it."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How much of a result is shown; an output ignores what does not concern it.
+    """How much of a result to show. An output ignores what does not apply to it.
 
     Attributes:
-        table: Only this table; None: those that the output shows by itself.
-        rows: At most so many rows of each table; None: all.
+        table: Only this table; None: the output's default.
+        rows: Maximum number of rows of each table; None: all.
     """
 
     table: str | None = None
@@ -54,12 +54,12 @@ class Layout:
 
 @dataclass(frozen=True)
 class Format:
-    """A form that outputs take.
+    """An output format.
 
     Attributes:
-        name: What `--format` calls it.
-        is_for_people: Whether numbers have the unit a person would choose; programs get whole
-            nanoseconds and bytes, and everything.
+        name: Its name for `--format`.
+        is_for_people: Whether numbers have convenient units and long tables are cut. Programs get
+            integer nanoseconds and bytes, and all rows.
         is_text: Whether a terminal can show it.
     """
 
@@ -77,12 +77,12 @@ PARQUET = Format("parquet", is_for_people=False, is_text=False)
 
 @dataclass(frozen=True)
 class Output:
-    """One form of one kind of result.
+    """One output of one kind of result.
 
     Attributes:
-        format: The form.
-        module: Its module, below `stepscope.report`.
-        picks_table: Whether it shows one table alone, so that `Layout.table` is of use to it.
+        format: Its format.
+        module: Its module in `stepscope.report`.
+        picks_table: Whether `Layout.table` applies to it.
     """
 
     format: Format
@@ -90,7 +90,7 @@ class Output:
     picks_table: bool = False
 
     def write(self, result: Any, sink: Sink, layout: Layout | None = None) -> None:
-        """Lay a result out, and write it.
+        """Lay out a result and write it.
 
         Raises:
             UsageError: The layout names a table that the result does not have.
@@ -107,7 +107,7 @@ OUTPUTS: Mapping[str, tuple[Output, ...]] = {
         Output(CSV, "diagnosis.csv", picks_table=True),
         Output(MARKDOWN, "diagnosis.markdown"),
     ),
-    # What a sampler of Python's stacks saw: analysis.python_functions.SampledRecording, several.
+    # py-spy recordings: a sequence of analysis.python_functions.SampledRecording.
     "samples": (
         Output(TABLE, "samples.terminal"),
         Output(JSON, "samples.json"),
@@ -137,19 +137,19 @@ OUTPUTS: Mapping[str, tuple[Output, ...]] = {
     ),
     # What a trace file holds: analysis.contents.Contents.
     "contents": (Output(TABLE, "contents.terminal"), Output(JSON, "contents.json")),
-    # What a run's directory holds: analysis.record.listing.RunListing.
+    # What a run directory holds: analysis.record.listing.RunListing.
     "run": (Output(TABLE, "run.terminal"), Output(JSON, "run.json")),
     # What was sampled beside a training: analysis.metrics.MetricsSummary.
     "metrics": (Output(TABLE, "metrics.terminal"), Output(JSON, "metrics.json")),
     # What the doctor found: a sequence of doctor.check.Check.
     "checks": (Output(TABLE, "checks.terminal"), Output(JSON, "checks.json")),
-    # Each option of a recording, and where its value comes from: adapters.options.sheets.
+    # Each recording option, and where its value comes from: adapters.options.sheets.
     "settings": (Output(TABLE, "settings.terminal"), Output(JSON, "settings.json")),
-    # What options are called in other frameworks: adapters.options.sheets.
+    # Option names of other frameworks: a sequence of adapters.options.sheets.DialectSheet.
     "dialects": (Output(TABLE, "dialects.terminal"), Output(JSON, "dialects.json")),
-    # The stores of traces on the disk: a sequence of trace.store.listing.StoreInfo.
+    # The stores of traces on disk: a sequence of trace.store.listing.StoreInfo.
     "stores": (Output(TABLE, "stores.terminal"), Output(JSON, "stores.json")),
-    # What the demo promised and measured: demo.runner.DemoOutcome.
+    # What the demo predicted and measured: demo.runner.DemoOutcome.
     "demo": (Output(TABLE, "demo.terminal"), Output(JSON, "demo.json")),
 }
 """Kind of result to its outputs, the default first."""
@@ -165,4 +165,4 @@ def output(kind: str, format_name: str) -> Output:
         if candidate.format.name == format_name:
             return candidate
     names = ", ".join(candidate.format.name for candidate in OUTPUTS[kind])
-    raise UsageError(f"--format {format_name}: this comes as {names}")
+    raise UsageError(f"--format {format_name} is not available for this input: choose {names}")

@@ -1,4 +1,4 @@
-"""Results as plain values, and JSON and CSV of them."""
+"""Results as plain values, and as JSON and CSV."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def plain(value: Any) -> Any:
-    """A value that JSON can hold; what is no number (NaN, infinity) becomes null."""
+    """A value that JSON can hold; NaN and infinity become null."""
     if isinstance(value, pl.DataFrame):
         return [
             {name: plain(item) for name, item in row.items()} for row in value.iter_rows(named=True)
@@ -38,7 +38,7 @@ def plain(value: Any) -> Any:
 
 
 def scope_to_dict(scope: AnsweredScope) -> dict[str, Any]:
-    """What an answer covers: `steps` null where it is about the whole file."""
+    """What an answer covers; `steps` is null for the whole file."""
     asked = scope.asked
     return {
         "steps": None if asked.steps is None else list(scope.steps),
@@ -50,17 +50,17 @@ def scope_to_dict(scope: AnsweredScope) -> dict[str, Any]:
 
 
 def json_text(document: Any, default: Callable[[Any], Any] | None = None) -> str:
-    """A document as JSON, indented, with a line break at its end.
+    """A document as indented JSON, with a final newline.
 
     Args:
         document: Plain values.
-        default: What becomes of a value that is not plain; by default an error.
+        default: Converts values that are not plain; without it they are errors.
     """
     return orjson.dumps(document, option=orjson.OPT_INDENT_2, default=default).decode() + "\n"
 
 
 def frame_to_csv(frame: pl.DataFrame) -> str:
-    """A table as CSV, with a row of column names; lists as JSON, numbers to the last digit."""
+    """A table as CSV with a header; lists as JSON, numbers in full precision."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(frame.columns)
@@ -75,10 +75,10 @@ def _csv_cell(value: Any) -> Any:
 
 
 def json_cell(value: object) -> str:
-    """A list or a struct as JSON on one line; bytes become hexadecimal."""
+    """A list or struct as JSON on one line; bytes become hexadecimal."""
     return json.dumps(value, ensure_ascii=False, default=json_scalar)
 
 
 def json_scalar(value: object) -> str:
-    """What JSON has no form of its own for: bytes as hexadecimal, all else as its text."""
+    """A value that JSON has no form for: bytes as hexadecimal, anything else as its text."""
     return value.hex() if isinstance(value, bytes) else str(value)

@@ -1,4 +1,4 @@
-"""What an answer covers, in a line for people."""
+"""The scope of an answer, in one line for people."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def describe_scope(scope: AnsweredScope) -> str:
 def _steps(steps: tuple[int, ...]) -> str:
     if len(steps) == 1:
         return f"step {steps[0]}"
-    # Numbers come from files: what lies between two of them may be any number of steps.
+    # Step numbers come from files, so the gap between two of them may be huge.
     breaks = [at for at in range(1, len(steps)) if steps[at] != steps[at - 1] + 1]
     runs = [(steps[a], steps[b - 1]) for a, b in pairwise([0, *breaks, len(steps)])]
     words = [

@@ -1,4 +1,4 @@
-"""Text that a stranger's file has a part in, made fit for a terminal, for Markdown, for a line."""
+"""Makes text from untrusted files safe for terminals, Markdown and single lines."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ _MARKDOWN = "\\`*_{}[]<>|#"
 
 
 def printable(text: str) -> str:
-    """Without control characters, which could steer a terminal."""
+    """Replace control characters, which could steer a terminal."""
     return "".join(c if c.isprintable() else "�" for c in text)
 
 
 def escaped(text: str) -> str:
-    """On one line: control characters as a programmer writes them."""
+    """Escape control characters, so that the text stays on one line."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def markdown_text(text: str) -> str:
-    """Text that Markdown takes for text."""
+    """Escape what Markdown would interpret."""
     clean = printable(text)
     for character in _MARKDOWN:
         clean = clean.replace(character, f"\\{character}")

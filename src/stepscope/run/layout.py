@@ -88,6 +88,6 @@ class RankLayout:
 
 
 def run_name(epoch_ns: int, process_id: int) -> str:
-    """The name of a run that nobody has named: when it began, and in which process."""
+    """The default name of a run: when it began, and in which process."""
     moment = datetime.datetime.fromtimestamp(epoch_ns / 1e9, tz=datetime.timezone.utc)
     return f"{moment:%Y%m%dT%H%M%SZ}-{process_id}"

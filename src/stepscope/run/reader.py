@@ -129,7 +129,7 @@ class Run:
         return tuple(window for rank in self.ranks for window in rank.windows)
 
     def artifacts(self, kind: str) -> tuple[Path, ...]:
-        """Where the windows' files of a kind lie, such as "python_memory"."""
+        """Paths of the windows' artifacts of one kind, such as "python_memory"."""
         return tuple(
             RunLayout(self.path).rank(window.rank).root / artifact.path
             for window in self.windows

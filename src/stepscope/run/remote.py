@@ -35,8 +35,8 @@ def is_url(text: str) -> bool:
 def is_directory(url: str) -> bool:
     """Whether a URL names a directory rather than one file.
 
-    What has an ending is a file; the web's servers have no directories but by a slash at the end.
-    Of all else its service is asked.
+    A name with an ending is a file. On http(s), only a trailing slash makes a directory. Otherwise
+    the service is asked.
     """
     if "." in url.rstrip("/").rpartition("/")[2]:
         return False
@@ -47,7 +47,7 @@ def is_directory(url: str) -> bool:
     try:
         file_system, path = url_to_fs(url)
         return bool(file_system.isdir(path))
-    except Exception:  # noqa: BLE001 - services raise what they like; reading it says more
+    except Exception:  # noqa: BLE001 - services raise anything; reading will say more
         return False
 
 

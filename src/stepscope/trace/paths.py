@@ -1,4 +1,4 @@
-"""What a path given by a user stands for: which run, which ranks, which traces.
+"""Resolves a path from the user: which run, which ranks, which traces.
 
 | Path | Stands for |
 |---|---|
@@ -7,10 +7,10 @@
 | a run directory, or a folder in one | its ranks and their windows |
 | a directory of runs | the newest of them |
 | another directory, a glob | the traces in it, by rank |
-| an fsspec URL | that trace; where it names a directory, the run or the traces in it |
+| an fsspec URL | that trace, or the run or traces in that directory |
 
-Every verb that reads asks here. Nothing is opened before it is asked for, and nothing is kept: a
-`TraceRef` describes a trace, and whoever opens it decides how long it stays in memory.
+Every verb that reads resolves its paths here. Resolving opens no trace. A `TraceRef` describes one;
+the caller opens it and decides how long it stays in memory.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class TraceRef:
     """A trace that can be opened.
 
     Attributes:
-        name: Its path or URL, as it is told to people; `-` for standard input.
-        rank: The rank that recorded it; 0 where nothing tells.
+        name: Its path or URL; `-` for standard input.
+        rank: The rank that recorded it; 0 if unknown.
         window: Its number in the rank, from 0.
     """
 
@@ -47,11 +47,11 @@ class TraceRef:
     window: int = 0
 
     def open(self) -> Trace:
-        """Read it. Each call reads it anew, or opens its store.
+        """Load the trace. Each call loads it again.
 
         Raises:
             UnreadableInputError: It cannot be read; says why and what to do.
-            UsageError: It is standard input, and that is a terminal.
+            UsageError: It is standard input, which is a terminal.
         """
         return load(_standard_input() if self.name == STANDARD_INPUT else self.name)
 
@@ -61,9 +61,9 @@ class RankTraces:
     """A rank, and its traces.
 
     Attributes:
-        rank: The rank; of loose traces that do not tell, their position.
+        rank: The rank; for loose traces without one, their position.
         traces: Its windows that have a trace, in order.
-        record: What else the run's directory has of it; None for standard input.
+        record: What else the run directory holds of it; None for standard input.
     """
 
     rank: int
@@ -72,17 +72,17 @@ class RankTraces:
 
     @property
     def is_loose(self) -> bool:
-        """Whether its traces are files that nothing says are windows of one run."""
+        """Whether no manifest says that its traces are windows of one run."""
         return self.record is None or self.record.manifest is None
 
     def newest_first(self) -> Iterator[TraceRef]:
-        """Its traces, from the last window, the one farthest from the start, to the first."""
+        """Its traces, from the last window to the first."""
         return reversed(self.traces)
 
     def last_with(self, steps: tuple[int, ...] | None) -> TraceRef | None:
-        """The last trace that has all the steps asked for, else the last; None without traces.
+        """The last trace that has all the given steps, else the last; None without traces.
 
-        Traces are opened and let go one at a time.
+        Traces are opened one at a time and not kept.
 
         Args:
             steps: The steps; None: any.
@@ -107,9 +107,9 @@ class PathTarget:
 
     Attributes:
         path: The path as it was given.
-        is_run: Whether it names several files: a directory, a glob, a URL of a directory.
-        metrics: The file of metrics that it names, itself or the one in a folder that holds no
-            run; None where it names none.
+        is_run: Whether it can stand for several files: a directory, a glob, a URL of a directory.
+        metrics: The file of metrics that it stands for: itself, or the one in a folder that holds
+            no run. Otherwise None.
     """
 
     path: str
@@ -118,10 +118,10 @@ class PathTarget:
 
     @functools.cached_property
     def run(self) -> Run:
-        """The run. A lone trace is a run of one rank; of a URL what is needed is fetched.
+        """The run. A single trace is a run of one rank. From a URL, what is needed is fetched.
 
         Raises:
-            UnreadableInputError: There is nothing of the kind; says what was looked for.
+            UnreadableInputError: There is no run or trace; says what was looked for.
         """
         return open_run(self.path)
 
@@ -137,7 +137,7 @@ class PathTarget:
         return tuple(map(traces_of_rank, self.run.ranks))
 
     def rank(self, number: int | None) -> RankTraces:
-        """One rank; by default the first one.
+        """One rank; by default the first.
 
         Raises:
             UnreadableInputError: There is no run.
@@ -145,7 +145,7 @@ class PathTarget:
         """
         by_number = {candidate.rank: candidate for candidate in self.ranks}
         if not by_number:
-            raise UsageError(f"{self.path}: there is no rank in it")
+            raise UsageError(f"{self.path}: contains no rank")
         wanted = min(by_number) if number is None else number
         if wanted not in by_number:
             have = ", ".join(map(str, sorted(by_number)))
@@ -153,10 +153,10 @@ class PathTarget:
         return by_number[wanted]
 
     def traces(self, steps: tuple[int, ...] | None = None) -> tuple[TraceRef, ...]:
-        """Its traces in order: of a rank's windows one, of loose traces each.
+        """Its traces in order: one window per rank of a run, or every loose trace.
 
         Args:
-            steps: Of a rank's windows, the last that has these is taken; None: the last.
+            steps: Take the last window that has these steps; None: the last window.
 
         Raises:
             UnreadableInputError: There is no trace that could be read.
@@ -174,7 +174,7 @@ class PathTarget:
         return tuple(found)
 
     def one_trace(self) -> TraceRef:
-        """The trace that is meant where there can be only one: the last of the first rank.
+        """The trace to use if there can be only one: the last of the first rank.
 
         Raises:
             UnreadableInputError: There is none that could be read.
@@ -190,7 +190,7 @@ class PathTarget:
 
 
 def resolve_path(path: str) -> PathTarget:
-    """Find out what a path stands for; no trace is opened.
+    """Find out what a path stands for, without opening a trace.
 
     Args:
         path: A path, a glob, an fsspec URL, or `-` for standard input.
@@ -200,7 +200,7 @@ def resolve_path(path: str) -> PathTarget:
     """
     if path == STANDARD_INPUT:
         return PathTarget(path, is_run=False)
-    if "://" in path:  # also URLs with several parts, such as simplecache::s3://…
+    if "://" in path:  # includes chained URLs, such as simplecache::s3://…
         return PathTarget(path, is_run=is_directory(path))
     place = Path(path)
     if not place.exists():
@@ -220,7 +220,7 @@ def resolve_traces(paths: tuple[str, ...], steps: tuple[int, ...] | None = None)
 
 
 def traces_of_rank(rank: RankRun) -> RankTraces:
-    """A rank of a run that is open already."""
+    """The traces of a rank of an open run."""
     traces = (
         TraceRef(str(window.trace_path), rank.rank, window.index)
         for window in rank.windows
@@ -238,7 +238,7 @@ def _metrics(path: Path) -> Path | None:
 
 
 def _standard_input() -> IO[bytes]:
-    # Unbuffered: a reader that waits for a silent pipe must hold no lock when the process ends.
+    # Unbuffered: a reader waiting for a silent pipe must not hold a lock when the process ends.
     opened = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 - it stays open
     if opened.isatty():
         raise UsageError("- means standard input, and that is a terminal: pipe a trace into it")

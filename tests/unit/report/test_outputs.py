@@ -80,7 +80,9 @@ def test_no_verb_knows_a_format_by_name():
 
 
 def test_an_output_that_is_not_there_is_refused_with_those_that_are():
-    with pytest.raises(UsageError, match="--format csv: this comes as table, json"):
+    with pytest.raises(
+        UsageError, match=r"--format csv is not available for this input: choose table, json"
+    ):
         output("contents", "csv")
 
 

@@ -86,7 +86,7 @@ def attach(
 
 
 def process_of_rank(run: Run, rank: int | None) -> int:
-    """The number of the process of a rank that runs on this machine.
+    """The process ID of a rank that runs on this machine.
 
     Args:
         run: The run.
@@ -108,13 +108,12 @@ def process_of_rank(run: Run, rank: int | None) -> int:
             return manifest.process_id
         if rank is not None:
             raise click.UsageError(
-                f"{run.path}: rank {rank} runs on {manifest.host}, not here: attach to it there"
+                f"{run.path}: rank {rank} runs on {manifest.host}: attach to it there"
                 if manifest.host != here
-                else f"{run.path}: rank {rank} no longer runs (it was process "
+                else f"{run.path}: rank {rank} is no longer running (it was process "
                 f"{manifest.process_id})"
             )
-    which = "no rank" if rank is None else f"rank {rank} does not"
-    text = f"{which} of it runs on this machine" if rank is None else f"{which} run any more"
+    text = "no rank runs on this machine" if rank is None else f"rank {rank} is no longer running"
     raise click.UsageError(f"{run.path}: {text}")
 
 

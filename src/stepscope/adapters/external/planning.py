@@ -1,4 +1,4 @@
-"""What `stepscope run` is about to do: which recorder, which flags, which command."""
+"""What `stepscope run` is about to do: recorder, flags, command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Given = Mapping[str, tuple[Any, str]]
 def choose_recorder(
     given: MutableMapping[str, tuple[Any, str]], tool: Tool | None, *, with_tracemalloc: bool
 ) -> None:
-    """What records the windows, as the tool beside the training allows; becomes part of `given`.
+    """Choose what records the windows, as the tool beside the training allows; adds it to `given`.
 
     Raises:
         click.UsageError: Options contradict each other.
@@ -32,22 +32,22 @@ def choose_recorder(
         if isinstance(tool, NsysOptions):
             raise click.UsageError("--tracemalloc and --nsys: a window has one recorder")
         if given.get("window_recorder", ("tracemalloc",))[0] != "tracemalloc":
-            raise click.UsageError("--tracemalloc and another --window-recorder")
+            raise click.UsageError("--tracemalloc conflicts with another --window-recorder")
         given["window_recorder"] = ("tracemalloc", "--tracemalloc")
     if isinstance(tool, NsysOptions):
         recorder, _ = given.setdefault("window_recorder", ("cuda-range", "--nsys"))
         if tool.only_windows and recorder != "cuda-range":
             raise click.UsageError(
-                f"--nsys collects in windows that are marked for it, and --window-recorder "
-                f"{recorder} marks none: leave that out, or give --nsys-range all"
+                f"--nsys collects in marked windows only, and --window-recorder {recorder} marks "
+                "none: drop it, or use --nsys-range all"
             )
     if isinstance(tool, MemrayOptions):
-        # torch's profiler keeps its events in the memory that is being counted.
+        # torch's profiler keeps its events in the memory that memray counts.
         given.setdefault("window_recorder", ("none", "--memray"))
 
 
 def as_flags(given: Given, step_on: str) -> list[str]:
-    """The options of a recording as they are typed."""
+    """The recording options as command-line flags."""
     flags = ["--step-on", step_on]
     for name, (value, _) in given.items():
         word = name.replace("_", "-")
@@ -61,7 +61,7 @@ def as_flags(given: Given, step_on: str) -> list[str]:
 def planned_command(
     command: Sequence[str], tool: Tool | None, flags: Sequence[str], settings: Settings
 ) -> list[str]:
-    """The words that would be run: the command, below the tool if there is one."""
+    """The command line that would run: the command, wrapped in the tool if there is one."""
     if tool is None:
         return list(command)
     folder = Path(settings.value("output_dir")).absolute() / "external"
@@ -69,10 +69,10 @@ def planned_command(
 
 
 def what_it_lacks(tool: Tool) -> Callable[[], str]:
-    """Says what a tool that did not begin may lack."""
+    """A function that says what a tool that did not start may lack."""
     if isinstance(tool, PySpyOptions):
         return _allowance
-    return lambda: "its own lines are above; stepscope doctor looks at what it needs"
+    return lambda: "see its own output above; `stepscope doctor` checks what it needs"
 
 
 def _allowance() -> str:

@@ -1,4 +1,4 @@
-"""Options as sheets that can be printed: each with its value as a person would write it."""
+"""Options and dialects as sheets to print: values as a person would write them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SettingLine:
         name: Its canonical name.
         value: Its value.
         text: The value as a person would write it.
-        origin: Where the value was given, for people.
+        origin: Where the value comes from, for people.
     """
 
     name: str
@@ -28,7 +28,7 @@ class SettingLine:
 
     @property
     def is_default(self) -> bool:
-        """Whether nobody gave it."""
+        """Whether it is the default."""
         return self.origin == "default"
 
 
@@ -37,7 +37,7 @@ class SettingSheet:
     """All options of a recording.
 
     Attributes:
-        dialect: Name of the dialect whose defaults hold.
+        dialect: Name of the dialect whose defaults apply.
         lines: The options, in their order.
     """
 
@@ -64,12 +64,12 @@ class FlagLine:
 
 @dataclass(frozen=True)
 class DialectSheet:
-    """A dialect, to be read.
+    """A dialect, for people and programs.
 
     Attributes:
         dialect: The dialect.
         flags: Its flags.
-        notes: What else holds in it, in lines for people.
+        notes: What else applies, as lines for people.
     """
 
     dialect: Dialect
@@ -78,7 +78,7 @@ class DialectSheet:
 
 
 def setting_sheet(settings: Settings) -> SettingSheet:
-    """Each option of a recording, its value, and where that comes from."""
+    """Each recording option, its value, and where the value comes from."""
     lines = (
         SettingLine(one.option.name, one.value, as_text(one.value), one.origin)
         for one in settings.settings.values()
@@ -87,7 +87,7 @@ def setting_sheet(settings: Settings) -> SettingSheet:
 
 
 def dialect_sheet(dialect: Dialect) -> DialectSheet:
-    """The flags of a dialect, their defaults, and what else holds in it."""
+    """The flags of a dialect, their defaults, and what else applies."""
     flags = (
         FlagLine(flag.names, flag.option, as_text(dialect.default(flag.option)), flag.style)
         for flag in dialect.flags
@@ -97,20 +97,20 @@ def dialect_sheet(dialect: Dialect) -> DialectSheet:
 
 def _notes(dialect: Dialect) -> list[str]:
     spoken = {flag.option for flag in dialect.flags}
-    lines = [f"a step is: {dialect.step_unit}; ranks that record: {dialect.ranks}"]
+    lines = [f"step: {dialect.step_unit}; ranks that record: {dialect.ranks}"]
     silent = [
         f"{option}={as_text(value)}"
         for option, value in dialect.defaults.items()
         if option not in spoken and option not in {"step_unit", "ranks"}
     ]
     if silent:
-        lines.append(f"besides: {', '.join(silent)}")
+        lines.append(f"also sets: {', '.join(silent)}")
     for rule in dialect.rules:
         sets = ", ".join(f"{option}={as_text(value)}" for option, value in rule.sets)
         lines.append(f"unless {rule.option}={as_text(rule.unless)}: {sets} ({rule.reason})")
     if dialect.needs:
         needed = ", ".join(f"--{name.replace('_', '-')}" for name in dialect.needs)
-        lines.append(f"needs, where the script has it: {needed}")
+        lines.append(f"requires, if the script has it: {needed}")
     if dialect.raises_max_steps:
-        lines.append("max_steps is raised where it is too small for one window")
+        lines.append("max_steps is raised if it is too small for one window")
     return lines + [f"file: {name}" for name in dialect.files]

@@ -1,4 +1,4 @@
-"""Running a command with a sampler beside it: the hardware's metrics, and no change to it."""
+"""Runs a command and samples the hardware meanwhile."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from stepscope.run.layout import METRICS_FILE, run_name
 
 @dataclass(frozen=True)
 class WatchedCommand:
-    """What is run, and how it is watched.
+    """A command, and how to watch it.
 
     Attributes:
         words: The command.
-        columns: The columns, as nvidia-smi names them; None: those of a run's `metrics.csv`.
+        columns: Columns by nvidia-smi's names; None: those of a run's `metrics.csv`.
         interval_s: Seconds between samples.
         ids: GPUs; empty for those that are visible.
-        file: Where the samples go; None: into a folder of its own among the runs.
-        max_bytes: Greatest size of the file, such as "64MiB".
-        output_dir: The folder of runs; None: the one that variables and pyproject.toml say.
+        file: Where the samples go; None: into a new folder in the directory of runs.
+        max_bytes: Maximum size of the file, such as "64MiB".
+        output_dir: The directory of runs; None: the one configured by environment or
+            pyproject.toml.
     """
 
     words: tuple[str, ...]
@@ -42,7 +43,7 @@ class WatchedCommand:
 
 
 def run_watched(command: WatchedCommand) -> tuple[int, Path]:
-    """Run a command, with a recorder in a thread beside it: this process has nothing else to do.
+    """Run a command, with a recorder in a thread of this process.
 
     Returns:
         The command's exit code, and the file of metrics.
@@ -73,7 +74,7 @@ def run_watched(command: WatchedCommand) -> tuple[int, Path]:
 
 
 def runs_folder(output_dir: Path | None) -> Path:
-    """The folder of runs: the one given, else the one that variables and pyproject.toml say."""
+    """The directory of runs: the one given, or the configured one."""
     given = {} if output_dir is None else {"output_dir": (str(output_dir), "--output-dir")}
     return Path(resolve(find_dialect("native"), given).value("output_dir"))
 

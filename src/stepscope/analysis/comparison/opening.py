@@ -1,4 +1,4 @@
-"""Opening one side of a comparison: a rank's step record, and the last of its windows."""
+"""Opens one side of a comparison: a rank's step record and its last window."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def open_side(path: str, rank: int | None, scope: Scope) -> Side:
     """Open one side.
 
     Args:
-        path: What a user gave; see `stepscope.trace.paths`.
-        rank: Which rank; None: the first.
-        scope: Steps, devices and GPU events that count. With steps, the step record is left aside.
+        path: A path from the user; see `stepscope.trace.paths`.
+        rank: The rank; None: the first.
+        scope: Steps, devices and GPU events that count. With steps, the step record is not used.
 
     Raises:
-        UnreadableInputError: There is nothing of the kind, or it cannot be read.
+        UnreadableInputError: There is nothing to read, or it cannot be read.
         UsageError: There is no such rank, or nothing in it to compare.
     """
     chosen = resolve_path(path).rank(rank)

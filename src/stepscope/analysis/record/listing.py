@@ -16,9 +16,9 @@ class ListedWindow:
 
     Attributes:
         index: Its number in the rank, from 0.
-        trace: Its trace; None where it has none, or where that is missing.
+        trace: Its trace; None if it has none or the file is missing.
         size_bytes: Size of the trace as stored; None without one.
-        other_file: Where it was never meant to have a trace: its first file, below the run.
+        other_file: If it was never meant to have a trace: its first file, relative to the run.
     """
 
     index: int
@@ -33,9 +33,9 @@ class ListedRank:
 
     Attributes:
         rank: The rank.
-        directory: Where its files lie.
+        directory: Where its files are.
         steps: How many training steps its step record has.
-        metrics: What was sampled beside it; None where nothing was, or it cannot be read.
+        metrics: What was sampled beside it; None if nothing was, or it cannot be read.
         windows: Its windows, in order.
     """
 
@@ -52,7 +52,7 @@ class ListedRecording:
 
     Attributes:
         tool: The tool.
-        directory: Where its files lie.
+        directory: Where its files are.
         files: Its files, with their sizes in bytes.
         problems: What went wrong with it.
     """
@@ -69,7 +69,7 @@ class RunListing:
 
     Attributes:
         path: The directory.
-        location: Where it was opened, for people.
+        location: The path or URL it was opened from.
         ranks: Its ranks, in order.
         external: What other tools recorded of it.
         problems: What could not be read.
@@ -83,7 +83,7 @@ class RunListing:
 
 
 def list_run(run: Run) -> RunListing:
-    """List a run; no trace is read."""
+    """List a run without reading its traces."""
     external = tuple(
         ListedRecording(
             recording.record.tool,

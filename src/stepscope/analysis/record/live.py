@@ -1,4 +1,4 @@
-"""A run and the hardware at this moment, looked at again and again."""
+"""A running job and its hardware at this moment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stepscope.errors import StepscopeError
 from stepscope.run.reader import open_run
 
 Rows = Sequence[Mapping[str, str]]
-"""A sample: a row for each GPU, as texts by column."""
+"""A sample: a row per GPU, as texts by column."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class LiveSample:
 
 @dataclass(frozen=True)
 class LiveState:
-    """A moment.
+    """A run and the hardware at one moment.
 
     Attributes:
-        run: The run; None where none was found.
+        run: The run; None if none was found.
         samples: The latest samples.
-        where: Where a run was looked for, for people.
+        where: Where a run was looked for.
     """
 
     run: RunView | None
@@ -46,13 +46,12 @@ class LiveState:
 
 
 class LiveRun:
-    """A run while it is written, and the hardware.
+    """A run that is being written, and the hardware.
 
-    The hardware's values are those that the run's own monitors write; this machine is sampled where
-    they write none.
+    Hardware values come from the run's own monitors. If they write none, this machine is sampled.
 
     Args:
-        path: A run, or a folder of runs: the newest is looked at.
+        path: A run, or a directory of runs, of which the newest is used.
         sample: Samples this machine.
     """
 
@@ -61,7 +60,7 @@ class LiveRun:
         self._sample = sample
 
     def look(self) -> LiveState:
-        """How things are now."""
+        """The current state."""
         run = self._find_run()
         samples = [
             LiveSample(
@@ -71,15 +70,15 @@ class LiveRun:
             if view.sample
         ]
         if not samples:
-            # The host's name stands beside them: a run may be another machine's.
+            # With the host's name, because the run may be on another machine.
             samples = [LiveSample("", socket.gethostname(), self._sample())]
         return LiveState(run, tuple(samples), str(self._path))
 
     def _find_run(self) -> RunView | None:
-        """The run; of a folder of runs the newest, which may be another one each time."""
+        """The run. In a directory of runs, the newest may be a different one each time."""
         try:
             run = open_run(self._path)
-            # Loose traces open as runs, too: nobody writes them step by step.
+            # Loose traces open as runs too, but nobody is writing them.
             is_run = any(rank.manifest is not None for rank in run.ranks)
             return look_at(run.path) if is_run else None
         except StepscopeError:

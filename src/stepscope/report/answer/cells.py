@@ -1,7 +1,6 @@
-"""Columns and cells as a person reads them: columns tell their unit by the end of their name.
+"""Columns and cells for people. The end of a column's name tells its unit.
 
-Times and sizes get the unit that a person would choose; moments are given from the first event of
-the trace on.
+Times and sizes get convenient units. Moments are relative to the first event of the trace.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _SUFFIXES: tuple[tuple[str, Callable[[Any], str]], ...] = (
 IDENTITIES = frozenset(
     {"event", "step", "device", "stream", "rank", "launch", "op", "ended_by", "lane_id", "gap"}
 )
-"""Numbers that are names: written without separators."""
+"""Numbers that identify things: written without separators."""
 
 
 def label(name: str) -> str:
@@ -38,7 +37,7 @@ def label(name: str) -> str:
 
 
 def headings(columns: Sequence[str]) -> dict[str, str]:
-    """The label of each column; times that would be called as another column say what they are."""
+    """The label of each column; a time whose label would equal another one gets "time" added."""
     labels = {name: label(name) for name in columns}
     taken = list(labels.values())
     return {
@@ -48,7 +47,7 @@ def headings(columns: Sequence[str]) -> dict[str, str]:
 
 
 def shown(name: str, value: Any, origin_ns: int = 0) -> str:
-    """A cell as a person reads it; the column's name tells the unit."""
+    """A cell for people; the column's name tells the unit."""
     if value is None:
         return "–"
     if isinstance(value, bool):

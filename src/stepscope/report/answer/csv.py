@@ -1,4 +1,4 @@
-"""One table of each answer as CSV, complete, with whole nanoseconds."""
+"""One table of each answer as CSV: all rows, integer nanoseconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stepscope.report.plain import frame_to_csv
 
 
 def write(answers: Answers, sink: Sink, layout: Layout) -> None:
-    """Write the table that was asked for, or the first one, of each answer."""
+    """Write the chosen table of each answer, or the first one."""
     for number, answer in enumerate(answers.answers):
         if answers.traces > 1 and number == 0:
             sink.remark(f"{answers.traces} traces, one CSV after the other")

@@ -1,4 +1,4 @@
-"""Answers as JSON: complete, with whole nanoseconds, the scope and the notes."""
+"""Answers as JSON: all rows, integer nanoseconds, scope and notes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stepscope.report.plain import json_text, plain, scope_to_dict
 
 
 def write(answers: Answers, sink: Sink, _layout: Layout) -> None:
-    """Write one object, or a list of them where there are several answers."""
+    """Write one object, or a list of objects for several answers."""
     documents = [
         {
             "question": answers.question.name,

@@ -1,4 +1,4 @@
-"""Answers as GitHub's Markdown, with the numbers as a person reads them."""
+"""Answers as GitHub Markdown, with numbers in convenient units."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stepscope.report.text import markdown_text
 
 
 def write(answers: Answers, sink: Sink, layout: Layout) -> None:
-    """Write the answers, each below the name of its trace where there are several."""
+    """Write the answers; several ones each below the name of their trace."""
     for answer in answers.answers:
         if answers.traces > 1:
             sink.write(f"# {answer.path}\n\n")
@@ -40,8 +40,8 @@ def result_to_markdown(
     Args:
         result: The result.
         question: What it answers.
-        origin_ns: Moments are written from here on.
-        rows: At most so many rows of each table; None: all.
+        origin_ns: Moments are relative to this.
+        rows: Maximum number of rows of each table; None: all.
         table: Only the table of this field.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The tables and the numbers of any answer, whatever they are laid out as."""
+"""The tables and numbers of any answer, for every output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stepscope.errors import UsageError
 
 
 def tables_of(result: Any, question: Question | None = None) -> dict[str, pl.DataFrame]:
-    """The tables of a result by field, in the order in which they are shown."""
+    """The tables of a result by field, in display order."""
     found = {
         field.name: getattr(result, field.name)
         for field in dataclasses.fields(result)
@@ -24,7 +24,7 @@ def tables_of(result: Any, question: Question | None = None) -> dict[str, pl.Dat
 
 
 def table_of(result: Any, question: Question, name: str | None = None) -> pl.DataFrame:
-    """One table of a result; by default the first one.
+    """One table of a result; by default the first.
 
     Raises:
         UsageError: The result has no such table.
@@ -39,7 +39,7 @@ def table_of(result: Any, question: Question, name: str | None = None) -> pl.Dat
 
 
 def chosen_tables(result: Any, question: Question, name: str | None) -> dict[str, pl.DataFrame]:
-    """All tables of a result, or the one that was asked for.
+    """All tables of a result, or the chosen one.
 
     Raises:
         UsageError: The result has no such table.
@@ -50,7 +50,7 @@ def chosen_tables(result: Any, question: Question, name: str | None) -> dict[str
 
 
 def numbers_of(result: Any) -> dict[str, Any]:
-    """What a result says outside its tables, its scope and its notes."""
+    """The fields of a result other than tables, scope and notes."""
     return {
         field.name: getattr(result, field.name)
         for field in dataclasses.fields(result)

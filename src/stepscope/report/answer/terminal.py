@@ -1,4 +1,4 @@
-"""Answers on a terminal: columns that fit its width, long tables cut with a word on the rest."""
+"""Answers on a terminal: tables fit its width, and long ones are cut with a remark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NOISE = re.compile(r"^void |\(anonymous namespace\)::|at::native::|at::cuda::")
 
 
 def write(answers: Answers, sink: Sink, layout: Layout) -> None:
-    """Print the answers one below the other, each as soon as it is there."""
+    """Print the answers one after the other, each as soon as it is ready."""
     for number, answer in enumerate(answers.answers):
         console = sink.console()
         if number:
@@ -56,9 +56,9 @@ def print_result(
     Args:
         result: The result.
         question: What it answers.
-        console: Where.
-        origin_ns: Moments are printed from here on.
-        rows: At most so many rows of each table; None: all.
+        console: The console.
+        origin_ns: Moments are relative to this.
+        rows: Maximum number of rows of each table; None: all.
         table: Only the table of this field.
     """
     if table is None:
@@ -84,7 +84,7 @@ def print_result(
 
 
 def _blocks(frame: pl.DataFrame, origin_ns: int, width: int) -> list[Table]:
-    """The rows as one table, or as several below each other where the columns do not fit."""
+    """The rows as one table, or as several below each other if the columns do not fit."""
     labels = headings(frame.columns)
     cells = {
         name: [_cell(name, item, origin_ns) for item in frame[name].to_list()]
@@ -116,15 +116,15 @@ def _block(frame: pl.DataFrame, columns: dict[str, str], cells: dict[str, list[s
             overflow="ellipsis",
         )
     for row in zip(*(cells[name] for name in columns), strict=True):
-        # Text, not markup: names come from strangers' files.
+        # Text, not markup: names come from untrusted files.
         table.add_row(*(Text(cell) for cell in row))
     return table
 
 
 def _cell(name: str, value: Any, origin_ns: int) -> str:
-    """A cell of a terminal's table: one line, and not too long."""
+    """A cell on a terminal: one line, not too long."""
     text = printable(shown(name, value, origin_ns))
     if len(text) > _WIDEST_NAME:
-        # What nearly all kernels of torch begin with says nothing.
+        # The prefix that nearly all of torch's kernels share says nothing.
         text = _NOISE.sub("", text)
     return text if len(text) <= _WIDEST_NAME else f"{text[: _WIDEST_NAME - 1]}…"

@@ -19,7 +19,7 @@ def write(checks: Sequence[Check], sink: Sink, _layout: Layout) -> None:
 
 
 def checks_to_dict(checks: Sequence[Check]) -> dict[str, Any]:
-    """A dictionary of plain values, the same as `stepscope doctor --format json` prints."""
+    """Plain values, as `stepscope doctor --format json` prints them."""
     return {
         "format": "stepscope-doctor",
         "version": FORMAT_VERSION,

@@ -28,7 +28,7 @@ def write(checks: Sequence[Check], sink: Sink, _layout: Layout) -> None:
 
 
 def print_checks(checks: Sequence[Check], console: Console) -> None:
-    """Print the verdict, then the checks by area; each that is not ok with its remedy."""
+    """Print the verdict, then the checks by area, with remedies for those that are not ok."""
     console.print(_verdict(checks))
     for area, members in groupby(checks, key=lambda check: check.area):
         console.print()
@@ -50,10 +50,10 @@ def _verdict(checks: Sequence[Check]) -> Text:
     ]
     if problems:
         names = ", ".join(check.name for check in checks if check.state is State.PROBLEM)
-        return Text(f"{', '.join(found)}. Mend first: {names}.", "bold red")
+        return Text(f"{', '.join(found)}. Fix first: {names}.", "bold red")
     areas = {check.area for check in checks if check.state is State.OK}
     ready = (
-        "Ready to record and to read." if "recording" in areas else "Ready to read, not to record."
+        "Ready to record and read." if "recording" in areas else "Ready to read, but not to record."
     )
     return Text(
         f"{ready} {found[0]}." if found else ready, "bold yellow" if found else "bold green"

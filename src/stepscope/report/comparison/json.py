@@ -1,4 +1,4 @@
-"""A comparison as JSON: complete, with whole nanoseconds."""
+"""A comparison as JSON: all rows, integer nanoseconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def write(checked: CheckedComparison, sink: Sink, _layout: Layout) -> None:
 
 
 def comparison_to_dict(comparison: Comparison, failed: str | None) -> dict[str, Any]:
-    """Plain values: both sides, the step, every change, notes, and why it failed, if it did."""
+    """Plain values: both sides, the step, every change, notes, and the failed conditions."""
     return {
         "format": "stepscope-compare",
         "version": FORMAT_VERSION,
@@ -37,7 +37,7 @@ def _side(side: Side) -> dict[str, Any]:
         "path": side.path,
         "basis": side.basis,
         "steps": list(side.steps),
-        # Of parts, kernels and operators; where there is no trace, of the step record.
+        # Of parts, kernels and operators; without a trace, of the step record.
         "scope": {"steps": list(side.steps)} if side.scope is None else scope_to_dict(side.scope),
         "step_ns": side.step_ns.tolist(),
         "parts_basis": side.parts_basis,

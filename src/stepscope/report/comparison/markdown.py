@@ -1,4 +1,4 @@
-"""A comparison as GitHub's Markdown, for a pull request."""
+"""A comparison as GitHub Markdown, for a pull request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write(checked: CheckedComparison, sink: Sink, layout: Layout) -> None:
 
 
 def comparison_to_markdown(comparison: Comparison, rows: int | None) -> str:
-    """The same as on a terminal, for a pull request."""
+    """The comparison, as on a terminal."""
     lines = [headline(comparison.step), ""]
     lines += [
         f"- {word}: {markdown_text(side.path)}, {steps_of(side)}"

@@ -1,4 +1,4 @@
-"""What the outputs of a comparison are given."""
+"""A comparison, and whether it failed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from stepscope.analysis.comparison.compare import Comparison
 
 @dataclass(frozen=True)
 class CheckedComparison:
-    """A comparison, and whether what was asked of it holds.
+    """A comparison, and the conditions that fail it.
 
     Attributes:
         comparison: The comparison.
-        failed: Which conditions hold that shall fail it; None: none.
+        failed: The conditions of `--fail-on` that hold; None: none.
     """
 
     comparison: Comparison

@@ -32,7 +32,7 @@ def write(checked: CheckedComparison, sink: Sink, layout: Layout) -> None:
 
 
 def print_comparison(comparison: Comparison, console: Console, rows: int | None) -> None:
-    """The step, then its parts, kernels and operators with the largest changes."""
+    """Print the step, its parts, and the kernels and operators that changed most."""
     for word, side in (("before", comparison.a), ("after", comparison.b)):
         console.print(Text(printable(f"{word:7} {side.path}  ·  {steps_of(side)}"), "dim"))
     console.print()

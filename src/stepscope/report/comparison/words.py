@@ -1,4 +1,4 @@
-"""A comparison in words: what terminal and Markdown say alike, laid out by each in its way."""
+"""A comparison in words, shared by terminal and Markdown."""
 
 from __future__ import annotations
 
@@ -20,13 +20,11 @@ _WIDEST_NAME = 52
 
 
 def headline(step: StepChange) -> str:
-    """How the step changed, and whether that is more than noise."""
+    """How the step changed, and whether by more than noise."""
     words = "no change"
     if step.delta_ns:
         words = f"{units.share(abs(step.change_share))} {'more' if step.delta_ns > 0 else 'less'}"
-    noise = (
-        "noise not known" if step.noise_ns is None else f"noise ±{units.duration(step.noise_ns)}"
-    )
+    noise = "noise unknown" if step.noise_ns is None else f"noise ±{units.duration(step.noise_ns)}"
     verdict = "" if step.is_beyond_noise or not step.delta_ns else ": within the noise"
     return (
         f"step {units.duration(step.a_ns)} → {units.duration(step.b_ns)}: {words} "
@@ -40,7 +38,7 @@ def steps_of(side: Side) -> str:
 
 
 def scopes(comparison: Comparison) -> list[str]:
-    """What parts, kernels and operators are about, once where both sides agree."""
+    """The scope of parts, kernels and operators; one line if both sides agree."""
     told = [
         "" if side.scope is None else describe_scope(side.scope)
         for side in (comparison.a, comparison.b)
@@ -51,11 +49,11 @@ def scopes(comparison: Comparison) -> list[str]:
 
 
 def chosen_rows(comparison: Comparison, table: str, rows: int | None) -> pl.DataFrame:
-    """The rows of a table that are shown: all parts; of the rest the largest changes."""
+    """The rows of a table to show: all parts, or the largest changes of kernels and operators."""
     found = comparison.changes.filter(pl.col("table") == table)
     if table == "part":
         return found
-    # What took no time on either side changes nothing, however often it was called.
+    # What took no time on either side changed nothing, however often it was called.
     took = (pl.col("a_ns") > 0) | (pl.col("b_ns") > 0)
     chosen = found.filter(pl.col("status") != "same", took)
     if rows is not None:
@@ -83,7 +81,7 @@ def _counts(row: dict[str, Any]) -> str:
 
 
 def _told_apart(rows: pl.DataFrame) -> pl.Series:
-    """Names of operators; one that stands there several times is told by what is around it."""
+    """Names of operators; one that occurs several times gets the name of an outer operator."""
     names = rows["name"].to_list()
     around = [(place or "").split(SEPARATOR)[-2::-1] for place in rows["place"].to_list()]
     words = []
@@ -96,7 +94,7 @@ def _told_apart(rows: pl.DataFrame) -> pl.Series:
 
 
 def _name(name: str) -> str:
-    """A kernel's name without its return type and arguments, cut to what a person reads."""
+    """A kernel's name without return type and arguments, cut to a readable length."""
     bare = re.sub(r"^void ", "", printable(name))
     bare = re.sub(r"(?<=\w)\(.*\)$|(?<=>)\(.*\)$", "", bare)
     return bare if len(bare) <= _WIDEST_NAME else f"{bare[: _WIDEST_NAME - 1]}…"

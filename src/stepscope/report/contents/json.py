@@ -16,7 +16,7 @@ def write(contents: Contents, sink: Sink, _layout: Layout) -> None:
 
 
 def contents_to_dict(contents: Contents) -> dict[str, object]:
-    """Everything as plain values: integer nanoseconds and bytes, tables as lists of objects."""
+    """Plain values: integer nanoseconds and bytes, tables as lists of objects."""
     found: dict[str, object] = {}
     for name in Contents.__dataclass_fields__:
         value = getattr(contents, name)

@@ -21,7 +21,7 @@ def write(contents: Contents, sink: Sink, _layout: Layout) -> None:
 
 
 def print_contents(contents: Contents, console: Console) -> None:
-    """Say in one screen what a trace holds."""
+    """Print what a trace holds, on one screen."""
     _print_facts(contents, console)
     if len(contents.devices):
         print_heading(console, "Devices")
@@ -82,7 +82,7 @@ def _print_facts(contents: Contents, console: Console) -> None:
 
 def _print_steps(steps: pl.DataFrame, console: Console) -> None:
     if steps.is_empty():
-        print_line(console, "none annotated: numbers are for the whole file")
+        print_line(console, "no step annotations: numbers are for the whole file")
         return
     lengths = (steps["end_ns"] - steps["start_ns"]).to_list()
     marks = [

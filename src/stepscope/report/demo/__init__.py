@@ -1,1 +1,1 @@
-"""What the demo does and finds, one module per output."""
+"""The demo: what it does and finds."""

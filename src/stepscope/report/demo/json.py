@@ -1,4 +1,4 @@
-"""The end of the demo as JSON."""
+"""The outcome of the demo as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def write(outcome: DemoOutcome, sink: Sink, _layout: Layout) -> None:
-    """Write what was promised and what was measured."""
+    """Write prediction and measurement."""
     before, after, comparison = outcome.before, outcome.after, outcome.comparison
     document = {
         "before": {"run": str(before.diagnosis.run.path), "step_ns": comparison.before_ns},

@@ -1,4 +1,4 @@
-"""What the demo tells while it runs: what it does, how far it is, the report of the first run."""
+"""What the demo prints while it runs: its steps, its progress, the report of the first run."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from stepscope.report.diagnosis.terminal import print_diagnosis
 
 
 class Narration:
-    """Tells a person what the demo does.
+    """Explains what the demo does, while it runs.
 
     Args:
-        screen: Where its steps are told.
-        messages: Where its progress is shown.
-        shows_report: Whether the report of the first run is printed among the steps.
+        screen: For the explanation.
+        messages: For the progress.
+        shows_report: Whether to print the report of the first run.
     """
 
     def __init__(self, screen: Console, messages: Console, *, shows_report: bool) -> None:
@@ -29,22 +29,22 @@ class Narration:
         self._shows_report = shows_report
 
     def begin(self) -> None:
-        """The first training comes now."""
+        """The first training starts."""
         self._screen.print(
             "[bold]1.[/] Training a small transformer. Each sample is read from storage that is "
             "slow on purpose (it sleeps)."
         )
 
     def fix(self, workers: int) -> None:
-        """The second training comes now, with the fix."""
+        """The second training starts, with the fix."""
         self._screen.print(
-            f"\n[bold]2.[/] The same training again, mended as the finding says: "
+            f"\n[bold]2.[/] The same training again, with the fix that the finding suggests: "
             f"DataLoader(num_workers={workers})."
         )
 
     @contextmanager
     def training(self, steps: int) -> Iterator[Callable[[int, int], None]]:
-        """A bar, while a training runs; what it gives is told the steps done and those in all."""
+        """Show a progress bar while a training runs; yields a function to report steps to."""
         with Progress(
             TextColumn("   {task.description}"),
             BarColumn(),
@@ -63,7 +63,7 @@ class Narration:
         self._messages.print(f"   {steps} steps done on {device}.", style="dim")
 
     def report(self, diagnosis: Diagnosis) -> None:
-        """The first run is judged."""
+        """The first run has been diagnosed."""
         if not self._shows_report:
             return
         self._screen.print(Padding(Rule("stepscope report", style="dim"), (1, 0)))

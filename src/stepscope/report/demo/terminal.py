@@ -1,4 +1,4 @@
-"""The end of the demo on a terminal: what was promised and what was measured."""
+"""The outcome of the demo on a terminal: prediction and measurement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def write(outcome: DemoOutcome, sink: Sink, _layout: Layout) -> None:
-    """Print the promise beside the measurement, and where to look next."""
+    """Print prediction and measurement, and where to look next."""
     before, after, comparison = outcome.before, outcome.after, outcome.comparison
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 3))
     table.add_column(no_wrap=True)

@@ -1,4 +1,4 @@
-"""One table of the diagnosis as CSV, complete and with integer nanoseconds."""
+"""One table of the diagnosis as CSV: all rows, integer nanoseconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stepscope.report.plain import frame_to_csv
 
 
 def write(diagnosis: Diagnosis, sink: Sink, layout: Layout) -> None:
-    """Write the table that was asked for, or the findings.
+    """Write the chosen table, by default the findings.
 
     Raises:
         UsageError: There is no such table.

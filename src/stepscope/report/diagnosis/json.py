@@ -1,4 +1,4 @@
-"""The diagnosis as JSON for programs: integer nanoseconds, with the scope of every number."""
+"""The diagnosis as JSON: integer nanoseconds, and the scope of every number."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write(diagnosis: Diagnosis, sink: Sink, _layout: Layout) -> None:
 
 
 def diagnosis_to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
-    """A dictionary of plain values, the same as `stepscope report --format json` prints."""
+    """Plain values, as `stepscope report --format json` prints them."""
     job = diagnosis.run.job
     return {
         "format": "stepscope-report",
@@ -73,7 +73,7 @@ def _rank(rank: RankDiagnosis, diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _trace(rank: RankDiagnosis) -> dict[str, Any] | None:
-    """The recorded window: the GPUs' steps where there is GPU work, else the main thread's."""
+    """The recorded window: the GPUs' steps if there is GPU work, else the main thread's."""
     path = str(rank.window.trace_path) if rank.window else None
     if rank.scope is None:
         return None
@@ -100,7 +100,7 @@ def _trace(rank: RankDiagnosis) -> dict[str, Any] | None:
 
 
 def _between(between: RankComparison | None) -> dict[str, Any] | None:
-    """What the ranks tell together; `wait_ns` and `own_ns` are per step."""
+    """What the ranks' traces show together; `wait_ns` and `own_ns` are per step."""
     if between is None:
         return None
     report = between.report

@@ -1,4 +1,4 @@
-"""The diagnosis as GitHub's Markdown, for a pull request or a wiki."""
+"""The diagnosis as GitHub Markdown, for a pull request or a wiki."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write(diagnosis: Diagnosis, sink: Sink, _layout: Layout) -> None:
 
 
 def diagnosis_to_markdown(diagnosis: Diagnosis) -> str:
-    """The same as on a terminal."""
+    """The diagnosis, as on a terminal."""
     shown = diagnosis.shown
     lines = [
         f"# {markdown_text(str(diagnosis.run.path))}",
@@ -102,7 +102,7 @@ def _finding(number: int, finding: Finding, where: str) -> list[str]:
     lines = [
         f"### {number}. {title}{place}",
         "",
-        f"- saves: {markdown_text(saving(finding))}",
+        f"- saving: {markdown_text(saving(finding))}",
     ]
     if finding.assumption:
         lines.append(f"- if: {markdown_text(finding.assumption)}")

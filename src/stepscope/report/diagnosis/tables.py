@@ -1,4 +1,4 @@
-"""The diagnosis as tables, complete and with integer nanoseconds, whatever they are laid out as."""
+"""The diagnosis as tables: all rows, integer nanoseconds."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ FINDINGS: dict[str, pl.DataType | type[pl.DataType]] = {
     "severity": pl.String,
     "rank": pl.Int64,
     "title": pl.String,
-    "saving_ns": pl.Int64,  # per step; null: none can be promised
+    "saving_ns": pl.Int64,  # per step; null: not estimated
     "saving_reason": pl.String,  # why not
     "assumption": pl.String,
     "predicted_step_ns": pl.Int64,
     "steps": pl.List(pl.Int64),
-    "evidence": pl.String,  # as a person reads it
+    "evidence": pl.String,  # as text for people
     "advice": pl.String,
     "page": pl.String,
 }
-"""One row per finding, the greatest saving first."""
+"""One row per finding, the largest saving first."""
 
 PARTS: dict[str, pl.DataType | type[pl.DataType]] = {
     "rank": pl.Int64,
@@ -42,9 +42,9 @@ RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
     "longest_ns": pl.Int64,
     "wait_ns": pl.Int64,  # per step, for other ranks in collectives; null: not known
     "own_ns": pl.Int64,  # mean step of the window less that
-    "last": pl.Int64,  # collectives that it was the last to join
+    "last": pl.Int64,  # collectives that it joined last
     "collectives": pl.Int64,  # matched between the ranks
-    "record_wait_ns": pl.Int64,  # per step, for ranks that come late, by the step records
+    "record_wait_ns": pl.Int64,  # per step, for late ranks, from the step records
 }
 """One row per rank."""
 

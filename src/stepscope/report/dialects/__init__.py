@@ -1,1 +1,1 @@
-"""What options are called in other frameworks, one module per output."""
+"""Option names of other frameworks, one module per output."""

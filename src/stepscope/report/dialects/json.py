@@ -1,4 +1,4 @@
-"""What options are called in other frameworks, as JSON."""
+"""Option names of other frameworks, as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What options are called in other frameworks, on a terminal."""
+"""Option names of other frameworks, on a terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def write(sheets: Sequence[DialectSheet], sink: Sink, _layout: Layout) -> None:
-    """Print the dialects one below the other: what holds in each, then its flags."""
+    """Print the dialects one after the other: notes, then flags."""
     console = sink.console(keeps_padding=True)
     for number, sheet in enumerate(sheets):
         if number:

@@ -1,1 +1,1 @@
-"""What became of a training that was launched."""
+"""The outcome of a launched training."""

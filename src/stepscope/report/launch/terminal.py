@@ -1,4 +1,4 @@
-"""What became of a training that was launched, in lines for people."""
+"""The outcome of a launched training, in lines for people."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 def outcome_lines(
     outcome: Outcome, *, counts_steps: bool, memray_chose_recorder: bool
 ) -> Iterator[str]:
-    """What went wrong, and what a person may not expect.
+    """What went wrong, and what may surprise.
 
     Args:
-        outcome: What became of the training, and of the tool beside it.
-        counts_steps: Whether a step ends with the optimizer's, whatever number of batches it had.
-        memray_chose_recorder: Whether no windows were recorded because memray counted.
+        outcome: The outcome of the training, and of the tool beside it.
+        counts_steps: Whether a step ends with the optimizer's step.
+        memray_chose_recorder: Whether no windows were recorded because of memray.
     """
     launched = outcome.launched
     yield from launched.problems
@@ -29,13 +29,13 @@ def outcome_lines(
         yield f"{outcome.tool}: {problem}"
     if memray_chose_recorder:
         yield (
-            "memray: no windows were recorded, since torch's profiler would have been counted; "
-            "--window-recorder torch records them all the same"
+            "memray: no windows were recorded, because memray would count torch's profiler; to "
+            "record them anyway, use --window-recorder torch"
         )
     if not launched.runs and not launched.problems:
         yield _why_nothing(launched.imported_torch)
     elif launched.batches_per_step > 1 and counts_steps:
-        yield f"gradients are accumulated: {launched.batches_per_step} batches to a step"
+        yield f"gradients are accumulated: {launched.batches_per_step} batches per step"
 
 
 def table_lines(run: Run) -> Iterator[str]:
@@ -47,7 +47,7 @@ def table_lines(run: Run) -> Iterator[str]:
 def file_lines(outcome: Outcome) -> Iterator[str]:
     """Where the tool's files are, and how to look at them."""
     for rank, peak in sorted(outcome.peak_bytes.items()):
-        yield f"memray: rank {rank} held {size(peak)} of the host's memory at its peak"
+        yield f"memray: rank {rank} used at most {size(peak)} of host memory"
     for path in outcome.files:
         yield f"{outcome.tool}: {_how_to_open(path)}"
 
@@ -63,10 +63,10 @@ def _how_to_open(path: Path) -> str:
 def _why_nothing(imported_torch: bool) -> str:
     if imported_torch:
         return (
-            "nothing was trained: torch was imported, and no optimizer of torch.optim made a step "
+            "nothing was trained: torch was imported, but no optimizer of torch.optim made a step "
             "in a main thread, so there is no run"
         )
     return (
-        "nothing was trained: no process imported torch, so there is no run (Python with -I, -E or "
-        "-S does not let itself be watched)"
+        "nothing was trained: no process imported torch, so there is no run (Python started with "
+        "-I, -E or -S cannot be recorded)"
     )

@@ -1,4 +1,4 @@
-"""A run at this moment on a terminal: how its ranks get on, and what the hardware does."""
+"""A live run on a terminal: the progress of its ranks, and what the hardware does."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _MOST_PARTS = 6
 _MIB = 1 << 20
 _HOST = (
     ("CPUs", "host.cpu.utilization"),
-    ("waiting for disks", "host.cpu.iowait"),
-    ("held back", "cgroup.cpu.throttled"),
+    ("I/O wait", "host.cpu.iowait"),
+    ("throttled", "cgroup.cpu.throttled"),
     ("memory used", "host.memory.used"),
-    ("of the group", "cgroup.memory.used"),
+    ("control group memory", "cgroup.memory.used"),
     ("disk read", "disk.read"),
     ("network in", "network.receive"),
     ("out", "network.send"),
@@ -36,16 +36,16 @@ _HOST = (
 def show(
     look: Callable[[], LiveState], console: Console, interval_s: float, count: int | None
 ) -> None:
-    """Show a run until interrupted, `count` times at most; once where nobody watches.
+    """Show a run until interrupted, at most `count` times; once if it is not a terminal.
 
     Args:
-        look: Looks at it.
-        console: Where.
-        interval_s: Seconds from one look to the next.
-        count: How many looks; None for no end.
+        look: Gets the current state.
+        console: The console.
+        interval_s: Seconds between updates.
+        count: Number of updates; None for no limit.
     """
     if not console.is_terminal:
-        # Means need two samples: the first one primes them.
+        # Averages need two samples; this is the first.
         look()
         time.sleep(min(1.0, interval_s))
         console.print(layout_of(look()))
@@ -80,7 +80,7 @@ def _ranks(run: RunView) -> RenderableType:
         table.add_row(*_rank(view, names, len(table.columns)))
     if not run.more_ranks:
         return table
-    return Group(table, Text(f"and {run.more_ranks} ranks more", "dim"))
+    return Group(table, Text(f"and {run.more_ranks} more ranks", "dim"))
 
 
 def _rank(view: RankView, names: Sequence[str], width: int) -> list[RenderableType]:
@@ -113,7 +113,7 @@ def _state(view: RankView) -> Text:
 
 
 def _part_names(ranks: Iterable[RankView]) -> list[str]:
-    """The parts of the step that any rank has, the greatest first."""
+    """The parts of the step that any rank has, the largest first."""
     totals: dict[str, float] = {}
     for view in ranks:
         if view.progress is not None:
@@ -126,8 +126,8 @@ def _part_names(ranks: Iterable[RankView]) -> list[str]:
 
 def _gpus(samples: Sequence[LiveSample]) -> RenderableType:
     table = _table()
-    for heading in ("", "GPU", "busy", "tensor", "memory", "power", "°C", "slowed"):
-        is_text = heading in {"", "GPU", "slowed"}
+    for heading in ("", "GPU", "busy", "tensor", "memory", "power", "°C", "throttled"):
+        is_text = heading in {"", "GPU", "throttled"}
         justify: Literal["left", "right"] = "left" if is_text else "right"
         table.add_column(heading, justify=justify, no_wrap=heading != "GPU")
     seen: set[str] = set()
@@ -153,7 +153,7 @@ def _gpus(samples: Sequence[LiveSample]) -> RenderableType:
                 _known(row, "temperature.gpu") or "–",
                 _slowed(row),
             )
-            table.add_row(*map(Text, cells))  # names come from strangers: no markup in them
+            table.add_row(*map(Text, cells))  # names are untrusted: no markup
     return table if table.row_count else Text("no GPU is sampled", "dim")
 
 
@@ -181,7 +181,7 @@ def _slowed(row: Mapping[str, str]) -> str:
 
 
 def _hosts(samples: Sequence[LiveSample]) -> Iterable[RenderableType]:
-    """A line for each machine: ranks that share one say the same of it."""
+    """One line per machine: ranks on the same machine report the same values."""
     lines: dict[str, str] = {}
     for sample in samples:
         row = sample.rows[0] if sample.rows else {}
@@ -194,7 +194,7 @@ def _hosts(samples: Sequence[LiveSample]) -> Iterable[RenderableType]:
 
 def _known(row: Mapping[str, str], name: str) -> str:
     value = row.get(name, "")
-    # "[N/A]", and what else nvidia-smi says instead of a value.
+    # "[N/A]", and what else nvidia-smi prints instead of a value.
     return "" if value.startswith("[") and value.endswith("]") else value
 
 

@@ -1,4 +1,4 @@
-"""What was sampled beside a training, as JSON."""
+"""Hardware metrics as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was sampled beside a training, on a terminal: GPUs, host, what could not be read."""
+"""Hardware metrics on a terminal: GPUs, host, and what could not be read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write(summary: MetricsSummary, sink: Sink, _layout: Layout) -> None:
 def print_metrics(
     summaries: Sequence[tuple[str, MetricsSummary]], console: Console, *, with_notes: bool = True
 ) -> None:
-    """Print summaries, each with a label such as its rank; an empty label where there is one."""
+    """Print summaries, each with a label such as its rank; a single one has an empty label."""
     _print_gpus(summaries, console)
     for label, summary in summaries[:_MOST_ROWS]:
         prefix = f"{label}: " if label else ""
@@ -58,7 +58,7 @@ def _print_gpus(summaries: Sequence[tuple[str, MetricsSummary]], console: Consol
         table.add_row(*([Text(label)] if has_labels else []), *cells)
     console.print(table)
     if len(rows) > _MOST_ROWS:
-        print_line(console, f"… and {len(rows) - _MOST_ROWS} GPUs more")
+        print_line(console, f"… and {len(rows) - _MOST_ROWS} more GPUs")
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -119,14 +119,14 @@ def _host(summary: MetricsSummary) -> str:
     if row["cpu_percent"] is not None:
         parts.append(f"CPUs {_percent(row['cpu_percent'])} busy")
     if row["process_percent"] is not None:
-        parts.append(f"the training took {row['process_percent'] / 100:.2g} of them")
+        parts.append(f"the training used {row['process_percent'] / 100:.2g} of them")
     if row["process_memory_peak_bytes"] is not None:
-        parts.append(f"at most {size(row['process_memory_peak_bytes'])} resident")
+        parts.append(f"peak resident memory {size(row['process_memory_peak_bytes'])}")
     if row["group_memory_peak_bytes"] is not None and row["group_memory_limit_bytes"]:
         used, limit = row["group_memory_peak_bytes"], row["group_memory_limit_bytes"]
-        parts.append(f"control group {size(used)} of {size(limit)} ({share(used / limit)})")
+        parts.append(f"control group memory {size(used)} of {size(limit)} ({share(used / limit)})")
     if row["throttled_percent"]:
-        parts.append(f"held back for {row['throttled_percent']:.0f} % of the time (CPU limit)")
+        parts.append(f"throttled {row['throttled_percent']:.0f} % of the time (CPU limit)")
     return f"host: {', '.join(parts)}" if parts else ""
 
 

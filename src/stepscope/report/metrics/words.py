@@ -1,4 +1,4 @@
-"""What the reasons for lower clocks are called."""
+"""Words for the reasons for lower clocks."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ _REASON_WORDS = {
 
 
 def words_for(reasons: Iterable[str]) -> list[str]:
-    """What reasons for lower clocks are called here, each word once, in their order."""
+    """The words for reasons for lower clocks, in order and without duplicates."""
     return list(dict.fromkeys(_REASON_WORDS[reason] for reason in reasons))

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def write(rows: pl.DataFrame, sink: Sink, _layout: Layout) -> None:
-    """Write the rows, in UTF-8 wherever they go."""
+    """Write the rows, always in UTF-8."""
     sink.write(rows_to_csv(rows).encode())
 
 
 def rows_to_csv(rows: pl.DataFrame) -> str:
-    """Comma-separated values with a header; lists and structs as JSON, bytes as hexadecimal."""
+    """CSV with a header; lists and structs as JSON, bytes as hexadecimal."""
     special = [n for n, kind in rows.schema.items() if kind.is_nested() or kind == pl.Binary]
     flat = rows.with_columns(
         pl.Series(name, [_cell(value) for value in rows[name].to_list()], pl.String)

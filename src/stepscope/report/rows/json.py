@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def write(rows: pl.DataFrame, sink: Sink, _layout: Layout) -> None:
-    """Write the rows, in UTF-8 wherever they go."""
+    """Write the rows, always in UTF-8."""
     sink.write(rows_to_json(rows).encode() + b"\n")
 
 

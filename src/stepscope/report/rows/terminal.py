@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from stepscope.report.outputs import Layout, Sink
 
 _WIDE = 10_000
-"""Only a terminal has a width that a table must fit."""
+"""In a file or pipe, a table may be as wide as it needs to be."""
 
 
 def write(rows: pl.DataFrame, sink: Sink, _layout: Layout) -> None:

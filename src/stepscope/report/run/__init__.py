@@ -1,1 +1,1 @@
-"""What a run's directory holds, one module per output."""
+"""What a run directory holds, one module per output."""

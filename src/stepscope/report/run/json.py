@@ -1,4 +1,4 @@
-"""What a run's directory holds, as JSON."""
+"""What a run directory holds, as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run's directory holds, on a terminal."""
+"""What a run directory holds, on a terminal."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def print_run(listing: RunListing, console: Console) -> None:
 
 
 def _file(root: Path, window: ListedWindow) -> str:
-    """The window's trace; where it was never meant to have one, its first file."""
+    """The window's trace, or its first file if it was never meant to have a trace."""
     if window.trace is not None:
         return _below(root, window.trace)
     return window.other_file or "(missing)"

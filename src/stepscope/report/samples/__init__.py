@@ -1,1 +1,1 @@
-"""What a sampler of Python's stacks recorded, one module per output."""
+"""Recordings of py-spy, one module per output."""

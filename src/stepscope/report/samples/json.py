@@ -1,4 +1,4 @@
-"""A sampler's recordings of Python as JSON."""
+"""Recordings of py-spy as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stepscope.report.samples.words import verdict_of
 
 
 def write(recordings: Sequence[SampledRecording], sink: Sink, _layout: Layout) -> None:
-    """Write one object, or a list of them where there are several recordings."""
+    """Write one object, or a list of objects for several recordings."""
     documents = [
         {"path": one.path, "verdict": verdict_of(one.answer), **result_to_dict(one.answer)}
         for one in recordings

@@ -1,4 +1,4 @@
-"""A sampler's recordings of Python on a terminal: one sentence, then functions and threads."""
+"""Recordings of py-spy on a terminal: one sentence, then functions and threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUESTION = "python-functions"
 
 
 def write(recordings: Sequence[SampledRecording], sink: Sink, _layout: Layout) -> None:
-    """Print the recordings one below the other."""
+    """Print the recordings one after the other."""
     console = sink.console(keeps_padding=True)
     for recording in recordings:
         print_samples(recording, console)

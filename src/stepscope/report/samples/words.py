@@ -1,4 +1,4 @@
-"""A sampler's recording in a sentence."""
+"""A recording of py-spy in one sentence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stepscope.report.units import duration, share
 def verdict_of(answer: PythonFunctions) -> str:
     """Where the time of the training's main thread went."""
     if answer.threads.is_empty():
-        return "no Python function was seen"
+        return "no Python function was recorded"
     thread = answer.threads.row(0, named=True)
     return (
         f"{thread['thread']} of process {thread['process']} spent "

@@ -1,1 +1,1 @@
-"""Each option of a recording and where its value comes from, one module per output."""
+"""Recording options and where their values come from, one module per output."""

@@ -1,4 +1,4 @@
-"""Each option of a recording, its value, and where that comes from, as JSON."""
+"""Recording options, their values and origins, as JSON."""
 
 from __future__ import annotations
 

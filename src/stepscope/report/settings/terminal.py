@@ -1,4 +1,4 @@
-"""Each option of a recording, its value, and where that comes from, on a terminal."""
+"""Recording options, their values and origins, on a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def write(sheet: SettingSheet, sink: Sink, _layout: Layout) -> None:
-    """Print the options; those that somebody gave stand out."""
+    """Print the options; values that are not defaults stand out."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for heading in ("option", "value", "from"):
         table.add_column(heading, overflow="fold")

@@ -1,1 +1,1 @@
-"""The stores of traces on the disk, one module per output."""
+"""The stores of traces on disk, one module per output."""

@@ -1,4 +1,4 @@
-"""The stores of traces as JSON: whole bytes and Unix times."""
+"""The stores of traces as JSON: integer bytes and Unix times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def write(stores: Sequence[StoreInfo], sink: Sink, _layout: Layout) -> None:
-    """Write a list with an object for each store."""
+    """Write a list with an object per store."""
     sink.write(json.dumps([_store(store) for store in stores], indent=2) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""The stores of traces on a terminal: size, last use, and the trace that each is of."""
+"""The stores of traces on a terminal: size, last use, and trace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def write(stores: Sequence[StoreInfo], sink: Sink, _layout: Layout) -> None:
-    """Write a line for each store; what all of them take is said beside."""
+    """Write a line per store, and the total as a remark."""
     for store in stores:
         used = datetime.fromtimestamp(store.used, timezone.utc).astimezone()
         sink.write(
