@@ -73,7 +73,7 @@ class ViewerServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 make_app(library, keys),
-                log_level="error",
+                log_level="critical",
                 access_log=False,
                 lifespan="off",
                 ws="none",

@@ -96,7 +96,8 @@ class Content:
     index: TraceIndex
     metrics: Path | None
     _fingerprint: object
-    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _asking: threading.RLock = field(default_factory=threading.RLock)
+    _preparing: threading.RLock = field(default_factory=threading.RLock)
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
@@ -121,7 +122,7 @@ class Content:
 
     def alone(self, answer: Callable[[], Answer]) -> Answer:
         """An answer of an analysis: one at a time, so that nothing is worked out twice."""
-        with self._lock, self.unchanged():
+        with self._asking, self.unchanged():
             return answer()
 
     @cached_property
@@ -142,7 +143,7 @@ class Content:
     @property
     def extras(self) -> Extras:
         """Idle causes and counters; who asks while they are worked out waits."""
-        with self._lock:
+        with self._preparing:
             return self._extras
 
     @cached_property

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 from starlette.routing import BaseRoute
 
+from stepscope.analysis.breakdown import IDLE_WORDS
 from stepscope.analysis.host.idle_gaps import CAUSES
 from stepscope.viewer.opened import Library
 from stepscope.viewer.routes.answers import Asked, route
@@ -102,4 +103,4 @@ def _name(names: pl.Series, number: int) -> str:
     if number < len(names):
         return str(names[number])
     cause = number - len(names)
-    return CAUSES[cause].replace("_", " ") if cause < len(CAUSES) else ""
+    return IDLE_WORDS[CAUSES[cause]] if cause < len(CAUSES) else ""

@@ -1,0 +1,63 @@
+// @ts-check
+/** Draws slices with Canvas2D, where the browser has no WebGL2; the same picture. */
+
+import { colour, shadeOf } from "../theme.js";
+import { placesOf } from "./gl.js";
+
+export class CanvasRenderer {
+  /** @param {HTMLCanvasElement} canvas */
+  constructor(canvas) {
+    this.kind = "canvas2d";
+    this._canvas = canvas;
+    this._context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+  }
+
+  /** Colours are read at each drawing. */
+  setColours() {}
+
+  /**
+   * @param {Iterable<import("./scenes.js").Scene>} scenes
+   * @param {import("./camera.js").Camera} camera
+   * @param {import("./layout.js").Layout} layout
+   * @param {number} height in CSS pixels
+   */
+  draw(scenes, camera, layout, height) {
+    const context = this._context;
+    const ratio = this._canvas.width / camera.width;
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, camera.width, height);
+    for (const scene of scenes) this._scene(scene, camera, placesOf(scene, layout, height));
+    context.globalAlpha = 1;
+  }
+
+  /**
+   * @param {import("./scenes.js").Scene} scene
+   * @param {import("./camera.js").Camera} camera
+   * @param {Float32Array} places
+   */
+  _scene(scene, camera, places) {
+    const context = this._context;
+    const scale = 1 / camera.nsPerPixel;
+    const offset = camera.x(scene.start);
+    for (let slot = 0; slot < scene.rows.length; slot++) {
+      const [top, tall, isArea] = places.subarray(slot * 4, slot * 4 + 3);
+      if (!tall) continue;
+      let last = -1;
+      for (let at = scene.offset[slot]; at < scene.offset[slot + 1]; at++) {
+        const width = scene.width[at] * scale;
+        const x = offset + scene.startNs[at] * scale;
+        if (x > camera.width || x + Math.max(width, 1) < 0) continue;
+        if (scene.colour[at] !== last) {
+          last = scene.colour[at];
+          context.fillStyle = colour(last);
+        }
+        const share = scene.share[at];
+        const isWide = scene.wide[at] > 0;
+        const part = isWide ? 1 : isArea ? share : 0.35 + 0.65 * share;
+        context.globalAlpha = isWide ? 0.88 + 0.12 * shadeOf(scene.name[at]) : isArea ? 1 : 0.5 + 0.5 * share;
+        const drawn = Math.max(width > 4 ? width - 1 : width, 1);
+        context.fillRect(x, top + (tall - 1) * (1 - part), drawn, (tall - 1) * part);
+      }
+    }
+  }
+}
