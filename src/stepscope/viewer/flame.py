@@ -164,7 +164,7 @@ def flame(
 def _host(
     trace: Trace, forest: Forest, start: int, end: int, lanes: tuple[int, ...] | None
 ) -> Flame:
-    wanted = (forest.start_ns < end) & (forest.end_ns > start) & ~_steps(trace)[forest.name_id]
+    wanted = (forest.start_ns < end) & (forest.end_ns > start) & ~step_names(trace)[forest.name_id]
     wanted &= forest.of_categories(
         Category.CPU_OP, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION, Category.RUNTIME,
         Category.DRIVER,
@@ -249,7 +249,7 @@ def _device(trace: Trace, forest: Forest, start: int, end: int, by: FlameBy) -> 
 def _wanted(trace: Trace, forest: Forest, by: FlameBy) -> BoolArray:
     if by is FlameBy.OPERATOR:
         chosen = forest.of_categories(Category.CPU_OP, Category.USER_ANNOTATION)
-        return chosen & ~_steps(trace)[forest.name_id]
+        return chosen & ~step_names(trace)[forest.name_id]
     frames = forest.of_categories(Category.PYTHON_FUNCTION)
     if by is FlameBy.PYTHON:
         return frames
@@ -262,7 +262,7 @@ def _names(trace: Trace) -> pl.Series:
     return trace.names.select("name").collect()["name"]
 
 
-def _steps(trace: Trace) -> BoolArray:
+def step_names(trace: Trace) -> BoolArray:
     """For each name whether it is that of a step's annotation."""
     group = trace.names.select("group").collect()["group"]
     found: BoolArray = (group == "profiler_step").fill_null(value=False).to_numpy()

@@ -7,8 +7,9 @@ Definitions
     The recording of a device lasts from its first GPU work or step to its last. What of the range
     lies outside it is `outside_ns`: nobody knows what the device did then.
     Kernels are cut to the range: `count` of them overlap it, `total_ns` is their time inside it.
-    Operators stand with the GPU work in the range that they launched themselves, cut likewise, and
-    with their own time on the host (without the operators inside them) in the range.
+    Operators, and annotations other than those of steps, stand with the GPU work in the range that
+    they launched themselves, cut likewise, and with their own time on the host in the range,
+    without the operators inside them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
 from stepscope.analysis.timeline import DeviceSets, device_sets
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
-from stepscope.viewer.flame import Forest
+from stepscope.viewer.flame import BoolArray, Forest, step_names
 
 MOST_ROWS = 500
 
@@ -47,12 +48,14 @@ class RangeBasis:
         devices: Each device.
         idle: Segments of idle time, `idle_gaps.SEGMENTS`; None: not worked out yet.
         names: Name of each `name_id`.
+        is_step: Whether it is that of a step's annotation.
     """
 
     work: GpuWork
     devices: tuple[DeviceTimes, ...]
     idle: pl.DataFrame | None
     names: pl.Series
+    is_step: BoolArray
 
 
 def range_basis(trace: Trace, idle: pl.DataFrame | None) -> RangeBasis:
@@ -62,7 +65,8 @@ def range_basis(trace: Trace, idle: pl.DataFrame | None) -> RangeBasis:
     for sets in device_sets(work.table):
         spans = pl.concat([work.windows, work.device_steps]).filter(pl.col("device") == sets.device)
         found.append(DeviceTimes(sets, int(spans["start_ns"].min()), int(spans["end_ns"].max())))  # type: ignore[arg-type]
-    return RangeBasis(work, tuple(found), idle, trace.names.select("name").collect()["name"])
+    names = trace.names.select("name").collect()["name"]
+    return RangeBasis(work, tuple(found), idle, names, step_names(trace))
 
 
 def range_totals(basis: RangeBasis, forest: Forest, start_ns: int, end_ns: int) -> dict[str, Any]:
@@ -132,7 +136,7 @@ def _kernels(basis: RangeBasis, start: int, end: int) -> dict[str, Any]:
 
 
 def _operators(basis: RangeBasis, forest: Forest, start: int, end: int) -> dict[str, Any]:
-    host = _host_self(forest, start, end)
+    host = _host_self(basis, forest, start, end)
     rows = _overlapping(basis.work.table, start, end).drop_nulls("op")
     name_of = forest.name_id
     launched = (
@@ -153,9 +157,10 @@ def _operators(basis: RangeBasis, forest: Forest, start: int, end: int) -> dict[
     }
 
 
-def _host_self(forest: Forest, start: int, end: int) -> pl.DataFrame:
+def _host_self(basis: RangeBasis, forest: Forest, start: int, end: int) -> pl.DataFrame:
     """Operators that overlap the range, by name: how many, and their own time in it."""
-    is_op = forest.of_categories(Category.CPU_OP)
+    is_op = forest.of_categories(Category.CPU_OP, Category.USER_ANNOTATION)
+    is_op &= ~basis.is_step[forest.name_id]
     wanted = is_op & (forest.start_ns < end) & (forest.end_ns > start)
     rows = np.flatnonzero(wanted)
     above = forest.wanted_above(wanted, rows)

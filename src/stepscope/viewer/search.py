@@ -14,6 +14,7 @@ from stepscope.viewer.index import TraceIndex
 
 MOST_NAMES = 100
 MOST_HITS = 500
+MOST_MARKED = 20_000
 DENSITY_BUCKETS = 512
 
 
@@ -50,13 +51,15 @@ def search(
 
     Returns:
         `total` events and `names` in all; `by_name`: the most frequent names with count and total
-        time; `hits`: the first ones after `after_ns`, in order of time; `density`: hits that start
-        in each of `DENSITY_BUCKETS` equal parts of the trace.
+        time; `name_ids`: the first `MOST_MARKED` of all names that fit; `hits`: the first events
+        after `after_ns`, in order of time, and `before`: how many there are before them;
+        `density`: hits that start in each of `DENSITY_BUCKETS` equal parts of the trace.
     """
     matches = names.folded.str.contains(text.lower(), literal=True).to_numpy()
     chosen = np.flatnonzero(matches & (names.count > 0))
     if not text or not len(chosen):
-        return {"total": 0, "names": 0, "by_name": [], "hits": [], "density": [], "before": 0}
+        nothing: dict[str, Any] = {key: [] for key in ("by_name", "hits", "density", "name_ids")}
+        return {"total": 0, "names": 0, "before": 0, **nothing}
     is_chosen = np.zeros(len(names.count), np.bool_)
     is_chosen[chosen] = True
     rows = index.events
@@ -77,6 +80,7 @@ def search(
         "total": len(positions),
         "names": len(chosen),
         "before": int(np.count_nonzero(starts < after_ns)),
+        "name_ids": by_count[:MOST_MARKED].tolist(),
         "by_name": [
             {
                 "name": index.names[int(one)],

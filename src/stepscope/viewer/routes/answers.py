@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from stepscope.viewer.opened import Content, Library, TraceChangedError
 from stepscope.viewer.tiles import MOST_BUCKETS, MOST_LEVEL
 
 MOST_TIME_NS = 2**53
+_NUMBERS = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _LOG = logging.getLogger(__name__)
 
 
@@ -67,10 +69,10 @@ class Asked:
             return None
         found: list[int] = []
         for part in text.split(",") if text else []:
-            first, _, last = part.partition("-")
-            if not first.isdecimal() or (last and not last.isdecimal()) or len(part) > 40:
+            match = _NUMBERS.fullmatch(part)
+            if match is None:
                 raise UsageError(f"{name} must be numbers such as 1,4-6")
-            low, high = int(first), int(last or first)
+            low, high = int(match[1]), int(match[2] or match[1])
             if high - low >= most or len(found) + high - low >= most:
                 raise UsageError(f"{name} has more than {most} numbers")
             found.extend(range(low, high + 1))

@@ -6,7 +6,8 @@ import { colour, shadeOf, token } from "../theme.js";
 /**
  * @typedef {{title: string, slices: {start: ArrayLike<number>, width: ArrayLike<number>,
  *   share: ArrayLike<number>, colour: ArrayLike<number>, name: ArrayLike<number>}, first: number,
- *   last: number}} MiniRow slices from `first` up to `last`; times from the picture's start on
+ *   last: number, endNs: number}} MiniRow slices from `first` up to `last`; times from the picture's
+ *   start on; nothing is drawn beyond `endNs`
  */
 
 const ROW = 16;
@@ -36,12 +37,13 @@ export function drawMiniTimeline(canvas, rows, spanNs, width) {
     context.fillStyle = token("ink-soft");
     context.fillText(row.title.slice(0, 24), 0, y + ROW / 2, TITLE - 8);
     context.fillStyle = token("paper-sunken");
-    context.fillRect(TITLE, y, width - TITLE, ROW - 2);
+    const end = Math.min(width - TITLE, row.endNs * scale);
+    context.fillRect(TITLE, y, end, ROW - 2);
     const { start, width: lasting, share, colour: number, name } = row.slices;
     for (let item = row.first; item < row.last; item++) {
       const x0 = Math.max(0, start[item] * scale);
-      const x1 = Math.min(width - TITLE, (start[item] + lasting[item]) * scale);
-      if (x1 < 0 || x0 > width - TITLE) continue;
+      const x1 = Math.min(end, (start[item] + lasting[item]) * scale);
+      if (x1 < 0 || x0 >= end) continue;
       context.globalAlpha = 0.4 + 0.6 * share[item] * (0.92 + 0.08 * shadeOf(name[item]));
       context.fillStyle = colour(number[item]);
       context.fillRect(TITLE + x0, y, Math.max(x1 - x0, 0.8), ROW - 2);

@@ -22,6 +22,6 @@ export function stepStrip(runs, width, picked) {
     element.append(svg("title", {}, `${run.title}, step ${run.steps[at] ?? at}: ${duration(ns)}`));
     return element;
   }));
-  const labels = slot > 22 ? runs[0].steps.map((step, at) => svg("text", { class: "strip-label", x: at * slot, y: height - 2 }, String(step))) : [];
+  const labels = slot > 22 ? runs[0].steps.map((step, at) => svg("text", { class: "strip-label", x: at * slot, y: height - 6 }, String(step))) : [];
   return svg("svg", { class: "strip", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": "Duration of each step" }, ...bars, ...labels);
 }

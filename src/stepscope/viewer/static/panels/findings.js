@@ -26,7 +26,7 @@ export async function showFindings(element, trace, goTo) {
     const found = await getJson(`/api/traces/${trace}/findings`);
     replace(
       element,
-      h("p", { class: "verdict" }, found.verdict[0].toUpperCase() + found.verdict.slice(1)),
+      h("p", { class: "verdict" }, sentence(found)),
       found.step_ns ? h("p", { class: "note" }, `The step takes ${duration(found.step_ns)}.`) : null,
       found.partition ? partition(found.partition) : null,
       ...found.findings.map((/** @type {any} */ one) => finding(one, found.step_ns, goTo)),
@@ -36,6 +36,13 @@ export async function showFindings(element, trace, goTo) {
     replace(element, h("h2", {}, "Findings"), h("p", { class: "note" }, `No diagnosis: ${/** @type {Error} */ (error).message}`));
   }
   element.dataset.ready = "1";
+}
+
+/** The verdict without the name of the rule that leads it. @param {any} found @returns {string} */
+function sentence({ verdict, findings }) {
+  const rule = findings.find((/** @type {any} */ one) => verdict.startsWith(`${one.id}: `));
+  const text = rule ? verdict.slice(rule.id.length + 2) : verdict;
+  return text[0].toUpperCase() + text.slice(1);
 }
 
 /** @param {any} found */

@@ -76,7 +76,7 @@ function device(found) {
     partitionBar(partsOf(found), whole),
     facts([
       ["Busy", `${duration(found.busy_ns)} (${share(whole ? found.busy_ns / whole : 0)})`],
-      ["Communication", found.total_comm_ns ? `${duration(found.total_comm_ns)}, ${share(found.overlap_share)} hidden behind compute` : null],
+      ["Communication", found.total_comm_ns ? `${duration(found.total_comm_ns)}, ${found.overlap_share ? share(found.overlap_share) : "none of it"} hidden behind compute` : null],
       ["Not recorded", found.outside_ns ? duration(found.outside_ns) : null],
     ]),
   );

@@ -54,7 +54,7 @@ export class CanvasRenderer {
         const share = scene.share[at];
         const isWide = scene.wide[at] > 0;
         const part = isWide ? 1 : isArea ? share : 0.35 + 0.65 * share;
-        context.globalAlpha = isWide ? 0.88 + 0.12 * shadeOf(scene.name[at]) : isArea ? 1 : 0.5 + 0.5 * share;
+        context.globalAlpha = isArea ? 1 : isWide ? 0.88 + 0.12 * shadeOf(scene.name[at]) : 0.5 + 0.5 * share;
         const drawn = Math.max(width > 4 ? width - 1 : width, 1);
         context.fillRect(x, top + (tall - 1) * (1 - part), drawn, (tall - 1) * part);
       }

@@ -2,7 +2,7 @@
 /** The column left of the timeline: titles of lanes, with buttons to fold and to pin them. */
 
 import { h, replace } from "../dom.js";
-import { plural } from "../units.js";
+import { inUnit, plural } from "../units.js";
 
 export class Headers {
   /**
@@ -38,7 +38,8 @@ export class Headers {
     element.style.height = `${place.height + (place.type === "group" ? 0 : 6)}px`;
     if (place.type === "group" || place.children > 1) element.append(this._fold(place));
     const about = place.lane ? `${place.title} · ${plural(place.lane.slices, "slice")}` : place.title;
-    element.append(h("span", { class: "lane-title", title: about }, place.title));
+    const most = place.counter ? h("span", { class: "lane-note" }, `at most ${inUnit(place.counter.highest, place.counter.unit)}`) : null;
+    element.append(h("span", { class: "lane-title", title: about }, place.title, most));
     if (place.type !== "group") element.append(this._pin(place));
     return element;
   }

@@ -125,39 +125,51 @@ export function paintFrame(context, mark, camera, layout, ink, width) {
 }
 
 /**
- * The selected range of time.
+ * The selected range of time: a tint below the slices, so that their colours stay, or its edges above.
  * @param {CanvasRenderingContext2D} context
  * @param {[number, number]} range
  * @param {import("./camera.js").Camera} camera
  * @param {number} height
+ * @param {"tint" | "edges"} what
  */
-export function paintRange(context, range, camera, height) {
+export function paintRange(context, range, camera, height, what) {
   const x0 = camera.x(range[0]);
   const x1 = camera.x(range[1]);
-  context.fillStyle = token("selection");
-  context.fillRect(x0, 0, x1 - x0, height);
+  if (what === "tint") {
+    context.fillStyle = token("selection");
+    context.fillRect(x0, 0, x1 - x0, height);
+    return;
+  }
   context.fillStyle = token("selection-edge");
   context.fillRect(Math.round(x0), 0, 1, height);
   context.fillRect(Math.round(x1), 0, 1, height);
 }
 
 /**
- * A line below each search hit.
+ * A line below each slice whose name was searched for; of narrow ones below the longest of its bucket.
  * @param {CanvasRenderingContext2D} context
- * @param {Mark[]} hits
+ * @param {Set<number>} hits numbers of names
+ * @param {import("./scenes.js").Scene | undefined} scene
  * @param {import("./camera.js").Camera} camera
  * @param {import("./layout.js").Layout} layout
  */
-export function paintHits(context, hits, camera, layout) {
+export function paintHits(context, hits, scene, camera, layout) {
+  if (!hits.size || !scene) return;
   context.fillStyle = token("hit");
-  for (const hit of hits) {
-    const x0 = camera.x(hit.start_ns);
-    const x1 = camera.x(hit.start_ns + hit.dur_ns);
-    if (x1 < 0 || x0 > camera.width) continue;
-    const place = layout.placeOfRow(hit.of, hit.row);
-    const top = layout.rowY(hit.of, hit.row);
-    if (!place || top === null) continue;
-    context.fillRect(x0, top + place.rowHeight - 4, Math.max(x1 - x0, 2), 3);
+  for (const place of layout.visible()) {
+    const lane = place.lane;
+    if (!lane || lane.rows_of !== "events") continue;
+    for (let row = 0; row < place.rows; row++) {
+      const slot = scene.slot.get(lane.first_row + row);
+      const bottom = layout.screenY(place) + (row + 1) * place.rowHeight;
+      if (slot === undefined || (!place.pinned && bottom - place.rowHeight < layout.pinnedHeight)) continue;
+      for (let at = scene.offset[slot]; at < scene.offset[slot + 1]; at++) {
+        if (!hits.has(scene.name[at])) continue;
+        const x0 = camera.x(scene.start + scene.startNs[at]);
+        const wide = scene.width[at] / camera.nsPerPixel;
+        if (x0 + wide >= 0 && x0 <= camera.width) context.fillRect(x0, bottom - 4, Math.max(wide, 1.5), 3);
+      }
+    }
   }
 }
 

@@ -39,8 +39,8 @@ export class Timeline {
     this.scenes = new Scenes(trace, this.redraw);
     this.counterTiles = new CounterTiles(trace, this.redraw);
     this.names = new Names(trace, this.redraw);
-    /** @type {import("./paint.js").Mark[]} */
-    this.hits = [];
+    /** @type {Set<number>} names that were searched for */
+    this.hits = new Set();
     /** @type {import("./paint.js").Mark | null} */
     this._hovered = null;
     /** @type {import("./paint.js").Mark | null} */
@@ -343,6 +343,8 @@ export class Timeline {
     const height = layout.viewHeight;
     const ground = this._surface.context(this._surface.ground);
     paintGround(ground, camera, layout, height, this.overview.steps);
+    const range = this._dragged ?? this.selection.range();
+    if (range) paintRange(ground, range, camera, height, "tint");
     this._renderer.draw(this.scenes.shown.values(), camera, layout, height);
     const over = this._surface.context(this._surface.over);
     over.clearRect(0, 0, width, height);
@@ -350,9 +352,8 @@ export class Timeline {
       if (place.counter) paintCounter(over, this.counterTiles.shown.get(place.counter.number), place, layout.screenY(place), camera);
     }
     paintLabels(over, this.scenes.shown.values(), camera, layout, this.names);
-    const range = this._dragged ?? this.selection.range();
-    if (range) paintRange(over, range, camera, height);
-    paintHits(over, this.hits, camera, layout);
+    if (range) paintRange(over, range, camera, height, "edges");
+    paintHits(over, this.hits, this.scenes.shown.get("events"), camera, layout);
     if (this._hovered) paintFrame(over, this._hovered, camera, layout, token("ink-soft"), 1);
     if (this._selected) paintFrame(over, this._selected, camera, layout, token("ink"), 2);
     paintArrows(over, this._arrows, camera, layout);

@@ -117,7 +117,7 @@ async function drawStep(canvas, trace, overview, step, span) {
   const shift = step.start_ns - meta.start_ns;
   const slices = /** @type {any} */ ({ ...columns, start: Array.from(columns.start, (one) => one - shift) });
   const offset = columns.offset;
-  drawMiniTimeline(canvas, rows.map((/** @type {any} */ one, /** @type {number} */ at) => ({ title: one.title, slices, first: offset[at], last: offset[at + 1] })), span, 900);
+  drawMiniTimeline(canvas, rows.map((/** @type {any} */ one, /** @type {number} */ at) => ({ title: one.title, slices, first: offset[at], last: offset[at + 1], endNs: step.end_ns - step.start_ns })), span, 900);
 }
 
 /** @param {any[]} pair @param {any[]} overviews */

@@ -99,7 +99,7 @@ export class TimelineView {
   async _search() {
     const { selection, trace } = this._context;
     const text = selection.get("search");
-    this.timeline.hits = [];
+    this.timeline.hits = new Set();
     this.timeline.minimap.density = [];
     if (!text) {
       this.timeline.redraw();
@@ -108,7 +108,7 @@ export class TimelineView {
     const jump = (/** @type {number} */ event) => selection.set({ event: String(event) });
     const found = await showSearch(this._panels.search, trace, text, 0, jump);
     if (selection.get("search") !== text) return;
-    this.timeline.hits = found.hits.filter((/** @type {any} */ hit) => hit.drawn).map((/** @type {any} */ hit) => ({ ...hit, of: "events" }));
+    this.timeline.hits = new Set(found.name_ids);
     this.timeline.minimap.density = found.density;
     this._show("search");
     this.timeline.redraw();
