@@ -210,8 +210,9 @@ def test_a_click_on_a_step_adds_it_up_as_show_does(page, viewer):
     page.page.mouse.click(place["x"] + share * place["width"], place["y"])
     page.until("() => document.querySelector('[data-panel=range][data-ready]')")
     shown = page.page.evaluate(
-        """() => Object.fromEntries([...document.querySelectorAll('[data-panel=range] .legend li')]
-            .map((one) => ['.name', '.number'].map((part) => one.querySelector(part).textContent)))"""
+        """() => Object.fromEntries(
+            [...document.querySelectorAll('[data-panel=range] .legend li')]
+            .map((one) => ['.name', '.number'].map((of) => one.querySelector(of).textContent)))"""
     )
     line = timeline(content.trace, Scope(steps=(step["step"],)))
     from stepscope.report.units import duration

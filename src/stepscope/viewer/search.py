@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,9 @@ import polars as pl
 
 from stepscope.viewer.events import brief
 from stepscope.viewer.index import TraceIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MOST_NAMES = 100
 MOST_HITS = 500
@@ -63,23 +67,23 @@ def search(
     is_chosen = np.zeros(len(names.count), np.bool_)
     is_chosen[chosen] = True
     rows = index.events
-    positions = np.flatnonzero(is_chosen[rows.name])
-    starts = rows.start_ns[positions]
-    by_count = chosen[np.argsort(-names.count[chosen], kind="stable")]
-    lasting = np.bincount(
-        rows.name[positions],
-        weights=rows.end_ns[positions] - starts,  # doubles, exact up to 104 days
-        minlength=len(names.count),
-    )
-    later = np.flatnonzero(starts >= after_ns)
-    if len(later) > most:
-        later = later[np.argpartition(starts[later], most - 1)[:most]]
-    later = later[np.argsort(starts[later], kind="stable")]
     width = max(1, -(-(index.end_ns + 1) // DENSITY_BUCKETS))
+    density = np.zeros(DENSITY_BUCKETS, np.int64)
+    lasting = np.zeros(len(names.count), np.int64)
+    listed = np.empty((len(rows), most), np.int64)
+    found = np.zeros(len(rows), np.int64)
+    earlier = _compiled()(
+        rows.offsets, rows.start_ns, rows.end_ns, rows.name, is_chosen, after_ns, width,
+        (density, lasting, listed, found),
+    )  # fmt: skip
+    # The first of every row, and of these the first of all.
+    positions = listed[np.arange(most) < found[:, None]]
+    positions = positions[np.argsort(rows.start_ns[positions], kind="stable")][:most]
+    by_count = chosen[np.argsort(-names.count[chosen], kind="stable")]
     return {
-        "total": len(positions),
+        "total": int(density.sum()),
         "names": len(chosen),
-        "before": int(np.count_nonzero(starts < after_ns)),
+        "before": int(earlier),
         "name_ids": by_count[:MOST_MARKED].tolist(),
         "by_name": [
             {
@@ -89,6 +93,65 @@ def search(
             }
             for one in by_count[:MOST_NAMES]
         ],
-        "hits": [brief(index, int(rows.event[positions[one]])) for one in later],
-        "density": np.bincount(starts // width, minlength=DENSITY_BUCKETS).tolist(),
+        "hits": [brief(index, int(event)) for event in rows.event[positions]],
+        "density": density.tolist(),
     }
+
+
+def scan_by_loop(
+    offsets: Any,
+    start: Any,
+    end: Any,
+    name: Any,
+    is_chosen: Any,
+    after: int,
+    width: int,
+    out: Any,
+) -> int:
+    """Go once through all slices; numba compiles it.
+
+    Args:
+        offsets: Of the rows.
+        start: Start of every slice; sorted in each row.
+        end: End of every slice.
+        name: Name of every slice.
+        is_chosen: For each name whether it is searched for.
+        after: From when on hits are listed.
+        width: Of a bucket of the density.
+        out: Density, total time of each name, positions of the first hits of each row and how many
+            they are; zeros, to be filled in.
+
+    Returns:
+        How many hits start before `after`.
+    """
+    density, lasting, listed, found = out
+    most = listed.shape[1]
+    earlier = 0
+    for row in range(len(offsets) - 1):
+        number = 0
+        for at in range(offsets[row], offsets[row + 1]):
+            if not is_chosen[name[at]]:
+                continue
+            first = start[at]
+            density[first // width] += 1
+            lasting[name[at]] += end[at] - first
+            if first < after:
+                earlier += 1
+            elif number < most:
+                listed[row, number] = at
+                number += 1
+        found[row] = number
+    return earlier
+
+
+@functools.cache
+def _compiled() -> Callable[..., int]:
+    from numba import boolean, int64, uint32
+    from numba.core.types import Array, Tuple
+
+    from stepscope.trace.arrays.compiled import array_of, compiled
+
+    read, written = array_of(int64), array_of(int64, written=True)
+    out = Tuple((written, written, Array(int64, 2, "C"), written))  # type: ignore[no-untyped-call]
+    names, chosen = array_of(uint32), array_of(boolean)
+    return compiled(scan_by_loop, (read, read, read, names, chosen, int64, int64, out))
