@@ -215,9 +215,12 @@ def gpu_title(device: int, described: dict[int, str | None]) -> str:
 
 def _title(lane: dict[str, Any]) -> str:
     if lane["is_gpu"]:
-        return f"stream {lane['tid'] if lane['stream'] is None else lane['stream']}"
+        # Synchronisation records that belong to no stream have the greatest number there is.
+        return f"stream {lane['tid']}".replace(f"stream {2**32 - 1} ", "device-wide ")
     name = lane["thread_name"]
-    return str(name) if name else f"thread {lane['tid']}"
+    if not name:
+        return f"thread {lane['tid']}"
+    return f"{name}, overhead" if str(lane["tid"]).endswith(" overhead") else str(name)
 
 
 _FIRST_KINDS = {"steps": 0, "device_steps": 1, "busy": 2, "idle": 3, "stream": 4, "thread": 5}

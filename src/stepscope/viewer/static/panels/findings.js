@@ -19,11 +19,15 @@ const COLOUR_OF = /** @type {Record<string, number>} */ ({
  * @param {HTMLElement} element
  * @param {string} trace
  * @param {(start: number, end: number) => void} goTo
+ * @returns {Promise<import("../timeline/flags.js").Flag[]>} the findings that have a place
  */
 export async function showFindings(element, trace, goTo) {
+  /** @type {import("../timeline/flags.js").Flag[]} */
+  let flags = [];
   replace(element, h("h2", {}, "Findings"), h("p", { class: "note" }, "Working out what limits the step…"));
   try {
     const found = await getJson(`/api/traces/${trace}/findings`);
+    flags = found.findings.filter((/** @type {any} */ one) => one.place).map((/** @type {any} */ one) => ({ title: one.title, severity: one.severity, ...one.place }));
     replace(
       element,
       h("p", { class: "verdict" }, sentence(found)),
@@ -36,6 +40,7 @@ export async function showFindings(element, trace, goTo) {
     replace(element, h("h2", {}, "Findings"), h("p", { class: "note" }, `No diagnosis: ${/** @type {Error} */ (error).message}`));
   }
   element.dataset.ready = "1";
+  return flags;
 }
 
 /** The verdict without the name of the rule that leads it. @param {any} found @returns {string} */

@@ -11,6 +11,7 @@ import { Camera } from "./camera.js";
 import { CanvasRenderer } from "./canvas.js";
 import { CounterTiles } from "./counters.js";
 import { GlRenderer } from "./gl.js";
+import { flagAt, paintFlags } from "./flags.js";
 import { Headers } from "./headers.js";
 import { listen } from "./input.js";
 import { Layout } from "./layout.js";
@@ -41,6 +42,8 @@ export class Timeline {
     this.names = new Names(trace, this.redraw);
     /** @type {Set<number>} names that were searched for */
     this.hits = new Set();
+    /** @type {import("./flags.js").Flag[]} findings with a place */
+    this.flags = [];
     /** @type {import("./paint.js").Mark | null} */
     this._hovered = null;
     /** @type {import("./paint.js").Mark | null} */
@@ -76,7 +79,16 @@ export class Timeline {
   }
 
   _listenToTitles() {
-    const { titles, filter } = this._surface;
+    const { titles, filter, axis } = this._surface;
+    axis.addEventListener("pointermove", (event) => {
+      const flag = flagAt(this.flags, event.offsetX, this.camera);
+      axis.title = flag?.title ?? "";
+      axis.style.cursor = flag ? "pointer" : "default";
+    });
+    axis.addEventListener("click", (event) => {
+      const flag = flagAt(this.flags, event.offsetX, this.camera);
+      if (flag) this.selection.set({ range: `${Math.floor(flag.start_ns)}-${Math.ceil(flag.end_ns)}` });
+    });
     titles.addEventListener("wheel", (event) => {
       event.preventDefault();
       this.layout.scrollTo(this.layout.scroll + event.deltaY);
@@ -360,6 +372,7 @@ export class Timeline {
     const axis = this._surface.context(this._surface.axis);
     axis.clearRect(0, 0, width, AXIS);
     drawAxis(axis, camera, AXIS, { ink: token("ink-soft"), line: token("line-strong"), font: `${token("size-small")} ${token("font")}` });
+    paintFlags(axis, this.flags, camera);
     this._headers.draw();
     this.minimap.draw();
     this.names.fetch();

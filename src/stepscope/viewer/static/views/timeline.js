@@ -53,6 +53,9 @@ export class TimelineView {
     showFindings(this._panels.findings, this._context.trace, (start, end) => {
       this._context.selection.set({ range: `${Math.floor(start)}-${Math.ceil(end)}` });
       this.timeline.goTo(start, end);
+    }).then((flags) => {
+      this.timeline.flags = flags;
+      this.timeline.redraw();
     });
   }
 
