@@ -6,8 +6,8 @@ The trace is made large in memory: copies of a real one, one after the other, ea
 numbers, correlations and identifiers of its own, without the arguments that nothing here reads.
 Tiles are those that a page of 1,500 by 800 pixels asks for (three windows wide, 45 rows), at random
 places of every level of zoom from the whole trace to a microsecond, encoded as they go to the page.
-Nothing of it is timed twice: no tile is kept. Where others use the machine too, the processor time of
-a tile says what its time hides.
+Nothing of it is timed twice: no tile is kept. Where others use the machine too, the processor time
+of a tile says what its time hides.
 
 With `--browser` a headless Chromium with software rendering draws the same trace: the first picture
 after the trace is read, and frames while it zooms in and out.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from stepscope.viewer.placing import Placement
 
-BLOCK = 64
+BLOCK = 16
 """Slices in a block of sums."""
 MOST_LEVEL = 46
 MOST_BUCKETS = 1 << 14

@@ -76,10 +76,16 @@ export class Minimap {
     const tall = (HEIGHT - 4) / Math.max(1, this._rows.length);
     this._rows.forEach(({ share, colour: number }, row) => {
       context.fillStyle = colour(number);
-      const step = width / (share.length - 2);
-      share.forEach((part, at) => {
-        if (part > 0) context.fillRect(at * step, 2 + row * tall + (1 - part) * (tall - 1), Math.max(step, 1), part * (tall - 1));
-      });
+      // One column per pixel, from the buckets that fall into it: no moiré.
+      const step = (share.length - 2) / width;
+      for (let x = 0; x < width; x++) {
+        const first = Math.floor(x * step);
+        const last = Math.max(first + 1, Math.floor((x + 1) * step));
+        let sum = 0;
+        for (let at = first; at < last; at++) sum += share[at];
+        const part = sum / (last - first);
+        if (part > 0) context.fillRect(x, 2 + row * tall + (1 - part) * (tall - 1), 1, part * (tall - 1));
+      }
     });
     context.fillStyle = token("hit");
     const most = Math.max(1, ...this.density);

@@ -54,7 +54,7 @@ export function paintLabels(context, scenes, camera, layout, names) {
   context.font = `${token("size-small")} ${token("font")}`;
   context.textBaseline = "middle";
   context.fillStyle = token("slice-ink");
-  const letter = context.measureText("n").width;
+  const letter = context.measureText("autograd::conv_forward").width / 22;
   let left = MOST_LABELS;
   for (const scene of scenes) {
     for (const place of layout.visible()) {
@@ -95,7 +95,7 @@ function labelRow(context, scene, slot, camera, middle, names, letter, left) {
     if (!name) continue;
     const short = shortName(name);
     const letters = Math.floor(room / letter);
-    const fits = short.length * letter <= room || context.measureText(short).width <= room;
+    const fits = short.length <= letters && context.measureText(short).width <= room;
     const text = fits ? short : letters > 3 ? `${short.slice(0, letters - 1)}…` : "";
     if (text) context.fillText(text, x0 + 4, middle + 0.5);
     left--;
