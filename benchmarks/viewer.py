@@ -217,9 +217,12 @@ def main() -> int:
     line("deriving", timed(lambda: trace.derived)[0])
     before = peak_gb()
     warm_up()
+    processor = time.process_time()
     seconds, index = timed(lambda: build_index(trace))
+    processor = time.process_time() - processor
     assert isinstance(index, TraceIndex)
     line("arranging", seconds, f"{len(index.place):,} events in {len(index.events)} rows")
+    line("  processor time, of all threads", processor)
     held = (index.events.size_bytes + index.place.nbytes) / 1e6
     print(f"{'memory of the rows':<44}{held:>9.0f} MB  (peak {before:.1f} → {peak_gb():.1f} GB)")
     tiles(index, options.tiles)

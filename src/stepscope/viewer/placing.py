@@ -96,7 +96,9 @@ def _by_row(
     number = np.repeat(base[:-1], np.diff(np.append(first, len(band)))) + row
     counts = np.bincount(number, minlength=int(base[-1]))
     offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
-    by_row = np.argsort(number, kind="stable")
+    # numpy sorts 16-bit numbers by counting.
+    narrow = number.astype(np.uint16) if len(counts) <= 2**16 else number
+    by_row = np.argsort(narrow, kind="stable")
     return Placement(order[by_row], drawn[by_row], np.repeat(bands, depth), offsets, left_out)
 
 
