@@ -2,7 +2,7 @@
 /** Draws slices with Canvas2D, where the browser has no WebGL2; the same picture. */
 
 import { colour, shadeOf } from "../theme.js";
-import { placesOf } from "./gl.js";
+import { itemsInView, rowsInView } from "./scenes.js";
 
 export class CanvasRenderer {
   /** @param {HTMLCanvasElement} canvas */
@@ -26,27 +26,27 @@ export class CanvasRenderer {
     const ratio = this._canvas.width / camera.width;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, camera.width, height);
-    for (const scene of scenes) this._scene(scene, camera, placesOf(scene, layout, height));
+    for (const scene of scenes) this._scene(scene, camera, layout);
     context.globalAlpha = 1;
   }
 
   /**
    * @param {import("./scenes.js").Scene} scene
    * @param {import("./camera.js").Camera} camera
-   * @param {Float32Array} places
+   * @param {import("./layout.js").Layout} layout
    */
-  _scene(scene, camera, places) {
+  _scene(scene, camera, layout) {
     const context = this._context;
     const scale = 1 / camera.nsPerPixel;
     const offset = camera.x(scene.start);
-    for (let slot = 0; slot < scene.rows.length; slot++) {
-      const [top, tall, isArea] = places.subarray(slot * 4, slot * 4 + 3);
-      if (!tall) continue;
+    for (const { slot, top, place } of rowsInView(scene, layout)) {
+      const isArea = place.lane?.kind === "busy";
+      const tall = place.rowHeight - 1;
       let last = -1;
-      for (let at = scene.offset[slot]; at < scene.offset[slot + 1]; at++) {
+      const [first, end] = itemsInView(scene, slot, camera);
+      for (let at = first; at < end; at++) {
         const width = scene.width[at] * scale;
         const x = offset + scene.startNs[at] * scale;
-        if (x > camera.width || x + Math.max(width, 1) < 0) continue;
         if (scene.colour[at] !== last) {
           last = scene.colour[at];
           context.fillStyle = colour(last);
@@ -56,7 +56,7 @@ export class CanvasRenderer {
         const part = isWide ? 1 : isArea ? share : 0.35 + 0.65 * share;
         context.globalAlpha = isArea ? 1 : isWide ? 0.88 + 0.12 * shadeOf(scene.name[at]) : 0.5 + 0.5 * share;
         const drawn = Math.max(width > 4 ? width - 1 : width, 1);
-        context.fillRect(x, top + (tall - 1) * (1 - part), drawn, (tall - 1) * part);
+        context.fillRect(x, top + tall * (1 - part), drawn, tall * part);
       }
     }
   }

@@ -4,6 +4,7 @@
 import { colour, token } from "../theme.js";
 import { shortName } from "../units.js";
 import { marks } from "./axis.js";
+import { itemsInView, rowsInView } from "./scenes.js";
 
 const LEAST_LABEL = 26;
 const MOST_LABELS = 900;
@@ -57,18 +58,11 @@ export function paintLabels(context, scenes, camera, layout, names) {
   const letter = context.measureText("autograd::conv_forward").width / 22;
   let left = MOST_LABELS;
   for (const scene of scenes) {
-    for (const place of layout.visible()) {
-      const lane = place.lane;
-      if (!lane || lane.rows_of !== scene.of || lane.kind === "busy" || place.rowHeight < 13) continue;
-      const top = layout.screenY(place);
-      for (let row = 0; row < place.rows; row++) {
-        const slot = scene.slot.get(lane.first_row + row);
-        const middle = top + row * place.rowHeight + place.rowHeight / 2;
-        if (slot === undefined || (!place.pinned && middle < layout.pinnedHeight)) continue;
-        if (scene.longest[slot] / camera.nsPerPixel < LEAST_LABEL) continue;
-        left = labelRow(context, scene, slot, camera, middle, names, letter, left);
-        if (left <= 0) return;
-      }
+    for (const { slot, top, place } of rowsInView(scene, layout)) {
+      if (place.lane?.kind === "busy" || place.rowHeight < 13) continue;
+      if (scene.longest[slot] / camera.nsPerPixel < LEAST_LABEL) continue;
+      left = labelRow(context, scene, slot, camera, top + place.rowHeight / 2, names, letter, left);
+      if (left <= 0) return;
     }
   }
 }
@@ -85,7 +79,8 @@ export function paintLabels(context, scenes, camera, layout, names) {
  */
 function labelRow(context, scene, slot, camera, middle, names, letter, left) {
   const least = LEAST_LABEL * camera.nsPerPixel;
-  for (let at = scene.offset[slot]; at < scene.offset[slot + 1] && left > 0; at++) {
+  const [first, end] = itemsInView(scene, slot, camera);
+  for (let at = first; at < end && left > 0; at++) {
     if (scene.width[at] < least || !scene.wide[at]) continue;
     const x0 = Math.max(camera.x(scene.start + scene.startNs[at]), 0);
     const x1 = Math.min(camera.x(scene.start + scene.startNs[at] + scene.width[at]), camera.width);
@@ -156,19 +151,12 @@ export function paintRange(context, range, camera, height, what) {
 export function paintHits(context, hits, scene, camera, layout) {
   if (!hits.size || !scene) return;
   context.fillStyle = token("hit");
-  for (const place of layout.visible()) {
-    const lane = place.lane;
-    if (!lane || lane.rows_of !== "events") continue;
-    for (let row = 0; row < place.rows; row++) {
-      const slot = scene.slot.get(lane.first_row + row);
-      const bottom = layout.screenY(place) + (row + 1) * place.rowHeight;
-      if (slot === undefined || (!place.pinned && bottom - place.rowHeight < layout.pinnedHeight)) continue;
-      for (let at = scene.offset[slot]; at < scene.offset[slot + 1]; at++) {
-        if (!hits.has(scene.name[at])) continue;
-        const x0 = camera.x(scene.start + scene.startNs[at]);
-        const wide = scene.width[at] / camera.nsPerPixel;
-        if (x0 + wide >= 0 && x0 <= camera.width) context.fillRect(x0, bottom - 4, Math.max(wide, 1.5), 3);
-      }
+  for (const { slot, top, place } of rowsInView(scene, layout)) {
+    const [first, end] = itemsInView(scene, slot, camera);
+    for (let at = first; at < end; at++) {
+      if (!hits.has(scene.name[at])) continue;
+      const wide = Math.max(scene.width[at] / camera.nsPerPixel, 1.5);
+      context.fillRect(camera.x(scene.start + scene.startNs[at]), top + place.rowHeight - 4, wide, 3);
     }
   }
 }

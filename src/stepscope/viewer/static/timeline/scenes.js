@@ -20,9 +20,9 @@ const MOST_KEPT = 24;
 const MOST_BUCKETS = 12000;
 export const MOST_ROWS = 400;
 
-/** The level whose buckets are at most a pixel. @param {number} nsPerPixel @param {number} width */
+/** The level whose buckets are nearest to a pixel. @param {number} nsPerPixel @param {number} width */
 function levelFor(nsPerPixel, width) {
-  let level = Math.max(0, Math.floor(Math.log2(nsPerPixel)));
+  let level = Math.max(0, Math.round(Math.log2(nsPerPixel)));
   while ((3 * width * nsPerPixel) / 2 ** level > MOST_BUCKETS) level++;
   return level;
 }
@@ -63,6 +63,53 @@ function toScene(of, found) {
     name: /** @type {Uint32Array} */ (columns.name), colour: /** @type {Uint8Array} */ (columns.colour),
     wide: /** @type {Uint8Array} */ (columns.wide),
   };
+}
+
+/**
+ * The items of a row that are on the screen: from, up to. Items of a row do not overlap, so at most
+ * one that starts before the screen reaches into it.
+ * @param {Scene} scene
+ * @param {number} slot
+ * @param {import("./camera.js").Camera} camera
+ * @returns {[number, number]}
+ */
+export function itemsInView(scene, slot, camera) {
+  const first = scene.offset[slot];
+  const end = scene.offset[slot + 1];
+  const low = firstAfter(scene.startNs, camera.start - scene.start, first, end);
+  return [Math.max(first, low - 1), firstAfter(scene.startNs, camera.end - scene.start, low, end)];
+}
+
+/** The first place whose value is greater. @param {Float32Array} sorted @param {number} value @param {number} low @param {number} high */
+function firstAfter(sorted, value, low, high) {
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (sorted[middle] <= value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/**
+ * The rows of a scene that are on the screen, with their tops.
+ * @param {Scene} scene
+ * @param {import("./layout.js").Layout} layout
+ * @returns {{slot: number, top: number, place: import("./layout.js").Place}[]}
+ */
+export function rowsInView(scene, layout) {
+  const found = [];
+  for (const place of layout.visible()) {
+    const lane = place.lane;
+    if (!lane || lane.rows_of !== scene.of) continue;
+    const screenY = layout.screenY(place);
+    for (let row = 0; row < place.rows; row++) {
+      const slot = scene.slot.get(lane.first_row + row);
+      const top = screenY + row * place.rowHeight;
+      const isHidden = top + place.rowHeight < 0 || top > layout.viewHeight || (!place.pinned && top < layout.pinnedHeight);
+      if (slot !== undefined && !isHidden) found.push({ slot, top, place });
+    }
+  }
+  return found;
 }
 
 export class Scenes {
@@ -167,15 +214,9 @@ export class Scenes {
     const slot = scene?.slot.get(row);
     if (!scene || slot === undefined) return null;
     const wanted = ns - scene.start;
-    let low = scene.offset[slot];
-    let high = scene.offset[slot + 1];
-    const first = low;
-    const end = high;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (scene.startNs[middle] <= wanted) low = middle + 1;
-      else high = middle;
-    }
+    const first = scene.offset[slot];
+    const end = scene.offset[slot + 1];
+    const low = firstAfter(scene.startNs, wanted, first, end);
     let best = -1;
     let nearest = tolerance;
     for (let at = Math.max(first, low - 2); at < Math.min(end, low + 2); at++) {
