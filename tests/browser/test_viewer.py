@@ -76,6 +76,19 @@ def test_the_token_leaves_the_address(page):
     page.until(SETTLED)
 
 
+def test_the_system_s_theme_is_followed_until_one_is_chosen(page):
+    theme = "() => document.documentElement.dataset.theme"
+    for scheme in ("dark", "light"):
+        page.page.emulate_media(color_scheme=scheme)
+        page.when(lambda scheme=scheme: page.page.evaluate(theme) == scheme)
+    page.page.get_by_role("button", name="Dark or light").click()
+    assert page.page.evaluate(theme) == "dark"
+    page.page.reload()
+    page.until(SETTLED)
+    assert page.page.evaluate(theme) == "dark"
+    page.page.evaluate("() => localStorage.clear()")
+
+
 @pytest.mark.parametrize("renderer", ["webgl2", "canvas2d"])
 def test_slices_are_drawn_in_the_colours_of_their_categories(browser, viewer, renderer):
     found = browser()

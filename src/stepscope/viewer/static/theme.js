@@ -11,23 +11,22 @@ export const COLOURS = [
   "idle-annotated-phase", "idle-op-dispatch", "idle-python", "idle-unknown",
 ];
 
-/** Applies what was chosen before. */
+/** Applies what was chosen before, else what the system prefers, now and when that changes. */
 export function startTheme() {
-  const chosen = localStorage.getItem(STORED);
-  if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", announce);
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const apply = () => {
+    const chosen = localStorage.getItem(STORED);
+    const isChosen = chosen === "light" || chosen === "dark";
+    document.documentElement.dataset.theme = isChosen ? chosen : system.matches ? "dark" : "light";
+    announce();
+  };
+  apply();
+  system.addEventListener("change", apply);
 }
 
-/** @returns {"light" | "dark"} */
-export function currentTheme() {
-  const chosen = document.documentElement.dataset.theme;
-  if (chosen === "light" || chosen === "dark") return chosen;
-  return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-}
-
-/** The other one. */
+/** The other one, from now on. */
 export function toggleTheme() {
-  const next = currentTheme() === "dark" ? "light" : "dark";
+  const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
   document.documentElement.dataset.theme = next;
   localStorage.setItem(STORED, next);
   announce();
