@@ -176,7 +176,7 @@ class Content:
 
 def _fingerprint(trace: Trace) -> object:
     """What tells a recording from another at the same place."""
-    from stepscope.trace.store.place import MANIFEST
+    from stepscope.trace.store.directory import MANIFEST
 
     if trace.store is None:
         return None

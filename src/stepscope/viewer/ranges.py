@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.host.idle_gaps import CAUSES
+from stepscope.analysis.host.idle_gaps import IDLE_CAUSES
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
 from stepscope.analysis.timeline import DeviceSets, device_sets
 from stepscope.trace.model import Trace
@@ -86,7 +86,7 @@ def _device(basis: RangeBasis, device: DeviceTimes, start: int, end: int) -> dic
     numbers = {name: int(values[0]) for name, values in measured.items()}
     idle = None
     if basis.idle is not None:
-        idle = dict.fromkeys(CAUSES, 0)
+        idle = dict.fromkeys(IDLE_CAUSES, 0)
         mine = basis.idle.filter(
             pl.col("device") == device.sets.device,
             pl.col("end_ns") > first,

@@ -18,7 +18,7 @@ import polars as pl
 
 from stepscope.analysis.calls.operands import whole_number
 from stepscope.analysis.host.activity import host_activity
-from stepscope.analysis.host.idle_gaps import CAUSES, cut, find_gaps
+from stepscope.analysis.host.idle_gaps import IDLE_CAUSES, cut, find_gaps
 from stepscope.analysis.metrics import read_metrics
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.errors import StepscopeError
@@ -175,7 +175,7 @@ def idle_segments(trace: Trace) -> pl.DataFrame:
 def idle_rows(
     trace: Trace, index: TraceIndex, segments: pl.DataFrame
 ) -> tuple[SliceRows, tuple[Lane, ...]]:
-    """The idle segments as one row per device; names are those of `CAUSES` after the index's."""
+    """The idle segments, one row per device; their names are `IDLE_CAUSES`, after the index's."""
     described = dict(trace.devices.select("device", "name").iter_rows())
     lanes: list[Lane] = []
     offsets = [0]
@@ -190,7 +190,7 @@ def idle_rows(
         )  # fmt: skip
         offsets.append(offsets[-1] + len(mine))
     cause = segments["cause"].to_physical().to_numpy().astype(np.int64)
-    colours = np.array([int(idle_colour(name)) for name in CAUSES])
+    colours = np.array([int(idle_colour(name)) for name in IDLE_CAUSES])
     rows = SliceRows.of(
         np.array(offsets, np.int64),
         _relative(segments["start_ns"], index.origin_ns),

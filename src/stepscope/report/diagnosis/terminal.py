@@ -1,4 +1,4 @@
-"""The diagnosis on a terminal: the verdict, where the step goes, and what to do about it."""
+"""The diagnosis on a terminal: the verdict, where the step goes, and what to change."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from stepscope.advice.diagnosis import Diagnosis, RankDiagnosis
+from stepscope.advice.diagnosis import Diagnosis
 from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.rank_summary import RankSummary
 from stepscope.analysis.selection.partition import Partition
 from stepscope.report import units
-from stepscope.report.answer.tables import describe_scope, printable
 from stepscope.report.diagnosis.words import (
     MOST_RANKS,
     besides,
@@ -28,7 +28,10 @@ from stepscope.report.diagnosis.words import (
     saving,
     step_basis,
 )
-from stepscope.report.metrics.reports import print_metrics
+from stepscope.report.metrics.terminal import print_metrics
+from stepscope.report.outputs import Layout, Sink
+from stepscope.report.scope import describe_scope
+from stepscope.report.text import printable
 
 _STYLES = {
     Severity.HIGH: "bold red",
@@ -38,6 +41,11 @@ _STYLES = {
 }
 _BAR_WIDTH = 24
 _MOST_NOTES = 5
+
+
+def write(diagnosis: Diagnosis, sink: Sink, _layout: Layout) -> None:
+    """Print the diagnosis."""
+    print_diagnosis(diagnosis, sink.console())
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
@@ -69,12 +77,12 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
 
 
 def _plain(text: str, style: str = "") -> Text:
-    """Text that a file may have a part in: no markup, and nothing that steers a terminal."""
+    """Text that may come from a file: no markup, no control characters."""
     return Text(printable(text), style)
 
 
 def _beside(label: str, content: RenderableType) -> Table:
-    """A label with its content beside it, so that wrapped lines stay in their column."""
+    """A label beside its content, so that wrapped lines stay aligned."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, style="bold", min_width=7)
     table.add_column()
@@ -82,7 +90,7 @@ def _beside(label: str, content: RenderableType) -> Table:
     return table
 
 
-def _step(diagnosis: Diagnosis, rank: RankDiagnosis) -> RenderableType:
+def _step(diagnosis: Diagnosis, rank: RankSummary) -> RenderableType:
     line = Text(units.duration(rank.step_ns or 0), "bold")
     line.append(f"  {step_basis(diagnosis, rank)}", "dim")
     summary = rank.steps
@@ -100,7 +108,7 @@ def _step(diagnosis: Diagnosis, rank: RankDiagnosis) -> RenderableType:
     return _beside("Step", Group(*lines))
 
 
-def _partition(rank: RankDiagnosis) -> RenderableType:
+def _partition(rank: RankSummary) -> RenderableType:
     partition = rank.partition
     if partition is None:
         return Text()
@@ -151,7 +159,7 @@ def _ranks(diagnosis: Diagnosis) -> RenderableType:
     return Group(title, Padding(Group(*inside), (0, 0, 0, 2), expand=False))
 
 
-def _print_hardware(ranks: tuple[RankDiagnosis, ...], console: Console) -> None:
+def _print_hardware(ranks: tuple[RankSummary, ...], console: Console) -> None:
     found = [(f"rank {rank.rank}", rank.metrics) for rank in ranks if rank.metrics is not None]
     if not found:
         return
@@ -189,7 +197,7 @@ def _finding(number: int, finding: Finding, where: str) -> RenderableType:
     table.add_column()
     promised, sign, change = saving(finding).partition(": ")
     style = "" if finding.saving_ns is None else "bold green"
-    table.add_row("saves", Text.assemble((promised, style), sign, change))
+    table.add_row("saving", Text.assemble((promised, style), sign, change))
     if finding.assumption:
         table.add_row("if", _plain(finding.assumption))
     table.add_row("seen", _evidence(finding))

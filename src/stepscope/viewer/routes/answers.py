@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stepscope.errors import StepscopeError, UsageError
-from stepscope.report.answer.tables import plain
+from stepscope.report.plain import plain
 from stepscope.viewer.opened import Content, Library, TraceChangedError
 from stepscope.viewer.tiles import MOST_BUCKETS, MOST_LEVEL
 

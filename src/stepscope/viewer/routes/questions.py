@@ -7,18 +7,13 @@ from typing import Any
 import polars as pl
 from starlette.routing import BaseRoute
 
-from stepscope.analysis.host.idle_gaps import CAUSES
+from stepscope.analysis.host.idle_gaps import IDLE_CAUSES
+from stepscope.analysis.questions import QUESTIONS, question
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UsageError
-from stepscope.report.answer.questions import QUESTIONS, question
-from stepscope.report.answer.tables import (
-    describe_scope,
-    headings,
-    label,
-    numbers_of,
-    shown,
-    tables_of,
-)
+from stepscope.report.answer.cells import headings, label, shown
+from stepscope.report.answer.tables import numbers_of, tables_of
+from stepscope.report.scope import describe_scope
 from stepscope.viewer.events import brief, event_in_full
 from stepscope.viewer.flame import FlameBy, flame
 from stepscope.viewer.opened import Library
@@ -99,7 +94,7 @@ def _questions(asked: Asked) -> dict[str, Any]:  # noqa: ARG001 - the same for e
         "questions": [
             {"name": one.name, "about": one.about} for one in QUESTIONS if not one.over_ranks
         ],
-        "causes": list(CAUSES),
+        "causes": list(IDLE_CAUSES),
     }
 
 

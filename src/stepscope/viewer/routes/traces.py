@@ -9,7 +9,7 @@ import polars as pl
 from starlette.routing import BaseRoute
 
 from stepscope.analysis.breakdown import IDLE_WORDS
-from stepscope.analysis.host.idle_gaps import CAUSES
+from stepscope.analysis.host.idle_gaps import IDLE_CAUSES
 from stepscope.viewer.opened import Library
 from stepscope.viewer.routes.answers import Asked, route
 
@@ -56,7 +56,7 @@ def _overview(asked: Asked) -> dict[str, Any]:
         "lanes": [asdict(lane) for lane in index.lanes],
         "steps": _relative(steps, origin),
         "device_steps": _relative(device_steps, origin),
-        "notes": [*index.notes, *_problems(trace.problems), *_problems(trace.doubts)],
+        "notes": [*index.notes, *_problems(trace.all_problems)],
     }
 
 
@@ -103,4 +103,4 @@ def _name(names: pl.Series, number: int) -> str:
     if number < len(names):
         return str(names[number])
     cause = number - len(names)
-    return IDLE_WORDS[CAUSES[cause]] if cause < len(CAUSES) else ""
+    return IDLE_WORDS[IDLE_CAUSES[cause]] if cause < len(IDLE_CAUSES) else ""
