@@ -19,7 +19,7 @@ import polars as pl
 from stepscope.analysis.calls.operands import whole_number
 from stepscope.analysis.host.activity import host_activity
 from stepscope.analysis.host.idle_gaps import IDLE_CAUSES, cut, find_gaps
-from stepscope.analysis.metrics import read_metrics
+from stepscope.analysis.record.metrics import read_metrics
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.errors import StepscopeError
 from stepscope.trace.arrays.intervals import Int64Array
