@@ -9,6 +9,7 @@ export const COLOURS = [
   "synchronisation", "overhead", "step", "other", "other", "other", "other", "idle-device-wait",
   "idle-input", "idle-synchronisation", "idle-allocation", "idle-pageable-copy",
   "idle-annotated-phase", "idle-op-dispatch", "idle-python", "idle-unknown",
+  "idle-compilation", "idle-garbage-collection", "idle-waiting-for-communication", "idle-profiler",
 ];
 
 /** Applies what was chosen before, else what the system prefers, now and when that changes. */

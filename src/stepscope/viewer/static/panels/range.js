@@ -24,6 +24,10 @@ export const CAUSES = /** @type {Record<string, [string, number]>} */ ({
   pageable_copy: ["idle: pageable copies", 20],
   annotated_phase: ["idle: annotated phase", 21],
   op_dispatch: ["idle: launches and dispatch", 22],
+  compilation: ["idle: compilation", 25],
+  garbage_collection: ["idle: garbage collection", 26],
+  waiting_for_communication: ["idle: waiting for communication", 27],
+  profiler: ["idle: profiler", 28],
   python: ["idle: Python", 23],
   unknown: ["idle: launch not recorded", 24],
 });
