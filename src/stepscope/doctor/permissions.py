@@ -52,7 +52,7 @@ def check_attaching(machine: Machine) -> Check:
             return Check(AREA, name, State.OK, "running as root")
         return Check(AREA, name, State.WARNING, "on macOS, only root may", "start py-spy with sudo")
     if not machine.is_linux:
-        return Check(AREA, name, State.OK, "allowed for processes of one's own")
+        return Check(AREA, name, State.OK, "allowed for your own processes")
     if machine.has_capability("CAP_SYS_PTRACE"):
         return Check(AREA, name, State.OK, "allowed: this process has CAP_SYS_PTRACE")
     in_container = "in a container, start it with --cap-add=SYS_PTRACE"
@@ -67,7 +67,7 @@ def check_attaching(machine: Machine) -> Check:
                 "root without CAP_SYS_PTRACE may only attach to processes of root",
                 in_container,
             )
-        return Check(AREA, name, State.OK, "allowed for processes of one's own")
+        return Check(AREA, name, State.OK, "allowed for your own processes")
     if scope == 1:
         return Check(
             AREA,
