@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import click
 
-from stepscope.commands.options import INTEGERS, format_option, scope_of, scope_options
-from stepscope.commands.sinks import StandardSink
+from stepscope.commands.options import (
+    INTEGERS,
+    format_option,
+    output_option,
+    scope_of,
+    scope_options,
+)
+from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import Layout, Output
 
 
@@ -13,6 +19,7 @@ from stepscope.report.outputs import Layout, Output
 @click.argument("before", type=click.Path(path_type=str), metavar="A")
 @click.argument("after", type=click.Path(path_type=str), metavar="B")
 @format_option("comparison", INTEGERS)
+@output_option
 @click.option(
     "--rank", type=int, metavar="N", help="Rank to compare.  [default: the first of each side]"
 )
@@ -37,6 +44,7 @@ def command(
     before: str,
     after: str,
     output: Output,
+    file: str | None,
     rank: int | None,
     steps: str | None,
     device: str | None,
@@ -60,7 +68,8 @@ def command(
     comparison = compare(open_side(before, rank, scope), open_side(after, rank, scope))
     reasons = [reason for check in checks if (reason := check.reason(comparison)) is not None]
     failed = "; ".join(reasons) or None
-    output.write(CheckedComparison(comparison, failed), StandardSink(), Layout(rows=rows))
+    with sink_for(file) as sink:
+        output.write(CheckedComparison(comparison, failed), sink, Layout(rows=rows))
     if failed:
         click.echo(f"failed: {failed}", err=True)
     return 1 if failed else 0

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.commands.options import INTEGERS, format_option, scope_of, scope_options
-from stepscope.commands.sinks import StandardSink
+from stepscope.commands.options import (
+    INTEGERS,
+    format_option,
+    output_option,
+    scope_of,
+    scope_options,
+)
+from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import OUTPUTS, Layout, Output
 from stepscope.report.outputs import output as output_of
 
@@ -18,6 +25,7 @@ if TYPE_CHECKING:
 @click.command("report")
 @click.argument("path", type=click.Path(path_type=str))
 @format_option("diagnosis", INTEGERS)
+@output_option
 @scope_options("Only these steps of the recorded windows; they must be consecutive.")
 @click.option("--table", metavar="NAME", help="Table that csv prints.  [default: findings]")
 @click.option(
@@ -35,6 +43,7 @@ if TYPE_CHECKING:
 def command(
     path: str,
     output: Output,
+    file: str | None,
     steps: str | None,
     device: str | None,
     events: str,
@@ -53,6 +62,7 @@ def command(
     scope = scope_of(steps, device, events)
     limits = _limits(thresholds)
     from stepscope.advice.diagnosis import diagnose
+    from stepscope.advice.window_details import details_of
     from stepscope.analysis.python_functions import sampled_recordings
     from stepscope.errors import UnreadableInputError
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
@@ -68,9 +78,13 @@ def command(
         recordings = sampled_recordings(run)
         if not recordings:
             raise
-        output_of("samples", output.format.name).write(recordings, StandardSink())
+        with sink_for(file) as sink:
+            output_of("samples", output.format.name).write(recordings, sink)
         return
-    output.write(diagnosis, StandardSink(), Layout(table=table))
+    if output.wants_details:
+        diagnosis = replace(diagnosis, details=details_of(diagnosis.shown))
+    with sink_for(file) as sink:
+        output.write(diagnosis, sink, Layout(table=table))
 
 
 def _limits(settings: tuple[str, ...]) -> Thresholds:

@@ -1,1 +1,1 @@
-"""Pages in one file: drawing code and colours that reports and the viewer share, and the builder."""
+"""Pages in one file: the builder, and the drawing code that the viewer shares."""
