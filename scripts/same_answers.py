@@ -5,9 +5,9 @@
 
 Each path is asked every verb that reads (`report`, `info`, `show` with every question, `compare`
 against the next path, `query` on every view), once with the code of each version, in processes of
-their own and with a cache of their own. Outputs are compared as they are. `--numbers` compares JSON
-without its sentences, which is what a change of wording keeps; each difference is shown by its place
-in the document. `--unordered` also ignores the order of rows, and parts of a step that are zero.
+their own and with a cache of their own. Outputs are compared as they are; `--numbers` compares JSON
+without its sentences, which a change of wording keeps, and shows the place of each difference
+in the document; `--unordered` also ignores the order of rows, and parts of a step that are zero.
 """
 
 from __future__ import annotations
