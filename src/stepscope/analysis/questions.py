@@ -203,6 +203,17 @@ QUESTIONS: tuple[Question, ...] = (
         },
     ),
     Question(
+        "compute",
+        "what the compute is made of: kinds, operators, modules, and how near it is to the peak",
+        "stepscope.analysis.compute:compute",
+        {
+            "kinds": "By kind",
+            "operators": "By operator",
+            "places": "By module or function",
+            "products": "Matrix products by shape",
+        },
+    ),
+    Question(
         "launches",
         "how the host feeds the GPU: launch delays, queues, launch-bound stretches, blocking calls",
         "stepscope.analysis.launches:launches",

@@ -29,11 +29,10 @@ def find(subject: Subject) -> list[Finding]:
     share = len(small) / max(1, len(kernels))
     if per_step < limits.small_kernel_count or share < limits.small_kernel_share:
         return []
-    sources = pl.concat([small["op"].drop_nulls(), small["launch"].drop_nulls()]).unique()
     changes = (
         unchanged(window.graph)
         .scale_work(window.nodes(small), 0.5)
-        .scale_host(window.spans_of_events(sources), 0.5)
+        .scale_host(window.spans_of_sources(small), 0.5)
     )
     top = small.group_by("name").len().sort("len", "name", descending=[True, False])
     return replayed_finding(
