@@ -29,6 +29,7 @@ from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.flops import analyse_flops
 from stepscope.analysis.graph.replay import unchanged
+from stepscope.analysis.hardware.vendor import described_devices
 from stepscope.trace.model import Trace
 
 ID = "slow-matmuls"
@@ -166,7 +167,7 @@ def _cause_of(operator: str, shapes: str, type_: str | None, processors: int) ->
 
 def _multiprocessors(trace: Trace) -> int:
     """Multiprocessors of the device, as the recorder says; else a common number."""
-    for text in trace.devices.filter("is_used")["properties"].drop_nulls():
+    for text in described_devices(trace)["properties"].drop_nulls():
         count = json.loads(text).get("numSms")
         if isinstance(count, int) and count > 0:
             return count
