@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.ancestors import nearest
-from stepscope.analysis.calls.places import names_of_events
+from stepscope.analysis.calls.places import call_places, names_of_events
 from stepscope.analysis.calls.recomputation import names_matching
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
@@ -67,6 +67,24 @@ def places_of_work(trace: Trace, work: pl.DataFrame) -> pl.Series:
         trace, pl.select(pl.when(pl.Series(found >= 0)).then(pl.Series(found))).to_series()
     )
     return said.replace_strict(labels, default=None, return_dtype=pl.String)
+
+
+def places_of_calls(trace: Trace, events: pl.Series) -> pl.Series:
+    """Module and Python line around some host events: "Sampler, draw (sampler.py:88)".
+
+    Null where no stack was recorded.
+    """
+    frames = call_places(trace, events)["frame"]
+    around = places_of_work(
+        trace,
+        pl.DataFrame({"launch": events, "op": pl.Series([None] * len(events), dtype=pl.Int64)}),
+    )
+    found = []
+    for frame, module in zip(frames, around, strict=True):
+        line = None if frame is None else _label(frame)
+        parts = [part for part in (module, line) if part is not None]
+        found.append(", ".join(dict.fromkeys(parts)) or None)
+    return pl.Series(found, dtype=pl.String)
 
 
 def runs_under(trace: Trace, work: pl.DataFrame, pattern: str) -> BoolArray:

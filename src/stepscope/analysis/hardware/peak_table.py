@@ -2,8 +2,8 @@
 
 All figures are for dense matrices (no structured sparsity), at boost clock, per device as the
 driver counts devices (a die of an MI250X is one). Where a sheet gives only a figure with sparsity,
-half of it stands here. GeForce cards: 16-bit and 8-bit floats with 32-bit accumulation, which training
-uses and which has half the rate of 16-bit accumulation. docs/devices.md shows the same table.
+half of it stands here. GeForce cards: 16-bit and 8-bit floats with 32-bit accumulation, which
+training uses, at half the rate of 16-bit accumulation. docs/devices.md shows the same table.
 """
 
 from __future__ import annotations
