@@ -170,7 +170,7 @@ QUESTIONS: tuple[Question, ...] = (
         "timeline",
         "what each GPU did: compute, exposed communication, exposed copies, idle",
         "stepscope.analysis.timeline:timeline",
-        {"devices": "Devices", "steps": "Steps"},
+        {"devices": "Devices", "steps": "Steps", "main_thread": "Steps of the training thread"},
     ),
     Question(
         "steps",
