@@ -170,7 +170,7 @@ def _of_the_host(trace: Trace, work: GpuWork, collectives: pl.DataFrame) -> Comm
 
 
 def _held_up(trace: Trace, lane: int | None) -> intervals.Intervals:
-    """When a thread waits for collectives of others, or is inside the operator that asks for one."""
+    """When a thread waits for collectives of others, or is inside an operator that asks for one."""
     if lane is None:
         return intervals.empty()
     names = trace.names.filter(pl.col("name").str.contains(_ASKING)).select("name_id").collect()
