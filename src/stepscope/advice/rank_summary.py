@@ -16,6 +16,7 @@ from pathlib import Path
 
 import polars as pl
 
+from stepscope.advice.compute_summary import ComputeSummary, summarise_compute
 from stepscope.advice.finding import Finding
 from stepscope.advice.rules import OF_THE_RUN, RULES
 from stepscope.advice.subject import Subject
@@ -125,6 +126,7 @@ class RankSummary:
         device: The partition of the GPUs' steps in it; None without GPU work.
         device_steps: One row per device and step, as the timeline has them; None likewise.
         critical_path: The partition of its critical path; None without a window.
+        compute: What the compute of the window is made of; None where it is a small part.
         scope: What the window's part is about; None where no window could be read.
         window: The window that was read for it.
         window_steps: Steps of the window that follow one another; empty where it has none.
@@ -143,6 +145,7 @@ class RankSummary:
     device: Partition | None
     device_steps: Rows | None
     critical_path: Partition | None
+    compute: ComputeSummary | None
     scope: AnsweredScope | None
     window: Window | None
     window_steps: tuple[int, ...]
@@ -260,6 +263,7 @@ def _without_window(rank: RankRun, record: StepSummary | None) -> RankSummary:
         device=None,
         device_steps=None,
         critical_path=None,
+        compute=None,
         scope=None,
         window=None,
         window_steps=(),
@@ -327,6 +331,7 @@ def _judge(
         device=None if device is None else device.partition,
         device_steps=None if device is None else Rows.of(view.timeline.steps),
         critical_path=None if device is None else view.path.partition,
+        compute=summarise_compute(view),
         scope=view.timeline.scope if device is not None else host_scope(host, asked),
         window=window,
         window_steps=view.graph.steps,
