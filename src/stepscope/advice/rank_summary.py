@@ -129,6 +129,7 @@ class RankSummary:
         window: The window that was read for it.
         window_steps: Steps of the window that follow one another; empty where it has none.
         window_step_ns: Mean of these; None where no window could be read.
+        step_source: What was taken as steps of the window if none were annotated; else empty.
         findings: What is wrong with it, in the order of the rules.
         problems: What reader and links found wrong with the window: problem, count, message.
         notes: What could not be read or was left out.
@@ -153,6 +154,7 @@ class RankSummary:
     metrics: MetricsSummary | None
     windows: int
     meeting: Meeting
+    step_source: str = ""
 
     @property
     def partition(self) -> Partition | None:
@@ -309,7 +311,7 @@ def _judge(
     trouble.notes.extend(f"{message} ({count}×)" for _, count, message in problems)
     trouble.notes.extend(view.graph.notes)
     if host is None and device is None:
-        trouble.notes.append(f"{path}: no ProfilerStep ranges, so it shows no steps")
+        trouble.notes.append(f"{path}: no thread with operators or calls, and no GPU work")
         return None
     subject = Subject(
         rank=alone.rank,
@@ -331,6 +333,7 @@ def _judge(
         window=window,
         window_steps=view.graph.steps,
         window_step_ns=view.step_ns,
+        step_source=trace.step_source,
         findings=_findings(subject),
         problems=problems,
         notes=tuple(trouble.notes),

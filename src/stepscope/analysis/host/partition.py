@@ -21,7 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.host.causes import is_input_wait
+from stepscope.analysis.host.causes import HostCause, is_input_wait
+from stepscope.analysis.host.events import host_events
 from stepscope.analysis.host.waits import communication_waits
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
 from stepscope.trace.arrays import intervals
@@ -29,6 +30,8 @@ from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
 BRIDGED_GAP_NS = 200_000
+BASIS = "trace: the main thread's time"
+WHOLE_FILE = ", the whole file as one step"
 PARTS = (INPUT, "communication", "optimizer", "backward", "forward")
 
 _COMMUNICATION = "communication"
@@ -70,20 +73,24 @@ class HostPartition:
 
 
 def partition_host(trace: Trace, asked: tuple[int, ...] | None = None) -> HostPartition | None:
-    """Divide the steps of a trace by what the main thread did; None without steps.
+    """Divides the steps of a trace by what the main thread (`trace.main_lane`) did.
 
-    The main thread is the one with the `ProfilerStep` ranges.
+    A trace without steps counts as one step, number 0: from the thread's first operator, call or
+    wait for input to its last.
 
     Args:
         trace: The trace.
         asked: Numbers of the steps in question; default: all.
+
+    Returns:
+        The partition; None if the main thread did nothing, or none of the steps exists.
     """
-    steps = trace.steps
+    steps = trace.steps if len(trace.steps) else _whole_thread(trace)
     if asked is not None:
         steps = steps.filter(pl.col("step").is_in(asked))
-    if steps.height == 0:
+    lane_id = trace.main_lane
+    if steps.height == 0 or lane_id is None:
         return None
-    lane_id = int(steps["lane_id"][0])
     host = (
         trace.events.filter(
             (pl.col("lane_id") == lane_id)
@@ -110,14 +117,26 @@ def partition_host(trace: Trace, asked: tuple[int, ...] | None = None) -> HostPa
     is_empty = (busy == 0) & (np.arange(steps.height) == steps.height - 1) & (steps.height > 1)
     kept = table.filter(pl.Series(~is_empty))
     parts = tuple(Part(name, int(kept[f"{name}_ns"].sum())) for name in (*PARTS, OTHER))
+    basis = BASIS if len(trace.steps) else BASIS + WHOLE_FILE
     return HostPartition(
-        partition=Partition(
-            parts, int(kept["wall_ns"].sum()), kept.height, "trace: the main thread's time"
-        ),
+        partition=Partition(parts, int(kept["wall_ns"].sum()), kept.height, basis),
         steps=kept,
         lane_id=lane_id,
         excluded_steps=tuple(table.filter(pl.Series(is_empty))["step"].to_list()),
     )
+
+
+def _whole_thread(trace: Trace) -> pl.DataFrame:
+    """The main thread's time as one step: step, start_ns, end_ns; no rows if it did nothing."""
+    steps = {"step": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64}
+    if trace.main_lane is None:
+        return pl.DataFrame(schema=steps)
+    events = host_events(trace, (trace.main_lane,)).table
+    known = events.filter(pl.col("is_work") | (pl.col("cause") == int(HostCause.INPUT)))
+    if known.is_empty():
+        return pl.DataFrame(schema=steps)
+    row = (0, int(known["start_ns"].min()), int(known["end_ns"].max()))  # type: ignore[arg-type]
+    return pl.DataFrame([row], schema=steps, orient="row")
 
 
 def _part_of_names(trace: Trace) -> pl.DataFrame:
