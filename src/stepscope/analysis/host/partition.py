@@ -2,13 +2,14 @@
 
 Each moment of a step belongs to the first of these that it lies in:
 
-1. input: waiting for a batch (`enumerate(DataLoader)#…`, `stepscope.data_wait`, a phase `data`);
-2. communication: operators of a process group (`c10d::`, `gloo:`, …), the phase of that name, and
+1. compilation: the stages of `torch.compile` (see `causes`);
+2. input: waiting for a batch (`enumerate(DataLoader)#…`, `stepscope.data_wait`, a phase `data`);
+3. communication: operators of a process group (`c10d::`, `gloo:`, …), the phase of that name, and
    waiting for those that another thread does (`waits`);
-3. optimizer: `Optimizer.step#…`, `Optimizer.zero_grad#…`, and phases named optimizer;
-4. backward: the autograd engine's evaluation of functions, and phases named backward;
-5. forward: all other operators, and phases named forward;
-6. other: the rest, which is Python outside operators.
+4. optimizer: `Optimizer.step#…`, `Optimizer.zero_grad#…`, and phases named optimizer;
+5. backward: the autograd engine's evaluation of functions, and phases named backward;
+6. forward: all other operators, and phases named forward;
+7. other: the rest, which is Python outside operators.
 
 A gap of at most 0.2 ms with the same part on both sides counts to that part: it is its dispatch.
 Other gaps are other. The parts add up to the step.
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.host.causes import HostCause, is_input_wait
+from stepscope.analysis.host.causes import HostCause, cause_of_names, is_input_wait
 from stepscope.analysis.host.events import host_events
 from stepscope.analysis.host.waits import communication_waits
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
@@ -32,7 +33,7 @@ from stepscope.trace.schema import Category
 BRIDGED_GAP_NS = 200_000
 BASIS = "trace: the main thread's time"
 WHOLE_FILE = ", the whole file as one step"
-PARTS = (INPUT, "communication", "optimizer", "backward", "forward")
+PARTS = ("compilation", INPUT, "communication", "optimizer", "backward", "forward")
 
 _COMMUNICATION = "communication"
 """The phase of the collectives that hold the thread."""
@@ -95,7 +96,12 @@ def partition_host(trace: Trace, asked: tuple[int, ...] | None = None) -> HostPa
         trace.events.filter(
             (pl.col("lane_id") == lane_id)
             & pl.col("category").is_in(
-                [Category.CPU_OP.value, Category.USER_ANNOTATION.value, Category.OTHER.value]
+                [
+                    Category.CPU_OP.value,
+                    Category.USER_ANNOTATION.value,
+                    Category.OTHER.value,
+                    Category.PYTHON_FUNCTION.value,
+                ]
             )
         )
         .select("name_id", "category", "start_ns", "dur_ns")
@@ -142,10 +148,15 @@ def _whole_thread(trace: Trace) -> pl.DataFrame:
 def _part_of_names(trace: Trace) -> pl.DataFrame:
     """name_id and part, for the names that belong to one."""
     names = trace.names.collect()
+    compiles = pl.Series(cause_of_names(names) == HostCause.COMPILATION)
     name, group = pl.col("name"), pl.col("group")
     is_op = pl.col("category") == Category.CPU_OP.value
     part = (
-        pl.when(is_input_wait())
+        pl.when(compiles)
+        .then(pl.lit("compilation"))
+        .when(pl.col("category") == Category.PYTHON_FUNCTION.value)
+        .then(None)
+        .when(is_input_wait())
         .then(pl.lit("input"))
         .when((is_op & name.str.contains(_COLLECTIVE_CALL)) | (name == _COMMUNICATION))
         .then(pl.lit("communication"))

@@ -64,6 +64,7 @@ def test_a_step_with_everything_in_it():
     assert row == {
         "step": 4,
         "wall_ns": 10_000_000,
+        "compilation_ns": 0,
         "input_ns": 3_100_000,
         "communication_ns": 200_000,
         "optimizer_ns": 900_000,
