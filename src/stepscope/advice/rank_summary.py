@@ -33,7 +33,7 @@ from stepscope.analysis.selection.partition import Partition
 from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import StepscopeError, UsageError
-from stepscope.run.manifest import RankManifest
+from stepscope.run.manifest import LoaderRecord, RankManifest
 from stepscope.run.reader import RankRun, Window
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
@@ -237,7 +237,13 @@ def summarise_rank(rank: RankRun, request: Request, waits: Waits | None = None) 
             return _with_metrics(judged, rank)
     if trouble.not_there is not None:
         raise UsageError(trouble.not_there)
-    subject = Subject(rank.rank, record, thresholds=request.thresholds, has_peers=request.has_peers)
+    subject = Subject(
+        rank.rank,
+        record,
+        thresholds=request.thresholds,
+        has_peers=request.has_peers,
+        loader=_loader_of(alone),
+    )
     alone = replace(alone, notes=tuple(trouble.notes), findings=_findings(subject))
     return _with_metrics(alone, rank)
 
@@ -322,6 +328,7 @@ def _judge(
         problems=problems,
         thresholds=request.thresholds,
         has_peers=request.has_peers,
+        loader=_loader_of(alone),
     )
     return replace(
         alone,
@@ -339,6 +346,11 @@ def _judge(
         notes=tuple(trouble.notes),
         meeting=meeting,
     )
+
+
+def _loader_of(summary: RankSummary) -> LoaderRecord | None:
+    manifest = summary.meeting.manifest
+    return None if manifest is None else manifest.loader
 
 
 def _findings(subject: Subject) -> tuple[Finding, ...]:
