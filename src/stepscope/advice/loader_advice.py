@@ -36,7 +36,7 @@ class LoaderFacts:
         workers: Its `num_workers`.
         has_workers: Whether it has any.
         cpus: CPUs that this rank may use for itself.
-        cpu_share: Share of the time of loading that runs on a CPU.
+        cpu_share: Share of the time of loading that is work for a CPU.
     """
 
     workers: int | None = None

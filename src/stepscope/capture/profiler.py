@@ -166,7 +166,8 @@ class Profiler:
                 self._session.steps.begin_afresh()
         while not self.should_stop:
             self._stepped_in_watch = False
-            started_ns, started_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
+            started_cpu_ns = self._session.steps.cpu_needed_ns()
+            started_ns = time.perf_counter_ns()
             with self._session.steps.fetching():
                 if iterator is None:
                     iterator = iter(loader)
@@ -174,7 +175,8 @@ class Profiler:
             if isinstance(batch, _End):
                 break
             self._session.steps.batch_came(
-                time.perf_counter_ns() - started_ns, time.thread_time_ns() - started_cpu_ns
+                time.perf_counter_ns() - started_ns,
+                self._session.steps.cpu_needed_ns() - started_cpu_ns,
             )
             self._session.steps.see_loader(loader, iterator)
             try:

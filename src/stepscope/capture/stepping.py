@@ -198,7 +198,7 @@ class Stepping:
 
         Args:
             waited_ns: How long the training thread waited.
-            cpu_ns: How much of it the thread ran on a CPU.
+            cpu_ns: How much of it was work for a CPU.
         """
         if self.recorder is not None:
             self._attempt("timing a wait", self.recorder.add_wait, waited_ns, cpu_ns)
@@ -222,13 +222,19 @@ class Stepping:
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
         """Count the time inside as waiting for the step's batch, unless it ends with an error."""
-        started_ns, started_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
+        started_cpu_ns = self.cpu_needed_ns()
+        started_ns = time.perf_counter_ns()
         with self.range(DATA_WAIT_RANGE):
             yield
         if self._is_on() and self.recorder is not None:
             waited_ns = time.perf_counter_ns() - started_ns
-            cpu_ns = time.thread_time_ns() - started_cpu_ns
+            cpu_ns = self.cpu_needed_ns() - started_cpu_ns
             self._attempt("timing a wait", self.recorder.add_wait, waited_ns, cpu_ns)
+
+    def cpu_needed_ns(self) -> int:
+        """Time that the current thread has so far run on a CPU, or waited for one."""
+        recorder = self.recorder
+        return recorder.cpu_needed_ns() if recorder is not None else time.thread_time_ns()
 
     def see_loader(self, *parts: Any) -> None:
         """Take notice of the DataLoader that a batch came from, its iterator, or both."""

@@ -219,8 +219,8 @@ class LoaderRecord:
         prefetch_factor: Batches that each worker prepares ahead; None if it does not say.
         cpus: CPUs that the process may use, as its affinity and its control group allow.
         local_ranks: Ranks of the job on this machine, which share these CPUs.
-        worker_cpu_share: Share of the time, 0 to 1, that the workers ran on a CPU; None if they
-            were not watched for a second.
+        worker_cpu_share: Share of the time, 0 to 1, that the workers ran on a CPU or waited for
+            one; None if they were not watched for a second.
     """
 
     workers: int = 0

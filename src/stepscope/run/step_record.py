@@ -55,8 +55,8 @@ class StepRecord:
         cpu_ns: Time that the training thread ran on a CPU; None if it is unknown.
         queued_ns: Time that the training thread was ready to run while other threads or processes
             had the CPUs; None if the system does not say (it does on Linux).
-        data_wait_cpu_ns: The part of `data_wait_ns` in which the training thread ran on a CPU: it
-            made the batch itself.
+        data_wait_cpu_ns: The part of `data_wait_ns` in which the training thread ran on a CPU, or
+            waited for one: it made the batch itself.
         gc_ns: Time in pauses of Python's garbage collector.
         tokens: Tokens processed in the step, if the loop said so.
         samples: Samples processed in the step, if the loop said so.

@@ -89,7 +89,7 @@ def test_the_record_tells_workers_cpus_and_what_loading_uses():
     told = {evidence.label: evidence.value for evidence in finding.evidence}
     assert told["loader workers now"] == 0
     assert told["CPUs for this rank"] == 2
-    assert told["share of loading that uses a CPU"] == 0.95
+    assert told["share of loading that is work for a CPU"] == 0.95
     assert told[input_bound.WORKERS_LABEL] == 1
     assert told["step with these workers alone"] == 40 * MS
 

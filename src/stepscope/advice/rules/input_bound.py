@@ -77,7 +77,7 @@ def _of_the_loader(facts: LoaderFacts, loader: LoaderAdvice) -> tuple[Evidence, 
     if facts.cpus is not None:
         found.append(Evidence("CPUs for this rank", facts.cpus, "count"))
     if facts.cpu_share is not None:
-        found.append(Evidence("share of loading that uses a CPU", facts.cpu_share, "share"))
+        found.append(Evidence("share of loading that is work for a CPU", facts.cpu_share, "share"))
     if loader.workers is not None:
         found.append(Evidence(WORKERS_LABEL, loader.workers, "count"))
     if loader.alone_ns is not None:

@@ -15,8 +15,8 @@ class HostTimes:
     Attributes:
         cpu_ns: Time that the training thread ran on a CPU; None if the record does not say.
         queued_ns: Time that it was ready to run while others had the CPUs; None likewise.
-        wait_cpu_share: Share of the wait for input in which it ran on a CPU, that is, made the
-            batch itself; None without a wait, or if the record does not say.
+        wait_cpu_share: Share of the wait for input in which it ran on a CPU or waited for one, that
+            is, made the batch itself; None without a wait, or if the record does not say.
         gc_ns: Time in pauses of Python's garbage collector.
         gc_worst_ns: The most of it in one step.
         is_on_device: Whether the record has times of a device: then not everything that holds up

@@ -63,6 +63,17 @@ class HostClock:
         self._cpu_ns, self._queued_ns, self._gc_ns = cpu_ns, queued_ns, gc_ns
         return found
 
+    def needed_ns(self) -> int:
+        """Time that the current thread has so far run on a CPU, or waited for one.
+
+        The difference of two readings says how much of the time between them was work for a CPU,
+        whether or not one was free.
+        """
+        ran_ns = time.thread_time_ns()
+        if threading.get_ident() != self._thread:
+            return ran_ns
+        return ran_ns + (self._queued() or 0)
+
     def close(self) -> None:
         """Stop listening, and close the file."""
         with contextlib.suppress(ValueError):

@@ -30,9 +30,9 @@ class LoaderWatch:
         self._record: LoaderRecord | None = None
         self._workers: tuple[int, ...] = ()
         self._last_ns = 0
-        self._ticks: dict[int, int] = {}
-        self._used_s = 0.0
-        self._watched_s = 0.0
+        self._needed_ns: dict[int, int] = {}
+        self._used_ns = 0
+        self._watched_ns = 0
 
     def see(self, *parts: Any) -> None:
         """Take notice of a loader and its iterator, or of either; called for every batch.
@@ -58,24 +58,23 @@ class LoaderWatch:
             local_ranks=_local_ranks(),
         )
         if self._record is None or self._record.workers != workers:
-            self._record, self._used_s, self._watched_s = record, 0.0, 0.0
+            self._record, self._used_ns, self._watched_ns = record, 0, 0
             self._note(record)
         processes = next((p for part in parts if (p := getattr(part, "_workers", None))), ())
         pids = (getattr(process, "pid", None) for process in processes[:_MOST_WORKERS])
         self._workers = tuple(pid for pid in pids if isinstance(pid, int))
-        self._ticks = _ticks_of(self._workers)
+        self._needed_ns = _needed_ns_of(self._workers)
         self._last_ns = time.monotonic_ns()
 
     def _sample(self) -> None:
         now_ns = time.monotonic_ns()
-        ticks = _ticks_of(self._workers)
-        both = ticks.keys() & self._ticks.keys()
-        used = sum(ticks[pid] - self._ticks[pid] for pid in both)
-        self._used_s += used / os.sysconf("SC_CLK_TCK")
-        self._watched_s += len(both) * (now_ns - self._last_ns) / 1e9
-        self._ticks, self._last_ns = ticks, now_ns
-        if self._record is not None and self._watched_s > 0:
-            busy = min(1.0, self._used_s / self._watched_s)
+        needed = _needed_ns_of(self._workers)
+        both = needed.keys() & self._needed_ns.keys()
+        self._used_ns += sum(needed[pid] - self._needed_ns[pid] for pid in both)
+        self._watched_ns += len(both) * (now_ns - self._last_ns)
+        self._needed_ns, self._last_ns = needed, now_ns
+        if self._record is not None and self._watched_ns:
+            busy = min(1.0, self._used_ns / self._watched_ns)
             self._record = dataclasses.replace(self._record, worker_cpu_share=round(busy, 3))
             self._note(self._record)
 
@@ -106,13 +105,11 @@ def _first(parts: Sequence[Any], *names: str) -> int | None:
     return None
 
 
-def _ticks_of(workers: Sequence[int]) -> dict[int, int]:
-    """Clock ticks that each process used; those that cannot be read are left out."""
+def _needed_ns_of(workers: Sequence[int]) -> dict[int, int]:
+    """Time that each process has run on a CPU or waited for one; without those that do not say."""
     found = {}
     for pid in workers:
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # The name in brackets may hold anything; numbers follow the last bracket.
-            text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-            fields = text.rpartition(")")[2].split()
-            found[pid] = int(fields[11]) + int(fields[12])
+            ran, queued = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[:2]
+            found[pid] = int(ran) + int(queued)
     return found

@@ -169,6 +169,10 @@ class StepRecorder:
         self._host = host
         host.start()
 
+    def cpu_needed_ns(self) -> int:
+        """Time that the current thread has so far run on a CPU, or waited for one."""
+        return self._host.needed_ns() if self._host is not None else time.thread_time_ns()
+
     @property
     def is_open(self) -> bool:
         """Whether a step is open."""
@@ -254,7 +258,7 @@ class StepRecorder:
 
         Args:
             duration_ns: How long.
-            cpu_ns: How much of it the thread ran on a CPU, because it made the batch itself.
+            cpu_ns: How much of it was work for a CPU, because the thread made the batch itself.
         """
         self._data_wait_ns += duration_ns
         self._data_wait_cpu_ns += cpu_ns

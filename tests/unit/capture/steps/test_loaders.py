@@ -29,9 +29,9 @@ def test_what_is_no_loader_is_left_alone():
 
 
 def test_how_busy_the_workers_are(monkeypatch):
-    ticks = {7: 100, 8: 200}
+    needed = {7: 100, 8: 200}
     now = [0]
-    monkeypatch.setattr(loaders, "_ticks_of", lambda pids: {pid: ticks[pid] for pid in pids})
+    monkeypatch.setattr(loaders, "_needed_ns_of", lambda pids: {pid: needed[pid] for pid in pids})
     monkeypatch.setattr(loaders.time, "monotonic_ns", lambda: now[0])
     workers = [SimpleNamespace(pid=7), SimpleNamespace(pid=8)]
     iterator = SimpleNamespace(_num_workers=2, _workers=workers)
@@ -39,8 +39,7 @@ def test_how_busy_the_workers_are(monkeypatch):
     watch = LoaderWatch(noted.append)
     watch.see(iterator)
     now[0] += 2_000_000_000
-    rate = os.sysconf("SC_CLK_TCK")
-    ticks.update({7: 100 + 2 * rate, 8: 200 + rate})
+    needed.update({7: 100 + 2_000_000_000, 8: 200 + 1_000_000_000})
     watch.see(iterator)
     assert noted[-1].worker_cpu_share == 0.75
 
