@@ -16,6 +16,7 @@ from pathlib import Path
 
 import polars as pl
 
+from stepscope.advice.compute_summary import ComputeSummary, summarise_compute
 from stepscope.advice.finding import Finding
 from stepscope.advice.rules import OF_THE_RUN, RULES
 from stepscope.advice.subject import Subject
@@ -24,9 +25,9 @@ from stepscope.advice.window_view import WindowView
 from stepscope.analysis.breakdown import break_down_devices, host_scope
 from stepscope.analysis.graph.window import choose_steps
 from stepscope.analysis.host.partition import HostPartition, partition_host
-from stepscope.analysis.metrics import MetricsSummary, summarise_metrics
 from stepscope.analysis.ranks.arrivals import RankArrivals, read_arrivals
 from stepscope.analysis.record.meetings import MeetingSteps
+from stepscope.analysis.record.metrics import MetricsSummary, summarise_metrics
 from stepscope.analysis.record.summary import StepSummary, summarise_steps
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.partition import Partition
@@ -125,6 +126,7 @@ class RankSummary:
         device: The partition of the GPUs' steps in it; None without GPU work.
         device_steps: One row per device and step, as the timeline has them; None likewise.
         critical_path: The partition of its critical path; None without a window.
+        compute: What the compute of the window is made of; None where it is a small part.
         scope: What the window's part is about; None where no window could be read.
         window: The window that was read for it.
         window_steps: Steps of the window that follow one another; empty where it has none.
@@ -144,6 +146,7 @@ class RankSummary:
     device: Partition | None
     device_steps: Rows | None
     critical_path: Partition | None
+    compute: ComputeSummary | None
     scope: AnsweredScope | None
     window: Window | None
     window_steps: tuple[int, ...]
@@ -268,6 +271,7 @@ def _without_window(rank: RankRun, record: StepSummary | None) -> RankSummary:
         device=None,
         device_steps=None,
         critical_path=None,
+        compute=None,
         scope=None,
         window=None,
         window_steps=(),
@@ -336,6 +340,7 @@ def _judge(
         device=None if device is None else device.partition,
         device_steps=None if device is None else Rows.of(view.timeline.steps),
         critical_path=None if device is None else view.path.partition,
+        compute=summarise_compute(view),
         scope=view.timeline.scope if device is not None else host_scope(host, asked),
         window=window,
         window_steps=view.graph.steps,

@@ -50,6 +50,10 @@ class Thresholds:
         gpu_utilisation: Share of the device's time in which kernels run, below which it is low.
         matmul_share: Share of the step in matrix products and convolutions that do without the
             tensor cores, or in full precision.
+        matmul_attained: Share of what the device could do at best with a matrix product's or a
+            convolution's shapes, below which it is slow.
+        elementwise_share: Share of the step in elementwise kernels, reductions and random numbers
+            that are not small and have no finding of their own, at least.
         small_kernel_ns: A kernel is small below this length.
         small_kernel_count: So many small kernels per step, at least.
         small_kernel_share: Share of all kernels that are small, at least.
@@ -97,6 +101,8 @@ class Thresholds:
     memory_far_below: float = 0.4
     gpu_utilisation: float = 0.5
     matmul_share: float = 0.1
+    matmul_attained: float = 0.3
+    elementwise_share: float = 0.2
     small_kernel_ns: int = 10_000
     small_kernel_count: int = 100
     small_kernel_share: float = 0.5

@@ -20,6 +20,7 @@ from stepscope.trace.model import Trace
 
 IDLE_WORDS: dict[str, str] = {
     "device_wait": "idle: queued work waits",
+    "graph_gap": "idle: inside CUDA graphs",
     "input": "idle: input",
     "synchronisation": "idle: synchronisation",
     "allocation": "idle: allocation",

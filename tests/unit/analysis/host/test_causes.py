@@ -26,7 +26,7 @@ def test_every_cause_has_one_word_and_one_cause_of_idle_time():
         "operators",
     }
     assert set(OF_THE_HOST) == set(CAUSES)
-    assert set(OF_THE_HOST.values()) | {"device_wait", "unknown"} == set(IDLE_CAUSES)
+    assert set(OF_THE_HOST.values()) | {"device_wait", "graph_gap", "unknown"} == set(IDLE_CAUSES)
     assert set(IDLE_WORDS) == set(IDLE_CAUSES)
 
 
