@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -52,10 +53,10 @@ def _content(comparison: Comparison, failed: str | None, rows: int) -> dict[str,
         _left_out(comparison, rows),
     ]
     return {
-        "title": "Comparison",
+        "title": f"{Path(comparison.a.path).name} → {Path(comparison.b.path).name}",
         "kind": "Comparison",
-        "subtitle": "what changed, and whether it is more than noise",
-        "path": f"{comparison.a.path} → {comparison.b.path}",
+        "subtitle": "What changed, and whether it is more than noise",
+        "path": "",
         "sections": [one for one in sections if one["blocks"]],
     }
 
@@ -89,9 +90,10 @@ def _parts(comparison: Comparison) -> dict[str, Any]:
             ("before", "after"), list(found.select("name", "a_ns", "b_ns").iter_rows())
         ),
         blocks.text(
-            f"Mean step: {units.duration(before)} → {units.duration(after)}, of "
-            f"{comparison.a.parts_basis}. The bars add up to the difference to the nanosecond. "
-            "The verdict compares medians, which single slow steps do not move.",
+            f"Mean step ({comparison.a.parts_basis}): {units.duration(before)} before, "
+            f"{units.duration(after)} after. The bars between add up to the difference exactly; "
+            "red grew, blue shrank. The verdict compares medians instead, which single slow steps "
+            "do not move.",
             "note",
         ),
     )
@@ -108,7 +110,8 @@ def _steps(comparison: Comparison) -> dict[str, Any]:
 
 
 def _table(comparison: Comparison, table: str, rows: int) -> dict[str, Any]:
-    found = chosen_rows(comparison, table, rows).select(_LABELS)
+    columns = [name for name in _LABELS if table != "part" or not name.endswith("_count")]
+    found = chosen_rows(comparison, table, rows).select(columns)
     basis = f" ({comparison.a.operators_basis})" if table == "operator" else ""
 
     def labels(_columns: Sequence[str]) -> Mapping[str, str]:
@@ -120,7 +123,7 @@ def _table(comparison: Comparison, table: str, rows: int) -> dict[str, Any]:
 
 
 def _left_out(comparison: Comparison, rows: int) -> dict[str, Any]:
-    told = [*scopes(comparison), *comparison.notes]
+    told = [f"{one[:1].upper()}{one[1:]}" for one in (*scopes(comparison), *comparison.notes)]
     for table, title in TITLES.items():
         more = len(chosen_rows(comparison, table, None)) - rows
         if table != "part" and more > 0:

@@ -36,6 +36,8 @@ from stepscope.report.scope import describe_scope
 
 _MOST_NOTES = 200
 _MOST_STEPS = 12
+_FORMAL = ("schemaVersion", "baseTimeNanoseconds", "displayTimeUnit")
+"""Keys of a trace's header that say nothing of the training."""
 _TITLES = {
     "kernels": "Kernels",
     "operators": "Operators",
@@ -172,7 +174,7 @@ def _step(diagnosis: Diagnosis) -> dict[str, Any]:
             partition.total_ns,
             partition.steps,
         ),
-        blocks.text(f"Divided: {partition_basis(shown)}.", "note") if partition else None,
+        blocks.text(f"{_sentence(partition_basis(shown))}.", "note") if partition else None,
         blocks.text(f"{describe_scope(shown.scope)}.", "note") if shown.scope else None,
         blocks.text(_sentence(besides(record)), "note") if record and record.other_kinds else None,
     )
@@ -264,7 +266,7 @@ def _details(diagnosis: Diagnosis, rows: int) -> tuple[list[dict[str, Any]], lis
         for field, columns in _TABLES[name].items():
             frame = tables[field].select(columns)
             title = asked.titles.get(field, "") if len(_TABLES[name]) > 1 else ""
-            found.append(blocks.table(title, frame, rows, labels=headings))
+            found.append(blocks.table(title, frame, rows, labels=_labels))
             if len(frame) > rows:
                 left_out.append(
                     f"{_TITLES[name]}: {len(frame) - rows:,} rows beyond the first {rows}; "
@@ -273,10 +275,14 @@ def _details(diagnosis: Diagnosis, rows: int) -> tuple[list[dict[str, Any]], lis
         if not any(found):
             left_out += [f"{_TITLES[name]}: {note}" for note in result.notes or ("nothing there",)]
             continue
-        words = [blocks.text(note, "note") for note in result.notes]
-        scope = blocks.text(f"Totals, not per step. {describe_scope(result.scope)}.", "note")
-        sections.append(blocks.section(name, _TITLES[name], *found, scope, *words))
+        told = (f"Totals, not per step. {describe_scope(result.scope)}", *result.notes)
+        words = [blocks.text(f"{_sentence(one)}.", "note") for one in told]
+        sections.append(blocks.section(name, _TITLES[name], *found, *words))
     return sections, left_out
+
+
+def _labels(columns: Sequence[str]) -> Mapping[str, str]:
+    return {**headings(columns), "bus_bandwidth_gb_per_s": "bus bandwidth (GB/s)"}
 
 
 def _ranks(diagnosis: Diagnosis, rows: int) -> dict[str, Any]:
@@ -389,7 +395,7 @@ def _environment(diagnosis: Diagnosis) -> dict[str, Any]:
             ("Accelerator", contents.accelerator or ""),
             ("GPUs in it", ", ".join(gpus)),
             ("Backend", contents.backend or ""),
-            *((key, str(value)) for key, value in contents.header.items()),
+            *((key, str(value)) for key, value in contents.header.items() if key not in _FORMAL),
         ]
     return blocks.section("environment", "Environment", blocks.facts(pairs))
 

@@ -10,7 +10,7 @@ import { count, duration } from "../units.js";
  */
 
 const HEIGHT = 100;
-const WIDEST = 26;
+const WIDEST = 44;
 /** Bars are cut at so many times the median, so that one slow step does not flatten the others. */
 const CUT = 4;
 
