@@ -80,7 +80,8 @@ class Allocator:
         self.next_address = 0x7F00_0000_0000
         self.searches: dict = {}
         self.freeable_pools: set = set()
-        self.reserved_curve: list[int] = []  # after each recorded event
+        # After each recorded event: requested, allocated, active and reserved bytes.
+        self.curve: list[tuple[int, int, int, int]] = []
 
     # -- what a program does
 
@@ -121,14 +122,13 @@ class Allocator:
         """Gives a block back; with `pending`, another stream still uses it (see `complete`)."""
         segment, block = self._find(address)
         assert block.state == USED
+        block.state = PENDING
         frames = list(frames)
         self._record(
             "free_requested", address, block.asked, segment.stream, frames or block.frames,
             segment.pool,
         )  # fmt: skip
-        if pending:
-            block.state = PENDING
-        else:
+        if not pending:
             self._finish_free(segment, block, frames)
 
     def complete(self, address, frames=()):
@@ -143,6 +143,10 @@ class Allocator:
     def annotate(self, address, text):
         segment, _ = self._find(address)
         self._record("annotate", address, 0, segment.stream, [], segment.pool, metadata=text)
+
+    def annotate_anyway(self, address, text):
+        """An annotation at an address where nothing lives."""
+        self._record("annotate", address, 0, 0, [], DEFAULT_POOL, metadata=text)
 
     def range(self, name, is_start):
         self.time_us += 1
@@ -339,12 +343,10 @@ class Allocator:
     # -- giving back
 
     def _finish_free(self, segment, block, frames):
-        self._record(
-            "free_completed", block.address, block.asked, segment.stream, frames or block.frames,
-            segment.pool,
-        )  # fmt: skip
+        address, asked, frames = block.address, block.asked, frames or block.frames
         block.state, block.asked, block.frames = FREE, 0, []
         block.born = self._searched(segment)
+        self._record("free_completed", address, asked, segment.stream, frames, segment.pool)
         self._merge(segment, block)
 
     def _merge(self, segment, block):
@@ -470,7 +472,16 @@ class Allocator:
         event["frames"] = frames
         self.events.append(event)
         self.recorded += 1
-        self.reserved_curve.append(self.reserved)
+        held = [b for s in self.segments for b in s.blocks if b.state in (USED, PENDING)]
+        used = [b for b in held if b.state == USED]
+        self.curve.append(
+            (
+                sum(b.asked for b in used),
+                sum(b.size for b in used),
+                sum(b.size for b in held),
+                self.reserved,
+            )
+        )
 
     def snapshot(self):
         """What `torch.cuda.memory._snapshot()` would return."""
