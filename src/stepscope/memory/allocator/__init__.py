@@ -1,1 +1,1 @@
-"""A simulator of torch's caching allocator, and what it is set to."""
+"""The rules of torch's caching allocator: what it is set to, and how it rounds."""

@@ -130,7 +130,7 @@ def parse_settings(text: str, base: AllocatorSettings | None = None) -> Allocato
 
 def _options(text: str) -> list[tuple[str, str]]:
     """The options of a configuration: names and values. Commas within brackets do not separate."""
-    parts = re.findall(r"(?:\[[^\]]*\]|[^,\[])+", re.sub(r"\s", "", text))
+    parts = re.findall(r"(?:\[[^\]]*\]?|[^,\[])+", re.sub(r"\s", "", text))
     pairs = [part.partition(":") for part in parts]
     return [(key, value) for key, _, value in pairs]
 

@@ -71,6 +71,11 @@ def gathered(column: pl.Series, rows: Int64Array) -> pl.Series:
     return column.gather(places.set(places < 0, None))
 
 
+def largest(column: pl.Series) -> int:
+    """The largest of whole numbers; 0 where there are none."""
+    return int(column.to_numpy().max()) if len(column) else 0
+
+
 def last_before(
     group: pl.Series, at: pl.Series, known_group: pl.Series, known_at: pl.Series
 ) -> Int64Array:
