@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from stepscope.adapters.options.dialects import Dialect
+    from stepscope.adapters.options.dialect import Dialect
 
 
 @click.command("dialects")
@@ -44,7 +44,7 @@ def _print_tables(dialects: list[Dialect]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from stepscope.adapters.options.catalogue import as_text
+    from stepscope.adapters.options.values import as_text
 
     console = Console(highlight=False, soft_wrap=False)
     for number, dialect in enumerate(dialects):
@@ -63,7 +63,7 @@ def _print_tables(dialects: list[Dialect]) -> None:
 
 
 def _notes(dialect: Dialect) -> list[str]:
-    from stepscope.adapters.options.catalogue import as_text
+    from stepscope.adapters.options.values import as_text
 
     spoken = {flag.option for flag in dialect.flags}
     lines = [f"a step is: {dialect.step_unit}; ranks that record: {dialect.ranks}"]

@@ -89,23 +89,23 @@ def command(
 
 
 def _ask_torch(timeout_seconds: float) -> TorchReport:
-    """Run the self-test, with a sign of life where somebody watches."""
+    """Probe torch, with a sign of life where somebody watches."""
     from rich.console import Console
 
-    from stepscope.doctor.torch_check import run_self_test
+    from stepscope.doctor.torch_check import probe_torch
 
     messages = Console(stderr=True, highlight=False)
     if not messages.is_terminal:
-        return run_self_test(timeout_seconds)
+        return probe_torch(timeout_seconds)
     with messages.status("Trying torch in a process of its own …"):
-        return run_self_test(timeout_seconds)
+        return probe_torch(timeout_seconds)
 
 
 def _show_config(dialect: str, output_format: str) -> None:
     """Print the options as a script without any flags would get them, started here."""
-    from stepscope.adapters.options.catalogue import as_text
     from stepscope.adapters.options.dialects import find_dialect
     from stepscope.adapters.options.settings import resolve, strange_variables
+    from stepscope.adapters.options.values import as_text
 
     settings = resolve(find_dialect(dialect), {})
     settings.config()  # options that cannot work together are told here, not in the training

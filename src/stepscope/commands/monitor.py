@@ -223,7 +223,7 @@ def _run(
     """Run a command, with a recorder in a thread beside it: this process has nothing else to do."""
     import os
 
-    from stepscope.adapters.options.catalogue import parse_size
+    from stepscope.adapters.options.values import parse_size
     from stepscope.adapters.script.launch import run_command, startable
     from stepscope.monitor.recorder import Recorder, RecordingJob
     from stepscope.monitor.sampler import Watched

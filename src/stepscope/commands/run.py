@@ -12,7 +12,8 @@ from stepscope.adapters.external.memray import MemrayOptions
 from stepscope.adapters.external.nsys import NsysOptions
 from stepscope.adapters.external.options import external_options, take_tool
 from stepscope.adapters.external.py_spy import PySpyOptions
-from stepscope.adapters.options.catalogue import OPTIONS, as_text
+from stepscope.adapters.options.catalogue import OPTIONS
+from stepscope.adapters.options.values import as_text
 from stepscope.errors import StepscopeError
 from stepscope.run.layout import RunLayout
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from stepscope.adapters.external.session import Outcome, Tool
     from stepscope.adapters.options.settings import Settings
 
-_LEFT_OUT = {
+LEFT_OUT = {
     "auto_phases",
     "enabled",
     "keep_local",
@@ -36,7 +37,7 @@ _LEFT_OUT = {
 def _options(function: Any) -> Any:
     """Add one option of the command line for each option of a recording."""
     for option in reversed(OPTIONS.values()):
-        if option.name in _LEFT_OUT:
+        if option.name in LEFT_OUT:
             continue
         name = option.name.replace("_", "-")
         text = option.help

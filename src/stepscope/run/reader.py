@@ -76,7 +76,7 @@ class RankRun:
 
     @functools.cached_property
     def _steps_and_problems(self) -> tuple[list[StepRecord], list[str]]:
-        return read_steps(self.directory / "steps.jsonl") if self.manifest else ([], [])
+        return read_steps(RankLayout(self.directory).steps) if self.manifest else ([], [])
 
 
 @dataclass(frozen=True)

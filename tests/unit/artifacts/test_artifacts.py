@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
+import importlib
+import inspect
 import json
+import sys
+from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -16,6 +21,10 @@ from stepscope.artifacts.job import FinishJob
 from stepscope.artifacts.key_averages import key_averages
 from stepscope.artifacts.raw import RawTrace, RawTraceError, blocks_with_names
 from stepscope.artifacts.stacks import folded, frame
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.options.option import option, options_of
+from stepscope.capture.windows.handover import artifact_options
+from stepscope.run.manifest import ArtifactRecord
 
 
 def event(name, ts, dur, cat="cpu_op", tid=1, **args):
@@ -243,19 +252,21 @@ def test_step_ranges_are_renamed_in_any_block(tmp_path, monkeypatch):
 # -- the whole job --------------------------------------------------------------------------------
 
 
-def job_for(tmp_path, events, **options):
+def job_for(tmp_path, events, *, config=None, **values):
     window = tmp_path / "rank00000" / "window-0000"
     window.mkdir(parents=True)
     raw = write_like_kineto(tmp_path / "raw.json", events)
-    return FinishJob(str(raw), str(window), 0, **options)
+    artifacts = artifact_options(config or CaptureConfig())
+    return FinishJob(str(raw), str(window), 0, artifacts=artifacts, **values)
 
 
+STACKS = CaptureConfig(with_stack=True)
 STEP = [event("ProfilerStep#0", 0, 100, "user_annotation"), event("aten::mm", 1, 50)]
 
 
 @pytest.mark.parametrize("trace_format", ["json.gz", "json", "json.zst"])
 def test_a_job_makes_everything_and_says_so(tmp_path, trace_format):
-    job = job_for(tmp_path, STEP, steps=(0,), stacks=True, trace_format=trace_format)
+    job = job_for(tmp_path, STEP, steps=(0,), config=STACKS, trace_format=trace_format)
     assert FinishJob.decode(job.encode()) == job
     result = finish(job)
     assert result.problem == ""
@@ -301,8 +312,43 @@ def test_what_is_missing_in_a_trace_is_told(tmp_path, events, options, word):
     assert word in finish(job_for(tmp_path, events, **options)).problem
 
 
+@pytest.mark.parametrize("name", {info.artifact for _, info in options_of(CaptureConfig)} - {""})
+def test_an_artifact_that_options_name_is_a_module_that_makes_it(name):
+    make = importlib.import_module(f"stepscope.artifacts.{name}").make
+    assert list(inspect.signature(make).parameters) == ["job", "window", "options"]
+
+
+def test_a_kind_of_files_is_a_module_and_the_options_that_name_it(tmp_path, monkeypatch):
+    seen = []
+
+    def make(job, window, options):
+        seen.append((job.index, window.events, options))
+        return [ArtifactRecord("colours", "window-0000/colours.txt")]
+
+    module = ModuleType("stepscope.artifacts.colours")
+    module.make = make
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    @dataclasses.dataclass(frozen=True)
+    class More(CaptureConfig):
+        colours: int = option(7, "Colours of the table.", artifact="colours")
+
+    result = finish(job_for(tmp_path, STEP, config=More(key_averages=False), steps=(0,)))
+    assert [item.kind for item in result.artifacts] == ["trace", "colours"]
+    assert seen == [(0, 2, {"colours": 7})]
+
+
+def test_a_module_that_fails_costs_no_other(tmp_path):
+    job = job_for(tmp_path, STEP, steps=(0,))
+    job.artifacts["no_such_module"] = {}
+    result = finish(job)
+    assert "no_such_module" in result.artifacts[-1].problem
+    assert [item.problem for item in result.artifacts[:-1]] == ["", "", ""]
+
+
 def test_one_artifact_that_fails_costs_no_other(tmp_path):
-    job = job_for(tmp_path, STEP, steps=(0,), stacks=True, stacks_metric="self_cuda_time_total")
+    config = CaptureConfig(with_stack=True, stacks_metric="self_cuda_time_total")
+    job = job_for(tmp_path, STEP, steps=(0,), config=config)
     (job.window_path / "key_averages.txt").mkdir()
     result = finish(job)
     problems = {item.kind: item.problem for item in result.artifacts}

@@ -1,9 +1,9 @@
-"""How many samples and tokens a batch has, for doors that are handed their batches.
+"""Counts the samples and tokens of a batch, for integrations that receive the batches.
 
-*Samples* are the rows of the batch: the length that all its tensors have in their first dimension.
-*Tokens* are the elements of its `input_ids`, padding included. Both are this rank's own. What does
-not plainly say so has none: tensors whose first dimensions differ, samples that are not put
-together, sequences that are packed into one row, graphs.
+*Samples* are the rows of the batch: the common length of the first dimension of its tensors.
+*Tokens* are the elements of its `input_ids`, padding included. Both refer to this rank only. They
+are unknown if the batch does not plainly show them: tensors whose first dimensions differ, samples
+that are not collated, sequences that are packed into one row, graphs.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 _PACKED = ("position_ids", "cu_seq_lens_q", "seq_idx")
-"""What a batch of one row has where that row is made of several sequences."""
+"""Keys of a batch whose only row is made of several sequences."""
 _IMAGE_DIMENSIONS = 3
 
 
 @dataclass(frozen=True)
 class Work:
-    """What is done with one batch or several.
+    """The work done with one or more batches.
 
     Attributes:
-        samples: Rows; None where they are not known of every batch.
-        tokens: Elements of `input_ids`; None likewise.
+        samples: Number of rows; None if unknown for any batch.
+        tokens: Number of elements of `input_ids`; None if unknown for any batch.
     """
 
     samples: int | None
@@ -38,7 +38,7 @@ UNKNOWN = Work(None, None)
 
 
 def work_of(batch: Any) -> Work:
-    """The work of one batch. Reads shapes only; never raises, and never waits for a device."""
+    """The work of one batch. Reads shapes only, never raises, and never waits for a device."""
     try:
         if isinstance(batch, Mapping):
             return _work_of_mapping(batch)
@@ -89,7 +89,7 @@ def _common_rows(shapes: Iterable[tuple[int, ...] | None]) -> int | None:
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """The lengths of a tensor's or an array's dimensions; None of anything else."""
+    """The dimensions of a tensor or an array; None for anything else."""
     shape = getattr(value, "shape", None)
     if not isinstance(shape, tuple) or not all(isinstance(length, int) for length in shape):
         return None

@@ -1,4 +1,4 @@
-"""Which window comes next: the schedule's, or one that something asked for."""
+"""Which window comes next: a scheduled one, or one that was requested."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.schedule import Action
 from stepscope.capture.together.ranks import RankIdentity, records
-from stepscope.capture.windows.window import WindowPlan
+from stepscope.capture.windows.plan import WindowPlan
 from stepscope.run.layout import RankLayout
 
 log = logging.getLogger("stepscope")
@@ -20,15 +20,15 @@ _MOST_REQUESTS = 16
 
 @dataclass(frozen=True)
 class WindowRequest:
-    """A window that something asked for besides the schedule.
+    """A request for a window outside the schedule.
 
     Attributes:
-        cause: What asked.
+        cause: What requested it.
         steps: Number of steps to record.
-        first_step: The first step to record; None for as soon as it can be.
-        warmup: Steps of warming up before it.
-        is_ours: Whether this rank records it; otherwise it only pauses with those that do.
-        with_memory: Whether a memory snapshot is wanted as well.
+        first_step: The first step to record; None for as soon as possible.
+        warmup: Number of warm-up steps before it.
+        is_ours: Whether this rank records it. If not, the rank only pauses with those that do.
+        with_memory: Whether to take a memory snapshot as well.
     """
 
     cause: str
@@ -40,17 +40,17 @@ class WindowRequest:
 
 
 class WindowPlanner:
-    """Says when a window begins, and numbers the windows.
+    """Decides when a window begins, and numbers the windows.
 
     Args:
         config: The capture's options.
         layout: The rank's directory.
-        identity: Who this rank is.
-        note: Notes that a window will not be recorded: its plan, a state and the reason.
-        hindrance: Why no window can be recorded at all; empty where one can.
+        identity: This rank.
+        note: Notes a window that will not be recorded: its plan, a state and the reason.
+        hindrance: Why no window can be recorded at all; empty if windows can be recorded.
 
     Attributes:
-        follows_schedule: Whether this rank records the schedule's windows.
+        follows_schedule: Whether this rank records the scheduled windows.
     """
 
     def __init__(
@@ -73,16 +73,16 @@ class WindowPlanner:
         self._last_cycle = -1
 
     def request(self, request: WindowRequest) -> None:
-        """Ask for a window besides the schedule's. May be called from any thread."""
+        """Request a window outside the schedule. May be called from any thread."""
         if self._hindrance:
-            log.warning("stepscope: a window was asked for and is left out: %s", self._hindrance)
+            log.warning("stepscope: a requested window is skipped: %s", self._hindrance)
         elif len(self._requests) < _MOST_REQUESTS:
             self._requests.append(request)
         else:
-            log.warning("stepscope: too many windows asked for at once: one is left out")
+            log.warning("stepscope: too many windows were requested at once: one is skipped")
 
     def wants_window(self, step: int) -> bool:
-        """Whether something may begin at this step: a cheap look."""
+        """Whether a window may begin at this step; a cheap check."""
         if self._requests:
             return True
         return self.follows_schedule and self._schedule.action(step) is not Action.NONE
@@ -96,7 +96,7 @@ class WindowPlanner:
         return first_step
 
     def next_plan(self, step: int) -> WindowPlan | None:
-        """The window that begins, with its warm-up, at this step; None if none does."""
+        """The window whose warm-up begins at this step, or None."""
         if self._requests:
             request = self._requests[0]
             first = step + request.warmup if request.first_step is None else request.first_step
@@ -111,7 +111,7 @@ class WindowPlanner:
                 self._note(
                     plan,
                     "skipped",
-                    "it should have begun while another window was open, or unheard of",
+                    "it should have begun while another window was open, or before this rank knew",
                 )
                 return None
         if not self.follows_schedule:

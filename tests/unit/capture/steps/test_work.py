@@ -7,7 +7,7 @@ from collections import UserDict
 import pytest
 import torch
 
-from stepscope.adapters.callbacks.work import UNKNOWN, Work, work_of
+from stepscope.capture.steps.work import UNKNOWN, Work, work_of
 
 
 def t(*shape):

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.windows import window as module
-from stepscope.capture.windows.window import WindowPlan
+from stepscope.capture.windows import torch_recorder as module
+from stepscope.capture.windows.plan import WindowPlan
 
 
 class Asked(dict):
@@ -57,7 +57,7 @@ def test_torch_is_asked_for_what_it_knows(
     monkeypatch.setattr(torch._C._profiler, "_ExperimentalConfig", torch_that_knows(*known))
     monkeypatch.setattr(torch.profiler, "profile", lambda **given: seen.update(given))
     plan = WindowPlan(0, 3, 1, tmp_path, with_stack=with_stack)
-    module._make_profiler(CaptureConfig(**options), plan, [], None)
+    module.make_profiler(CaptureConfig(**options), plan, [], None)
     assert seen.get("experimental_config") == expected
 
 

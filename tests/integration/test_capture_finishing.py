@@ -16,7 +16,9 @@ from tests.support.training import SmallTraining, bare_losses, batches
 
 import stepscope
 from stepscope import open_run
-from stepscope.capture.windows import finishing as module
+from stepscope.capture.windows import finishing, finishing_process
+from stepscope.capture.windows.finishing import WindowFinisher
+from stepscope.capture.windows.handover_mode import choose_mode, fork_is_unsafe
 from stepscope.run.manifest import read_rank
 
 QUICK = {"wait": 1, "warmup": 1, "active": 2, "repeat": 2, "activities": "cpu"}
@@ -101,13 +103,13 @@ def test_a_second_window_does_not_fork_while_the_first_is_written(tmp_path, monk
         f"while not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)\n"
         "os.execv(sys.argv[1], sys.argv[1:])"
     )
-    real_command = module._command
+    real_command = finishing_process._command
     monkeypatch.setattr(
-        module,
+        finishing_process,
         "_command",
         lambda job: [sys.executable, "-c", wait_at_the_gate, *real_command(job)],
     )
-    monkeypatch.setattr(module.os, "fork", counting_fork)
+    monkeypatch.setattr(os, "fork", counting_fork)
     training = SmallTraining()
     options = {**QUICK, "wait": 0, "warmup": 0, "active": 1, "repeat": 5, "export_mode": "fork"}
     with stepscope.Profiler(output_dir=tmp_path / "out", **options) as profiler:
@@ -126,9 +128,9 @@ def test_what_a_fork_cannot_write_is_written_inline(tmp_path, monkeypatch):
         process_id = os.fork()
         if process_id == 0:
             os._exit(91)
-        return process_id
+        return finishing_process.FinishingProcess(process_id)
 
-    monkeypatch.setattr(module, "_fork", failing_fork)
+    monkeypatch.setattr(finishing, "fork", failing_fork)
     train(tmp_path, export_mode="fork")
     for window in open_run(tmp_path).windows:
         assert window.record.state == "complete"
@@ -143,9 +145,9 @@ def test_a_stuck_fork_is_ended_and_done_without(tmp_path, monkeypatch):
         if process_id == 0:
             time.sleep(600)
             os._exit(0)
-        return process_id
+        return finishing_process.FinishingProcess(process_id)
 
-    monkeypatch.setattr(module, "_fork", stuck_fork)
+    monkeypatch.setattr(finishing, "fork", stuck_fork)
     losses = train(tmp_path, steps=5, repeat=1, export_mode="fork", export_timeout_s=0.3)
     assert losses == bare_losses(5)
     (record,) = manifest_of(tmp_path).windows
@@ -162,7 +164,7 @@ def test_a_stuck_finishing_process_is_ended_and_the_trace_kept(tmp_path, monkeyp
     def sleeping(job):
         return [sys.executable, "-c", "import time; time.sleep(600)"]
 
-    monkeypatch.setattr(module, "_command", sleeping)
+    monkeypatch.setattr(finishing_process, "_command", sleeping)
     before = children()
     losses = train(
         tmp_path, steps=4, repeat=1, active=1, export_mode="inline", export_timeout_s=0.2
@@ -180,9 +182,11 @@ def test_a_stuck_finishing_process_is_ended_and_the_trace_kept(tmp_path, monkeyp
 
 def test_files_that_are_there_when_their_process_is_given_up_are_kept(tmp_path, monkeypatch):
     never_ends = "import subprocess, sys, time; subprocess.run(sys.argv[1:]); time.sleep(600)"
-    real_command = module._command
+    real_command = finishing_process._command
     monkeypatch.setattr(
-        module, "_command", lambda job: [sys.executable, "-c", never_ends, *real_command(job)]
+        finishing_process,
+        "_command",
+        lambda job: [sys.executable, "-c", never_ends, *real_command(job)],
     )
     before = children()
     training = SmallTraining()
@@ -203,7 +207,7 @@ def test_a_finishing_process_that_fails_is_told_with_its_last_words(tmp_path, mo
     def broken(job):
         return [sys.executable, "-c", "import sys; sys.exit('out of luck')"]
 
-    monkeypatch.setattr(module, "_command", broken)
+    monkeypatch.setattr(finishing_process, "_command", broken)
     assert train(tmp_path, export_mode="inline") == bare_losses(10)
     for window in open_run(tmp_path).windows:
         assert window.record.state == "partial"
@@ -218,7 +222,7 @@ def test_a_finishing_process_that_is_killed_is_told(tmp_path, monkeypatch):
     def sleeping(job):
         return [sys.executable, "-c", "import time; time.sleep(600)"]
 
-    monkeypatch.setattr(module, "_command", sleeping)
+    monkeypatch.setattr(finishing_process, "_command", sleeping)
     training = SmallTraining()
     with stepscope.Profiler(output_dir=tmp_path, **QUICK, export_mode="inline") as profiler:
         before = children()
@@ -233,19 +237,25 @@ def test_a_finishing_process_that_is_killed_is_told(tmp_path, monkeypatch):
 
 def test_auto_never_forks_a_process_that_uses_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    exporter = module.Exporter("auto", 10.0, lambda record: None)
-    assert "cuda" in module.fork_is_unsafe()
-    assert exporter._choose_mode(10**12)[0] == "inline"
+    assert "cuda" in fork_is_unsafe()
+    assert choose_mode("auto", 10**12, is_busy=False)[0] == "inline"
     monkeypatch.undo()
-    monkeypatch.setitem(sys.modules, "mpi4py.MPI", module)
-    assert exporter._choose_mode(10**12) == (
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", sys)
+    assert choose_mode("auto", 10**12, is_busy=False) == (
         "inline",
         "mpi4py.MPI is loaded, which may hold memory for RDMA",
     )
     monkeypatch.undo()
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
-    assert exporter._choose_mode(10**12) == ("fork", "a fork takes less time than writing")
-    assert exporter._choose_mode(1000) == ("inline", "writing takes less time than a fork")
+    assert choose_mode("auto", 10**12, is_busy=False) == (
+        "fork",
+        "a fork takes less time than writing",
+    )
+    assert choose_mode("auto", 1000, is_busy=False) == (
+        "inline",
+        "writing takes less time than a fork",
+    )
+    assert choose_mode("fork", 10**12, is_busy=True)[0] == "inline"
 
 
 def test_the_working_directory_cannot_lend_modules_to_the_finishing_process(tmp_path, monkeypatch):
@@ -286,13 +296,13 @@ def test_events_are_freed_without_the_garbage_collector(tmp_path, monkeypatch, m
     import weakref
 
     made = []
-    real = module.Exporter.submit
+    real = WindowFinisher.submit
 
     def watched(self, profiler, job, record, *, is_raw_there):
         made.append(weakref.ref(profiler))
         return real(self, profiler, job, record, is_raw_there=is_raw_there)
 
-    monkeypatch.setattr(module.Exporter, "submit", watched)
+    monkeypatch.setattr(WindowFinisher, "submit", watched)
     gc.disable()
     try:
         train(tmp_path, export_mode=mode)
