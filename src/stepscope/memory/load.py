@@ -14,7 +14,7 @@ from stepscope.memory.store import find_store, open_store, write_store
 from stepscope.trace.source.opening import Location, Source, open_source
 from stepscope.trace.source.progress import Progress
 from stepscope.trace.source.remote import find_remote
-from stepscope.trace.store.place import Origin, origin_of_file, origin_of_remote
+from stepscope.trace.store.origin import Origin, origin_of_file, origin_of_remote
 
 STORE_ABOVE_BYTES = 100_000_000
 """Above this, unpacked, a snapshot is kept in a store."""

@@ -10,9 +10,11 @@ snapshots and of traces are listed and removed alike (`stepscope cache`).
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +23,16 @@ import polars as pl
 from stepscope.memory.model import Snapshot
 from stepscope.memory.reading.tables import Tables
 from stepscope.memory.schema import SCHEMA_VERSION, TABLES
-from stepscope.trace.store.place import (
+from stepscope.trace.store.code import digest_of_modules
+from stepscope.trace.store.directory import (
     MANIFEST,
     Claim,
-    Origin,
-    cache_directory,
     put_in_place,
     read_manifest,
     remove_abandoned,
     temporary_name,
 )
+from stepscope.trace.store.origin import Origin, cache_directory
 
 _KIND = "snapshot"
 _SETTINGS = "settings.json"
@@ -38,7 +40,7 @@ _SETTINGS = "settings.json"
 
 def find_store(origin: Origin) -> Path | None:
     """The valid store of a snapshot; None where there is none."""
-    return next((place for place in origin.places if _is_valid(place, origin)), None)
+    return next((place for place in origin.paths if _is_valid(place, origin)), None)
 
 
 def open_store(store: Path, name: str) -> Snapshot | None:
@@ -74,7 +76,7 @@ def write_store(tables: Tables, origin: Origin) -> Path | None:
     """
     if origin.key is None:
         return None
-    for number, place in enumerate(origin.places):
+    for number, place in enumerate(origin.paths):
         claim = None
         try:
             if number or place.parent == cache_directory():
@@ -83,7 +85,7 @@ def write_store(tables: Tables, origin: Origin) -> Path | None:
             remove_abandoned(place)
             _write(claim.directory, tables, origin)
             claim.release()
-            if put_in_place(claim.directory, place, lambda at=place: _is_valid(at, origin)):  # type: ignore[misc]
+            if put_in_place(claim.directory, place, functools.partial(_is_valid, place, origin)):
                 return place
         except (OSError, pl.exceptions.PolarsError):
             continue
@@ -104,7 +106,9 @@ def _write(directory: Path, tables: Tables, origin: Origin) -> None:
         "format": "stepscope store",
         "kind": _KIND,
         "source": origin.name,
-        "key": _key(origin),
+        "key": None if origin.key is None else asdict(origin.key),
+        "snapshot_code": _code_digest(),
+        "schema_version": SCHEMA_VERSION,
         "rows": rows,
     }
     (directory / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
@@ -114,17 +118,23 @@ def _file(directory: Path, table: str) -> Path:
     return directory / f"{table}.parquet"
 
 
-def _key(origin: Origin) -> dict[str, Any] | None:
-    """What the store is valid for: the content, and the version of this room's schema."""
-    return (
-        None if origin.key is None else asdict(replace(origin.key, schema_version=SCHEMA_VERSION))
-    )
+@functools.cache
+def _code_digest() -> str | None:
+    """A digest of the code that reads snapshots; None if it cannot be read."""
+    try:
+        return digest_of_modules(files("stepscope.memory.reading"))
+    except (OSError, ModuleNotFoundError):
+        return None
 
 
 def _is_valid(place: Path, origin: Origin) -> bool:
     manifest = read_manifest(place)
+    code = _code_digest()
     return (
         origin.key is not None
+        and code is not None
         and manifest.get("kind") == _KIND
-        and manifest.get("key") == _key(origin)
+        and manifest.get("key") == asdict(origin.key)
+        and manifest.get("snapshot_code") == code
+        and manifest.get("schema_version") == SCHEMA_VERSION
     )
