@@ -43,6 +43,7 @@ RANGES: Types = {
 }
 """One row per range."""
 
+_OPTIMIZER_STEP = r"^Optimizer\.step#"
 _STEP = re.compile(r"^(?:ProfilerStep#|step[ _#:]*)(\d+)$", re.IGNORECASE)
 _PHASES = tuple(
     (phase, re.compile(words, re.IGNORECASE))
@@ -71,13 +72,41 @@ class Ranges:
 
     @property
     def steps(self) -> pl.DataFrame:
-        """The ranges that are steps: device, step, start_ns, end_ns; in order of time.
+        """The steps: device, step, start_ns, end_ns; in order of time.
 
-        A step without an end lasts to the beginning of the next.
+        They are the ranges that are named as steps. A step without an end lasts to the beginning
+        of the next. Where no range is named so, each call of the first optimizer ends a step:
+        torch marks these by itself.
         """
         steps = self.table.filter(pl.col("step").is_not_null()).sort("device", "start_ns")
+        if steps.is_empty():
+            return self._steps_by_optimizer()
         following = pl.col("start_ns").shift(-1).over("device")
         return steps.select("device", "step", "start_ns", pl.coalesce("end_ns", following))
+
+    def _steps_by_optimizer(self) -> pl.DataFrame:
+        calls = self.table.filter(
+            pl.col("name").str.contains(_OPTIMIZER_STEP) & pl.col("end_ns").is_not_null()
+        ).sort("device", "start_ns")
+        first = calls.group_by("device", maintain_order=True).agg(
+            pl.col("name").first().alias("first_name")
+        )
+        begins = self.table.group_by("device").agg(pl.col("start_ns").min().alias("begin_ns"))
+        return (
+            calls.join(first, on="device", maintain_order="left")
+            .filter(pl.col("name") == pl.col("first_name"))
+            .join(begins, on="device", maintain_order="left")
+            .select(
+                "device",
+                pl.int_range(pl.len(), dtype=pl.Int64).over("device").alias("step"),
+                pl.col("end_ns")
+                .shift(1)
+                .over("device")
+                .fill_null(pl.col("begin_ns"))
+                .alias("start_ns"),
+                "end_ns",
+            )
+        )
 
 
 def ranges_of(snapshot: Snapshot) -> Ranges:
