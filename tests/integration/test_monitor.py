@@ -19,7 +19,7 @@ from tests.support.ranks import torchrun
 from tests.support.training import SmallTraining, batches
 
 from stepscope import Profiler, open_run
-from stepscope.analysis.metrics import read_metrics, summarise_metrics
+from stepscope.analysis.record.metrics import read_metrics, summarise_metrics
 from stepscope.capture.options.option import ConfigError
 from stepscope.capture.record.monitoring import RankMonitor
 from stepscope.capture.together.ranks import RankIdentity

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,3 +87,9 @@ class RankLayout:
     def window(self, index: int) -> Path:
         """The folder of one window's artifacts."""
         return self.root / f"window-{index:04d}"
+
+
+def run_name(epoch_ns: int, process_id: int) -> str:
+    """The default name of a run: when it began, and in which process."""
+    moment = datetime.datetime.fromtimestamp(epoch_ns / 1e9, tz=datetime.timezone.utc)
+    return f"{moment:%Y%m%dT%H%M%SZ}-{process_id}"

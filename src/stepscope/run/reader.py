@@ -128,6 +128,16 @@ class Run:
         """All windows of all ranks."""
         return tuple(window for rank in self.ranks for window in rank.windows)
 
+    def artifacts(self, kind: str) -> tuple[Path, ...]:
+        """Paths of the windows' artifacts of one kind, such as "python_memory"."""
+        return tuple(
+            RunLayout(self.path).rank(window.rank).root / artifact.path
+            for window in self.windows
+            if window.record is not None
+            for artifact in window.record.artifacts
+            if artifact.kind == kind
+        )
+
 
 def open_run(path: str | os.PathLike[str]) -> Run:
     """Open a run directory, a directory of traces, a single trace file, or a glob of them.

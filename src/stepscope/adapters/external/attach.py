@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import click
 
 from stepscope.adapters.external.keep import Recording, keep, scratch_folder
 from stepscope.adapters.external.py_spy import (
@@ -20,6 +23,7 @@ from stepscope.adapters.external.py_spy import (
 )
 from stepscope.adapters.external.tools import version_of
 from stepscope.errors import UsageError
+from stepscope.run.reader import Run
 
 _PATIENCE_S = 120.0
 """How long py-spy may take to write its file after sampling."""
@@ -80,6 +84,38 @@ def attach(
         return path
     home = keep(recording, run)
     return path if home is None else home / path.name
+
+
+def process_of_rank(run: Run, rank: int | None) -> int:
+    """The process ID of a rank that runs on this machine.
+
+    Args:
+        run: The run.
+        rank: Which rank; None: the lowest that runs here.
+
+    Raises:
+        click.UsageError: There is none.
+    """
+    import psutil
+
+    here = socket.gethostname()
+    known = {r.rank: r.manifest for r in run.ranks if r.manifest is not None}
+    if rank is not None and rank not in known:
+        raise click.UsageError(f"{run.path}: has no rank {rank}")
+    for number, manifest in sorted(known.items()):
+        if rank not in (None, number) or manifest.state != "running":
+            continue
+        if manifest.host == here and psutil.pid_exists(manifest.process_id):
+            return manifest.process_id
+        if rank is not None:
+            raise click.UsageError(
+                f"{run.path}: rank {rank} runs on {manifest.host}: attach to it there"
+                if manifest.host != here
+                else f"{run.path}: rank {rank} is no longer running (it was process "
+                f"{manifest.process_id})"
+            )
+    text = "no rank runs on this machine" if rank is None else f"rank {rank} is no longer running"
+    raise click.UsageError(f"{run.path}: {text}")
 
 
 def _run(command: list[str], seconds: float) -> tuple[int, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.steps.recorder import Clock
 from stepscope.capture.together.ranks import RankIdentity
-from stepscope.run.layout import RunLayout
+from stepscope.run.layout import RunLayout, run_name
 
 log = logging.getLogger("stepscope")
 
@@ -33,7 +33,7 @@ def choose_home(config: CaptureConfig, identity: RankIdentity, clock: Clock) -> 
         OSError: The folder cannot be created.
     """
     root = Path(config.output_dir).absolute()
-    name = config.run_name or _own_name(clock)
+    name = config.run_name or run_name(clock.epoch_ns, os.getpid())
     if identity.world_size > 1:
         # Under a given name that is free, all ranks meet without communication.
         is_known = config.run_name is not None and not _is_taken(root, name, identity)
@@ -41,11 +41,6 @@ def choose_home(config: CaptureConfig, identity: RankIdentity, clock: Clock) -> 
         agreed = _agree(identity, proposal, waits=not is_known)
         name = agreed or config.run_name or _launcher_name()
     return _claim(root, name, identity)
-
-
-def _own_name(clock: Clock) -> str:
-    moment = datetime.datetime.fromtimestamp(clock.epoch_ns / 1e9, tz=datetime.timezone.utc)
-    return f"{moment:%Y%m%dT%H%M%SZ}-{os.getpid()}"
 
 
 def _is_taken(root: Path, name: str, identity: RankIdentity) -> bool:

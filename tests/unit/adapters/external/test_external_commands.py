@@ -391,8 +391,8 @@ def make_run(root, **manifest):
 @pytest.mark.parametrize(
     ("manifest", "options", "said"),
     [
-        ({"state": "finished"}, [], "no rank of it runs on this machine"),
-        ({"state": "finished"}, ["--rank", "0"], "rank 0 does not run any more"),
+        ({"state": "finished"}, [], "no rank runs on this machine"),
+        ({"state": "finished"}, ["--rank", "0"], "rank 0 is no longer running"),
         ({}, ["--rank", "4"], "has no rank 4"),
     ],
 )
@@ -408,16 +408,16 @@ def test_a_rank_on_another_machine_or_dead_is_told(tmp_path):
         gone.wait()
     root = make_run(tmp_path / "job", process_id=gone.pid)
     done = CliRunner().invoke(attach, [str(root), "--rank", "0"])
-    assert "no longer runs" in done.output
+    assert "no longer running" in done.output
     manifest = RunLayout(root).rank(0).manifest
     manifest.write_text(manifest.read_text().replace(socket.gethostname(), "elsewhere"))
     done = CliRunner().invoke(attach, [str(root), "--rank", "0"])
-    assert "runs on elsewhere, not here" in done.output
+    assert "runs on elsewhere: attach to it there" in done.output
 
 
 def test_a_process_has_no_ranks():
     done = CliRunner().invoke(attach, ["12", "--rank", "0"])
-    assert "--rank needs a run's directory" in done.output
+    assert "--rank needs a run directory" in done.output
 
 
 def test_options_of_memray_are_read():

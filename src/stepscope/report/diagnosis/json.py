@@ -1,4 +1,4 @@
-"""The diagnosis as JSON for programs: integer nanoseconds, with the scope of every number."""
+"""The diagnosis as JSON: integer nanoseconds, and the scope of every number."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from stepscope.advice.finding import Finding
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.ranks import RankComparison
 from stepscope.analysis.selection.partition import Partition
-from stepscope.report.answer.tables import plain, scope_to_dict
-from stepscope.report.metrics.reports import metrics_to_dict
+from stepscope.report.metrics.json import metrics_to_dict
+from stepscope.report.outputs import Layout, Sink
+from stepscope.report.plain import json_text, plain, scope_to_dict
 
 FORMAT_VERSION = 1
 
 
+def write(diagnosis: Diagnosis, sink: Sink, _layout: Layout) -> None:
+    """Write the diagnosis."""
+    sink.write(json_text(diagnosis_to_dict(diagnosis), default=str))
+
+
 def diagnosis_to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
-    """A dictionary of plain values, the same as `stepscope report --format json` prints."""
+    """Plain values, as `stepscope report --format json` prints them."""
     job = diagnosis.run.job
     return {
         "format": "stepscope-report",
@@ -68,7 +74,7 @@ def _rank(rank: RankSummary, diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _trace(rank: RankSummary) -> dict[str, Any] | None:
-    """The recorded window: the GPUs' steps where there is GPU work, else the main thread's."""
+    """The recorded window: the GPUs' steps if there is GPU work, else the main thread's."""
     path = str(rank.window.trace_path) if rank.window else None
     if rank.scope is None:
         return None
@@ -94,7 +100,7 @@ def _trace(rank: RankSummary) -> dict[str, Any] | None:
 
 
 def _between(between: RankComparison | None) -> dict[str, Any] | None:
-    """What the ranks tell together; `wait_ns` and `own_ns` are per step."""
+    """What the ranks' traces show together; `wait_ns` and `own_ns` are per step."""
     if between is None:
         return None
     report = between.report

@@ -1,15 +1,15 @@
-"""Every question that `stepscope show` answers, in one table; importing it imports no analysis.
+"""Every question that `stepscope show` answers, in one table. Importing it imports no analysis.
 
 A question is a function `(trace, scope) -> result`. The result is a frozen dataclass: its
-`scope` says what it covers, its `notes` what a reader must know, its polars frames are tables,
-and its other fields are numbers. Names carry units (`_ns`, `_bytes`, `_share`); reporters read
-them from there. A field with the metadata {"show": False} is for programs only.
+`scope` says what it covers, its `notes` say what a reader must know, its polars frames are tables,
+and its other fields are numbers. Names carry units (`_ns`, `_bytes`, `_share`), which reporters
+rely on. A field with the metadata {"show": False} is for programs only.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from stepscope.errors import UsageError
 if TYPE_CHECKING:
     from stepscope.analysis.selection.scope import Scope
     from stepscope.trace.model import Trace
+    from stepscope.trace.paths import TraceRef
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,13 @@ class Question:
     """One question.
 
     Attributes:
-        name: What it is asked by; also its page under docs/questions.
+        name: Its name on the command line, and of its page in docs/questions.
         about: What it answers, in one line.
         home: Module and function, "stepscope.analysis.timeline:timeline".
-        titles: Field of the result -> title of its table, in the order in which they are shown.
-            Tables that are not named here follow under their field's name.
+        titles: Field of the result to the title of its table, in display order. Tables without a
+            title follow under their field's name.
         over_ranks: The function takes [(rank, trace), …] instead of one trace.
-        takes_baseline: The function takes `baseline`, the trace of a run that was as it should be.
+        takes_baseline: The function takes `baseline`, the trace of a healthy run.
     """
 
     name: str
@@ -46,15 +47,15 @@ class Question:
 
         Raises:
             UsageError: The scope names steps or devices that the trace does not have, or the
-                question has no use for a baseline.
+                question takes no baseline.
         """
         if baseline is None:
             return self._function()(trace, scope)
         if not self.takes_baseline:
             able = ", ".join(one.name for one in QUESTIONS if one.takes_baseline)
             raise UsageError(
-                f"'{self.name}' takes no baseline: {able} does; `stepscope compare` holds two runs"
-                " against each other"
+                f"'{self.name}' takes no baseline, only {able} does; to compare two runs, use"
+                " `stepscope compare`"
             )
         return self._function()(trace, scope, baseline=baseline)
 
@@ -72,6 +73,98 @@ class Question:
         return found
 
 
+@dataclass(frozen=True)
+class Answer:
+    """The answer about one trace, or about the traces of several ranks together.
+
+    Attributes:
+        path: The trace, or the traces.
+        origin_ns: Their first moment; people read other moments relative to it.
+        result: The answer, as described above.
+    """
+
+    path: str
+    origin_ns: int
+    result: Any
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers to a question.
+
+    Attributes:
+        question: The question.
+        traces: How many traces it was asked of.
+        answers: The answers. Each is computed when the iterator reaches it.
+    """
+
+    question: Question
+    traces: int
+    answers: Iterable[Answer]
+
+
+def ask_all(
+    question: Question,
+    traces: Sequence[TraceRef],
+    scope: Scope | None = None,
+    baseline: Trace | None = None,
+) -> Answers:
+    """Ask a question of traces: of each alone, or of all ranks' traces together.
+
+    Args:
+        question: The question.
+        traces: The traces. One is open at a time, unless the question needs all of them.
+        scope: What the answers cover.
+        baseline: The trace of a healthy run.
+    """
+    if question.over_ranks:
+        return Answers(question, len(traces), _together(question, traces, scope))
+    return Answers(question, len(traces), _one_by_one(question, traces, scope, baseline))
+
+
+def _one_by_one(
+    question: Question,
+    traces: Sequence[TraceRef],
+    scope: Scope | None,
+    baseline: Trace | None,
+) -> Iterator[Answer]:
+    for described in traces:
+        yield _one(question, described, scope, baseline)
+
+
+def _one(
+    question: Question, described: TraceRef, scope: Scope | None, baseline: Trace | None
+) -> Answer:
+    trace = described.open()  # freed on return, before the next one is opened
+    return Answer(described.name, _first_moment(trace), question.ask(trace, scope, baseline))
+
+
+def _together(
+    question: Question, traces: Sequence[TraceRef], scope: Scope | None
+) -> Iterator[Answer]:
+    loaded = [described.open() for described in traces]
+    recorded = [_rank_of(trace) for trace in loaded]
+    told = [rank for rank in recorded if rank is not None]
+    # Files without a rank, or with the same one, are numbered in the order given.
+    ranks = told if len(set(told)) == len(loaded) else list(range(len(loaded)))
+    result = question.ask_ranks(list(zip(ranks, loaded, strict=True)), scope)
+    names = ", ".join(described.name for described in traces)
+    yield Answer(names, min(map(_first_moment, loaded), default=0), result)
+
+
+def _rank_of(trace: Trace) -> int | None:
+    about = trace.header.get("distributedInfo")
+    rank = about.get("rank") if isinstance(about, dict) else None
+    return rank if isinstance(rank, int) else None
+
+
+def _first_moment(trace: Trace) -> int:
+    import polars as pl
+
+    first = trace.events.select(pl.col("start_ns").min()).collect().item()
+    return int(first or 0)
+
+
 QUESTIONS: tuple[Question, ...] = (
     Question(
         "timeline",
@@ -81,13 +174,13 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question(
         "steps",
-        "each step: its time on the host and on the device, and where it went",
+        "each step: its time on host and device, and where it went",
         "stepscope.analysis.steps:step_table",
         {"steps": "Steps", "summary": "Over the steps"},
     ),
     Question(
         "idle",
-        "why the GPU was idle: every gap by its cause",
+        "why the GPU was idle: each gap by its cause",
         "stepscope.analysis.idle:idle_causes",
         {
             "causes": "Causes",
@@ -98,13 +191,13 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question(
         "kernels",
-        "what ran on the GPU: by category and by name, short kernels, sequences, tensor cores",
+        "what ran on the GPU: by category and name, short kernels, sequences, tensor cores",
         "stepscope.analysis.kernels:kernels",
         {
             "groups": "By category",
             "kernels": "By name",
             "short": "Short kernels",
-            "sequences": "Sequences that one operator repeats",
+            "sequences": "Sequences that an operator repeats",
             "tensor_cores": "Matrix kernels and tensor cores",
             "counters": "Hardware counters",
         },
@@ -120,7 +213,7 @@ QUESTIONS: tuple[Question, ...] = (
             "queues": "Queues",
             "queue_steps": "Queues by step",
             "copies": "Copies",
-            "pageable": "Copies to the GPU that hold the host up",
+            "pageable": "Copies to the GPU that block the host",
         },
     ),
     Question(
@@ -136,7 +229,7 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question(
         "memory",
-        "allocated and reserved memory over time, the peak, and which operators hold it",
+        "allocated and reserved memory over time, the peak, and the operators that hold it",
         "stepscope.analysis.memory_timeline:memory_timeline",
         {
             "devices": "Devices",
@@ -153,7 +246,7 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question(
         "operators-by-shape",
-        "the same for every shape and type that an operator was called with",
+        "the same for each combination of input shapes and types",
         "stepscope.analysis.operators:analyse_operators_by_shape",
         {"table": "Operators by shape"},
     ),
@@ -165,7 +258,7 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question(
         "call-tree",
-        "who called what: the host's events merged by path, with self times and device time",
+        "who called what: host events merged by call path, with self time and device time",
         "stepscope.analysis.call_tree:build_call_tree",
         {"nodes": "Call tree"},
     ),
@@ -183,7 +276,7 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question(
         "abnormal-collectives",
-        "collectives far slower than their like, and what memory did meanwhile",
+        "collectives far slower than comparable ones, and what memory did meanwhile",
         "stepscope.analysis.abnormal_collectives:find_abnormal_collectives",
         {"table": "Abnormal collectives"},
         takes_baseline=True,
@@ -203,7 +296,7 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question(
         "critical-path",
-        "what one would have to shorten for the steps to end earlier",
+        "what would have to be shorter for the steps to end earlier",
         "stepscope.analysis.critical_path:critical_path",
         {
             "causes": "Causes",
@@ -219,14 +312,14 @@ QUESTIONS: tuple[Question, ...] = (
         {"causes": "Without a cause"},
     ),
 )
-"""In the order in which they are listed."""
+"""In the order of the list."""
 
 
 def question(name: str) -> Question:
     """The question of that name.
 
     Raises:
-        UsageError: There is none; names the nearest.
+        UsageError: There is none; suggests the nearest.
     """
     for candidate in QUESTIONS:
         if candidate.name == name:

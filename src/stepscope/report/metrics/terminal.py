@@ -1,63 +1,43 @@
-"""Lays out what was sampled beside a training: GPUs, host, and what could not be read."""
+"""Hardware metrics on a terminal: GPUs, host, and what could not be read."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stepscope.analysis.metrics import MetricsSummary
+from stepscope.analysis.record.metrics import MetricsSummary
+from stepscope.report.console import print_line
+from stepscope.report.metrics.words import words_for
+from stepscope.report.outputs import Layout, Sink
 from stepscope.report.units import count, duration, share, size
 from stepscope.run.metrics import THROTTLE_REASONS
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 _MOST_ROWS = 32
 _MOST_NOTES = 5
-_REASON_WORDS = {
-    "sw_power_cap": "power",
-    "hw_slowdown": "hardware",
-    "sw_thermal_slowdown": "heat",
-    "hw_thermal_slowdown": "heat",
-    "hw_power_brake_slowdown": "power brake",
-}
 
 
-def words_for(reasons: Iterable[str]) -> list[str]:
-    """What reasons for lower clocks are called here, each word once, in their order."""
-    return list(dict.fromkeys(_REASON_WORDS[reason] for reason in reasons))
-
-
-def metrics_to_dict(summary: MetricsSummary) -> dict[str, Any]:
-    """The summary as plain values."""
-    return {
-        "path": str(summary.path),
-        "samples": summary.samples,
-        "span_ns": summary.span_ns,
-        "gpus": summary.gpus.to_dicts(),
-        "host": summary.host.to_dicts()[0],
-        "skipped_lines": summary.skipped_lines,
-        "record": None if summary.record is None else dataclasses.asdict(summary.record),
-    }
+def write(summary: MetricsSummary, sink: Sink, _layout: Layout) -> None:
+    """Print one summary."""
+    print_metrics([("", summary)], sink.console(keeps_padding=True))
 
 
 def print_metrics(
     summaries: Sequence[tuple[str, MetricsSummary]], console: Console, *, with_notes: bool = True
 ) -> None:
-    """Print summaries, each with a label such as its rank; an empty label where there is one."""
+    """Print summaries, each with a label such as its rank; a single one has an empty label."""
     _print_gpus(summaries, console)
     for label, summary in summaries[:_MOST_ROWS]:
         prefix = f"{label}: " if label else ""
-        _line(console, prefix + _scope(summary))
+        print_line(console, prefix + _scope(summary))
         host = _host(summary)
         if host:
-            _line(console, prefix + host)
+            print_line(console, prefix + host)
     if len(summaries) > _MOST_ROWS:
-        _line(console, f"… and {len(summaries) - _MOST_ROWS} more files of metrics")
+        print_line(console, f"… and {len(summaries) - _MOST_ROWS} more files of metrics")
     if with_notes:
         _print_notes(summaries, console)
 
@@ -65,7 +45,7 @@ def print_metrics(
 def _print_gpus(summaries: Sequence[tuple[str, MetricsSummary]], console: Console) -> None:
     rows = [(label, row) for label, summary in summaries for row in summary.gpus.to_dicts()]
     if not rows:
-        _line(console, "no GPU was sampled")
+        print_line(console, "no GPU was sampled")
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     has_labels = any(label for label, _ in rows)
@@ -78,7 +58,7 @@ def _print_gpus(summaries: Sequence[tuple[str, MetricsSummary]], console: Consol
         table.add_row(*([Text(label)] if has_labels else []), *cells)
     console.print(table)
     if len(rows) > _MOST_ROWS:
-        _line(console, f"… and {len(rows) - _MOST_ROWS} GPUs more")
+        print_line(console, f"… and {len(rows) - _MOST_ROWS} more GPUs")
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
@@ -139,14 +119,14 @@ def _host(summary: MetricsSummary) -> str:
     if row["cpu_percent"] is not None:
         parts.append(f"CPUs {_percent(row['cpu_percent'])} busy")
     if row["process_percent"] is not None:
-        parts.append(f"the training took {row['process_percent'] / 100:.2g} of them")
+        parts.append(f"the training used {row['process_percent'] / 100:.2g} of them")
     if row["process_memory_peak_bytes"] is not None:
-        parts.append(f"at most {size(row['process_memory_peak_bytes'])} resident")
+        parts.append(f"peak resident memory {size(row['process_memory_peak_bytes'])}")
     if row["group_memory_peak_bytes"] is not None and row["group_memory_limit_bytes"]:
         used, limit = row["group_memory_peak_bytes"], row["group_memory_limit_bytes"]
-        parts.append(f"control group {size(used)} of {size(limit)} ({share(used / limit)})")
+        parts.append(f"control group memory {size(used)} of {size(limit)} ({share(used / limit)})")
     if row["throttled_percent"]:
-        parts.append(f"held back for {row['throttled_percent']:.0f} % of the time (CPU limit)")
+        parts.append(f"throttled {row['throttled_percent']:.0f} % of the time (CPU limit)")
     return f"host: {', '.join(parts)}" if parts else ""
 
 
@@ -161,14 +141,10 @@ def _print_notes(summaries: Sequence[tuple[str, MetricsSummary]], console: Conso
         for (gpu, why), names in groups.items()
     ]
     for text in notes[:_MOST_NOTES]:
-        _line(console, f"note: {text}")
+        print_line(console, f"note: {text}")
     if len(notes) > _MOST_NOTES:
-        _line(console, f"note: and {len(notes) - _MOST_NOTES} more: see --format json")
+        print_line(console, f"note: and {len(notes) - _MOST_NOTES} more: see --format json")
 
 
 def _percent(value: float | None) -> str:
     return "–" if value is None else share(value / 100)
-
-
-def _line(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)

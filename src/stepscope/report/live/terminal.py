@@ -1,17 +1,19 @@
-"""Lays out a run at this moment: how its ranks get on, and what the hardware does."""
+"""A live run on a terminal: the progress of its ranks, and what the hardware does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from stepscope.analysis.record.live import LiveSample, LiveState
 from stepscope.analysis.record.watching import RankView, RunView
-from stepscope.report.metrics.reports import words_for
+from stepscope.report.metrics.words import words_for
 from stepscope.report.units import count, duration, share, size
 from stepscope.run.metrics import CLOCK_REASON_BITS, THROTTLE_REASONS
 
@@ -21,45 +23,49 @@ _MOST_PARTS = 6
 _MIB = 1 << 20
 _HOST = (
     ("CPUs", "host.cpu.utilization"),
-    ("waiting for disks", "host.cpu.iowait"),
-    ("held back", "cgroup.cpu.throttled"),
+    ("I/O wait", "host.cpu.iowait"),
+    ("throttled", "cgroup.cpu.throttled"),
     ("memory used", "host.memory.used"),
-    ("of the group", "cgroup.memory.used"),
+    ("control group memory", "cgroup.memory.used"),
     ("disk read", "disk.read"),
     ("network in", "network.receive"),
     ("out", "network.send"),
 )
 
 
-@dataclass(frozen=True)
-class ShownSample:
-    """The latest rows of one sampler.
-
-    Attributes:
-        label: Whose they are, such as a rank; empty for the machine's own.
-        host: The machine.
-        rows: One for each GPU, as texts by column.
-    """
-
-    label: str
-    host: str
-    rows: Sequence[Mapping[str, str]]
-
-
-def layout_of(run: RunView | None, samples: Sequence[ShownSample], where: str) -> RenderableType:
-    """The whole view.
+def show(
+    look: Callable[[], LiveState], console: Console, interval_s: float, count: int | None
+) -> None:
+    """Show a run until interrupted, at most `count` times; once if it is not a terminal.
 
     Args:
-        run: The run; None where none was found.
-        samples: The latest samples.
-        where: Where a run was looked for, for people.
+        look: Gets the current state.
+        console: The console.
+        interval_s: Seconds between updates.
+        count: Number of updates; None for no limit.
     """
+    if not console.is_terminal:
+        # Averages need two samples; this is the first.
+        look()
+        time.sleep(min(1.0, interval_s))
+        console.print(layout_of(look()))
+        return
+    shown = 0
+    with Live(layout_of(look()), console=console, auto_refresh=False) as live:
+        while count is None or shown < count:
+            time.sleep(interval_s)
+            live.update(layout_of(look()), refresh=True)
+            shown += 1
+
+
+def layout_of(state: LiveState) -> RenderableType:
+    """A run and the hardware at one moment."""
     parts: list[RenderableType] = []
-    if run is None or not run.ranks:
-        parts.append(Text(f"no run is being written in {where}", "dim"))
+    if state.run is None or not state.run.ranks:
+        parts.append(Text(f"no run is being written in {state.where}", "dim"))
     else:
-        parts += [Text(str(run.path), "dim"), _ranks(run)]
-    parts += [Text(), _gpus(samples), *_hosts(samples)]
+        parts += [Text(str(state.run.path), "dim"), _ranks(state.run)]
+    parts += [Text(), _gpus(state.samples), *_hosts(state.samples)]
     return Group(*parts)
 
 
@@ -74,7 +80,7 @@ def _ranks(run: RunView) -> RenderableType:
         table.add_row(*_rank(view, names, len(table.columns)))
     if not run.more_ranks:
         return table
-    return Group(table, Text(f"and {run.more_ranks} ranks more", "dim"))
+    return Group(table, Text(f"and {run.more_ranks} more ranks", "dim"))
 
 
 def _rank(view: RankView, names: Sequence[str], width: int) -> list[RenderableType]:
@@ -107,7 +113,7 @@ def _state(view: RankView) -> Text:
 
 
 def _part_names(ranks: Iterable[RankView]) -> list[str]:
-    """The parts of the step that any rank has, the greatest first."""
+    """The parts of the step that any rank has, the largest first."""
     totals: dict[str, float] = {}
     for view in ranks:
         if view.progress is not None:
@@ -118,10 +124,10 @@ def _part_names(ranks: Iterable[RankView]) -> list[str]:
     return shown[:_MOST_PARTS]
 
 
-def _gpus(samples: Sequence[ShownSample]) -> RenderableType:
+def _gpus(samples: Sequence[LiveSample]) -> RenderableType:
     table = _table()
-    for heading in ("", "GPU", "busy", "tensor", "memory", "power", "°C", "slowed"):
-        is_text = heading in {"", "GPU", "slowed"}
+    for heading in ("", "GPU", "busy", "tensor", "memory", "power", "°C", "throttled"):
+        is_text = heading in {"", "GPU", "throttled"}
         justify: Literal["left", "right"] = "left" if is_text else "right"
         table.add_column(heading, justify=justify, no_wrap=heading != "GPU")
     seen: set[str] = set()
@@ -147,7 +153,7 @@ def _gpus(samples: Sequence[ShownSample]) -> RenderableType:
                 _known(row, "temperature.gpu") or "–",
                 _slowed(row),
             )
-            table.add_row(*map(Text, cells))  # names come from strangers: no markup in them
+            table.add_row(*map(Text, cells))  # names are untrusted: no markup
     return table if table.row_count else Text("no GPU is sampled", "dim")
 
 
@@ -174,8 +180,8 @@ def _slowed(row: Mapping[str, str]) -> str:
     return ", ".join(words_for(reasons)) or "no"
 
 
-def _hosts(samples: Sequence[ShownSample]) -> Iterable[RenderableType]:
-    """A line for each machine: ranks that share one say the same of it."""
+def _hosts(samples: Sequence[LiveSample]) -> Iterable[RenderableType]:
+    """One line per machine: ranks on the same machine report the same values."""
     lines: dict[str, str] = {}
     for sample in samples:
         row = sample.rows[0] if sample.rows else {}
@@ -188,7 +194,7 @@ def _hosts(samples: Sequence[ShownSample]) -> Iterable[RenderableType]:
 
 def _known(row: Mapping[str, str], name: str) -> str:
     value = row.get(name, "")
-    # "[N/A]", and what else nvidia-smi says instead of a value.
+    # "[N/A]", and what else nvidia-smi prints instead of a value.
     return "" if value.startswith("[") and value.endswith("]") else value
 
 

@@ -1,4 +1,4 @@
-"""The diagnosis as tables, complete and with integer nanoseconds, for programs that read CSV."""
+"""The diagnosis as tables: all rows, integer nanoseconds."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import polars as pl
 
 from stepscope.advice.diagnosis import Diagnosis
 from stepscope.advice.rank_summary import RankSummary
-from stepscope.errors import UsageError
-from stepscope.report.answer.tables import frame_to_csv
 from stepscope.report.units import value
 
 FINDINGS: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -15,16 +13,16 @@ FINDINGS: dict[str, pl.DataType | type[pl.DataType]] = {
     "severity": pl.String,
     "rank": pl.Int64,
     "title": pl.String,
-    "saving_ns": pl.Int64,  # per step; null: none can be promised
+    "saving_ns": pl.Int64,  # per step; null: not estimated
     "saving_reason": pl.String,  # why not
     "assumption": pl.String,
     "predicted_step_ns": pl.Int64,
     "steps": pl.List(pl.Int64),
-    "evidence": pl.String,  # as a person reads it
+    "evidence": pl.String,  # as text for people
     "advice": pl.String,
     "page": pl.String,
 }
-"""One row per finding, the greatest saving first."""
+"""One row per finding, the largest saving first."""
 
 PARTS: dict[str, pl.DataType | type[pl.DataType]] = {
     "rank": pl.Int64,
@@ -45,9 +43,9 @@ RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
     "longest_ns": pl.Int64,
     "wait_ns": pl.Int64,  # per step, for other ranks in collectives; null: not known
     "own_ns": pl.Int64,  # mean step of the window less that
-    "last": pl.Int64,  # collectives that it was the last to join
+    "last": pl.Int64,  # collectives that it joined last
     "collectives": pl.Int64,  # matched between the ranks
-    "record_wait_ns": pl.Int64,  # per step, for ranks that come late, by the step records
+    "record_wait_ns": pl.Int64,  # per step, for late ranks, from the step records
 }
 """One row per rank."""
 
@@ -60,18 +58,6 @@ def diagnosis_tables(diagnosis: Diagnosis) -> dict[str, pl.DataFrame]:
         "ranks": ranks_table(diagnosis),
         "notes": _notes(diagnosis),
     }
-
-
-def diagnosis_to_csv(diagnosis: Diagnosis, table: str) -> str:
-    """One table as CSV, with a row of column names.
-
-    Raises:
-        UsageError: There is no such table.
-    """
-    tables = diagnosis_tables(diagnosis)
-    if table not in tables:
-        raise UsageError(f"the report has no table '{table}': it has {', '.join(tables)}")
-    return frame_to_csv(tables[table])
 
 
 def ranks_table(diagnosis: Diagnosis) -> pl.DataFrame:

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.nvml import stepscope
 
-from stepscope.analysis.metrics import is_metrics_file, read_metrics, summarise_metrics
+from stepscope.analysis.record.metrics import is_metrics_file, read_metrics, summarise_metrics
 from stepscope.errors import UnreadableInputError
 from stepscope.monitor.columns import parse_columns
 from stepscope.monitor.metrics_file import MetricsFile, row_of
-from stepscope.report.metrics.reports import metrics_to_dict
+from stepscope.report.metrics.json import metrics_to_dict
 from stepscope.run.metrics import (
     THROTTLE_MASK,
     GpuDescription,

@@ -1,21 +1,18 @@
-"""The doctor's checks on a terminal and as JSON."""
+"""The doctor's checks on a terminal."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from stepscope.doctor.check import Check, State, worst
+from stepscope.doctor.check import Check, State, count_by_state
+from stepscope.report.outputs import Layout, Sink
 
-FORMAT_VERSION = 1
 _STYLES = {
     State.OK: "green",
     State.WARNING: "bold yellow",
@@ -25,19 +22,13 @@ _STYLES = {
 _SIDE_BY_SIDE_WIDTH = 76
 
 
-def checks_to_dict(checks: Sequence[Check]) -> dict[str, Any]:
-    """A dictionary of plain values, the same as `stepscope doctor --format json` prints."""
-    return {
-        "format": "stepscope-doctor",
-        "version": FORMAT_VERSION,
-        "worst": worst(checks).value,
-        "counts": _counts(checks),
-        "checks": [{**dataclasses.asdict(check), "state": check.state.value} for check in checks],
-    }
+def write(checks: Sequence[Check], sink: Sink, _layout: Layout) -> None:
+    """Print the checks."""
+    print_checks(checks, sink.console(keeps_padding=True))
 
 
 def print_checks(checks: Sequence[Check], console: Console) -> None:
-    """Print the verdict, then the checks by area; each that is not ok with its remedy."""
+    """Print the verdict, then the checks by area, with remedies for those that are not ok."""
     console.print(_verdict(checks))
     for area, members in groupby(checks, key=lambda check: check.area):
         console.print()
@@ -50,7 +41,7 @@ def print_checks(checks: Sequence[Check], console: Console) -> None:
 
 
 def _verdict(checks: Sequence[Check]) -> Text:
-    counts = _counts(checks)
+    counts = count_by_state(checks)
     problems, warnings = counts[State.PROBLEM.value], counts[State.WARNING.value]
     found = [
         f"{count} {word}{'s' if count != 1 else ''}"
@@ -59,19 +50,14 @@ def _verdict(checks: Sequence[Check]) -> Text:
     ]
     if problems:
         names = ", ".join(check.name for check in checks if check.state is State.PROBLEM)
-        return Text(f"{', '.join(found)}. Mend first: {names}.", "bold red")
+        return Text(f"{', '.join(found)}. Fix first: {names}.", "bold red")
     areas = {check.area for check in checks if check.state is State.OK}
     ready = (
-        "Ready to record and to read." if "recording" in areas else "Ready to read, not to record."
+        "Ready to record and read." if "recording" in areas else "Ready to read, but not to record."
     )
     return Text(
         f"{ready} {found[0]}." if found else ready, "bold yellow" if found else "bold green"
     )
-
-
-def _counts(checks: Sequence[Check]) -> dict[str, int]:
-    found = Counter(check.state for check in checks)
-    return {state.value: found[state] for state in State}
 
 
 def _table(checks: Sequence[Check]) -> Table:
