@@ -18,22 +18,6 @@ from stepscope.trace.store.origin import Origin, origin_of_file, origin_of_remot
 
 STORE_ABOVE_BYTES = 100_000_000
 """Above this, unpacked, a snapshot is kept in a store."""
-_HEAD_BYTES = 4096
-_JSON_KEYS = (b'"device_traces"', b'"segments"', b'"total_size"', b'"allocator_settings"')
-
-
-def is_snapshot(head: bytes) -> bool:
-    """Whether a file that begins like this may be a snapshot, by its content.
-
-    A pickle of plain values is taken for one: nothing else that Stepscope reads is a pickle.
-
-    Args:
-        head: The first bytes, unpacked; a few thousand are enough.
-    """
-    if len(head) > 1 and head[0] == 0x80:
-        return 2 <= head[1] <= 5
-    start = head[:_HEAD_BYTES].lstrip(b"\xef\xbb\xbf \t\r\n")
-    return start[:1] in (b"{", b"[") and any(key in start for key in _JSON_KEYS)
 
 
 def load_snapshot(location: Location, *, store: bool | Literal["auto"] = "auto") -> Snapshot:

@@ -200,6 +200,12 @@ class MemoryView:
                 "the recorder's ring was full: older events are missing, and the peak may have "
                 "been before the first event; raise memory_max_entries"
             )
+        curve = self.curve(device)
+        if (curve["allocated_bytes"] > curve["reserved_bytes"]).any():
+            found.append(
+                "at some moments more is held than reserved, which cannot be: the history of "
+                "segments is incomplete, and reserved bytes are too low"
+            )
         found += [row["message"] for row in self.snapshot.problems.iter_rows(named=True)]
         joined = self.categories.census
         if joined is not None and joined.unmatched:

@@ -15,8 +15,9 @@ from tests.support.snapshots import FORMS, SCHEMAS, plain_training
 
 from stepscope.errors import UnreadableInputError
 from stepscope.memory import load as loading
-from stepscope.memory.load import is_snapshot, load_snapshot
+from stepscope.memory.load import load_snapshot
 from stepscope.memory.schema import TABLES
+from stepscope.trace.formats.not_traces import is_memory_snapshot
 from stepscope.trace.store.listing import StoreState, stores_in
 
 
@@ -43,13 +44,13 @@ def assert_same(one, other):
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_a_snapshot_is_recognised_by_its_content(schema, form):
     data = FORMS[form](SCHEMAS[schema](plain_training()))
-    assert is_snapshot(data[:4096])
+    assert is_memory_snapshot(data[:4096])
 
 
 def test_other_files_are_not_taken_for_snapshots():
     trace = write([operator(f"op {n}", str(n), "5") for n in range(20)])
     for data in (trace, b"", b"PK\x03\x04", b"SQLite format 3\x00", b"\x80\x01}.", b"{}", b"[]"):
-        assert not is_snapshot(data[:4096])
+        assert not is_memory_snapshot(data[:4096])
 
 
 def test_a_small_snapshot_leaves_no_store(path):

@@ -27,6 +27,7 @@ EVERY = [(kind, one) for kind, outputs in OUTPUTS.items() for one in outputs]
 VERBS = {
     "report": "diagnosis",
     "show": "answer",
+    "memory": "memory",
     "compare": "comparison",
     "query": "rows",
     "info": "contents",

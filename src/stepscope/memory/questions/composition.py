@@ -45,13 +45,13 @@ class Composition:
         allocated_bytes: What the program held, in rounded sizes.
         requested_bytes: What it had asked for.
         reserved_bytes: What the allocator had reserved of the device.
-        categories: category, allocated_bytes, share, allocations, then how much of it is known how
-            well: certain_bytes, likely_bytes, guessed_bytes. Largest first.
-        lines: line, allocated_bytes, share, allocations, largest_bytes, category (that of most of
-            its bytes), is_own (the line is of the program and of no package). Largest first.
-        modules: module, allocated_bytes, share, allocations, category. Largest first. "(no name)"
-            is what no census named.
-        sizes: size class of blocks, allocated_bytes, share, allocations.
+        categories: category, allocated_bytes, allocated_share, allocations, and how much of it is
+            known how well: certain_bytes, likely_bytes, guessed_bytes. Largest first.
+        lines: line, allocated_bytes, allocated_share, allocations, category (that of most of its
+            bytes), largest_bytes, is_own (of the program and of no package). Largest first.
+        modules: module, allocated_bytes, allocated_share, allocations, category. Largest first.
+            "(no name)" is what no census named.
+        sizes: size class of blocks, allocated_bytes, allocated_share, allocations.
         allocations: The allocations: allocation, allocated_bytes, requested_bytes, category,
             confidence, name, line, step, phase, stream, since_event. Largest first.
         notes: What a reader must know.
@@ -133,7 +133,7 @@ def by_line(held: pl.DataFrame) -> pl.DataFrame:
         _most("category"),
         pl.col("is_own").any(),
     )
-    return _shared(sums, "line", ["largest_bytes", "category", "is_own"])
+    return _shared(sums, "line", ["category", "largest_bytes", "is_own"])
 
 
 def _by_module(held: pl.DataFrame) -> pl.DataFrame:

@@ -1,0 +1,110 @@
+"""`stepscope memory PATH`: whose the GPU's memory is, when, why, and what would free it."""
+
+from __future__ import annotations
+
+import click
+
+from stepscope.commands.options import INTEGERS, format_option, row_count
+from stepscope.commands.sinks import StandardSink
+from stepscope.report.outputs import Layout, Output
+
+
+@click.command("memory")
+@click.argument("path", type=click.Path(path_type=str), required=False)
+@click.argument("question", default="overview")
+@click.option("--list", "list_questions", is_flag=True, help="List the questions.")
+@format_option("memory", INTEGERS)
+@click.option("--device", type=int, metavar="N", help="The GPU.  [default: the fullest]")
+@click.option("--rank", type=int, metavar="N", help="The rank of a run.  [default: the first]")
+@click.option(
+    "--at",
+    metavar="MOMENT",
+    help="For held, fragmentation and diff: peak, reserved-peak, oom, start, end, 'step N' (its"
+    " end), 'event N', or +1.5s from the start.",
+)
+@click.option(
+    "--settings",
+    multiple=True,
+    metavar="CONF",
+    help="For settings: a value of PYTORCH_CUDA_ALLOC_CONF to simulate. Repeatable.",
+)
+@click.option(
+    "--before",
+    metavar="FILE",
+    help="For diff: the snapshot to compare with.  [default: the same one]",
+)
+@click.option(
+    "--before-at",
+    metavar="MOMENT",
+    help="For diff: the moment to compare with.  [default: that of --at]",
+)
+@click.option(
+    "--census",
+    metavar="FILE",
+    help="What the training noted about its tensors.  [default: the file beside the snapshot]",
+)
+@click.option(
+    "--rules",
+    metavar="FILE",
+    help="Rules for categories, one 'category: pattern' per line; they come before the built-in"
+    " ones.",
+)
+@click.option(
+    "--table",
+    metavar="NAME",
+    help="Only this table. By default, csv prints the first and other formats print all.",
+)
+@click.option(
+    "--rows", default="15", show_default=True, metavar="N|all", help="Rows to print of each table."
+)
+def command(
+    path: str | None,
+    question: str,
+    list_questions: bool,
+    output: Output,
+    device: int | None,
+    rank: int | None,
+    at: str | None,
+    settings: tuple[str, ...],
+    before: str | None,
+    before_at: str | None,
+    census: str | None,
+    rules: str | None,
+    table: str | None,
+    rows: str,
+) -> None:
+    """Show whose the GPU's memory is, when, why, and what would free it.
+
+    PATH is a memory snapshot (torch.cuda.memory._dump_snapshot, as a pickle or JSON, compressed or
+    not), a run directory, a directory of snapshots (the newest is used), or a URL. QUESTION is one
+    of `stepscope memory --list`; by default an overview.
+    """
+    from stepscope.memory.questions.table import Asked, answer
+    from stepscope.memory.questions.table import question as question_named
+
+    if list_questions:
+        _list_questions()
+        return
+    if path is None:
+        raise click.UsageError("no snapshot given: stepscope memory PATH")
+    chosen = question_named(question)
+    from stepscope.memory.opening import find_snapshot
+    from stepscope.trace.arrays.memory_reuse import keep_freed_memory
+
+    keep_freed_memory()
+    found = find_snapshot(path, rank)
+    sink = StandardSink()
+    if found.others:
+        sink.remark(f"{found.path}: the newest; {path} has {found.others} more")
+    other = None if before is None else find_snapshot(before, rank).open(None, rules)
+    view = found.open(census, rules)
+    asked = Asked(device, at, settings, other, before_at)
+    output.write(answer(view, chosen, asked), sink, Layout(table, row_count(rows)))
+
+
+def _list_questions() -> None:
+    from stepscope.memory.questions.table import QUESTIONS
+
+    width = max(len(one.name) for one in QUESTIONS)
+    for one in QUESTIONS:
+        click.echo(f"{one.name:<{width}}  {one.about}")

@@ -1,0 +1,118 @@
+"""Opens what a path stands for as a snapshot: a file, or the newest of a run or directory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepscope.errors import UnreadableInputError, UsageError
+from stepscope.memory.categories.census import census_path, read_census
+from stepscope.memory.categories.rules import parse_rules
+from stepscope.memory.load import load_snapshot
+from stepscope.memory.view import MemoryView
+from stepscope.run.layout import SNAPSHOTS_DIRECTORY
+from stepscope.run.reader import open_run
+from stepscope.run.remote import is_directory
+from stepscope.trace.formats.not_traces import is_memory_snapshot
+from stepscope.trace.problems import Problems
+from stepscope.trace.source.opening import open_source
+
+_BEGINNING_BYTES = 16 * 1024
+
+
+@dataclass(frozen=True)
+class SnapshotRef:
+    """A snapshot that can be opened.
+
+    Attributes:
+        path: The file, or its URL.
+        others: How many other snapshots the path also stands for.
+    """
+
+    path: str
+    others: int = 0
+
+    def open(self, census: str | None = None, rules: str | None = None) -> MemoryView:
+        """Reads the snapshot, with the census beside it.
+
+        Args:
+            census: The file of another census.
+            rules: A file of rules for categories.
+
+        Raises:
+            UnreadableInputError: A file cannot be read.
+            UsageError: A rule is not understood.
+        """
+        snapshot = load_snapshot(self.path)
+        place = Path(census) if census is not None else census_path(Path(self.path))
+        found = None
+        if census is not None or ("://" not in self.path and place.is_file()):
+            found = read_census(place)
+        return MemoryView(snapshot, found, () if rules is None else parse_rules(_text(rules)))
+
+
+def find_snapshot(path: str, rank: int | None = None) -> SnapshotRef:
+    """The snapshot that a path stands for.
+
+    Args:
+        path: A file or a URL; a run directory, of which the newest snapshot of a rank is taken; or
+            a directory with snapshots, of which the newest is.
+        rank: The rank of a run; None: the first that has snapshots.
+
+    Raises:
+        UnreadableInputError: There is no snapshot.
+        UsageError: The run has no such rank.
+    """
+    if "://" in path and not is_directory(path):
+        return SnapshotRef(path)
+    place = Path(path)
+    if place.is_file():
+        return SnapshotRef(path)
+    if not place.exists() and "://" not in path:
+        raise UnreadableInputError(f"{path}: no such file or directory")
+    own = _snapshots_in(place) or _snapshots_in(place / SNAPSHOTS_DIRECTORY)
+    if own:
+        return SnapshotRef(str(own[-1]), len(own) - 1)
+    ranks = {one.rank: one for one in open_run(path).ranks}
+    if rank is not None and rank not in ranks:
+        raise UsageError(f"{path}: no rank {rank}; it has {', '.join(map(str, sorted(ranks)))}")
+    by_rank = {
+        number: _snapshots_in(ranks[number].directory / SNAPSHOTS_DIRECTORY)
+        for number in sorted(ranks)
+        if rank in (None, number)
+    }
+    found = next((files for files in by_rank.values() if files), [])
+    if not found:
+        raise UnreadableInputError(
+            f"{path}: no memory snapshot; record with memory_history=True or "
+            "memory_snapshot_at_end=True on a CUDA device"
+        )
+    return SnapshotRef(str(found[-1]), sum(map(len, by_rank.values())) - 1)
+
+
+def is_snapshot_file(path: str) -> bool:
+    """Whether a local file is a snapshot, by its content, whatever it is called."""
+    place = Path(path)
+    if not place.is_file():
+        return False
+    try:
+        with open_source(place) as source:
+            beginning = next(source.blocks(Problems(), size=_BEGINNING_BYTES), b"")
+    except UnreadableInputError:
+        return False
+    return is_memory_snapshot(beginning)
+
+
+def _snapshots_in(directory: Path) -> list[Path]:
+    """The snapshots in a directory, the oldest first."""
+    if not directory.is_dir():
+        return []
+    files = [file for file in directory.iterdir() if is_snapshot_file(str(file))]
+    return sorted(files, key=lambda file: (file.stat().st_mtime_ns, file.name))
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnreadableInputError(f"{path}: cannot be read: {error}") from error
