@@ -76,8 +76,9 @@ def command(
     """Show whose the GPU's memory is, when, why, and what would free it.
 
     PATH is a memory snapshot (torch.cuda.memory._dump_snapshot, as a pickle or JSON, compressed or
-    not), a run directory, a directory of snapshots (the newest is used), or a URL. QUESTION is one
-    of `stepscope memory --list`; by default an overview.
+    not), a run directory, a directory of snapshots (the newest is used), or a URL. For a trace with
+    memory events, and a run without snapshots, the host's memory is shown. QUESTION is one of
+    `stepscope memory --list`; by default an overview.
     """
     from stepscope.memory.questions.table import Asked, answer
     from stepscope.memory.questions.table import question as question_named
@@ -88,18 +89,17 @@ def command(
     if path is None:
         raise click.UsageError("no snapshot given: stepscope memory PATH")
     chosen = question_named(question)
-    from stepscope.memory.opening import find_snapshot
+    from stepscope.analysis.memory.opening import open_memory
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
 
     keep_freed_memory()
-    found = find_snapshot(path, rank)
+    found = open_memory(path, rank, census, rules)
     sink = StandardSink()
     if found.others:
         sink.remark(f"{found.path}: the newest; {path} has {found.others} more")
-    other = None if before is None else find_snapshot(before, rank).open(None, rules)
-    view = found.open(census, rules)
+    other = None if before is None else open_memory(before, rank, None, rules).view
     asked = Asked(device, at, settings, other, before_at)
-    output.write(answer(view, chosen, asked), sink, Layout(table, row_count(rows)))
+    output.write(answer(found.view, chosen, asked), sink, Layout(table, row_count(rows)))
 
 
 def _list_questions() -> None:

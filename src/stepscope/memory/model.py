@@ -9,6 +9,9 @@ from typing import Any
 
 import polars as pl
 
+EXACT_SIZES = "stepscope_exact_sizes"
+"""A setting of histories without a caching allocator: nothing is rounded."""
+
 
 @dataclass(frozen=True)
 class Snapshot:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import polars as pl
+
 from stepscope.errors import UnreadableInputError, UsageError
-from stepscope.memory.categories.census import census_path, read_census
-from stepscope.memory.categories.rules import parse_rules
+from stepscope.memory.categories.census import Census, census_path, read_census
+from stepscope.memory.categories.rules import Rule, parse_rules
 from stepscope.memory.load import load_snapshot
 from stepscope.memory.view import MemoryView
-from stepscope.run.layout import SNAPSHOTS_DIRECTORY
+from stepscope.run.layout import SNAPSHOTS_DIRECTORY, RankLayout
 from stepscope.run.reader import open_run
 from stepscope.run.remote import is_directory
 from stepscope.trace.formats.not_traces import is_memory_snapshot
@@ -44,11 +47,49 @@ class SnapshotRef:
             UsageError: A rule is not understood.
         """
         snapshot = load_snapshot(self.path)
-        place = Path(census) if census is not None else census_path(Path(self.path))
-        found = None
-        if census is not None or ("://" not in self.path and place.is_file()):
-            found = read_census(place)
-        return MemoryView(snapshot, found, () if rules is None else parse_rules(_text(rules)))
+        if census is not None:
+            found: Census | None = read_census(Path(census))
+        else:
+            found = None if "://" in self.path else read_censuses(census_beside(Path(self.path)))
+        return MemoryView(snapshot, found, read_rules(rules))
+
+
+def census_beside(path: Path) -> list[Path]:
+    """The files of the census for a snapshot or a window's trace, the oldest first.
+
+    They are named after the snapshot, or lie in the folder of the rank that recorded it.
+    """
+    own = census_path(path)
+    if own.is_file():
+        return [own]
+    layout = RankLayout(path.absolute().parent.parent)
+    return [place for place in (layout.older_census, layout.census) if place.is_file()]
+
+
+def read_censuses(paths: Sequence[Path]) -> Census | None:
+    """The censuses in several files, as one; None without files."""
+    found = [read_census(path) for path in paths]
+    if not found:
+        return None
+    return Census(
+        pl.concat(census.sightings for census in found),
+        sum(census.skipped_lines for census in found),
+    )
+
+
+def read_rules(path: str | None) -> tuple[Rule, ...]:
+    """The rules in a file; none without one.
+
+    Raises:
+        UnreadableInputError: It cannot be read.
+        UsageError: A rule is not understood.
+    """
+    if path is None:
+        return ()
+    try:
+        return parse_rules(Path(path).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnreadableInputError(f"{path}: cannot be read: {error}") from error
 
 
 def find_snapshot(path: str, rank: int | None = None) -> SnapshotRef:
@@ -109,10 +150,3 @@ def _snapshots_in(directory: Path) -> list[Path]:
         return []
     files = [file for file in directory.iterdir() if is_snapshot_file(str(file))]
     return sorted(files, key=lambda file: (file.stat().st_mtime_ns, file.name))
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UnreadableInputError(f"{path}: cannot be read: {error}") from error

@@ -47,6 +47,7 @@ DEFAULT_RULES = (
         r"torch::autograd::(Engine|Node|generated)|Backward\d*::apply",
         if_kept=_C.GRADIENT,
     ),
+    Rule(_C.TEMPORARY, r"torch/autograd/graph\.py:_engine_run_backward$", if_kept=_C.GRADIENT),
     Rule(_C.PARAMETER, r"torch/nn/modules/[^:]*:(__init__|reset_parameters)$"),
     Rule(_C.PARAMETER, r"torch/nn/modules/module\.py:(_apply|to_empty|convert)$"),
     Rule(_C.PARAMETER, r":(from_pretrained|load_state_dict|_load_state_dict_into\w*)$"),

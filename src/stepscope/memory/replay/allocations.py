@@ -10,7 +10,7 @@ import polars as pl
 
 from stepscope.memory.allocator.rounding import rounded_sizes
 from stepscope.memory.allocator.settings import settings_of
-from stepscope.memory.model import Snapshot
+from stepscope.memory.model import EXACT_SIZES, Snapshot
 from stepscope.memory.replay.arrays import (
     CODES,
     NOT_GIVEN,
@@ -104,7 +104,8 @@ def _table(
     events = snapshot.events.select("stream", "pool", "stack", "metadata", "category").collect()
     divisions = settings_of(snapshot.settings).power2_divisions
     in_block = gathered(active["size_bytes"], final)
-    rounded = pl.Series(rounded_sizes(requested, divisions))
+    is_exact = snapshot.settings.get(EXACT_SIZES) is True
+    rounded = pl.Series(requested if is_exact else rounded_sizes(requested, divisions))
     # A free that completes was requested: where no event says when, that was before the recording.
     has_requests = history.has(Action.FREE_REQUESTED)
     given_back = (
