@@ -21,6 +21,7 @@ VERBS: dict[str, str] = {
     "report": "Show where the step's time goes, why, and what to change.",
     "show": "Answer one question about a trace: idle time, kernels, operators.",
     "memory": "Show whose the GPU's memory is, from a memory snapshot.",
+    "view": "Look at traces and runs in the browser.",
     "compare": "Show what changed between two runs.",
     "query": "Query a trace with SQL.",
     "monitor": "Watch the hardware beside a training.",
