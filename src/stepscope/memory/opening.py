@@ -63,7 +63,7 @@ def census_beside(path: Path) -> list[Path]:
     if own.is_file():
         return [own]
     layout = RankLayout(path.absolute().parent.parent)
-    return [place for place in (layout.older_census, layout.census) if place.is_file()]
+    return [place for place in layout.censuses if place.is_file()]
 
 
 def read_censuses(paths: Sequence[Path]) -> Census | None:
@@ -111,14 +111,14 @@ def find_snapshot(path: str, rank: int | None = None) -> SnapshotRef:
         return SnapshotRef(path)
     if not place.exists() and "://" not in path:
         raise UnreadableInputError(f"{path}: no such file or directory")
-    own = _snapshots_in(place) or _snapshots_in(place / SNAPSHOTS_DIRECTORY)
+    own = snapshots_in(place) or snapshots_in(place / SNAPSHOTS_DIRECTORY)
     if own:
         return SnapshotRef(str(own[-1]), len(own) - 1)
     ranks = {one.rank: one for one in open_run(path).ranks}
     if rank is not None and rank not in ranks:
         raise UsageError(f"{path}: no rank {rank}; it has {', '.join(map(str, sorted(ranks)))}")
     by_rank = {
-        number: _snapshots_in(ranks[number].directory / SNAPSHOTS_DIRECTORY)
+        number: snapshots_in(ranks[number].directory / SNAPSHOTS_DIRECTORY)
         for number in sorted(ranks)
         if rank in (None, number)
     }
@@ -144,7 +144,7 @@ def is_snapshot_file(path: str) -> bool:
     return is_memory_snapshot(beginning)
 
 
-def _snapshots_in(directory: Path) -> list[Path]:
+def snapshots_in(directory: Path) -> list[Path]:
     """The snapshots in a directory, the oldest first."""
     if not directory.is_dir():
         return []

@@ -96,6 +96,11 @@ class RankLayout:
         """What was in the memory census before it was full."""
         return self.root / OLDER_CENSUS_FILE
 
+    @property
+    def censuses(self) -> tuple[Path, Path]:
+        """Both files of the memory census, the older first."""
+        return self.older_census, self.census
+
     def window(self, index: int) -> Path:
         """The folder of one window's artifacts."""
         return self.root / f"window-{index:04d}"

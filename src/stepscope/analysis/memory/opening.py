@@ -9,13 +9,18 @@ from stepscope.analysis.memory.trace_history import history_of_trace
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.categories.census import Census, read_census
 from stepscope.memory.opening import (
+    SnapshotRef,
     census_beside,
     find_snapshot,
     is_snapshot_file,
     read_censuses,
     read_rules,
+    snapshots_in,
 )
 from stepscope.memory.view import MemoryView
+from stepscope.run.layout import RankLayout
+from stepscope.run.reader import RankRun
+from stepscope.trace.model import Trace
 from stepscope.trace.paths import resolve_path
 
 
@@ -65,6 +70,30 @@ def open_memory(
             raise
         return _open_trace(last.name, census, rules)
     return OpenedMemory(found.open(census, rules), found.path, found.others)
+
+
+def memory_of_rank(rank: RankRun, trace: Trace | None) -> MemoryView | None:
+    """The memory that a rank recorded: its newest snapshot, else the host's memory with a census.
+
+    Args:
+        rank: The rank.
+        trace: The window that is judged; None: there is none.
+
+    Raises:
+        UnreadableInputError: A file cannot be read.
+    """
+    if rank.manifest is None:
+        return None
+    layout = RankLayout(rank.directory)
+    snapshots = snapshots_in(layout.snapshots)
+    if snapshots:
+        return SnapshotRef(str(snapshots[-1])).open()
+    if trace is None:
+        return None
+    census = read_censuses([path for path in layout.censuses if path.is_file()])
+    if census is None:
+        return None
+    return MemoryView(history_of_trace(trace, census), census)
 
 
 def _open_trace(path: str, census: str | None, rules: str | None) -> OpenedMemory:
