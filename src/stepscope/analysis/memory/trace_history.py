@@ -225,6 +225,8 @@ def _innermost(trace: Trace, lanes: Any, times: Int64Array) -> Int64Array:
     found = np.full(len(times), -1, np.int64)
     for one in np.unique(lanes):
         events = np.flatnonzero(lane == one)
+        if not len(events):
+            continue
         # Of events that start together, the inner one is shorter.
         events = events[np.lexsort((-end[events], start[events]))]
         mine = np.flatnonzero(lanes == one)

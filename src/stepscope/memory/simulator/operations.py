@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.memory.model import EXACT_SIZES
 from stepscope.memory.replay.arrays import Int64Array, whole
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.schema import Action
@@ -93,7 +94,9 @@ class Release:
 
 
 def releases_of(replay: Replay, device: int) -> list[Release]:
-    """When cached memory went back to the device, and why."""
+    """When cached memory went back to the device, and why; never where nothing is cached."""
+    if replay.snapshot.settings.get(EXACT_SIZES):
+        return []
     events = _events(replay, device)
     is_given_back = events["action"].is_in(_GIVES_BACK)
     if not is_given_back.any():
