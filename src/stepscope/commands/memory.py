@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import click
 
 from stepscope.commands.options import INTEGERS, format_option, row_count
@@ -38,6 +40,24 @@ from stepscope.report.outputs import Layout, Output
     metavar="MOMENT",
     help="For diff: the moment to compare with.  [default: that of --at]",
 )
+@click.option("--size", type=float, metavar="N", help="For fit: the size at which PATH was run.")
+@click.option(
+    "--also",
+    multiple=True,
+    metavar="PATH=N",
+    help="For fit: another run, and its size. Repeatable.",
+)
+@click.option(
+    "--target",
+    "targets",
+    type=float,
+    multiple=True,
+    metavar="N",
+    help="For fit: a size to predict. Repeatable.",
+)
+@click.option(
+    "--capacity", metavar="BYTES", help="For fit: what the GPU has for the allocator, as 76GiB."
+)
 @click.option(
     "--census",
     metavar="FILE",
@@ -68,6 +88,10 @@ def command(
     settings: tuple[str, ...],
     before: str | None,
     before_at: str | None,
+    size: float | None,
+    also: tuple[str, ...],
+    targets: tuple[float, ...],
+    capacity: str | None,
     census: str | None,
     rules: str | None,
     table: str | None,
@@ -80,6 +104,7 @@ def command(
     memory events, and a run without snapshots, the host's memory is shown. QUESTION is one of
     `stepscope memory --list`; by default an overview.
     """
+    from stepscope.memory.questions.fit import Run
     from stepscope.memory.questions.table import Asked, answer
     from stepscope.memory.questions.table import question as question_named
 
@@ -98,8 +123,40 @@ def command(
     if found.others:
         sink.remark(f"{found.path}: the newest; {path} has {found.others} more")
     other = None if before is None else open_memory(before, rank, None, rules).view
-    asked = Asked(device, at, settings, other, before_at)
+    runs = [] if size is None else [Run(size, found.view)]
+    for place, number in map(_path_and_size, also):
+        runs.append(Run(number, open_memory(place, rank, None, rules).view))
+    asked = Asked(
+        device,
+        at,
+        settings,
+        other,
+        before_at,
+        tuple(runs),
+        targets,
+        None if capacity is None else _bytes(capacity),
+    )
     output.write(answer(found.view, chosen, asked), sink, Layout(table, row_count(rows)))
+
+
+def _bytes(text: str) -> int:
+    from stepscope.adapters.options.values import parse_size
+
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise click.UsageError(f"--capacity {text}: give {error}") from None
+
+
+def _path_and_size(text: str) -> tuple[str, float]:
+    path, _, number = text.rpartition("=")
+    try:
+        size = float(number)
+    except ValueError:
+        size = math.nan
+    if not path or not math.isfinite(size):
+        raise click.UsageError(f"--also {text}: give a path and its size, as runs/b=8")
+    return path, size
 
 
 def _list_questions() -> None:

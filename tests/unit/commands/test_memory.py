@@ -39,24 +39,35 @@ def run(*words, verb=memory):
     return result
 
 
-def options(name):
+@pytest.fixture(scope="module")
+def smaller(tmp_path_factory):
+    path = tmp_path_factory.mktemp("other") / "smaller"
+    path.write_bytes(pickle.dumps(plain_training()))
+    return path
+
+
+def options(name, smaller):
+    if name == "fit":
+        return ["--size", "8", "--also", f"{smaller}=4", "--target", "9"]
     return ["--before-at", "start"] if name == "diff" else []
 
 
 @pytest.mark.parametrize("name", [one.name for one in QUESTIONS])
-def test_every_question_in_every_format(snapshot, name):
-    document = json.loads(run(snapshot, name, "--format", "json", *options(name)).stdout)
+def test_every_question_in_every_format(snapshot, smaller, name):
+    document = json.loads(run(snapshot, name, "--format", "json", *options(name, smaller)).stdout)
     assert (document["question"], document["path"]) == (name, str(snapshot))
     tables = {key: value for key, value in document.items() if isinstance(value, list)}
     titles = question(name).titles
     assert set(titles) <= set(tables)
-    text = run(snapshot, name, *options(name)).stdout
-    markdown = run(snapshot, name, "--format", "md", *options(name)).stdout
+    text = run(snapshot, name, *options(name, smaller)).stdout
+    markdown = run(snapshot, name, "--format", "md", *options(name, smaller)).stdout
     for title in titles.values():
         assert title in text
         assert f"### {title}" in markdown
     for field in titles:
-        out = run(snapshot, name, "--format", "csv", "--table", field, *options(name)).stdout
+        out = run(
+            snapshot, name, "--format", "csv", "--table", field, *options(name, smaller)
+        ).stdout
         rows = list(csv.DictReader(io.StringIO(out)))
         assert len(rows) == len(tables[field])
         if rows:
@@ -94,6 +105,8 @@ def test_a_question_that_is_not_there(snapshot):
         (["held", "--at", "event 99999"], "event 99999 is not one of device 0"),
         (["diff"], "--before FILE"),
         (["settings", "--settings", "treasure:1"], "no option"),
+        (["peak", "--target", "4"], "'peak' takes no --target; fit does"),
+        (["fit", "--size", "4"], "fit needs two or three runs"),
         (["peak", "--device", "4"], "no device 4"),
         (["peak", "--format", "csv", "--table", "gold"], "has no table 'gold'"),
     ],
@@ -101,6 +114,13 @@ def test_a_question_that_is_not_there(snapshot):
 def test_wrong_words_are_explained(snapshot, words, message):
     with pytest.raises(UsageError, match=message):
         run(snapshot, *words)
+
+
+@pytest.mark.parametrize(
+    "words", [["--also", "x"], ["--also", "=3"], ["--also", "x=nan"], ["--capacity", "much"]]
+)
+def test_sizes_that_are_none_are_refused(snapshot, words):
+    assert run(snapshot, "fit", *words).exit_code == 2
 
 
 @pytest.mark.parametrize("rows", ["0", "x", "-3"])

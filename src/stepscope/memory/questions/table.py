@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stepscope.errors import UsageError
+from stepscope.memory.allocator.settings import parse_settings
 from stepscope.memory.questions import (
     churn,
     composition,
     difference,
+    fit,
     fragmentation,
     growth,
     oom,
@@ -37,6 +39,9 @@ class Asked:
         settings: Values of PYTORCH_CUDA_ALLOC_CONF to simulate.
         before: For a difference, the snapshot to compare with; None: the same one.
         before_at: The moment to compare with; None: the same one.
+        runs: For a prediction, the runs with their sizes.
+        targets: The sizes to predict.
+        capacity_bytes: What the device has for the allocator.
     """
 
     device: int | None = None
@@ -44,6 +49,9 @@ class Asked:
     settings: tuple[str, ...] = ()
     before: MemoryView | None = None
     before_at: str | None = None
+    runs: tuple[fit.Run, ...] = ()
+    targets: tuple[float, ...] = ()
+    capacity_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +117,9 @@ _OPTIONS = {
     "settings": "--settings",
     "before": "--before",
     "before_at": "--before-at",
+    "runs": "--size or --also",
+    "targets": "--target",
+    "capacity_bytes": "--capacity",
 }
 
 
@@ -137,6 +148,13 @@ def _difference(view: MemoryView, asked: Asked) -> difference.Difference:
         composition.composition(view, moment_of(view, device, at)),
         names,
     )
+
+
+def _fit(_view: MemoryView, asked: Asked) -> fit.Fit:
+    if len(asked.settings) > 1:
+        raise UsageError("fit simulates one value of --settings")
+    settings = parse_settings(asked.settings[0]) if asked.settings else None
+    return fit.will_it_fit(asked.runs, asked.targets, asked.device, asked.capacity_bytes, settings)
 
 
 _HELD = {
@@ -225,6 +243,13 @@ QUESTIONS: tuple[MemoryQuestion, ...] = (
         _difference,
         {"categories": "By category", "lines": "By line", "modules": "By module"},
         frozenset({"at", "before", "before_at"}),
+    ),
+    MemoryQuestion(
+        "fit",
+        "the peak at another batch size or sequence length, from runs at two or three sizes",
+        _fit,
+        {"targets": "By size"},
+        frozenset({"settings", "runs", "targets", "capacity_bytes"}),
     ),
 )
 """In the order of the list."""
