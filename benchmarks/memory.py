@@ -1,4 +1,4 @@
-"""How fast memory snapshots are read, replayed and simulated, and in how much memory.
+"""How fast memory snapshots are read, replayed, simulated and asked, and in how much memory.
 
     python benchmarks/memory.py                      # 50 MB
     python benchmarks/memory.py --size 50 --size 1000 --plain-up-to 400
@@ -205,6 +205,16 @@ assert replayed.mismatches == 0
 made, took = measured(lambda: reproduce(replayed, 0))
 found.append(["simulate", *took, peak()])
 assert made.largest_error_bytes == 0
+from stepscope.memory.questions.table import QUESTIONS, Asked, answer
+from stepscope.memory.view import MemoryView
+view = MemoryView(snapshot)
+_, took = measured(lambda: (view.replay, view.allocations))
+found.append(["categories and lines", *took, peak()])
+for question in QUESTIONS:
+    if question.name not in ("oom", "fit"):  # need a failed request, and several runs
+        asked = Asked(before_at="start" if question.name == "diff" else None)
+        _, took = measured(lambda: answer(view, question, asked))
+        found.append([question.name, *took, peak()])
 print(json.dumps(found))
 """
 STORING = """

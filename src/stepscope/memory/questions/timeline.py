@@ -152,6 +152,8 @@ def _steps(view: MemoryView, device: int, curve: pl.DataFrame) -> pl.DataFrame:
     steps = view.categories.ranges.steps.filter(pl.col("device") == device).drop("device")
     timed = curve.filter(pl.col("time_ns").is_not_null())
     times = timed["time_ns"].to_numpy()
+    of_steps = view.allocations.filter((pl.col("device") == device) & pl.col("step").is_not_null())
+    made = dict(of_steps.group_by("step").len().iter_rows())
     rows = []
     for step, start, end in steps.iter_rows():
         until = int(times[-1]) + 1 if end is None and len(times) else end or start
@@ -160,11 +162,10 @@ def _steps(view: MemoryView, device: int, curve: pl.DataFrame) -> pl.DataFrame:
         part = timed[max(0, int(first) - 1) : int(last)]
         if part.is_empty():
             continue
-        made = view.allocations.filter((pl.col("device") == device) & (pl.col("step") == step))
         rows.append(
             (
                 step, start, end, part["allocated_bytes"].max(), part["reserved_bytes"].max(),
-                part["allocated_bytes"][-1], len(made),
+                part["allocated_bytes"][-1], made.get(step, 0),
             )
         )  # fmt: skip
     schema = {

@@ -106,10 +106,9 @@ def releases_of(replay: Replay, device: int) -> list[Release]:
     passive = is_given_back | (events["action"] == Action.FREE_COMPLETED.value)
     run = (passive != passive.shift(fill_value=False)).cum_sum()
     found = []
-    for part in events.with_columns(run=run).filter(passive).partition_by("run"):
-        given = part.filter(pl.col("action").is_in(_GIVES_BACK))
-        if given.is_empty():
-            continue
+    # Most runs are single frees, and there are as many as requests: only the others are looked at.
+    with_runs = events.with_columns(run=run).filter(is_given_back)
+    for given in with_runs.partition_by("run"):
         last = int(given["row"][-1])
         following = events.row(last + 1, named=True) if last + 1 < len(events) else None
         stack = given["stack"][-1]
