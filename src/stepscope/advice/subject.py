@@ -11,6 +11,7 @@ from stepscope.advice.window_view import WindowView
 from stepscope.analysis.host.partition import HostPartition
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.memory.view import MemoryView
+from stepscope.run.manifest import LoaderRecord
 from stepscope.run.rank_skew import RankSkew
 
 
@@ -29,6 +30,7 @@ class Subject:
         thresholds: From where on something is worth a finding.
         skew: How the ranks of the run meet; None where nothing of it is known.
         memory: What it recorded of its memory; None where it recorded nothing.
+        loader: The training's DataLoader; None if nothing is known of it.
         has_peers: Whether other ranks are known to train together with this one.
     """
 
@@ -42,6 +44,7 @@ class Subject:
     skew: RankSkew | None = None
     memory: MemoryView | None = None
     has_peers: bool = False
+    loader: LoaderRecord | None = None
 
     @property
     def recording_factor(self) -> float:

@@ -151,7 +151,7 @@ def _bytes_after(allocations: pl.DataFrame, events: Int64Array) -> Int64Array:
 def _steps(view: MemoryView, device: int, curve: pl.DataFrame) -> pl.DataFrame:
     steps = view.categories.ranges.steps.filter(pl.col("device") == device).drop("device")
     timed = curve.filter(pl.col("time_ns").is_not_null())
-    times = timed["time_ns"].to_numpy()
+    times = np.maximum.accumulate(timed["time_ns"].to_numpy())
     of_steps = view.allocations.filter((pl.col("device") == device) & pl.col("step").is_not_null())
     made = dict(of_steps.group_by("step").len().iter_rows())
     rows = []
