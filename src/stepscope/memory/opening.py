@@ -47,11 +47,12 @@ class SnapshotRef:
             UsageError: A rule is not understood.
         """
         snapshot = load_snapshot(self.path)
+        known = read_rules(rules)
         if census is not None:
-            found: Census | None = read_census(Path(census))
-        else:
-            found = None if "://" in self.path else read_censuses(census_beside(Path(self.path)))
-        return MemoryView(snapshot, found, read_rules(rules))
+            return MemoryView(snapshot, read_census(Path(census)), known)
+        beside = [] if "://" in self.path else census_beside(Path(self.path))
+        found, remarks = read_censuses(beside)
+        return MemoryView(snapshot, found, known, remarks)
 
 
 def census_beside(path: Path) -> list[Path]:
@@ -66,15 +67,27 @@ def census_beside(path: Path) -> list[Path]:
     return [place for place in layout.censuses if place.is_file()]
 
 
-def read_censuses(paths: Sequence[Path]) -> Census | None:
-    """The censuses in several files, as one; None without files."""
-    found = [read_census(path) for path in paths]
+def read_censuses(paths: Sequence[Path]) -> tuple[Census | None, tuple[str, ...]]:
+    """The censuses in several files, as one.
+
+    Returns:
+        The census, None without any that can be read; and why the others cannot.
+    """
+    read = [_census_or_reason(path) for path in paths]
+    found = [one for one in read if isinstance(one, Census)]
+    remarks = tuple(one for one in read if isinstance(one, str))
     if not found:
-        return None
-    return Census(
-        pl.concat(census.sightings for census in found),
-        sum(census.skipped_lines for census in found),
-    )
+        return None, remarks
+    sightings = pl.concat(census.sightings for census in found)
+    return Census(sightings, sum(census.skipped_lines for census in found)), remarks
+
+
+def _census_or_reason(path: Path) -> Census | str:
+    """The census in a file, or why it cannot be read."""
+    try:
+        return read_census(path)
+    except UnreadableInputError as error:
+        return str(error)
 
 
 def read_rules(path: str | None) -> tuple[Rule, ...]:

@@ -47,11 +47,13 @@ class MemoryView:
         snapshot: The snapshot.
         census: What the training noted about its tensors.
         rules: The user's rules for categories.
+        remarks: What could not be read beside the snapshot.
     """
 
     snapshot: Snapshot
     census: Census | None = None
     rules: tuple[Rule, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @cached_property
     def replay(self) -> Replay:
@@ -210,7 +212,9 @@ class MemoryView:
         joined = self.categories.census
         if joined is not None and joined.unmatched:
             found.append(f"{joined.unmatched} sightings of the census match no allocation")
-        return tuple(found)
+        if self.census is not None and self.census.skipped_lines:
+            found.append(f"{self.census.skipped_lines} damaged lines of the census were skipped")
+        return (*found, *self.remarks)
 
 
 def held_at(allocations: pl.DataFrame, device: int, event: int) -> pl.DataFrame:

@@ -184,8 +184,13 @@ def test_rules_and_a_census(tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text(text)
     assert categories("--census", elsewhere) == [("parameter", 5 * MIB)]
-    (tmp_path / "a.pickle.census.jsonl").write_text(text)
+    beside = tmp_path / "a.pickle.census.jsonl"
+    beside.write_text(f"{text}\n{{torn")
     assert categories() == [("parameter", 5 * MIB)]
+    assert "1 damaged lines of the census" in run(path).stdout
+    beside.write_text("no census")
+    assert categories() == [("unknown", 0)]
+    assert "no census; version 1 can be read" in " ".join(run(path).stdout.split())
 
 
 def test_a_run_gives_its_newest_snapshot(tmp_path):

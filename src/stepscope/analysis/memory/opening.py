@@ -90,17 +90,19 @@ def memory_of_rank(rank: RankRun, trace: Trace | None) -> MemoryView | None:
         return SnapshotRef(str(snapshots[-1])).open()
     if trace is None:
         return None
-    census = read_censuses([path for path in layout.censuses if path.is_file()])
+    census, remarks = read_censuses([path for path in layout.censuses if path.is_file()])
     if census is None:
         return None
-    return MemoryView(history_of_trace(trace, census), census)
+    return MemoryView(history_of_trace(trace, census), census, remarks=remarks)
 
 
 def _open_trace(path: str, census: str | None, rules: str | None) -> OpenedMemory:
     trace = resolve_path(path).one_trace().open()
-    known: Census | None = None
+    known: Census | None
+    remarks: tuple[str, ...] = ()
     if census is not None:
         known = read_census(Path(census))
     else:
-        known = read_censuses(census_beside(Path(path)))
-    return OpenedMemory(MemoryView(history_of_trace(trace, known), known, read_rules(rules)), path)
+        known, remarks = read_censuses(census_beside(Path(path)))
+    history = history_of_trace(trace, known)
+    return OpenedMemory(MemoryView(history, known, read_rules(rules), remarks), path)

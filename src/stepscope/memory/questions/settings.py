@@ -108,6 +108,12 @@ def settings(
         for one in (recorded, *(one for one in candidates if one != recorded))
         if capacity.bytes is not None or not one.garbage_collection_threshold
     ]
+    if recorded.expandable_segments and recorded.max_split_bytes is not None:
+        danger = (
+            "max_split_size_mb together with expandable_segments can let reserved memory grow "
+            "without bound (pytorch#193400): leave max_split_size_mb out"
+        )
+        notes = (*notes, danger)
     if len(runs) < 1 + len([one for one in candidates if one != recorded]):
         left_out = (
             "garbage_collection_threshold is left out: it depends on the memory of the device, "

@@ -79,7 +79,8 @@ def test_a_full_file_is_rotated_and_both_are_read(layout):
     assert layout.census.stat().st_size < 5_000
     assert layout.older_census.stat().st_size < 5_000
     snapshot = layout.snapshots / "a.pickle"
-    found = read_censuses(census_beside(snapshot))
+    found, remarks = read_censuses(census_beside(snapshot))
+    assert remarks == ()
     assert found.skipped_lines == 0
     steps = found.sightings["step"].unique().sort()
     assert steps[-1] == 39

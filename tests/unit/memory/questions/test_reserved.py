@@ -172,6 +172,12 @@ def test_settings_can_be_asked_for():
     assert "garbage_collection_threshold is left out" in collecting.notes[-1]
 
 
+def test_settings_that_do_not_go_together_are_named():
+    view = viewed(plain_training(settings=Settings(expandable=True, max_split=64 * MIB)))
+    assert "without bound" in other_settings(view, asked=["default"]).notes[-1]
+    assert other_settings(viewed(plain_training()), asked=["default"]).notes == ()
+
+
 # -- failed requests
 
 
