@@ -81,7 +81,8 @@ class Matched:
         start_ns: Of each row, on its rank's clock.
         end_ns: Likewise.
         previous: Of each row, the row of the rank's previous collective; -1 for none.
-        local_ns: Of each row and cause, what the rank did since then; 0 where there is no previous.
+        local_ns: Of each row and cause, what the rank did since then. Where there is no previous,
+            since its recording began, as far as the row says; `OTHER` is 0 there.
         group: Of each collective, its row in `groups`.
         number: Of each collective, its number in the group.
         kind: Of each collective, a place in `SYNCHRONISING`.
@@ -224,7 +225,6 @@ def _local(
         local[:, place] = rows[name].fill_null(0).to_numpy()
     has_previous = previous >= 0
     between = np.where(has_previous, start - end[previous], 0)
-    local[~has_previous] = 0
     local[:, -1] = np.maximum(between - local.sum(axis=1), 0)
     return (*causes, OTHER), local
 
