@@ -10,7 +10,7 @@ from tests.support.traces import KINETO, read_derived, read_tables
 
 from stepscope.trace.arrays.intervals import merge_by_group
 from stepscope.trace.derive import links
-from stepscope.trace.derive.columns import derive_all, looks_into_args
+from stepscope.trace.derive.columns import derive, looks_into_args
 
 WORK = ["kernel", "gpu_memcpy", "gpu_memset"]
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.parametrize("name", KINETO)
 
 def work_of(name):
     tables, derived = read_tables(name), read_derived(name)
-    columns = tables.events.with_columns(derived.columns.drop("event"))
+    columns = tables.events.with_columns(derived.columns.collect().drop("event"))
     names = tables.names.select("name_id", "name")
     return columns.filter(pl.col("category").is_in(WORK)).join(names, on="name_id")
 
@@ -59,7 +59,7 @@ def test_operators_agree_with_external_ids(name):
         .filter(pl.col("op").is_not_null(), pl.col("external_id").ne_missing(pl.col("correlation")))
         .join(operators.select("external_id", noted="event"), on="external_id")
     )
-    nesting = read_derived(name).columns
+    nesting = read_derived(name).columns.collect()
     differ = work.filter(pl.col("op") != pl.col("noted"))
     # Annotations inside operators (nccl:all_reduce in record_param_comms) are nearer to the launch.
     names = dict(tables.names.select("name_id", "name").iter_rows())
@@ -97,7 +97,7 @@ def test_self_times_of_each_thread_add_up_to_its_covered_time(name):
     )
     covered = dict(zip(*np.unique(lane, return_counts=True), strict=True))
     covered = {int(key): int((last - first)[lane == key].sum()) for key in covered}
-    self_ns = derived.columns["self_ns"].gather(host["event"])
+    self_ns = derived.columns.collect()["self_ns"].gather(host["event"])
     total = host.with_columns(self_ns).group_by("lane_id").agg(pl.col("self_ns").sum()).rows()
     crossing = derived.problems.filter(pl.col("problem") == "events_cross")
     for lane_id, found in total:
@@ -119,7 +119,7 @@ def test_steps_divide_both_clocks(name):
         assert (steps["end_ns"][:-1] == steps["start_ns"][1:]).all()
         assert (steps["end_ns"] >= steps["start_ns"]).all()
     work = work_of(name)
-    step_of_launch = derived.columns["step"]
+    step_of_launch = derived.columns.collect()["step"]
     linked = work.drop_nulls("launch")
     assert linked["step"].to_list() == step_of_launch.gather(linked["launch"]).to_list()
 
@@ -140,7 +140,7 @@ def test_arguments_that_deriving_looks_into_are_all_it_needs(name):
     tables = read_tables(name)
     fewer = tables.args.filter(looks_into_args())
     assert len(fewer) < len(tables.args)
-    alone = derive_all(replace(tables, args=fewer))
-    assert_frame_equal(alone.columns, read_derived(name).columns)
+    alone = derive(replace(tables, args=fewer))
+    assert_frame_equal(alone.columns.collect(), read_derived(name).columns.collect())
     assert_frame_equal(alone.device_steps, read_derived(name).device_steps)
     assert_frame_equal(alone.problems, read_derived(name).problems)

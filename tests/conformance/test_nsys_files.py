@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 from tests.support.traces import trace_path
 
-from stepscope.trace.derive.columns import derive_all
-from stepscope.trace.formats.nsys.reader import read_nsys
+from stepscope.trace.derive.columns import derive
+from stepscope.trace.load import load
 
 FILES = ("nsys/h100_2gpu_1s.sqlite", "nsys/mfu_2gpu_before.sqlite")
 
@@ -20,7 +20,7 @@ FILES = ("nsys/h100_2gpu_1s.sqlite", "nsys/mfu_2gpu_before.sqlite")
 def both(request):
     """The file's own answers, and the tables that the reader made of it."""
     path = trace_path(request.param)
-    tables = read_nsys(path)
+    tables = load(path).tables()
     with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as connection:
         yield connection, tables
 
@@ -137,11 +137,11 @@ def test_launches_need_the_process_as_well_as_the_correlation(both):
             " AND r.globalTid / 0x1000000 = k.globalPid / 0x1000000"
         ):
             expected.setdefault((table, work), []).append(call)
-    derived = derive_all(tables)
+    derived = derive(tables)
     starts = tables.events["start_ns"]
     word = {"kernel": "KERNEL", "gpu_memcpy": "MEMCPY", "gpu_memset": "MEMSET"}
     found = {}
-    linked = tables.events.with_columns(derived.columns["launch"]).drop_nulls("launch")
+    linked = tables.events.with_columns(derived.columns.collect()["launch"]).drop_nulls("launch")
     for category, start, launch in linked.select("category", "start_ns", "launch").iter_rows():
         if category in word:
             found.setdefault((word[category], start), []).append(starts[launch])

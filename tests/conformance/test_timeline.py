@@ -10,7 +10,8 @@ import pytest
 from tests.support.real_traces import NAMES, real_trace
 from tests.support.traces import trace_path
 
-from stepscope.analysis.idle import CAUSES, idle_causes
+from stepscope.analysis.host.idle_gaps import IDLE_CAUSES
+from stepscope.analysis.idle import idle_causes
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.scope import EventChoice, Scope
 from stepscope.analysis.timeline import PARTS, device_sets, timeline
@@ -172,7 +173,7 @@ def test_idle_causes_add_up_to_the_idle_time(name: str, events: EventChoice) -> 
     both = causes.steps.join(whole.steps, on=["device", "step"], suffix="_timeline")
     assert len(both) == len(causes.steps) == len(whole.steps)
     assert (both["idle_ns"] == both["idle_ns_timeline"]).all()
-    parts = both.select(f"{cause}_ns" for cause in CAUSES).sum_horizontal()
+    parts = both.select(f"{cause}_ns" for cause in IDLE_CAUSES).sum_horizontal()
     assert (parts == both["idle_ns"]).all()
     if events is EventChoice.LINKED and causes.gaps["ended_by"].null_count() == 0:
         assert causes.of("unknown") == 0

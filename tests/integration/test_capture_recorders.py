@@ -197,7 +197,7 @@ def test_the_report_stands_on_the_step_record(tmp_path):
     train(tmp_path, 20, window_recorder="tracemalloc")
     diagnosis = diagnose(open_run(tmp_path))
     (rank,) = diagnosis.ranks
-    assert rank.view is None
+    assert rank.window is None
     assert rank.steps is not None
     assert diagnosis.verdict
 

@@ -10,7 +10,7 @@ import pytest
 PROGRAM = """
 import json, sys
 from tests.support.chrome_traces import read_compiled
-from stepscope.trace.arrays.arrow_columns import columns_in_use
+from tests.support.arrow_columns import columns_in_use
 
 events = [
     {"ph": "X", "name": f"op {n % 7}", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": n, "dur": 1,

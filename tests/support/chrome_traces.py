@@ -9,8 +9,8 @@ from typing import Any
 
 from polars.testing import assert_frame_equal
 
-from stepscope.trace.formats.chrome.document import read_events_tolerantly
-from stepscope.trace.formats.chrome.kineto import read_kineto_blocks
+from stepscope.trace.formats.chrome.event_list import read_events_tolerantly
+from stepscope.trace.formats.chrome.reader import read_tables
 from stepscope.trace.problems import Problems
 from stepscope.trace.source.content import Content
 from stepscope.trace.tables import Tables
@@ -108,7 +108,7 @@ def pieces(data: bytes, size: int) -> Content:
 def read_tolerantly(data: bytes, block: int = 1 << 22) -> Tables:
     """What the complete reader makes of some bytes."""
     problems = Problems()
-    return read_kineto_blocks("test", pieces(data, block), problems, read_events_tolerantly)
+    return read_tables("test", pieces(data, block), problems, read_events_tolerantly)
 
 
 def read_compiled(data: bytes, block: int = 1 << 22) -> Tables:
@@ -116,7 +116,7 @@ def read_compiled(data: bytes, block: int = 1 << 22) -> Tables:
     from stepscope.trace.formats.chrome.scan import read_events_compiled
 
     problems = Problems()
-    return read_kineto_blocks("test", pieces(data, block), problems, read_events_compiled)
+    return read_tables("test", pieces(data, block), problems, read_events_compiled)
 
 
 def assert_same_tables(left: Tables, right: Tables) -> None:

@@ -30,7 +30,7 @@ elif words[0] == "profile":
     output = next(w.partition("=")[2] for w in words if w.startswith("--output="))
     for ending in {endings}:
         with open(output + ending, "wb") as file:
-            file.write(b"NVIDIA report")
+            file.write(b"NVIDIA Tegra Profiler Report 2025@3@1")
     sys.exit(0)
 """
 PROCESS = 0x1000000 * 42

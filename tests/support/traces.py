@@ -43,6 +43,6 @@ def read_tables(name):
 @functools.cache
 def read_derived(name):
     """Everything derived from a real trace, once."""
-    from stepscope.trace.derive.columns import derive_all
+    from stepscope.trace.derive.columns import derive
 
-    return derive_all(read_tables(name))
+    return derive(read_tables(name))

@@ -1,4 +1,4 @@
-"""Collectives of a window with their peers: the same operation, group and size."""
+"""Collectives of a window: which take longer than others of their kind, and without that."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import polars as pl
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.abnormal_collectives import find_abnormal_collectives
+from stepscope.analysis.calls.collectives import with_peers
+from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.graph.replay import Changes, unchanged
 from stepscope.trace.arrays.intervals import Int64Array
 
@@ -18,58 +20,17 @@ _SAME_PLACE = "the same place in the other steps"
 
 
 def collectives(window: WindowView) -> pl.DataFrame:
-    """Collective kernels, rows of `window.work` with what they are compared with.
+    """Collectives of a window that have peers, with the columns that `with_peers` adds.
 
-    Further columns: `peers` (how many are of the same kind and size, itself included), `median_ns`
-    and `least_ns` of these. Where the recorder wrote no size, peers are those at the same place
-    among a step's collectives, as far as all steps have the same number.
+    Further columns: `node` of the graph, and `step` as an index in its steps.
     """
     return window.once(_collectives)
 
 
 def _collectives(window: WindowView) -> pl.DataFrame:
-    rows = window.work.filter(pl.col("kind") == "communication").join(
-        window.trace.args.filter(
-            pl.col("event").is_in(
-                window.work.filter(pl.col("kind") == "communication")["event"].implode()
-            )
-        ).collect(),
-        on="event",
-        how="left",
-        maintain_order="left",
-    )
-
-    def text(key: str) -> pl.Expr:
-        return pl.col("args").str.extract(rf'"{key}"\s*:\s*"?([^",}}]*)')
-
-    size = pl.concat_str(
-        text("In msg nelems"),
-        text("Out msg nelems"),
-        text("dtype"),
-        text("Process Group Name"),
-        text("Group size"),
-        separator="/",
-        ignore_nulls=True,
-    )
-    rows = rows.with_columns(
-        size=pl.when(text("In msg nelems").is_not_null()).then(size),
-        place=pl.int_range(pl.len()).over("step", "lane_id", "group"),
-    )
-    counts = rows.group_by("step", "group").len()["len"]
-    same_count = counts.n_unique() <= rows["group"].n_unique()
-    place = pl.col("place").cast(pl.String) if same_count else pl.lit(None, pl.String)
-    key = pl.coalesce("size", pl.concat_str(pl.lit("place "), place, "name", separator=" "))
-    keyed = rows.with_columns(key=key)
-    peers = ("group", "key")
-    return (
-        keyed.filter(pl.col("key").is_not_null())
-        .with_columns(
-            peers=pl.len().over(peers),
-            median_ns=pl.col("dur_ns").median().over(peers),
-            least_ns=pl.col("dur_ns").min().over(peers),
-        )
-        .drop("args")
-    )
+    found = with_peers(analyse_communication(window.trace, window.scope).collectives)
+    nodes = window.work.select("event", "node", "step")
+    return found.drop("step").join(nodes, on="event", maintain_order="left")
 
 
 def outliers(window: WindowView, limits: Thresholds) -> pl.DataFrame:
@@ -106,18 +67,21 @@ def _by_size(window: WindowView, limits: Thresholds) -> pl.DataFrame:
         factor=limits.abnormal_collective_factor,
     )
     found = report.table.select("event", *_OUTLIER[3:])
-    return window.work.select("event", "node", "step").join(found, on="event").select(_OUTLIER)
+    return (
+        window.work.select("event", "node", "step")
+        .join(found, on="event", maintain_order="left")
+        .select(_OUTLIER)
+    )
 
 
 def _by_place(window: WindowView, limits: Thresholds) -> pl.DataFrame:
     """Outliers among the collectives of unknown size."""
     rows = collectives(window).filter(
-        pl.col("size").is_null(), pl.col("peers") >= limits.abnormal_collective_peers
+        pl.col("message_bytes").is_null(), pl.col("peers") >= limits.abnormal_collective_peers
     )
     expected = pl.col("median_ns").round().cast(pl.Int64)
     return (
         rows.with_columns(
-            kind=pl.col("group"),
             expected_ns=expected,
             expected_from=pl.lit(_SAME_PLACE),
             times=pl.col("dur_ns") / pl.max_horizontal(expected, pl.lit(1_000)),
@@ -129,7 +93,7 @@ def _by_place(window: WindowView, limits: Thresholds) -> pl.DataFrame:
 
 
 def shortened(window: WindowView, rows: pl.DataFrame, dur_ns: pl.Series) -> Int64Array:
-    """Durations of all nodes, those of some rows of `window.work` replaced."""
+    """Durations of all nodes, those of some rows with `node` replaced."""
     dur = window.graph.dur_ns.copy()
     dur[rows["node"].to_numpy()] = dur_ns.to_numpy().astype(np.int64)
     return dur

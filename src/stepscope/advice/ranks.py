@@ -1,4 +1,4 @@
-"""The ranks of a run held against each other: who waits for whom, and what is each one's own time.
+"""The ranks of a run compared: who waits for whom, and what is each one's own time.
 
 Collectives are matched between the ranks by `stepscope.analysis.stragglers`, over the steps that
 all ranks recorded. What a rank waits in a collective is the latest arrival less its own; its own
@@ -8,17 +8,17 @@ time is its step less these waits, so that the rank with the most of it sets the
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
+from stepscope.advice.rank_summary import Meeting, Waits
 from stepscope.advice.thresholds import Thresholds
-from stepscope.advice.window_view import WindowView
 from stepscope.analysis.selection.partition import Partition
-from stepscope.analysis.selection.scope import Scope
-from stepscope.analysis.stragglers import StragglerReport, find_stragglers
+from stepscope.analysis.stragglers import StragglerReport, compare_arrivals
 from stepscope.errors import UsageError
+from stepscope.run.rank_skew import RankSkew, rank_skew, rank_steps
 
 WAITS: dict[str, pl.DataType | type[pl.DataType]] = {
     "event": pl.Int64,  # the collective, in this rank's trace
@@ -49,6 +49,32 @@ missed something."""
 
 
 @dataclass(frozen=True)
+class RankMatch:
+    """The collectives of several ranks, matched.
+
+    Attributes:
+        report: Who waits for whom.
+        steps: Number of steps that it covers; 1 where the traces have none in common.
+        windows: Number of the window that each rank's collectives are from.
+    """
+
+    report: StragglerReport
+    steps: int
+    windows: dict[int, int]
+
+    def waits_of(self, rank: int) -> Waits | None:
+        """What a rank waited in its matched collectives, columns `WAITS`; None without any."""
+        if rank not in self.windows:
+            return None
+        table = (
+            self.report.arrivals.filter(pl.col("rank") == rank)
+            .join(self.report.sets.select("set", "last_rank"), on="set", maintain_order="left")
+            .select(pl.col(name).cast(dtype) for name, dtype in WAITS.items())
+        )
+        return Waits(self.windows[rank], table)
+
+
+@dataclass(frozen=True)
 class RankComparison:
     """What the traces of several ranks tell together.
 
@@ -62,6 +88,27 @@ class RankComparison:
     steps: int
     table: pl.DataFrame
 
+    @classmethod
+    def of(cls, match: RankMatch, step_ns: Mapping[int, int]) -> RankComparison:
+        """Put the waits and the ranks' mean steps together.
+
+        Args:
+            match: The collectives.
+            step_ns: Mean step of each rank's window.
+        """
+        mean_steps = pl.DataFrame(
+            list(step_ns.items()), schema={"rank": pl.Int64, "step_ns": pl.Int64}, orient="row"
+        )
+        table = (
+            match.report.ranks.filter(pl.col("sets") > 0)
+            .join(mean_steps, on="rank")
+            .with_columns(wait_ns=(pl.col("total_wait_ns") / match.steps).round().cast(pl.Int64))
+            .with_columns(own_ns=pl.col("step_ns") - pl.col("wait_ns"), collectives=pl.col("sets"))
+            .sort("rank")
+            .select(pl.col(name).cast(dtype) for name, dtype in RANK_TIMES.items())
+        )
+        return cls(match.report, match.steps, table)
+
     @property
     def straggler(self) -> int | None:
         """The rank that the others wait for; None where nobody waits."""
@@ -74,59 +121,37 @@ class RankComparison:
         others = self.table.filter(pl.col("rank") != self.straggler)["wait_ns"]
         return round(int(others.sum()) / max(1, len(others)))
 
-    def waits_of(self, rank: int) -> pl.DataFrame:
-        """The matched collectives of a rank, columns `WAITS`."""
-        return (
-            self.report.arrivals.filter(pl.col("rank") == rank)
-            .join(self.report.sets.select("set", "last_rank"), on="set")
-            .select(pl.col(name).cast(dtype) for name, dtype in WAITS.items())
-        )
 
-
-def compare_ranks(
-    views: Sequence[tuple[int, WindowView]], scope: Scope
-) -> tuple[RankComparison | None, tuple[str, ...]]:
-    """Hold ranks against each other.
-
-    Args:
-        views: Rank and window of each.
-        scope: What was asked for; devices are each rank's own.
+def match_ranks(meetings: Sequence[Meeting]) -> tuple[RankMatch | None, tuple[str, ...]]:
+    """Match the collectives of ranks over the steps that all their windows have.
 
     Returns:
-        The comparison, None where fewer than two communicate together; and why it was refused,
-        where traces do not go together.
+        The match, None where fewer than two communicate together; and why it was refused, where
+        traces do not go together.
     """
-    shared: set[int] | None = None
-    for _, view in views:
-        mine = set(view.graph.steps)
-        shared = mine if shared is None else shared & mine
-    steps = tuple(sorted(shared or ()))
-    traces = [(rank, view.trace) for rank, view in views if view.has_gpu]
-    if len(traces) < 2:
+    opened = [one for one in meetings if one.window is not None]
+    shared = set.intersection(*(set(one.window_steps) for one in opened)) if opened else set()
+    steps = tuple(sorted(shared))
+    known = [one.arrivals for one in opened if one.arrivals is not None]
+    if len(known) < 2:
         return None, ()
     try:
-        report = find_stragglers(traces, Scope(steps=steps or None, events=scope.events))
+        report = compare_arrivals(known, steps or None)
     except UsageError as error:
         return None, (f"the ranks are not compared: {error}",)
     if report.sets.is_empty():
         return None, ()
     if not report.fits:
         return None, tuple(f"the ranks are not compared: {note}" for note in report.notes)
-    count = max(1, len(steps))
-    mean_steps = pl.DataFrame(
-        [(rank, view.step_ns) for rank, view in views],
-        schema={"rank": pl.Int64, "step_ns": pl.Int64},
-        orient="row",
+    windows = {one.rank: one.window for one in opened if one.window is not None}
+    return RankMatch(report, max(1, len(steps)), windows), ()
+
+
+def skew_of(meetings: Sequence[Meeting]) -> RankSkew | None:
+    """How far apart the ranks come to where they meet, by their step records."""
+    return rank_skew(
+        rank_steps([(m.manifest, m.steps.records()) for m in meetings if m.manifest is not None])
     )
-    table = (
-        report.ranks.filter(pl.col("sets") > 0)
-        .join(mean_steps, on="rank")
-        .with_columns(wait_ns=(pl.col("total_wait_ns") / count).round().cast(pl.Int64))
-        .with_columns(own_ns=pl.col("step_ns") - pl.col("wait_ns"), collectives=pl.col("sets"))
-        .sort("rank")
-        .select(pl.col(name).cast(dtype) for name, dtype in RANK_TIMES.items())
-    )
-    return RankComparison(report, count, table), ()
 
 
 def odd_parts(partitions: Sequence[tuple[int, Partition]], limits: Thresholds) -> pl.DataFrame:
@@ -134,7 +159,7 @@ def odd_parts(partitions: Sequence[tuple[int, Partition]], limits: Thresholds) -
 
     Args:
         partitions: Rank and partition of its step; those of different kinds are kept apart.
-        limits: From where on a difference is worth telling.
+        limits: From where on a difference is worth reporting.
 
     Returns:
         Columns `ODD_PARTS`.
@@ -156,4 +181,6 @@ def odd_parts(partitions: Sequence[tuple[int, Partition]], limits: Thresholds) -
             if is_long and taken - usual >= max(1, limits.odd_rank_share * step_ns):
                 rows.append((rank, part.name, taken, usual))
     table = pl.DataFrame(rows, schema=ODD_PARTS, orient="row")
-    return table.sort(pl.col("per_step_ns") - pl.col("others_ns"), "rank", descending=[True, False])
+    return table.sort(
+        pl.col("per_step_ns") - pl.col("others_ns"), "rank", "part", descending=[True, False, False]
+    )

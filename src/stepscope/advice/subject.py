@@ -27,6 +27,7 @@ class Subject:
         problems: What the reader of the trace and its links found wrong: problem, count, message.
         thresholds: From where on something is worth a finding.
         skew: How the ranks of the run meet; None where nothing of it is known.
+        has_peers: Whether other ranks are known to train together with this one.
     """
 
     rank: int
@@ -37,6 +38,7 @@ class Subject:
     problems: tuple[tuple[str, int, str], ...] = ()
     thresholds: Thresholds = field(default_factory=Thresholds)
     skew: RankSkew | None = None
+    has_peers: bool = False
 
     @property
     def recording_factor(self) -> float:

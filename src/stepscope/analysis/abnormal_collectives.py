@@ -16,7 +16,7 @@ Definitions
     cudaMalloc, cudaFree and their like (HIP, virtual memory, host memory) that overlap that time.
     Memory close to full makes the communication library, and the allocator around it, work with
     small or late buffers: runs with the same messages were seen to take 500 times as long.
-    One rank's trace cannot tell slow transfer from waiting for another rank: `stragglers.py` can.
+    One rank's trace cannot tell slow transfer from waiting for another rank: `stragglers` can.
 """
 
 from __future__ import annotations
@@ -26,18 +26,17 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.operands import whole_number
+from stepscope.analysis.calls.allocations import is_allocation, memory_events
+from stepscope.analysis.calls.collectives import LEAST_PEERS, PEERS
 from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
-from stepscope.trace.schema import Category
 
 FACTOR = 5.0
 LEAST_EXCESS_NS = 1_000_000
 NEAR_LIMIT = 0.9
 """Share of the device's memory from which on it counts as close to full."""
-_LEAST_PEERS = 3
 
 ABNORMAL: dict[str, pl.DataType | type[pl.DataType]] = {
     "event": pl.Int64,
@@ -79,11 +78,7 @@ _NO_COLLECTIVES = "no collective ran on a GPU in this scope"
 _ONE_RANK = "one rank's trace cannot tell a slow transfer from waiting for another rank"
 _NO_BASELINE = "where all collectives of a size are slow alike, only a baseline trace shows it"
 
-_ALLOCATION_CALLS = (
-    r"^(cuda|hip|cu)(Malloc|Free|Mem(Create|Map|Unmap|Release|Alloc|Free|AddressReserve))"
-    r"|^(cuda|hip)Host(Alloc|Malloc|Free)"
-)
-_KEYS = ("kind", "dtype", "group", "group_size")
+_KEYS = [key for key in PEERS if key != "message_bytes"]
 
 
 @dataclass(frozen=True)
@@ -162,11 +157,11 @@ def find_abnormal_collectives(
 
 def _expect(collectives: pl.DataFrame, baseline: pl.DataFrame | None) -> pl.DataFrame:
     """Add `expected_ns` and `expected_from`."""
-    keys = [*_KEYS, "message_bytes"]
+    keys = list(PEERS)
     sizes = (
         collectives.group_by(keys)
         .agg(pl.len().alias("count"), pl.col("dur_ns").median().alias("median"))
-        .with_columns(same=pl.when(pl.col("count") >= _LEAST_PEERS).then("median"))
+        .with_columns(same=pl.when(pl.col("count") >= LEAST_PEERS).then("median"))
         .sort("message_bytes", descending=True)
         .with_columns(
             # Of all larger sizes the least median; nulls are passed over.
@@ -265,21 +260,8 @@ def _memory_within(
     none = pl.Series([None] * len(devices), dtype=pl.Int64)
     if not len(devices):
         return none, none
-
-    names = trace.names.filter(pl.col("name") == "[memory]").select("name_id").collect()
     records = (
-        trace.instants.filter(pl.col("name_id").is_in(names["name_id"].implode()))
-        .select(
-            "time_ns",
-            device=whole_number("Device Id"),
-            type=whole_number("Device Type"),
-            allocated=whole_number("Total Allocated"),
-            reserved=whole_number("Total Reserved"),
-        )
-        # Type 0 is the host's own allocator.
-        .filter(pl.col("type") != 0)
-        .sort("time_ns")
-        .collect()
+        memory_events(trace).filter(pl.col("kind") == "gpu").sort("time_ns", maintain_order=True)
     )
     allocated: list[int | None] = []
     reserved: list[int | None] = []
@@ -288,7 +270,10 @@ def _memory_within(
         times = mine["time_ns"].to_numpy()
         low = max(int(np.searchsorted(times, start, side="right")) - 1, 0)
         within = mine[low : int(np.searchsorted(times, end, side="right"))]
-        for column, values in (("allocated", allocated), ("reserved", reserved)):
+        for column, values in (
+            ("allocated_bytes", allocated),
+            ("reserved_bytes", reserved),
+        ):
             highest = within[column].max()
             values.append(int(highest) if isinstance(highest, int) else None)
     return pl.Series(allocated, dtype=pl.Int64), pl.Series(reserved, dtype=pl.Int64)
@@ -298,14 +283,7 @@ def _allocation_within(
     trace: Trace, first: Int64Array, last: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
     """Number of allocating and freeing calls that overlap each window, and their time in it."""
-    names = (
-        trace.names.filter(
-            pl.col("category").is_in([Category.RUNTIME.value, Category.DRIVER.value]),
-            pl.col("name").str.contains(_ALLOCATION_CALLS),
-        )
-        .select("name_id")
-        .collect()
-    )
+    names = trace.names.filter(is_allocation()).select("name_id").collect()
     calls = (
         trace.events.filter(pl.col("name_id").is_in(names["name_id"].implode()))
         .select("start_ns", "dur_ns")

@@ -1,14 +1,22 @@
-"""The step of a run on GPUs: compute, exposed communication, exposed copies, and idle by cause.
+"""Where the steps of a trace go: the one partition that report and comparison show.
 
-The parts are those of `timeline.py` and `idle.py`, over all devices of the trace, and add up to the
-device steps.
+On GPUs a step is compute, exposed communication, exposed copies, and idle time by cause, as
+`timeline` and `idle` define them. Without GPU work it is what the main thread did, as
+`host.partition` defines it. Either way the parts add up to the steps, to the nanosecond.
 """
 
 from __future__ import annotations
 
-from stepscope.analysis.idle import IdleCauses
-from stepscope.analysis.selection.partition import Part, Partition
-from stepscope.analysis.timeline import Timeline
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from stepscope.analysis.host.partition import PARTS, HostPartition, partition_host
+from stepscope.analysis.idle import IdleCauses, idle_causes
+from stepscope.analysis.selection.partition import OTHER, Part, Partition
+from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.analysis.timeline import Timeline, timeline
+from stepscope.trace.model import Trace
 
 IDLE_WORDS: dict[str, str] = {
     "device_wait": "idle: queued work waits",
@@ -18,29 +26,112 @@ IDLE_WORDS: dict[str, str] = {
     "pageable_copy": "idle: pageable copies",
     "annotated_phase": "idle: annotated phase",
     "op_dispatch": "idle: launches and dispatch",
+    "compilation": "idle: compilation",
+    "garbage_collection": "idle: garbage collection",
+    "waiting_for_communication": "idle: waiting for communication",
+    "profiler": "idle: profiler",
     "python": "idle: Python",
     "unknown": "idle: launch not recorded",
 }
 """How a person reads the causes of idle time."""
+_BUSY = {
+    "compute": "compute_ns",
+    "exposed communication": "exposed_comm_ns",
+    "exposed copies": "exposed_memcpy_ns",
+}
+_WHOLE_FILE = ", the whole file as one step"
 
 
-def partition_device(line: Timeline, idle: IdleCauses, steps: int) -> Partition:
-    """Put the timeline and the causes of idle time together.
+@dataclass(frozen=True)
+class Breakdown:
+    """Where the steps of a scope go.
 
-    Args:
-        line: The timeline of a scope with GPU work.
-        idle: Its idle time by cause.
-        steps: Number of steps; 0: the trace has none, and counts as one.
+    Attributes:
+        partition: All steps together; of several devices, all of them added up.
+        steps: One row per step: step, total_ns, and one column per part, named as it. Of several
+            devices it is the mean one, so that a step is as long as it took. A trace without steps
+            counts as one of the number 0.
+        is_of_devices: Whether it is the devices' time; else the main thread's.
+        scope: What it is about.
+        notes: What a reader must know.
     """
-    parts = [
-        Part("compute", line.compute_ns),
-        Part("exposed communication", line.exposed_comm_ns),
-        Part("exposed copies", line.exposed_memcpy_ns),
-        *(Part(words, idle.of(cause)) for cause, words in IDLE_WORDS.items()),
-    ]
+
+    partition: Partition
+    steps: pl.DataFrame
+    is_of_devices: bool
+    scope: AnsweredScope
+    notes: tuple[str, ...]
+
+
+def break_down(trace: Trace, scope: Scope | None = None) -> Breakdown | None:
+    """Divide the steps of a scope; None where it has neither GPU work nor steps.
+
+    Raises:
+        UsageError: The scope names steps or devices that the trace does not have.
+    """
+    asked = scope or Scope()
+    line = timeline(trace, asked)
+    if line.scope.events:
+        return break_down_devices(line, idle_causes(trace, asked))
+    return _of_the_host(trace, asked)
+
+
+def break_down_devices(line: Timeline, idle: IdleCauses) -> Breakdown:
+    """Put a timeline and the causes of idle time of the same scope together."""
+    steps = line.scope.asked.steps
+    parts = tuple(
+        [Part(name, getattr(line, column)) for name, column in _BUSY.items()]
+        + [Part(words, idle.of(cause)) for cause, words in IDLE_WORDS.items()]
+    )
     devices = len(line.scope.devices)
     whose = "the GPU's time" if devices == 1 else f"the time of {devices} GPUs together"
-    what = f"trace: {whose}"
-    if not steps:
-        what += ", the whole file as one step"
-    return Partition(tuple(parts), line.total_ns, max(1, steps), what)
+    basis = f"trace: {whose}" + ("" if steps else _WHOLE_FILE)
+    partition = Partition(parts, line.total_ns, max(1, len(steps or ())), basis)
+    return Breakdown(
+        partition,
+        _device_steps(line, idle, parts),
+        is_of_devices=True,
+        scope=line.scope,
+        notes=line.notes,
+    )
+
+
+def _device_steps(line: Timeline, idle: IdleCauses, parts: tuple[Part, ...]) -> pl.DataFrame:
+    if line.scope.asked.steps is None:
+        of_parts = {part.name: part.total_ns for part in parts}
+        whole = {"step": 0, "total_ns": line.total_ns, **of_parts}
+        return pl.DataFrame([whole], schema=dict.fromkeys(whole, pl.Int64))
+    devices = max(1, line.steps["device"].n_unique())
+    busy = line.steps.group_by("step", maintain_order=True).agg(
+        pl.col("total_ns").sum() // devices,
+        *((pl.col(column).sum() // devices).alias(name) for name, column in _BUSY.items()),
+    )
+    gaps = idle.steps.group_by("step", maintain_order=True).agg(
+        (pl.col(f"{cause}_ns").sum() // devices).alias(words) for cause, words in IDLE_WORDS.items()
+    )
+    table = busy.join(gaps, on="step", how="left", maintain_order="left")
+    return table.with_columns(pl.col("step").cast(pl.Int64))
+
+
+def _of_the_host(trace: Trace, asked: Scope) -> Breakdown | None:
+    host = partition_host(trace, asked.steps)
+    if host is None:
+        return None
+    named = {f"{part}_ns": part for part in (*PARTS, OTHER)}
+    steps = host.steps.rename({"wall_ns": "total_ns", **named})
+    return Breakdown(
+        host.partition,
+        steps.with_columns(pl.col("step").cast(pl.Int64)),
+        is_of_devices=False,
+        scope=host_scope(host, asked),
+        notes=(),
+    )
+
+
+def host_scope(host: HostPartition | None, asked: Scope) -> AnsweredScope:
+    """What a partition of the main thread's time is about, and what it leaves out."""
+    steps = () if host is None else tuple(host.steps["step"].to_list())
+    empty = 0 if host is None else len(host.excluded_steps)
+    return AnsweredScope(replace(asked, steps=steps), steps, (), 0).leaving_out(
+        {"empty step" if empty == 1 else "empty steps": empty}
+    )

@@ -249,8 +249,8 @@ def _nodes(trace: Trace, paths: _Paths, sums: dict[str, Int64Array]) -> pl.DataF
 def _ordered(nodes: pl.DataFrame) -> pl.DataFrame:
     """Number the nodes depth first, siblings by cost, as a tree is read."""
     by_cost = nodes.sort(
-        ["depth", "parent", "device_total_ns", "host_total_ns", "name"],
-        descending=[False, False, True, True, False],
+        ["depth", "parent", "device_total_ns", "host_total_ns", "name", "node"],
+        descending=[False, False, True, True, False, False],
     )
     parent, node = by_cost["parent"].to_numpy(), by_cost["node"].to_numpy().astype(np.int64)
     depth = by_cost["depth"].to_numpy()

@@ -6,13 +6,10 @@ Definitions
     Exposed time of one collective: what of it no computation covers; a moment that several
     collectives share counts for the one that began first, so that the collectives' exposed times
     add up to the device's.
-    Algorithm bandwidth is message size / duration; bus bandwidth multiplies it with what the
-    operation moves per link, so that it can be held against the hardware whatever the number n of
-    ranks: all_reduce 2(n−1)/n; all_gather, reduce_scatter, all_to_all, gather, scatter (n−1)/n;
-    broadcast, reduce, send_recv 1. Both as in the documentation of nccl-tests (PERFORMANCE.md).
+    Algorithm and bus bandwidth as in nccl-tests: see `calls.bandwidth`.
     The duration of one rank's kernel includes waiting for the other ranks: from one rank's trace
     the bandwidths are lower bounds. The shortest duration of a kind and size comes nearest to the
-    transfer itself; over several ranks see `stragglers.py`.
+    transfer itself; over several ranks see `stragglers`.
 """
 
 from __future__ import annotations
@@ -22,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.calls.bandwidth import algorithm_bandwidth, bus_factor
 from stepscope.analysis.calls.collectives import COLLECTIVES, read_collectives
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.remember import remembered
@@ -65,10 +63,6 @@ DEVICES: dict[str, pl.DataType | type[pl.DataType]] = {
     "overlap_share": pl.Float64,  # the overlap ratio; null: no communication
 }
 
-_TWICE = ("all_reduce",)
-_ONCE = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
-_PLAIN = ("broadcast", "reduce", "send_recv")
-
 
 @dataclass(frozen=True)
 class CommunicationReport:
@@ -87,29 +81,6 @@ class CommunicationReport:
     devices: pl.DataFrame
     scope: AnsweredScope
     notes: tuple[str, ...]
-
-    @property
-    def overlap_ratio(self) -> float | None:
-        """Over all devices together; None without communication."""
-        whole = int(self.devices["communication_ns"].sum())
-        return int(self.devices["overlapped_ns"].sum()) / whole if whole else None
-
-
-def bus_factor(kind: str, group_size: int) -> float | None:
-    """What bus bandwidth is of algorithm bandwidth; None: not defined for the kind.
-
-    Args:
-        kind: A group of the classifier, such as "all_reduce".
-        group_size: Number of ranks, at least 1.
-    """
-    if group_size < 1:
-        return None
-    share = (group_size - 1) / group_size
-    if kind in _TWICE:
-        return 2 * share
-    if kind in _ONCE:
-        return share
-    return 1.0 if kind in _PLAIN else None
 
 
 @remembered
@@ -190,31 +161,10 @@ def _union(work: pl.DataFrame) -> intervals.Intervals:
     return intervals.merge(start, start + work["dur_ns"].to_numpy())
 
 
-def _factor() -> pl.Expr:
-    """`bus_factor` of the columns `kind` and `group_size`."""
-    kind, ranks = pl.col("kind"), pl.col("group_size")
-    share = (ranks - 1) / ranks
-    return (
-        pl.when(ranks.is_null() | (ranks < 1))
-        .then(None)
-        .when(kind.is_in(_TWICE))
-        .then(2 * share)
-        .when(kind.is_in(_ONCE))
-        .then(share)
-        .when(kind.is_in(_PLAIN))
-        .then(1.0)
-    )
-
-
-def _bandwidth(duration: pl.Expr) -> pl.Expr:
-    # Bytes per nanosecond are GB/s.
-    return pl.when(duration > 0).then(pl.col("message_bytes") / duration)
-
-
 def _with_bandwidth(collectives: pl.DataFrame) -> pl.DataFrame:
-    algorithm = _bandwidth(pl.col("dur_ns"))
+    algorithm = algorithm_bandwidth(pl.col("dur_ns"))
     return collectives.with_columns(
-        algorithm_bandwidth_gb_per_s=algorithm, bus_bandwidth_gb_per_s=algorithm * _factor()
+        algorithm_bandwidth_gb_per_s=algorithm, bus_bandwidth_gb_per_s=algorithm * bus_factor()
     ).select(pl.col(column).cast(dtype) for column, dtype in TIMED_COLLECTIVES.items())
 
 
@@ -231,13 +181,13 @@ def _by_size(collectives: pl.DataFrame) -> pl.DataFrame:
             pl.col("exposed_ns").sum(),
         )
         .with_columns(
-            algorithm_bandwidth_gb_per_s=_bandwidth(pl.col("median_ns")),
-            bus_bandwidth_gb_per_s=_bandwidth(pl.col("median_ns")) * _factor(),
-            best_bus_bandwidth_gb_per_s=_bandwidth(pl.col("min_ns")) * _factor(),
+            algorithm_bandwidth_gb_per_s=algorithm_bandwidth(pl.col("median_ns")),
+            bus_bandwidth_gb_per_s=algorithm_bandwidth(pl.col("median_ns")) * bus_factor(),
+            best_bus_bandwidth_gb_per_s=algorithm_bandwidth(pl.col("min_ns")) * bus_factor(),
         )
         .sort(
-            ["exposed_ns", "total_ns", "kind", "message_bytes", "group"],
-            descending=[True, True, False, True, False],
+            ["exposed_ns", "total_ns", "kind", "message_bytes", "group", "group_size", "dtype"],
+            descending=[True, True, False, True, False, False, False],
         )
         .select(pl.col(column).cast(dtype) for column, dtype in SIZES.items())
     )

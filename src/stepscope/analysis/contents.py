@@ -100,10 +100,10 @@ def describe(trace: Trace) -> Contents:
             pl.col("name_id").n_unique().alias("names"),
             pl.col("total_ns").sum(),
         )
-        .sort("events", descending=True)
-        .with_columns(pl.col("category").cast(pl.String)),
+        .with_columns(pl.col("category").cast(pl.String))
+        .sort("events", "category", descending=[True, False]),
         tables=_table_sizes(trace, names, counts),
-        problems=pl.concat([trace.problems, trace.doubts]),
+        problems=trace.all_problems,
     )
 
 

@@ -1,11 +1,11 @@
 """The critical path of the steps: what one would have to shorten for them to end earlier.
 
-Walked backwards on the graph of the steps (`step_graph.py`), from what ends last: each node began
-when its binding predecessor allowed it to. The path is unbroken in time from the beginning of the
-first step to the end of the last, so the time per cause adds up to the step, to the nanosecond.
+Walked backwards on the graph of the steps (`graph.step_graph`), from what ends last: each node
+began when its binding predecessor allowed it to. The path is unbroken in time from the beginning of
+the first step to the end of the last, so the time per cause adds up to the step, to the nanosecond.
 
 Causes
-    compute, communication, copy, fill: GPU work on the path. Host causes (`host_causes.py`): what a
+    compute, communication, copy, fill: GPU work on the path. Host causes (`host.causes`): what a
     thread on the path was doing. launch latency: from a launching call to its work, where nothing
     else held the work up. device gap: from the end of GPU work to the start of what had to wait for
     it. other wait: waits that the graph does not explain.
@@ -41,7 +41,7 @@ DEVICE_GAP = "device gap"
 OTHER_WAIT = "other wait"
 PATH_CAUSES: tuple[str, ...] = (
     *GPU_CAUSES.values(),
-    *(cause.value for cause in CAUSES),
+    *(cause.word for cause in CAUSES),
     LAUNCH_LATENCY,
     DEVICE_GAP,
     OTHER_WAIT,
@@ -142,7 +142,7 @@ def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> Criti
             events=int(graph.is_gpu.sum()),
         ),
         total_ns=graph.total_ns,
-        causes=causes.sort("total_ns", descending=True),
+        causes=causes.sort("total_ns", descending=True, maintain_order=True),
         partition=Partition(parts, graph.total_ns, len(numbers), "critical path of the steps"),
         steps=table,
         segments=segments,
@@ -291,5 +291,5 @@ def _kernels(trace: Trace, segments: pl.DataFrame) -> pl.DataFrame:
         .join(trace.names.select("name_id", "name").collect(), on="name_id")
         .group_by("name", "cause")
         .agg(pl.col("count", "total_ns").sum())
-        .sort("total_ns", "name", descending=[True, False])
+        .sort("total_ns", "name", "cause", descending=[True, False, False])
     )

@@ -1,19 +1,19 @@
 """FLOPs: the arithmetic that operators had to do, how fast it went, and what bounds it.
 
 Definitions
-    FLOPs and bytes of an operator come from the shapes it was called with: `flop_formulas.py`. Of
-    operators in each other for which a formula fits (linear, addmm), the innermost whose shapes
+    FLOPs and bytes of an operator come from the shapes it was called with: `calls.flop_formulas`.
+    Of operators in each other for which a formula fits (linear, addmm), the innermost whose shapes
     suffice counts, so nothing counts twice.
     Time is the union of the GPU work launched inside the operator; in a trace without GPU work, the
     operator's time on the host. Achieved FLOP/s is FLOPs / time.
     Arithmetic intensity is FLOPs / bytes, each operand and result moved once.
     Roofline: no operator can be faster than max(FLOPs / peak, bytes / memory bandwidth); the larger
-    of the two bounds it (compute, memory). Attainment is this bound / time. Peaks: `devices.py`; an
-    unknown device has none. The peak is that of the first operand's type; of 32-bit floats that of
-    TF32 if a kernel's name says that it used it.
-    MFU and HFU: `utilisation.py`; per step, with the steps of the device where there is one. The
-    peak is that of the type that most of the FLOPs have. Where more than a tenth of the GPU time of
-    matrix kernels belongs to no counted operator, too much is missing, and neither is given.
+    of the two bounds it (compute, memory). Attainment is this bound / time. `hardware.devices` has
+    the peaks; an unknown device has none. The peak is that of the first operand's type; of 32-bit
+    floats that of TF32 if a kernel's name says that it used it.
+    MFU and HFU: `hardware.utilisation`; per step, with the steps of the device where there is one.
+    The peak is that of the type that most of the FLOPs have. Where more than a tenth of the GPU
+    time of matrix kernels belongs to no counted operator, too much is missing: neither is given.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.ancestors import BoolArray
-from stepscope.analysis.calls.flop_formulas import FORMULAS, work_of
-from stepscope.analysis.calls.operands import operands, parse_call
+from stepscope.analysis.calls.counted import counted_calls
 from stepscope.analysis.calls.operator_forest import (
     OperatorForest,
     busy_by_row,
@@ -38,7 +36,7 @@ from stepscope.analysis.hardware.utilisation import COUNTED, utilisation
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work, in_steps
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
-from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
 
 FLOPS: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -137,7 +135,7 @@ def analyse_flops(trace: Trace, scope: Scope | None = None) -> FlopsReport:
     work = gpu_work(trace, scope)
     members, asked = work.members, work.answered.asked
     forest = operator_forest(trace)
-    calls, without_shapes = _counted_calls(trace, forest)
+    calls, without_shapes = counted_calls(trace, forest)
     counted = np.zeros(len(forest), np.bool_)
     counted[calls["row"].to_numpy()] = True
     rows = rows_of_work(forest, members)
@@ -181,62 +179,6 @@ def analyse_flops(trace: Trace, scope: Scope | None = None) -> FlopsReport:
         device_names=names,
         notes=(*work.notes, *notes),
     )
-
-
-def _counted_calls(trace: Trace, forest: OperatorForest) -> tuple[pl.DataFrame, int]:
-    """The innermost calls whose FLOPs are known, and how many are not known at all.
-
-    Returns:
-        row, name, dims, type, flops, moved_bytes per call; and the number of calls for which
-        neither they nor any call inside or around them gives the shapes.
-    """
-    names = trace.names.select("name_id", "name").collect()
-    with_formula = names.filter(pl.col("name").is_in(list(FORMULAS)))
-    rows = (
-        forest.rows.select("event", "name_id")
-        .with_row_index("row")
-        .with_columns(pl.col("row").cast(pl.Int64))
-        .join(with_formula, on="name_id", how="inner", maintain_order="left")
-    )
-    texts = operands(trace, rows["event"], concrete=True).drop("event", "strides")
-    calls = pl.concat([rows, texts], how="horizontal")
-    keys = ["name", "dims", "types", "concrete"]
-    distinct = calls.select(keys).unique(maintain_order=True)
-    works = []
-    for name, dims, types, concrete in distinct.iter_rows():
-        call = parse_call(name, dims, types, concrete)
-        work = None if call is None else work_of(call)
-        works.append((work.flops, work.bytes, work.type) if work else (None, None, None))
-    known = pl.concat(
-        [
-            distinct,
-            pl.DataFrame(
-                works,
-                schema={"flops": pl.Int64, "moved_bytes": pl.Int64, "type": pl.String},
-                orient="row",
-            ),
-        ],
-        how="horizontal",
-    )
-    calls = calls.join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    row = calls["row"].to_numpy()
-    is_known = calls["flops"].is_not_null().to_numpy()
-    counts = np.zeros(len(forest), np.int64)
-    counts[row[is_known]] = 1
-    below = forest.with_descendants(counts)
-    innermost = is_known & (below[row] == 1)
-    # A call without shapes is no loss where one inside it, or around it, is counted.
-    around = forest.nearest(counts > 0)
-    lost = ~is_known & (below[row] == 0) & (around[row] < 0)
-    lost &= forest.outermost(_has_formula_key(forest, row))[row]
-    return calls.filter(pl.Series(innermost)), int(lost.sum())
-
-
-def _has_formula_key(forest: OperatorForest, rows: Int64Array) -> Int64Array:
-    """One key for all rows with a formula, and a key of its own for every other row."""
-    keys = np.arange(len(forest), dtype=np.int64)
-    keys[rows] = -1
-    return keys
 
 
 def _with_measures(
@@ -322,8 +264,8 @@ def _table(calls: pl.DataFrame, peaks: dict[int, DevicePeaks | None]) -> pl.Data
         )
         .with_columns(attained_share=pl.col("bound_ns") / time)
         .sort(
-            ["busy_ns", "flops", "name", "dims", "type"],
-            descending=[True, True, False, False, False],
+            ["busy_ns", "flops", "name", "dims", "type", "device"],
+            descending=[True, True, False, False, False, False],
         )
         .select(pl.col(column).cast(dtype) for column, dtype in FLOPS.items())
     )

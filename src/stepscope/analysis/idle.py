@@ -10,16 +10,15 @@ Definitions
                      waited for another stream or an event, or for the device to take it up. And
                      what lies between the end of the call and the end of the gap: launch latency.
     Otherwise the host was late: the gap up to the end of the launching call is divided by what
-    the launching thread did in it (see `host_activity`):
-    input            Waiting for the next batch.
+    the launching thread did in it (`host.causes` has the definitions and their precedence):
+    profiler, compilation, garbage_collection, input, waiting_for_communication, allocation
+                     As defined there.
     synchronisation  A call that waits for the device, and the refilling after it: dispatching
                      that follows it in the same gap, and Python of up to 0.2 ms at a stretch.
-    allocation       cudaMalloc, cudaFree and their kin.
-    pageable_copy    Copying to the device from pageable memory, with its refilling.
+    pageable_copy    Copying to the device by a call that blocks, with its refilling.
     annotated_phase  Saving a checkpoint, evaluating, or another annotation without launches.
     op_dispatch      Operators and calls: the host launches more slowly than the device works.
-    python           Nothing that was recorded: Python between operators, and its garbage
-                     collector.
+    python           Nothing that was recorded: Python between operators.
     unknown          The call was not recorded.
 
 The causes add up to the idle time of the timeline of the same scope, to the nanosecond.
@@ -32,9 +31,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.calls.places import frames_at, names_of_events
 from stepscope.analysis.host.activity import host_activity
 from stepscope.analysis.host.idle_gaps import (
-    CAUSES,
+    IDLE_CAUSES,
     LATENCY,
     NOTES,
     REFILLING,
@@ -141,14 +141,14 @@ def _causes(inside: pl.DataFrame, idle_ns: int, total_ns: int) -> pl.DataFrame:
         per_gap = np.bincount(gap[mine], weights=length[mine])  # doubles, exact up to 104 days
         rows.append(
             (
-                CAUSES[code],
+                IDLE_CAUSES[code],
                 int(length[mine].sum()),
                 int(np.count_nonzero(per_gap)),
                 int(per_gap.max()),
             )
         )
     schema: dict[str, pl.DataType | type[pl.DataType]] = {
-        "cause": pl.Enum(CAUSES),
+        "cause": pl.Enum(IDLE_CAUSES),
         "idle_ns": pl.Int64,
         "gaps": pl.Int64,
         "longest_ns": pl.Int64,
@@ -188,13 +188,6 @@ def _name_ids(trace: Trace, events: pl.Series) -> pl.Series:
     return pl.select(pl.when(events.is_not_null()).then(found)).to_series()
 
 
-def _names(trace: Trace, events: pl.Series) -> pl.Series:
-    """Names of events; null for null."""
-    ids = pl.DataFrame({"name_id": _name_ids(trace, events)})
-    names = trace.names.select("name_id", "name").collect()
-    return ids.join(names, on="name_id", how="left", maintain_order="left")["name"]
-
-
 def _details(trace: Trace, inside: pl.DataFrame) -> pl.DataFrame:
     summed = (
         inside.with_columns(name_id=_name_ids(trace, inside["event"]))
@@ -205,18 +198,18 @@ def _details(trace: Trace, inside: pl.DataFrame) -> pl.DataFrame:
         _with_activity(trace, summed)
         .group_by("cause", "activity")
         .agg(pl.col("idle_ns", "stretches").sum())
-        .sort("idle_ns", "activity", descending=[True, False])
+        .sort("idle_ns", "activity", "cause", descending=[True, False, False])
         .head(MOST_DETAILS)
     )
 
 
 def _steps(segments: pl.DataFrame, clipped: Clipped, device_steps: pl.DataFrame) -> pl.DataFrame:
-    codes = len(CAUSES)
+    codes = len(IDLE_CAUSES)
     cause = segments["cause"].to_physical().to_numpy()[clipped.row].astype(np.int64)
     sums = np.zeros(len(device_steps) * codes, np.int64)
     np.add.at(sums, clipped.window * codes + cause, clipped.end - clipped.start)
     table = sums.reshape(len(device_steps), codes)
-    columns = [f"{name}_ns" for name in CAUSES]
+    columns = [f"{name}_ns" for name in IDLE_CAUSES]
     return device_steps.select("device", "step").with_columns(
         idle_ns=pl.Series(table.sum(axis=1), dtype=pl.Int64),
         **{name: pl.Series(table[:, code], dtype=pl.Int64) for code, name in enumerate(columns)},
@@ -242,9 +235,11 @@ def _longest(trace: Trace, gaps: pl.DataFrame, inside: pl.DataFrame) -> pl.DataF
         .agg(
             _dur().sum().alias("cause_ns"),
             # Of the events that explain one cause the one with the largest part.
-            pl.col("activity", "event", "start_ns", "end_ns").sort_by(_dur()).last(),
+            pl.col("activity", "event", "start_ns", "end_ns")
+            .sort_by(_dur(), maintain_order=True)
+            .last(),
         )
-        .sort("gap", "cause_ns", descending=[False, True])
+        .sort("gap", "cause_ns", "cause", descending=[False, True, False])
         .unique("gap", keep="first", maintain_order=True)
         .select("gap", "cause", "cause_ns", "activity", "event", middle_ns=_middle())
     )
@@ -254,7 +249,7 @@ def _longest(trace: Trace, gaps: pl.DataFrame, inside: pl.DataFrame) -> pl.DataF
         .agg(pl.col("start_ns").min(), _dur().sum().alias("dur_ns"))
         .join(main, on="gap")
         .join(gaps.select("gap", "device", "step", "ended_by", "launch"), on="gap")
-        .sort("dur_ns", "start_ns", descending=[True, False])
+        .sort("dur_ns", "start_ns", "gap", descending=[True, False, False])
     )
     op = trace.derived.select("op").collect()["op"]
     ended = table["ended_by"]
@@ -273,10 +268,10 @@ def _longest(trace: Trace, gaps: pl.DataFrame, inside: pl.DataFrame) -> pl.DataF
         "activity",
         "event",
         "ended_by",
-        _names(trace, ended).alias("ended_by_name"),
+        names_of_events(trace, ended).alias("ended_by_name"),
         "launch",
         ops.alias("op"),
-        _names(trace, ops).alias("op_name"),
+        names_of_events(trace, ops).alias("op_name"),
         frame=pl.Series(_frames(trace, table), dtype=pl.String),
     )
 
@@ -287,34 +282,6 @@ def _middle() -> pl.Expr:
 
 def _frames(trace: Trace, table: pl.DataFrame) -> list[str | None]:
     """The innermost Python frame of the launching thread in the middle of each row's cause."""
-    frames = trace.names.filter(pl.col("category") == "python_function").collect()
-    if frames.is_empty():
-        return [None] * len(table)
-    lanes = (
-        trace.events.filter(pl.col("event").is_in(table["launch"].drop_nulls().implode()))
-        .select("event", "lane_id")
-        .collect()
-    )
-    lane_of = dict(lanes.iter_rows())
-    spans = (
-        trace.events.filter(
-            pl.col("category") == "python_function",
-            pl.col("lane_id").is_in(sorted(set(lane_of.values()))),
-        )
-        .select("name_id", "lane_id", "start_ns", end_ns=_end())
-        .collect()
-    )
-    name_of = dict(frames.select("name_id", "name").iter_rows())
-    found: list[str | None] = []
-    for launch, middle in table.select("launch", "middle_ns").iter_rows():
-        around = spans.filter(
-            pl.col("lane_id") == lane_of.get(launch, -1),
-            pl.col("start_ns") <= middle,
-            pl.col("end_ns") > middle,
-        ).sort("start_ns")
-        found.append(name_of[around["name_id"][-1]] if len(around) else None)
-    return found
-
-
-def _end() -> pl.Expr:
-    return pl.col("start_ns") + pl.col("dur_ns")
+    lanes = trace.columns("lane_id")["lane_id"]
+    of_launch = [None if launch is None else int(lanes[launch]) for launch in table["launch"]]
+    return frames_at(trace, of_launch, table["middle_ns"].to_list())

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from stepscope.analysis.host.input_waits import is_input_wait
+from stepscope.analysis.host.causes import is_input_wait
 from stepscope.analysis.idle import idle_causes
 from stepscope.analysis.selection.gpu_work import NO_STEPS, check_steps
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
@@ -178,7 +178,7 @@ def _sources(waits: pl.DataFrame) -> pl.DataFrame:
             dur.mean().round().cast(pl.Int64).alias("mean_ns"),
             dur.quantile(0.5, "nearest").cast(pl.Int64).alias("p50_ns"),
             dur.max().alias("max_ns"),
-            pl.col("event").sort_by("dur_ns").last(),
+            pl.col("event").sort_by("dur_ns", maintain_order=True).last(),
         )
         .sort("total_ns", "name", descending=[True, False])
     )
@@ -210,7 +210,7 @@ def _inside(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
             pl.col("self_ns").sum(),
         )
         .join(trace.names.select("name_id", "name").collect(), on="name_id")
-        .sort("self_ns", "name", descending=[True, False])
+        .sort("self_ns", "name", "total_ns", "count", descending=[True, False, True, True])
         .head(MOST_INSIDE)
         .select("name", "count", "total_ns", "self_ns")
     )
@@ -228,6 +228,6 @@ def _workers(trace: Trace) -> pl.DataFrame:
         .agg(pl.len().cast(pl.Int64).alias("events"), pl.col("dur_ns").sum().alias("total_ns"))
         .collect()
     )
-    return lanes.join(counts, on="lane_id").select(
+    return lanes.join(counts, on="lane_id", maintain_order="left").select(
         "pid", "tid", "process_name", "thread_name", "events", "total_ns"
     )

@@ -99,7 +99,7 @@ def kernels(trace: Trace, scope: Scope | None = None) -> Kernels:
         groups=_by_group(rows, work_ns),
         kernels=table,
         short=table.filter(pl.col("short") > 0)
-        .sort("short", "total_ns", descending=True)
+        .sort("short", "total_ns", "name", "event", descending=[True, True, False, False])
         .select("name", "group", "short", "count", "faster_than_launch", "mean_ns", "total_ns"),
         sequences=kernel_sequences(trace, rows),
         tensor_cores=use.table,
@@ -133,7 +133,7 @@ def _by_group(rows: pl.DataFrame, work_ns: int) -> pl.DataFrame:
             (total / max(1, work_ns)).alias("work_share"),
             pl.col("dur_ns").mean().round().cast(pl.Int64).alias("mean_ns"),
         )
-        .sort("total_ns", "group", descending=[True, False])
+        .sort("total_ns", "kind", "group", descending=[True, False, False])
     )
 
 
@@ -158,7 +158,7 @@ def _by_name(trace: Trace, rows: pl.DataFrame, work_ns: int) -> pl.DataFrame:
     return (
         table.join(trace.names.select("name_id", "name").collect(), on="name_id", how="left")
         .join(shapes, on="name_id", how="left")
-        .sort("total_ns", "name", descending=[True, False])
+        .sort("total_ns", "name", "event", descending=[True, False, False])
         .select("name", pl.exclude("name", "name_id", "event"), "event")
     )
 
@@ -195,6 +195,7 @@ def _launch_shapes(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         .group_by("name_id", "ending")
         .agg(pl.len().alias("count"), pl.col("dur_ns").sum())
         .with_columns(pl.col("ending").cast(pl.String))
+        .sort("name_id", "ending")  # sums of doubles depend on their order
     )
     number = r"\s*:\s*(-?[\d.]+)"
     triple = r"\s*:\s*\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\]"
@@ -258,13 +259,14 @@ def _counters(trace: Trace) -> pl.DataFrame:
             .select("event", "name_id")
             .join(trace.args, on="event")
             .join(names.lazy().select("name_id", "name"), on="name_id")
+            .sort("event")
             .collect()
         )
         for event, text, name in ranges.select("event", "args", "name").iter_rows():
             found += [(name, key, value, event) for key, value in _numbers(text)]
         samples = (
             trace.counters.filter(pl.col("name_id").is_in(names["name_id"].implode()))
-            .join(names.lazy().select("name_id", "name"), on="name_id")
+            .join(names.lazy().select("name_id", "name"), on="name_id", maintain_order="left")
             .select("args", "name")
             .collect()
         )

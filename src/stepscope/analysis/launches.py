@@ -24,14 +24,14 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.places import call_places
+from stepscope.analysis.calls.copies import TO_DEVICE, blocking_copies
+from stepscope.analysis.calls.places import call_places, names_of_events
 from stepscope.analysis.calls.queues import queue_lengths
-from stepscope.analysis.host.activity import blocking_copies
 from stepscope.analysis.selection.gpu_work import gpu_work
+from stepscope.analysis.selection.names import is_call
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays import intervals
 from stepscope.trace.model import Trace
-from stepscope.trace.schema import Category
 
 SHORTEST_STRETCH = 10
 MOST_STRETCHES = 30
@@ -175,7 +175,7 @@ def _delays(trace: Trace, linked: pl.DataFrame) -> pl.DataFrame:
         )
         .join(trace.names.select("name_id", call="name").collect(), left_on="call_id",
               right_on="name_id", how="left")
-        .sort("count", "call", descending=[True, False])
+        .sort("count", "call", "call_id", descending=[True, False, False])
         .select("call", pl.exclude("call", "call_id"))
     )  # fmt: skip
 
@@ -209,9 +209,9 @@ def _stretches(trace: Trace, work: pl.DataFrame, in_steps: pl.Series) -> pl.Data
         )
         .filter(pl.col("work") >= SHORTEST_STRETCH)
         .with_columns(dur_ns=pl.col("end_ns") - pl.col("start_ns"))
-        .sort("dur_ns", "start_ns", descending=[True, False])
+        .sort("dur_ns", "start_ns", "device", descending=[True, False, False])
     )
-    names = _names_of(trace, found["op"])
+    names = names_of_events(trace, found["op"])
     return found.select(
         "device", "step", "start_ns", "dur_ns", "idle_ns", "work", "median_work_ns",
         names.alias("operator"), "event",
@@ -224,25 +224,16 @@ def _known_sum(name: str) -> pl.Expr:
     return pl.when(column.count() > 0).then(column.sum()).alias(name)
 
 
-def _names_of(trace: Trace, events: pl.Series) -> pl.Series:
-    """Names of events; null for null."""
-    if events.is_empty():
-        return pl.Series([], dtype=pl.String)
-    ids = trace.columns("name_id")["name_id"].gather(events.fill_null(0))
-    names = trace.names.select("name").collect()["name"].gather(ids)
-    return pl.select(pl.when(events.is_not_null()).then(names)).to_series()
-
-
 def _blocking(trace: Trace, work: pl.DataFrame, answered: AnsweredScope) -> pl.DataFrame:
     """Blocking calls of the scope's steps, on any thread, by name and place."""
     names = trace.names.collect()
-    is_call = pl.col("category").is_in([Category.RUNTIME.value, Category.DRIVER.value])
-    calls = trace.events.filter(is_call).select("event", "name_id", "start_ns", "dur_ns").collect()
-    down, up = blocking_copies(names, work, calls)
-    waiting = names.filter(is_call, pl.col("group") == "sync")["name_id"]
+    calls = (
+        trace.events.filter(is_call()).select("event", "name_id", "start_ns", "dur_ns").collect()
+    )
+    copying = blocking_copies(trace, work)["launch"].drop_nulls()
+    waiting = names.filter(is_call(), pl.col("group") == "sync")["name_id"]
     blocking = calls.filter(
-        pl.col("name_id").is_in(waiting.implode())
-        | pl.col("event").is_in(np.concatenate((down, up)))
+        pl.col("name_id").is_in(waiting.implode()) | pl.col("event").is_in(copying.implode())
     )
     if answered.asked.steps is not None:
         step = trace.derived.select("step").collect()["step"].gather(blocking["event"])
@@ -257,7 +248,7 @@ def _blocking(trace: Trace, work: pl.DataFrame, answered: AnsweredScope) -> pl.D
             pl.DataFrame({"waited_ns": intervals.covered(busy, starts, ends)}),
         ],
         how="horizontal",
-    ).join(names.select("name_id", call="name"), on="name_id")
+    ).join(names.select("name_id", call="name"), on="name_id", maintain_order="left")
     return (
         placed.group_by("call", "operator", "frame")
         .agg(
@@ -265,7 +256,7 @@ def _blocking(trace: Trace, work: pl.DataFrame, answered: AnsweredScope) -> pl.D
             pl.col("dur_ns").sum().alias("total_ns"),
             pl.col("waited_ns").sum(),
             pl.col("dur_ns").max().alias("longest_ns"),
-            pl.col("event").sort_by("dur_ns").last(),
+            pl.col("event").sort_by("dur_ns", maintain_order=True).last(),
         )
         .sort("total_ns", "call", "operator", "frame", descending=[True, False, False, False])
         .select(
@@ -287,7 +278,7 @@ def _copies(trace: Trace, work: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFram
             pl.col("dur_ns").sum().alias("device_ns"),
             pl.col("dur_ns").filter(pl.col("bytes").is_not_null()).sum().alias("measured_ns"),
         )
-        .sort("device_ns", "name", descending=[True, False])
+        .sort("device_ns", "name", "group", descending=[True, False, False])
         .select(
             "group",
             "name",
@@ -299,13 +290,9 @@ def _copies(trace: Trace, work: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFram
             .alias("gigabytes_per_second"),
         )
     )
-    calls = (
-        trace.events.filter(pl.col("event").is_in(copies["launch"].drop_nulls().implode()))
-        .select("event", "name_id")
-        .collect()
+    held = blocking_copies(trace, work).filter(
+        pl.col("group") == TO_DEVICE, pl.col("launch").is_not_null()
     )
-    _, up = blocking_copies(names, work, calls)
-    held = copies.filter(pl.col("launch").is_in(up))
     places = call_places(trace, held["launch"]).drop("event")
     pageable = (
         pl.concat([held, places], how="horizontal")
@@ -315,7 +302,7 @@ def _copies(trace: Trace, work: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFram
             _known_sum("bytes"),
             pl.col("dur_ns").sum().alias("device_ns"),
             pl.col("call_ns").sum(),
-            pl.col("event").sort_by("dur_ns").last(),
+            pl.col("event").sort_by("dur_ns", maintain_order=True).last(),
         )
         .sort("bytes", "operator", "frame", descending=[True, False, False])
     )

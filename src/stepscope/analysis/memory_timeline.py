@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.calls.operands import whole_number
+from stepscope.analysis.calls.allocations import memory_events
 from stepscope.analysis.calls.places import call_places
 from stepscope.analysis.selection.gpu_work import NO_STEPS, check_steps
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
@@ -35,7 +35,6 @@ MOST_POINTS = 1000
 MOST_AT_PEAK = 50
 BEFORE_WINDOW = "allocated before the window"
 NO_OPERATOR = "outside operators"
-_CPU = 0
 
 
 @dataclass(frozen=True)
@@ -133,37 +132,12 @@ def _greatest(column: pl.Series) -> int | None:
     return int(value) if isinstance(value, int) else None
 
 
-_FIELDS = {
-    "change_bytes": "Bytes",
-    "address": "Addr",
-    "allocated_bytes": "Total Allocated",
-    "reserved_bytes": "Total Reserved",
-    "device": "Device Id",
-    "device_type": "Device Type",
-}
-
-
-def _parsed(texts: pl.LazyFrame) -> pl.DataFrame:
-    """lane_id, time_ns and the numbers of each memory event; null where one is missing."""
-    wanted = pl.Struct(dict.fromkeys(_FIELDS.values(), pl.Int64))
-    whole = pl.col("args").str.json_decode(wanted)
-    decoded = [whole.struct.field(key).alias(name) for name, key in _FIELDS.items()]
-    try:
-        # The streaming engine reads the texts on all cores.
-        return texts.select("lane_id", "time_ns", *decoded).collect(engine="streaming")
-    except pl.exceptions.ComputeError:  # one text that is no JSON, or holds other than integers
-        found = [whole_number(key).alias(name) for name, key in _FIELDS.items()]
-        return texts.select("lane_id", "time_ns", *found).collect()
-
-
 def _instants(trace: Trace) -> tuple[pl.DataFrame, list[str]]:
     """One row per memory event in order of time, with totals after it, and notes."""
-    names = trace.names.filter(pl.col("name") == "[memory]").select("name_id").collect()["name_id"]
-    texts = trace.instants.filter(pl.col("name_id").is_in(names.implode()))
-    rows = _parsed(texts).drop_nulls("change_bytes")
-    kind = pl.when(pl.col("device_type") == _CPU).then(pl.lit("cpu")).otherwise(pl.lit("gpu"))
-    rows = rows.with_columns(kind=kind, device=pl.col("device").fill_null(0)).sort(
-        "kind", "device", "time_ns", descending=[True, False, False], maintain_order=True
+    rows = (
+        memory_events(trace)
+        .drop_nulls("change_bytes")
+        .sort("kind", "device", "time_ns", descending=[True, False, False], maintain_order=True)
     )
     notes: list[str] = []
     if rows["allocated_bytes"].null_count():
@@ -303,7 +277,10 @@ def _at_peak(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
             pl.len().cast(pl.Int64).alias("allocations"),
             pl.col("change_bytes").sum().alias("live_bytes"),
         )
-        .sort("live_bytes", "operator", "inner_operator", descending=[True, False, False])
+        .sort(
+            ["live_bytes", "operator", "inner_operator", "frame"],
+            descending=[True, False, False, False],
+        )
     )
     rest = peak - int(live["change_bytes"].sum())
     before = pl.DataFrame(

@@ -10,7 +10,7 @@ Definitions
     whose operator is not known, device self time is the sum over all GPU work of the scope.
     Backward of a forward operator: the evaluation of the autograd nodes that it recorded (totals:
     and of those recorded by the operators inside it), without recomputation in there.
-    Recomputation: see `recomputation.py`. It is part of the other columns too.
+    Recomputation: see `calls.recomputation`. It is part of the other columns too.
     A call counts if it begins in a step of the scope; GPU work if it belongs to one.
 """
 
@@ -22,7 +22,6 @@ from enum import Enum
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.ancestors import BoolArray
 from stepscope.analysis.calls.operands import operands
 from stepscope.analysis.calls.operator_forest import (
     DeviceTime,
@@ -35,7 +34,7 @@ from stepscope.analysis.calls.operator_forest import (
 from stepscope.analysis.calls.recomputation import Recomputed, find_recomputed
 from stepscope.analysis.selection.gpu_work import gpu_work, in_steps
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
-from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
 
 OPERATORS: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -236,8 +235,8 @@ def _aggregate(trace: Trace, columns: pl.DataFrame, keys: list[str]) -> pl.DataF
         .group_by("name", "category", "group", *shapes)
         .agg(pl.col(values).sum())
         .sort(
-            ["device_self_ns", "host_self_ns", "name", *shapes],
-            descending=[True, True, False, *(False for _ in shapes)],
+            ["device_self_ns", "host_self_ns", "name", "category", "group", *shapes],
+            descending=[True, True, False, False, False, *(False for _ in shapes)],
         )
         .select(pl.col(column).cast(dtype) for column, dtype in schema.items())
     )

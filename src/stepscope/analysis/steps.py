@@ -79,7 +79,7 @@ def step_table(trace: Trace, scope: Scope | None = None) -> StepTable:
         .then(pl.lit("complete"))
         .otherwise(pl.lit("cut off")),
     )
-    steps = host.join(device, on="step", how="left", maintain_order="left").select(
+    steps = host.join(device, on="step", how="left", maintain_order="left_right").select(
         "step",
         "device",
         "state",

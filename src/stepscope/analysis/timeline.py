@@ -26,6 +26,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
+from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
@@ -137,6 +138,7 @@ class Timeline:
     notes: tuple[str, ...]
 
 
+@remembered
 def timeline(trace: Trace, scope: Scope | None = None) -> Timeline:
     """Divide the time of the devices.
 

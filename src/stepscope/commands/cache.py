@@ -86,7 +86,7 @@ def list_stores(directories: tuple[Path, ...], output_format: str) -> None:
         used = datetime.fromtimestamp(store.used, timezone.utc).astimezone()
         click.echo(
             f"{_shown(store.size_bytes):>10}  {used:%Y-%m-%d %H:%M}  "
-            f"{_one_line(store.source or str(store.place))}{_note(store)}"
+            f"{_one_line(store.source or str(store.path))}{_note(store)}"
         )
     total = sum(store.size_bytes for store in found)
     plural = "" if len(found) == 1 else "s"
@@ -111,14 +111,14 @@ def _keep(directories: tuple[Path, ...], most_bytes: int) -> None:
     from stepscope.trace.store.listing import keep_most_recent
 
     done = keep_most_recent(_stores(directories), most_bytes)
-    for place, reason in done.failures:
-        click.echo(f"{place}: cannot be removed: {reason}", err=True)
+    for path, reason in done.failures:
+        click.echo(f"{path}: cannot be removed: {reason}", err=True)
     click.echo(f"Removed {_shown(done.removed_bytes)}, kept {_shown(done.kept_bytes)}", err=True)
 
 
 def _stores(directories: tuple[Path, ...]) -> list[StoreInfo]:
     from stepscope.trace.store.listing import stores_in
-    from stepscope.trace.store.place import cache_directory
+    from stepscope.trace.store.origin import cache_directory
 
     found = [
         store for directory in directories or (cache_directory(),) for store in stores_in(directory)
@@ -135,7 +135,7 @@ def _note(store: StoreInfo) -> str:
 
 def _as_dict(store: StoreInfo) -> dict[str, object]:
     return {
-        "place": str(store.place),
+        "place": str(store.path),
         "source": store.source or None,
         "size_bytes": store.size_bytes,
         "derived_bytes": store.derived_bytes,

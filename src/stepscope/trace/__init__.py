@@ -1,1 +1,1 @@
-"""Wing 2, offline: readers of trace files, their tables, and what is derived from them."""
+"""Traces: readers for every format, the tables they fill, and what is derived from them."""

@@ -1,11 +1,17 @@
-"""The words that recorders of every vendor and age use for what they recorded, as one set."""
+"""Maps the event categories of all recorders, vendors and versions to one set."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
 
 from stepscope.trace.schema import Category
 
 _WORDS = {
-    # PyTorch before 2022 wrote these with a capital.
+    # PyTorch before 2022 capitalised these.
     "Operator": Category.CPU_OP,
     "Kernel": Category.KERNEL,
     "Runtime": Category.RUNTIME,
@@ -38,17 +44,31 @@ GPU_CATEGORIES = (
     Category.GPU_USER_ANNOTATION,
     Category.DEVICE_SYNC,
 )
-"""What stands on the lanes of a device; of these only the first three are GPU work."""
+"""Events on device lanes. Only the first three are GPU work."""
 
 GPU_WORK = (Category.KERNEL, Category.GPU_MEMCPY, Category.GPU_MEMSET)
-"""What keeps a device busy."""
+"""Events that keep a device busy."""
+
+HOST_CALLS = (Category.RUNTIME, Category.DRIVER)
+"""Host calls that launch work, copy, wait or allocate."""
+
+
+def is_one_of(categories: Iterable[Category]) -> pl.Expr:
+    """Whether a row has one of the given categories."""
+    return pl.col("category").is_in([category.value for category in categories])
+
+
+def mask_of(events: pl.DataFrame, categories: Iterable[Category]) -> npt.NDArray[np.bool_]:
+    """For each event, whether it has one of the given categories."""
+    mask: npt.NDArray[np.bool_] = events.select(is_one_of(categories)).to_series().to_numpy()
+    return mask
 
 
 def category_of(word: str | None) -> Category:
-    """The category that a recorder's word stands for.
+    """Returns the category for a recorder's own word.
 
-    Runtimes and drivers are recognised by the end of the word (`cuda_runtime`, `mtia_runtime`,
-    `privateuse1_driver`, …), so that new devices need no change here.
+    Runtimes and drivers are recognised by suffix (`cuda_runtime`, `mtia_runtime`,
+    `privateuse1_driver`, …), so new devices need no change here.
     """
     if word is None:
         return Category.OTHER

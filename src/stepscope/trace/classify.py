@@ -1,33 +1,35 @@
-"""The one classifier: what a name, or an event with its metadata, stands for.
+"""Classifies names, and events by their metadata.
 
-`kind` says which part of a step's partition an event belongs to (see `schema.Kind`); `group` is
-finer and also sorts host names, so that analyses never match names of their own. Rules are
-ordered: the first that matches decides. They are searched in the name without regard to case,
-unless the pattern says otherwise. Only distinct names are looked at, never single events.
+`kind` is the part of the step breakdown that an event belongs to (see `schema.Kind`). `group` is
+finer and also covers host names, so that analyses never match names themselves. Rules are ordered,
+and the first match wins. Patterns match anywhere in the name and ignore case unless they say
+otherwise. Only distinct names are classified, never single events.
 
 Groups of GPU work
     compute: gemm, convolution, attention, normalisation, softmax, elementwise, reduction,
-    optimizer, embedding, pooling, loss, random, recurrent, sort_scan_index, triton (a kernel that
-    the PyTorch compiler fused), other.
+    optimizer, embedding, pooling, loss, random, recurrent, sort_scan_index, triton (a kernel fused
+    by the PyTorch compiler), other.
     communication: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather,
-    scatter, send_recv, barrier, expert_dispatch, expert_combine, collective (name not known).
-    memcpy: host_to_device, device_to_host, device_to_device, peer, host_to_host, copy (direction
-    not known). memset: fill.
+    scatter, send_recv, barrier, expert_dispatch, expert_combine, collective (unknown operation).
+    memcpy: host_to_device, device_to_host, device_to_device, peer, host_to_host, copy (unknown
+    direction). memset: fill.
 
-Groups of host names (kind "none"; null where no rule matches)
-    profiler_step, dataloader, optimizer_step, forward, backward, the groups of communication, and
-    for operators those of compute; for calls of the runtime and driver: launch, sync, allocation,
-    copy_call, fill_call, stream_wait, event, module_load, graph, host_function.
+Groups of host names (kind "none"; null if no rule matches)
+    profiler_step, dataloader, optimizer_step, forward, backward, the communication groups, and for
+    operators the compute groups. For runtime and driver calls: launch, sync, allocation, copy_call,
+    fill_call, stream_wait, event, module_load, graph, host_function.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
+from stepscope.trace.arguments import COLLECTIVE_ARGUMENTS
+from stepscope.trace.categories import HOST_CALLS
 from stepscope.trace.schema import KIND, Category, Kind
 
 Rules = tuple[tuple[str, str], ...]
-"""Pairs of a pattern and the group that it stands for, in order of precedence."""
+"""Pairs of pattern and group, in order of precedence."""
 
 _COLLECTIVES: Rules = (
     (r"all_?reduce", "all_reduce"),
@@ -41,10 +43,10 @@ _COLLECTIVES: Rules = (
     (r"gather", "gather"),
     (r"reduce", "reduce"),
 )
-"""Which collective, where it is known already that the name is one of communication."""
+"""Operations of names that are known to be communication."""
 
-COLLECTIVE_NAME = '"Collective name"'
-"""In the arguments of kernels that their own metadata calls communication."""
+COLLECTIVE_NAME = f'"{COLLECTIVE_ARGUMENTS["collective"]}"'
+"""Occurs in the arguments of kernels whose metadata marks them as communication."""
 
 COLLECTIVE_GROUPS: tuple[str, ...] = (
     *(group for _, group in _COLLECTIVES),
@@ -52,7 +54,7 @@ COLLECTIVE_GROUPS: tuple[str, ...] = (
     "expert_combine",
     "collective",
 )
-"""Every group of communication; "collective" is the one whose operation is not known."""
+"""All communication groups; "collective" stands for an unknown operation."""
 
 _COMPILED = r"^triton_(poi|red|per|for|tem|mm|unk|spl|split_scan|mix|cooperative)"
 
@@ -67,7 +69,7 @@ _KERNELS_OF_COMMUNICATION: Rules = (
     (r"deep_ep::.*dispatch|(?-i:\w::dispatch[<(])", "expert_dispatch"),
     (r"deep_ep::.*combine|(?-i:\w::combine[<(])", "expert_combine"),
     (r"cross_device_reduce|quickreduce|allreduce_prototype", "all_reduce"),
-    # Only the part before the arguments names the operation: types there may hold "Broadcast".
+    # Matched against the part before the arguments, whose types may contain "Broadcast".
     *_COLLECTIVES,
 )
 
@@ -79,7 +81,7 @@ _COPIES: Rules = (
     (r"HtoH|Host_?To_?Host", "host_to_host"),
 )
 
-# ROCm before 7.2 records the copies and fills of its runtime as kernels.
+# ROCm before 7.2 records copies and fills by its runtime as kernels.
 _KERNELS_THAT_COPY = r"^(__amd_rocclr_copy|MEMORY_COPY_|Copy(Host|Device|Peer)|Memcpy )"
 _KERNELS_THAT_FILL = r"^(__amd_rocclr_fill|Memset )"
 
@@ -220,7 +222,6 @@ _OPERATORS: Rules = (
 )
 
 _HOST_OPERATORS = (Category.CPU_OP, Category.USER_ANNOTATION, Category.GPU_USER_ANNOTATION)
-_HOST_CALLS = (Category.RUNTIME, Category.DRIVER)
 
 
 def _first_match(text: pl.Expr, rules: Rules, otherwise: str | None) -> pl.Expr:
@@ -245,7 +246,7 @@ def _kernel_kind(name: pl.Expr) -> pl.Expr:
 
 
 def _classify_part(part: pl.DataFrame, category: str) -> pl.DataFrame:
-    """Kind and group of names that share a category."""
+    """Classifies names that share a category."""
     name = pl.col("name").fill_null("")
     kind = pl.lit(Kind.NONE.value)
     group = pl.lit(None, pl.String)
@@ -259,7 +260,7 @@ def _classify_part(part: pl.DataFrame, category: str) -> pl.DataFrame:
         kind, group = pl.lit(Kind.MEMCPY.value), _first_match(name, _COPIES, "copy")
     elif category == Category.GPU_MEMSET.value:
         kind, group = pl.lit(Kind.MEMSET.value), pl.lit("fill")
-    elif category in {c.value for c in _HOST_CALLS}:
+    elif category in {c.value for c in HOST_CALLS}:
         group = _first_match(name, _CALLS, None)
     elif category in {c.value for c in _HOST_OPERATORS}:
         collective = name.str.contains(f"(?i){_COLLECTIVE_CALL}") | (name == "record_param_comms")
@@ -289,10 +290,10 @@ def _kernel_group(name: pl.Expr, kind: str) -> pl.Expr:
 
 
 def classify_names(names: pl.DataFrame) -> pl.DataFrame:
-    """Add or replace the columns `kind` and `group` of a table of names.
+    """Adds or replaces the columns `kind` and `group` of a table of names.
 
     Args:
-        names: At least `name` and `category` (see `schema.NAMES`).
+        names: A table with at least `name` and `category` (see `schema.NAMES`).
 
     Returns:
         The same rows in the same order.
@@ -315,26 +316,27 @@ def classify_names(names: pl.DataFrame) -> pl.DataFrame:
 
 
 def collective_group(word: pl.Expr) -> pl.Expr:
-    """The group of a collective, from a word such as "allreduce" or "_allgather_base".
+    """Returns the group of a collective from a word such as "allreduce" or "_allgather_base".
 
-    It reads the metadata `Collective name` of torch, and the names of c10d operations alike.
+    Accepts the metadata `Collective name` and the names of c10d operations.
     """
     return _first_match(word, _COLLECTIVES, "collective")
 
 
 def classify_by_metadata(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Find the kernels that their own metadata calls communication.
+    """Finds the kernels whose metadata marks them as communication.
 
-    Metadata goes before names: RCCL often names nothing but `ncclDevKernel_Generic`, and a new
-    library's name may be unknown, while torch writes `Collective name` into the arguments.
+    Metadata takes precedence over names: RCCL kernels are often just `ncclDevKernel_Generic`, and
+    the names of a new library may be unknown, but torch writes `Collective name` into the
+    arguments.
 
     Args:
-        kernels: `event` and `args` (the JSON text) of events of category `kernel`.
+        kernels: `event` and `args` (JSON text) of events of category `kernel`.
 
     Returns:
-        `event`, `kind` and `group` of those kernels alone.
+        `event`, `kind` and `group` of the kernels found.
     """
-    word = pl.col("args").str.extract(r'"Collective name"\s*:\s*"([^"]+)"')
+    word = pl.col("args").str.extract(rf'{COLLECTIVE_NAME}\s*:\s*"([^"]+)"')
     return (
         kernels.lazy()
         .filter(pl.col("args").str.contains(COLLECTIVE_NAME, literal=True))

@@ -1,53 +1,54 @@
-"""A trace as analyses receive it: lazy tables, and what is asked of every trace."""
+"""`Trace`: the tables of one trace, lazily loaded, with the questions every analysis asks."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
 from stepscope.errors import UsageError
-from stepscope.trace.schema import ARGS
+from stepscope.trace.derive.columns import DerivedTables, derive, looks_into_args
+from stepscope.trace.derive.steps import host_steps
+from stepscope.trace.schema import ARGS, TABLES
+from stepscope.trace.store.derived import DerivedFiles
+from stepscope.trace.store.files import StoredTables, parts_of
 from stepscope.trace.tables import Tables
-
-if TYPE_CHECKING:
-    from stepscope.trace.store.derived import Derivation, DerivedFiles
 
 DEVICES: dict[str, pl.DataType | type[pl.DataType]] = {
     "device": pl.Int32,
     "name": pl.String,
     "total_memory_bytes": pl.Int64,
     "multiprocessors": pl.Int64,
-    "is_used": pl.Boolean,  # this trace has events on it
-    "properties": pl.String,  # everything the file says about it, as JSON
+    "is_used": pl.Boolean,  # the trace has events on it
+    "properties": pl.String,  # all properties in the file, as JSON
 }
-"""GPUs that the file describes, and those that it has events of."""
+"""Columns of `Trace.devices`: GPUs that the file describes or has events for."""
+_ATTRIBUTES = {"host_steps": "steps"}  # tables whose attribute has another name
 
 
 @dataclass(frozen=True)
 class Trace:
-    """The tables of one trace file. Columns and units: `stepscope.trace.schema`.
+    """The tables of one trace file. See `stepscope.trace.schema` for columns and units.
 
-    Frames are lazy: nothing is read before it is collected.
+    Frames are lazy: nothing is read until it is collected.
 
     Attributes:
         path: Where the trace was read from, for messages.
-        events: One row per duration.
+        events: One row per event with a duration.
         args: The remaining arguments of each event, as JSON text.
         names: Distinct names, classified.
-        instants: Moments without duration.
+        instants: Events without a duration.
         counters: Sampled values.
-        flows: Ends of arrows between events.
-        metadata: Everything outside the events, as JSON text by key.
+        flows: Ends of the arrows between events.
+        metadata: Everything outside the list of events, as JSON text by key.
         lanes: CPU threads and GPU streams.
-        problems: What was repaired, skipped or looks wrong, with counts and first places.
-        store: The directory of Parquet files that the frames read from; None: in memory.
-        derived_files: Where the store keeps what is derived from it; None: nowhere.
+        problems: What the reader repaired or skipped, with counts and the first occurrence.
+        store: Directory of the Parquet files behind the frames; None if they are in memory.
+        derived_files: Where derived tables are cached; None if they are not.
     """
 
     path: str
@@ -65,7 +66,7 @@ class Trace:
 
     @classmethod
     def from_tables(cls, tables: Tables, path: str) -> Trace:
-        """A trace whose tables are in memory."""
+        """Creates a trace from tables in memory."""
         return cls(
             path=path,
             events=tables.events.lazy(),
@@ -79,8 +80,21 @@ class Trace:
             problems=tables.problems,
         )
 
+    @classmethod
+    def from_store(cls, stored: StoredTables, path: str) -> Trace:
+        """Creates a trace from a store. Only `lanes` and `problems` are read."""
+        frames = dict(stored.frames)
+        return cls(
+            path=path,
+            lanes=frames.pop("lanes").collect(),
+            problems=frames.pop("problems").collect(),
+            store=stored.directory,
+            derived_files=stored.derived_files,
+            **frames,
+        )
+
     def tables(self) -> Tables:
-        """All tables, read into memory."""
+        """Reads all tables into memory."""
         return self._tables(with_args=True)
 
     def _tables(self, with_args: bool) -> Tables:
@@ -97,11 +111,11 @@ class Trace:
         )
 
     def columns(self, *names: str) -> pl.DataFrame:
-        """Columns of `events` in memory, each in one piece, row for row.
+        """Returns columns of `events`, each in one contiguous chunk.
 
-        What has been asked for once stays: files are not decoded again for the next analysis, and
-        rows of columns in one piece are gathered several times faster. For the few columns that
-        analyses pick rows from by number; everything else goes through `events`.
+        Columns stay in memory once requested, so that files are not decoded again for the next
+        analysis. Gathering rows from a contiguous column is also several times faster. Use this for
+        the few columns that are indexed by row number, and `events` for everything else.
         """
         known: dict[str, pl.Series] = self.__dict__.setdefault("_columns", {})
         missing = [name for name in names if name not in known]
@@ -111,74 +125,86 @@ class Trace:
         return pl.DataFrame([known[name] for name in names])
 
     @cached_property
-    def _kept(self) -> Derivation | None:
+    def _kept(self) -> DerivedTables | None:
         return None if self.derived_files is None else self.derived_files.read()
 
     @cached_property
-    def _derivation(self) -> Derivation:
+    def _derived_tables(self) -> DerivedTables:
         if self._kept is not None:
             return self._kept
-        from stepscope.trace.derive.columns import derive_all, looks_into_args
-        from stepscope.trace.store.derived import Derivation
-
         tables = self._tables(with_args=False)
-        # On disk, arguments are most of a trace; few of them matter here.
+        # Arguments are most of a stored trace, and derivation needs only a few of them.
         args = self.args if self.store is None else self.args.filter(looks_into_args())
-        derived = derive_all(replace(tables, args=args.collect()), self.__dict__.get("steps"))
-        if self.derived_files is None:
-            return Derivation.of(derived)
-        return self.derived_files.keep(derived)
+        derived = derive(replace(tables, args=args.collect()), self.__dict__.get("steps"))
+        return derived if self.derived_files is None else self.derived_files.keep(derived)
 
     @property
     def derived(self) -> pl.LazyFrame:
-        """What follows from the tables, row for row beside `events`.
+        """Derived columns, row for row alongside `events`, as in `schema.DERIVED`.
 
-        Computed on first use; a store keeps it for the next time.
+        Computed on first use and cached in the store, if there is one.
         """
-        return self._derivation.columns
-
-    @property
-    def derived_parquet(self) -> Mapping[str, Path]:
-        """The files of `derived`, `host_steps` and `device_steps` by name, where they are kept."""
-        return self._derivation.files
+        return self._derived_tables.columns
 
     @property
     def device_steps(self) -> pl.DataFrame:
-        """Steps on each device's clock, with the columns of `schema.DEVICE_STEPS`."""
-        return self._derivation.device_steps
+        """Device steps, with the columns of `schema.DEVICE_STEPS`."""
+        return self._derived_tables.device_steps
 
     @property
-    def doubts(self) -> pl.DataFrame:
-        """What looks wrong about the events themselves; adds to `problems`, same columns."""
-        return self._derivation.problems
+    def event_problems(self) -> pl.DataFrame:
+        """Problems found while nesting and linking events, in the format of `problems`."""
+        return self._derived_tables.problems
+
+    @property
+    def all_problems(self) -> pl.DataFrame:
+        """`problems` followed by `event_problems`."""
+        return pl.concat([self.problems, self.event_problems])
+
+    def table(self, name: str) -> pl.LazyFrame:
+        """Returns a table of `schema.TABLES` or `schema.DERIVED_TABLES` by name.
+
+        For "problems", the result is `all_problems`.
+        """
+        if name == "problems":
+            return self.all_problems.lazy()
+        frame: pl.DataFrame | pl.LazyFrame = getattr(self, _ATTRIBUTES.get(name, name))
+        return frame.lazy()
+
+    def parquet_files(self, name: str) -> list[Path]:
+        """Returns the Parquet files that hold exactly what `table` returns, if there are any."""
+        if name not in TABLES:
+            kept = self._derived_tables.files.get(name)
+            return [] if kept is None else [kept.absolute()]
+        if self.store is None or name == "problems":
+            return []
+        return parts_of(self.store.absolute(), name)
 
     @cached_property
     def header(self) -> dict[str, Any]:
-        """`metadata` with its values parsed; of a key that occurs twice, the last."""
+        """`metadata` with parsed values. If a key occurs twice, the last value wins."""
         rows = self.metadata.collect().iter_rows()
         return {key: json.loads(value) for key, value in rows}
 
     @property
     def base_time_ns(self) -> int:
-        """What to add to the times of this trace to get Unix time; 0 where the file has no base.
+        """Offset from the times in this trace to Unix time, in ns; 0 if the file has none.
 
-        Recorders since 2024 write times relative to such a base (`baseTimeNanoseconds`); all
-        `*_ns` columns are as in the file.
+        Recorders since 2024 write times relative to this base (`baseTimeNanoseconds`). All `*_ns`
+        columns hold the times as they are in the file.
         """
         base = self.header.get("baseTimeNanoseconds", 0)
         return base if isinstance(base, int) else 0
 
     @cached_property
     def steps(self) -> pl.DataFrame:
-        """Host steps in order of time, with the columns of `schema.HOST_STEPS`.
+        """Host steps in chronological order, with the columns of `schema.HOST_STEPS`.
 
         Step N lasts from the start of its annotation (`ProfilerStep#N`) on the main thread to the
-        start of the next one, the last step to its own end; `trace/derive/steps.py` has the
-        whole definition. Without annotations there are no steps.
+        start of the next; the last step ends with its own annotation. `trace/derive/steps.py` has
+        the full definition. A trace without annotations has no steps.
         """
-        from stepscope.trace.derive.steps import host_steps
-
-        derived = self.__dict__.get("_derivation") or self._kept
+        derived = self.__dict__.get("_derived_tables") or self._kept
         if derived is not None:
             return derived.host_steps
         return host_steps(self._tables(with_args=False))
@@ -208,17 +234,17 @@ class Trace:
         return pl.DataFrame(rows, schema=DEVICES, orient="row")
 
     def arguments(self, event: int) -> dict[str, Any]:
-        """The arguments of one event.
+        """Returns the arguments of one event.
 
         Args:
-            event: Its number, `events.event`.
+            event: The event's number (`events.event`).
 
         Returns:
-            Keys and values as in the file; empty where the event has none. Arguments that are no
-            JSON object stand under the key "args".
+            Keys and values as in the file; empty if the event has none. Arguments that are not a
+            JSON object are returned under the key "args".
 
         Raises:
-            UsageError: There is no such event.
+            UsageError: The trace has no such event.
         """
         found = self.args.filter(pl.col("event") == event).collect()
         if not len(found):
@@ -228,10 +254,10 @@ class Trace:
         return value if isinstance(value, dict) else {"args": value}
 
     def sql(self, query: str) -> pl.DataFrame:
-        """Answers a SQL query over the views of this trace (`stepscope query --list`).
+        """Runs a SQL query over the views of this trace (see `stepscope query --list`).
 
         Raises:
-            UsageError: The query is wrong, or does anything but read.
+            UsageError: The query is invalid, or is not a single SELECT.
         """
         from stepscope.trace.sql.query import run_sql
 

@@ -5,11 +5,18 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import polars as pl
 import pytest
 from tests.support.gpu_trace import COMM_STREAM, GpuTrace, ms, us
 
-from stepscope.analysis.communication import analyse_communication, bus_factor
+from stepscope.analysis.calls import bandwidth
+from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.selection.scope import Scope
+
+
+def bus_factor(kind, ranks):
+    table = pl.DataFrame({"kind": [kind], "group_size": [ranks]})
+    return table.select(bandwidth.bus_factor()).item()
 
 
 @pytest.mark.parametrize(
@@ -122,7 +129,7 @@ def test_without_communication():
         t.op("aten::mm").launch("gemm", us(10))
     report = analyse_communication(t.load())
     assert report.collectives.is_empty()
-    assert report.overlap_ratio is None
+    assert report.devices["overlap_share"].to_list() == [None]
     assert report.devices["communication_ns"].to_list() == [0]
 
 

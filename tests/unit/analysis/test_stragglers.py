@@ -5,14 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
 
+from stepscope.analysis.ranks.clocks import Clock
+from stepscope.analysis.ranks.matching import BY_ORDER, BY_SEQUENCE, BY_STEP
 from stepscope.analysis.selection.scope import Scope
-from stepscope.analysis.stragglers import (
-    BY_ORDER,
-    BY_SEQUENCE,
-    BY_STEP,
-    Clock,
-    find_stragglers,
-)
+from stepscope.analysis.stragglers import find_stragglers
 from stepscope.errors import UsageError
 
 

@@ -195,7 +195,7 @@ def test_query_lists_views(tmp_path):
                 "0.1",
             ),
             2,
-            "stopped after 0.1 s",
+            "timed out after 0.1 s",
         ),
     ],
 )

@@ -70,3 +70,6 @@ RULES: dict[str, Callable[[Subject], list[Finding]]] = {
     module.ID: module.find for module in _MODULES
 }
 """Every rule by its id, in the order in which they are asked."""
+
+OF_THE_RUN = frozenset({late_rank.ID})
+"""Rules that need to know how all ranks of the run meet, and nothing of a window."""

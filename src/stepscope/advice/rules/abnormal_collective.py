@@ -37,7 +37,9 @@ def find(subject: Subject) -> list[Finding]:
     odd = _with_waits(outliers(window, subject.thresholds), subject.waits)
     if not len(odd):
         return []
-    worst = odd.sort(pl.col("dur_ns") - pl.col("expected_ns"), descending=True).row(0, named=True)
+    worst = odd.sort(
+        pl.col("dur_ns") - pl.col("expected_ns"), descending=True, maintain_order=True
+    ).row(0, named=True)
     evidence = [
         Evidence("outliers in the window", len(odd), "count"),
         Evidence("worst", f"{worst['kind']} in step {_step(window, worst['step'])}", "text"),

@@ -11,10 +11,10 @@ import polars as pl
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
+from stepscope.analysis.calls.allocations import gets_or_frees_device_memory
 from stepscope.analysis.graph.replay import unchanged
 
 ID = "allocator-churn"
-_CALLS = r"(Malloc|MemAlloc|Free)(Async|Managed|FromPoolAsync)?(_v\d+)?$|MemCreate|MemUnmap"
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -24,8 +24,7 @@ def find(subject: Subject) -> list[Finding]:
         return []
     second_ns = int(window.graph.step_starts_ns[1])
     calls = window.calls.filter(
-        pl.col("group") == "allocation",
-        pl.col("name").str.contains(_CALLS) & ~pl.col("name").str.contains("(?i)host"),
+        gets_or_frees_device_memory(),
         pl.col("start_ns") >= second_ns,
     )
     per_step = len(calls) / (window.steps - 1)

@@ -17,7 +17,7 @@ from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.replay import unchanged
-from stepscope.analysis.host.causes import CAUSES
+from stepscope.analysis.host.causes import CAUSES, UNNAMED
 from stepscope.analysis.host.waits import shows_collectives
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
@@ -40,7 +40,7 @@ def find(subject: Subject) -> list[Finding]:
     window = subject.window
     if window is None:
         return []
-    long = _stretches(window, subject.thresholds.python_stretch_ns, subject.skew is not None)
+    long = _stretches(window, subject.thresholds.python_stretch_ns, subject.has_peers)
     if not len(long):
         return []
     lengths = long.lengths
@@ -75,9 +75,7 @@ def _stretches(window: WindowView, least_ns: int, has_peers: bool) -> Intervals:
     graph = window.graph
     mine = (~graph.is_gpu) & (graph.lane == graph.main_lane)
     works = intervals.merge(graph.start_ns[mine], graph.end_ns[mine])
-    known = intervals.empty()
-    for claim in graph.host.claims(graph.main_lane)[: len(CAUSES) - 1]:
-        known = intervals.union(known, claim)
+    known = graph.host.of(*(set(CAUSES) - set(UNNAMED)), lanes=(graph.main_lane,))
     plain = intervals.difference(works, known)
     plain = intervals.difference(plain, _meetings(window, plain, has_peers))
     long = plain.lengths >= least_ns
@@ -115,10 +113,10 @@ def _place(window: WindowView, start_ns: int, end_ns: int) -> str:
     ).filter(pl.col("lane_id") == window.graph.main_lane)
     around = host.filter(pl.col("start_ns") <= start_ns, pl.col("end_ns") >= end_ns)
     if len(around):
-        inner = around.sort(pl.col("end_ns") - pl.col("start_ns"))["name"][0]
+        inner = around.sort(pl.col("end_ns") - pl.col("start_ns"), maintain_order=True)["name"][0]
         return f"in {inner}"
-    before = host.filter(pl.col("end_ns") <= start_ns).sort("end_ns")["name"]
-    after = host.filter(pl.col("start_ns") >= end_ns).sort("start_ns")["name"]
+    before = host.filter(pl.col("end_ns") <= start_ns).sort("end_ns", maintain_order=True)["name"]
+    after = host.filter(pl.col("start_ns") >= end_ns).sort("start_ns", maintain_order=True)["name"]
     words = [f"after {before[-1]}"] if len(before) else []
     words += [f"before {after[0]}"] if len(after) else []
     return " and ".join(words)

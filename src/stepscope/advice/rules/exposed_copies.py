@@ -101,13 +101,9 @@ def find(subject: Subject) -> list[Finding]:
 
 def _operator(window: WindowView, copies: pl.DataFrame) -> str:
     """The operator that launched most of some copies, by their time; "" where none is known."""
+    linked = copies.drop_nulls("op")
     by_operator = (
-        copies.drop_nulls("op")
-        .select("op", "dur_ns")
-        .join(
-            window.trace.events.select(op="event", name_id="name_id").collect(), on="op", how="left"
-        )
-        .join(window.trace.names.select("name_id", operator="name").collect(), on="name_id")
+        linked.select("dur_ns", operator=window.names_of(linked["op"]))
         .group_by("operator")
         .agg(pl.col("dur_ns").sum())
         .sort("dur_ns", "operator", descending=[True, False])

@@ -13,7 +13,7 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.advice.finding import Finding
-from stepscope.advice.matmuls import evidence_of_time, matmuls, matrix_units
+from stepscope.advice.matmuls import evidence_of_time, products_of
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.analysis.graph.replay import unchanged
@@ -24,11 +24,10 @@ FACTOR = 0.5
 
 def find(subject: Subject) -> list[Finding]:
     """The finding, if such kernels take a notable part of the step."""
-    units = matrix_units(subject)
-    if units is None:
+    products = products_of(subject)
+    if products is None:
         return []
-    window = units.window
-    rows = matmuls(window)
+    window, units, rows = products.window, products.units, products.table
     is_float, unknown = pl.col("type") == "float", pl.col("type").is_null()
     if units.is_amd:
         full = rows.filter(is_float)
@@ -55,6 +54,6 @@ def find(subject: Subject) -> list[Finding]:
         rule=ID,
         title="matrix products run in full FP32" + (", with TF32 off" if has_tf32 else ""),
         assumption=f"in {better} these kernels take half the time",
-        evidence=evidence_of_time(window, full, rows),
+        evidence=evidence_of_time(products, full),
         advice=allow if has_tf32 else mixed,
     )

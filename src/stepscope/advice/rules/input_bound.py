@@ -16,7 +16,7 @@ from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.analysis.host.causes import HostCause
-from stepscope.analysis.record.summary import INPUT
+from stepscope.analysis.selection.partition import INPUT
 from stepscope.trace.arrays import intervals
 
 ID = "input-bound"

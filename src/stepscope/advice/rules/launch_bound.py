@@ -33,10 +33,7 @@ def find(subject: Subject) -> list[Finding]:
     lanes = sorted({int(lane) for lane in graph.lane[~graph.is_gpu]})
     for lane in lanes:
         claims = graph.host.claims(lane)
-        codes = list(HostCause)
-        mine = intervals.union(
-            claims[codes.index(HostCause.LAUNCH)], claims[codes.index(HostCause.DISPATCH)]
-        )
+        mine = intervals.union(claims[HostCause.LAUNCH], claims[HostCause.DISPATCH])
         changes = changes.scale_host(mine, 0.0, lanes=(lane,))
     launches = window.work["launch"].n_unique()
     slows = "recording with stacks slows dispatch much" if window.has_stacks else _SLOWS

@@ -30,15 +30,10 @@ def find(subject: Subject) -> list[Finding]:
     if per_step < limits.small_kernel_count or share < limits.small_kernel_share:
         return []
     sources = pl.concat([small["op"].drop_nulls(), small["launch"].drop_nulls()]).unique()
-    around = (
-        window.trace.events.filter(pl.col("event").is_in(sources.implode()))
-        .select("start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
-        .collect()
-    )
     changes = (
         unchanged(window.graph)
         .scale_work(window.nodes(small), 0.5)
-        .scale_host(window.spans(around), 0.5)
+        .scale_host(window.spans_of_events(sources), 0.5)
     )
     top = small.group_by("name").len().sort("len", "name", descending=[True, False])
     return replayed_finding(

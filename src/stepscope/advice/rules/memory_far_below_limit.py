@@ -7,12 +7,10 @@ no saving per step.
 
 from __future__ import annotations
 
-import polars as pl
-
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving
 from stepscope.advice.subject import Subject
-from stepscope.advice.window_view import WindowView
+from stepscope.analysis.selection.names import is_training
 
 ID = "memory-far-below-limit"
 _TRAINING = (
@@ -30,7 +28,7 @@ def find(subject: Subject) -> list[Finding]:
     known = window.memory.drop_nulls("total_bytes")
     if not len(known):
         return []
-    row = known.sort("reserved_bytes", descending=True).row(0, named=True)
+    row = known.sort("reserved_bytes", descending=True, maintain_order=True).row(0, named=True)
     share = row["reserved_bytes"] / max(1, row["total_bytes"])
     if share > subject.thresholds.memory_far_below:
         return []
@@ -44,13 +42,5 @@ def find(subject: Subject) -> list[Finding]:
             Evidence("reserved at the peak", row["reserved_bytes"], "bytes"),
             Evidence("memory of the device", row["total_bytes"], "bytes"),
         ),
-        advice=_TRAINING if _trains(window) else _INFERENCE,
+        advice=_TRAINING if is_training(window.trace) else _INFERENCE,
     )
-
-
-def _trains(window: WindowView) -> bool:
-    """Whether there is a backward or an optimizer in the trace."""
-    of_training = (pl.col("group") == "optimizer_step").fill_null(value=False) | pl.col(
-        "name"
-    ).str.starts_with("autograd::engine")
-    return bool(len(window.trace.names.filter(of_training).head(1).collect()))

@@ -1,7 +1,8 @@
 """Pageable copies: input goes to the GPU from ordinary memory, and the host waits for it.
 
-Measured as copies to the device whose record names pageable memory, or, where the record does not
-say, whose call returned only after the copy was done. The saving supposes pinned memory and
+Measured as copies to the device that block (`stepscope.analysis.calls.copies`): their record names
+pageable memory, or their call is not asynchronous, or, where the record does not say what memory it
+is, the call returned only after the copy was done. The saving supposes pinned memory and
 non-blocking copies: the host goes on at once, and the copy itself takes as long as it did.
 """
 
@@ -13,6 +14,7 @@ from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
+from stepscope.analysis.calls.copies import TO_DEVICE, blocking_copies
 from stepscope.analysis.graph.replay import unchanged
 
 ID = "pageable-copies"
@@ -30,15 +32,8 @@ _SMALL_ADVICE = (
 
 
 def pageable_copies(window: WindowView) -> pl.DataFrame:
-    """Rows of `window.work`: copies to the device from memory that is not pinned."""
-    copies = window.work.filter(pl.col("group") == "host_to_device")
-    calls = window.calls.select(launch="event", call_end_ns="end_ns", call="name")
-    said = pl.col("name").str.contains("(?i)pageable")
-    silent = ~pl.col("name").str.contains("(?i)pageable|pinned")
-    waited = pl.col("call_end_ns") >= pl.col("end_ns")
-    return copies.join(calls, on="launch", how="left").filter(
-        said | (silent & waited.fill_null(value=False))
-    )
+    """Rows of `window.work`: copies to the device that block."""
+    return blocking_copies(window.trace, window.work).filter(pl.col("group") == TO_DEVICE)
 
 
 def find(subject: Subject) -> list[Finding]:

@@ -11,10 +11,11 @@ import numpy as np
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
-from stepscope.advice.window_view import BoolArray, WindowView
+from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.edges import EdgeKind
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.graph.step_graph import NodeKind
+from stepscope.trace.arrays.intervals import BoolArray
 
 ID = "poor-overlap"
 

@@ -16,10 +16,10 @@ from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
+from stepscope.analysis.calls.collectives import LEAST_PEERS
 from stepscope.analysis.graph.replay import unchanged
 
 ID = "rank-waiting"
-_LEAST_PEERS = 3
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -31,7 +31,7 @@ def find(subject: Subject) -> list[Finding]:
         return _by_arrivals(subject, window, subject.waits)
     limits = subject.thresholds
     rows = collectives(window).filter(
-        pl.col("peers") >= _LEAST_PEERS,
+        pl.col("peers") >= LEAST_PEERS,
         # Single outliers are another rule's.
         pl.col("dur_ns") < limits.abnormal_collective_factor * pl.col("median_ns"),
     )

@@ -75,29 +75,18 @@ def _blocking_calls(window: WindowView) -> pl.DataFrame:
 
 def _places(window: WindowView, calls: pl.DataFrame) -> list[str]:
     """The operators, and the Python lines if recorded, that wait longest."""
-    named = calls.with_columns(dur=pl.col("end_ns") - pl.col("start_ns"))
-    top = (
-        named.group_by("op", maintain_order=True)
-        .agg(pl.col("dur").sum(), pl.col("event").first(), pl.col("name").first())
-        .with_columns(
-            label=pl.struct("op", "name").map_elements(
-                lambda row: window.name_of(row["op"]) if row["op"] is not None else row["name"],
-                return_dtype=pl.String,
-            )
-        )
-        if len(named) <= 2_000
-        else named.group_by("name", maintain_order=True)
-        .agg(pl.col("dur").sum(), pl.col("event").first())
-        .with_columns(label=pl.col("name"))
-    )
+    operators = window.names_of(calls["op"])
     by_label = (
-        top.group_by("label")
+        calls.with_columns(
+            dur=pl.col("end_ns") - pl.col("start_ns"), label=pl.coalesce(operators, "name")
+        )
+        .group_by("label", maintain_order=True)
         .agg(pl.col("dur").sum(), pl.col("event").first())
         .sort("dur", "label", descending=[True, False])
         .head(_MOST_PLACES)
     )
-    places = []
-    for label, _, event in by_label.select("label", "dur", "event").iter_rows():
-        frame = window.frame_around(event)
-        places.append(f"{label}, {frame}" if frame else str(label))
-    return places
+    frames = window.places_of(by_label["event"])["frame"]
+    return [
+        label if frame is None else f"{label}, {frame}"
+        for label, frame in zip(by_label["label"], frames, strict=True)
+    ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.advice.finding import Evidence, Finding, short
-from stepscope.advice.matmuls import evidence_of_time, matmuls, matrix_units
+from stepscope.advice.matmuls import evidence_of_time, products_of
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.analysis.graph.replay import unchanged
@@ -30,17 +30,20 @@ _AMD = (
 
 def find(subject: Subject) -> list[Finding]:
     """The finding, if such kernels take a notable part of the step."""
-    units = matrix_units(subject)
-    if units is None:
+    products = products_of(subject)
+    if products is None:
         return []
-    window = units.window
-    rows = matmuls(window)
-    idle = rows.filter(pl.col("type") == "half", pl.col("uses") == "no")
+    window, units = products.window, products.units
+    idle = products.table.filter(pl.col("type") == "half", pl.col("uses") == "no")
     total_ns = int(idle["dur_ns"].sum())
     if window.share(total_ns) < subject.thresholds.matmul_share:
         return []
     cores = "matrix cores" if units.is_amd else "tensor cores"
-    top = idle.group_by("name").agg(pl.col("dur_ns").sum()).sort("dur_ns", descending=True)
+    top = (
+        idle.group_by("name")
+        .agg(pl.col("dur_ns").sum())
+        .sort("dur_ns", "name", descending=[True, False])
+    )
     return replayed_finding(
         subject,
         window,
@@ -49,7 +52,7 @@ def find(subject: Subject) -> list[Finding]:
         title=f"half-precision matrix products do not use the {cores}",
         assumption=f"on the {cores} these kernels take half the time",
         evidence=(
-            *evidence_of_time(window, idle, rows),
+            *evidence_of_time(products, idle),
             Evidence("most of it in", short(top["name"][0]), "text"),
         ),
         advice=_AMD if units.is_amd else _NVIDIA,

@@ -14,7 +14,7 @@ from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
-from stepscope.trace.schema import Category
+from stepscope.analysis.selection.names import launching_calls
 
 ID = "trace-incomplete"
 _DAMAGE = (
@@ -35,7 +35,6 @@ _BEFORE = (
     "the recording began. Judge the later steps (--steps), or record more of them."
 )
 _NEARLY_ALL = 0.9
-_LAUNCHES = r"Launch(Kernel|CooperativeKernel)|EnqueueKernel"
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -63,7 +62,7 @@ def find(subject: Subject) -> list[Finding]:
             severity = severity if evidence else Severity.INFO
             evidence.append(Evidence("GPU work without its launch", share, "share"))
     elif window is not None:
-        launches = _launches(subject)
+        launches = launching_calls(window.trace)
         if launches:
             title = title or "kernels were launched, but the trace has no GPU work"
             evidence.append(Evidence("calls that launch kernels", launches, "count"))
@@ -85,14 +84,3 @@ def _launched_before(window: WindowView) -> int:
     first = pl.col("start_ns").filter(pl.col("launch").is_not_null()).min().over("lane_id")
     is_before = pl.col("launch").is_null() & (pl.col("start_ns") < first)
     return int(window.work.select(is_before.sum()).item())
-
-
-def _launches(subject: Subject) -> int:
-    if subject.window is None:
-        return 0
-    trace = subject.window.trace
-    names = trace.names.filter(
-        pl.col("category").is_in([Category.RUNTIME.value, Category.DRIVER.value]),
-        pl.col("name").str.contains(_LAUNCHES),
-    ).select("name_id")
-    return int(trace.events.join(names, on="name_id").select(pl.len()).collect().item())

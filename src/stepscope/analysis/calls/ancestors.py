@@ -12,12 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.derive.nesting import NUMBA_PAYS_FROM
-
-BoolArray = npt.NDArray[np.bool_]
 
 
 def nearest(parent: Int64Array, chosen: BoolArray) -> Int64Array:

@@ -50,6 +50,11 @@ COLLECTIVES: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 """One row per kernel (or other GPU work) of communication, in order of start."""
 
+LEAST_PEERS = 3
+"""From so many on their median or their least tells what one should take."""
+PEERS = ("kind", "dtype", "group", "group_size", "message_bytes")
+"""What collectives have in common that should take equally long."""
+
 _LEVELS = 12
 """How far up from the launching operator arguments are looked for."""
 
@@ -221,6 +226,36 @@ def _first_operand(dims: str | None, types: str | None) -> tuple[int, str] | Non
         return None
     elements = sum(prod(shape) for _, shape in tensors)
     return (elements, kinds.pop()) if elements < _MOST_ELEMENTS else None
+
+
+def with_peers(collectives: pl.DataFrame) -> pl.DataFrame:
+    """Collectives with what others like them take.
+
+    Peers have kind, size, type and process group in common. Where the size is not known, they are
+    those at the same place among the collectives of their kind and stream in a step, provided that
+    all steps have the same number of them.
+
+    Args:
+        collectives: Columns of `COLLECTIVES`, in order of start.
+
+    Returns:
+        The rows that have peers to compare with, with further columns `peers` (how many they are,
+        the row itself included), `median_ns` and `least_ns` (of their durations).
+    """
+    known = pl.col("message_bytes").is_not_null()
+    place = pl.int_range(pl.len()).over("step", "device", "stream", "kind")
+    counts = collectives.group_by("step", "kind").len()
+    has_places = counts.select("kind", "len").n_unique() == counts["kind"].n_unique()
+    keyed = collectives.with_columns(
+        place=pl.when(~known & has_places).then(place),
+        kernel_name=pl.when(~known).then("kernel"),
+    ).filter(known | has_places)
+    peers = [*PEERS, "place", "kernel_name"]
+    return keyed.with_columns(
+        peers=pl.len().over(peers),
+        median_ns=pl.col("dur_ns").median().over(peers),
+        least_ns=pl.col("dur_ns").min().over(peers),
+    ).drop("place", "kernel_name")
 
 
 def world_size(trace: Trace) -> int | None:

@@ -10,10 +10,9 @@ Definition
 
 from __future__ import annotations
 
-import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.places import outermost
+from stepscope.analysis.calls.places import outermost_operators
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -21,7 +20,6 @@ SHORTEST = 2
 FEWEST = 2
 MOST = 50
 MOST_NAMES = 24
-_ENGINE = "autograd::engine::evaluate_function"
 
 SEQUENCES: dict[str, pl.DataType | type[pl.DataType]] = {
     "operator": pl.String,
@@ -52,7 +50,7 @@ def kernel_sequences(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         return pl.DataFrame(schema=SEQUENCES)
     event_names = trace.columns("name_id")["name_id"]
     sequences = (
-        mine.with_columns(outer=_outermost(trace, mine["op"]))
+        mine.with_columns(outer=outermost_operators(trace, mine["op"]))
         .sort("start_ns", maintain_order=True)
         .group_by("outer", maintain_order=True)
         .agg(
@@ -82,7 +80,7 @@ def kernel_sequences(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
             pl.col("outer").first().alias("event"),
         )
         .filter(pl.col("count") >= FEWEST)
-        .sort("calls_ns", "total_ns", descending=True)
+        .sort("calls_ns", "total_ns", descending=True, maintain_order=True)
         .head(MOST)
     )
     return found.select(
@@ -99,18 +97,3 @@ def kernel_sequences(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         ),
         "event",
     )
-
-
-def _outermost(trace: Trace, ops: pl.Series) -> pl.Series:
-    """The outermost operator around each, itself where nothing is around it."""
-    names = trace.names.select("name", "category").collect()
-    is_operator = (
-        (names["category"].cast(pl.String) == Category.CPU_OP.value)
-        & ~names["name"].str.starts_with(_ENGINE)
-        & ~names["name"].str.starts_with("ProfilerStep")
-    ).to_numpy()
-    name_id = trace.columns("name_id")["name_id"].to_numpy()
-    parent = trace.derived.select("parent").collect()["parent"].fill_null(-1).to_numpy()
-    events = ops.to_numpy()
-    found = outermost(events, parent, name_id, is_operator)
-    return pl.Series(np.where(found >= 0, found, events))

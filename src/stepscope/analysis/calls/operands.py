@@ -52,7 +52,7 @@ ITEM_BYTES: dict[str, int] = {
 
 _DIMS = r'"Input [Dd]ims"\s*:\s*(\[[^"}]*)'
 _STRIDES = r'"Input [Ss]trides"\s*:\s*(\[[^"}]*)'
-_TYPES = r'"Input [Tt]ype"\s*:\s*(\[[^\]]*\])'
+_TYPES = r'"Input [Tt]ypes?"\s*:\s*(\[[^\]]*\])'
 _CONCRETE = r'"Concrete Inputs"\s*:\s*(\[(?:\s*"(?:[^"\\]|\\.)*"\s*,?)*\s*\])'
 
 

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.calls.ancestors import BoolArray, is_outermost, nearest
+from stepscope.analysis.calls.ancestors import is_outermost, nearest
 from stepscope.analysis.selection.gpu_work import side_by_side
-from stepscope.trace.arrays.intervals import Int64Array, merge_by_group
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array, merge_by_group
 from stepscope.trace.derive.nesting import clock_resolution_ns, nest
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -147,7 +147,7 @@ def hang_device_time(forest: OperatorForest, work: pl.DataFrame) -> DeviceTime:
 
     Args:
         forest: The operators.
-        work: Rows with `op` and `dur_ns`, such as `GpuWork.events`.
+        work: Rows with `op` and `dur_ns`, such as `GpuWork.members`.
     """
     row = rows_of_work(forest, work)
     duration = work["dur_ns"].to_numpy()

@@ -1,17 +1,20 @@
-"""Where in the programme a call stands: its outermost operator and its line of Python."""
+"""Where in the programme things happen: the outermost operator, and the line of Python."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
 _ENGINE = "autograd::engine::evaluate_function"
 _LINE = r"\.py\(\d+\): "
+_NEARLY_ALL = 0.9
 _LIBRARIES = r"^(torch|contextlib|functools|threading)[/.(]|^<|^nn\.Module"
 
 PLACES: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -25,11 +28,7 @@ def call_places(trace: Trace, events: pl.Series) -> pl.DataFrame:
     """The place of each event, with the columns of `PLACES`, in the order given."""
     names = trace.names.select("name", "category").collect()
     category = names["category"].cast(pl.String)
-    is_operator = (
-        (category == Category.CPU_OP.value)
-        & ~names["name"].str.starts_with(_ENGINE)
-        & ~names["name"].str.starts_with("ProfilerStep")
-    ).to_numpy()
+    is_operator = _are_operators(names)
     is_line = (category == Category.PYTHON_FUNCTION.value) & names["name"].str.contains(_LINE)
     is_user = is_line & ~names["name"].str.contains(_LIBRARIES)
     name_id = trace.columns("name_id")["name_id"].to_numpy()
@@ -49,11 +48,31 @@ def call_places(trace: Trace, events: pl.Series) -> pl.DataFrame:
     )
 
 
+def _are_operators(names: pl.DataFrame) -> BoolArray:
+    """For each name whether it is an operator that a programme calls: not the engine, no step."""
+    found: BoolArray = names.select(
+        (pl.col("category") == Category.CPU_OP.value)
+        & ~pl.col("name").str.starts_with(_ENGINE)
+        & ~pl.col("name").str.starts_with("ProfilerStep")
+    )["category"].to_numpy()
+    return found
+
+
+def outermost_operators(trace: Trace, events: pl.Series) -> pl.Series:
+    """The outermost operator around each event, itself where nothing is around it."""
+    names = trace.names.select("name", "category").collect()
+    name_id = trace.columns("name_id")["name_id"].to_numpy()
+    parent = trace.derived.select("parent").collect()["parent"].fill_null(-1).to_numpy()
+    start = events.to_numpy()
+    found = outermost(start, parent, name_id, _are_operators(names))
+    return pl.Series(np.where(found >= 0, found, start))
+
+
 def outermost(
     events: Int64Array,
     parent: Int64Array,
     name_id: npt.NDArray[np.uint32],
-    is_wanted: npt.NDArray[np.bool_],
+    is_wanted: BoolArray,
 ) -> Int64Array:
     """The outermost event above each, or itself, whose name is wanted; -1: none."""
     found = np.where(is_wanted[name_id[events]], events, -1)
@@ -72,7 +91,7 @@ def _innermost(
     events: Int64Array,
     parent: Int64Array,
     name_id: npt.NDArray[np.uint32],
-    is_wanted: npt.NDArray[np.bool_],
+    is_wanted: BoolArray,
 ) -> Int64Array:
     """The innermost event above each whose name is wanted; -1: none."""
     found = np.full(len(events), -1, np.int64)
@@ -92,3 +111,64 @@ def _named(names: pl.Series, name_id: npt.NDArray[np.uint32], events: Int64Array
     known = pl.Series(events >= 0)
     text = names.gather(name_id[np.maximum(events, 0)]) if len(events) else names.clear()
     return pl.select(pl.when(known).then(text)).to_series()
+
+
+def has_stacks(trace: Trace) -> bool:
+    """Whether Python frames were recorded."""
+    found = trace.names.filter(_is_frame()).select("name_id").limit(1).collect()
+    return not found.is_empty()
+
+
+def frame_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> str | None:
+    """The innermost Python frame of a thread that spans nearly all of some time, if any does."""
+    nearly = _NEARLY_ALL * (end_ns - start_ns)
+    covers = pl.min_horizontal(pl.lit(end_ns), _end()) - pl.max_horizontal(
+        pl.lit(start_ns), pl.col("start_ns")
+    )
+    found = (
+        trace.events.filter(_is_frame(), pl.col("lane_id") == lane_id, covers >= nearly)
+        .select("event", "dur_ns", "start_ns")
+        .collect()
+        .sort("dur_ns", "start_ns", "event", descending=[False, True, True])
+    )
+    return None if found.is_empty() else names_of_events(trace, found["event"][:1])[0]
+
+
+def frames_at(
+    trace: Trace, lanes: Sequence[int | None], moments: Sequence[int]
+) -> list[str | None]:
+    """The innermost Python frame of a thread at a moment, for each pair of them; None: none."""
+    if not has_stacks(trace):
+        return [None] * len(moments)
+    wanted = sorted({lane for lane in lanes if lane is not None})
+    spans = (
+        trace.events.filter(_is_frame(), pl.col("lane_id").is_in(wanted))
+        .select("event", "lane_id", "start_ns", end_ns=_end())
+        .collect()
+    )
+    found: list[int | None] = []
+    for lane, moment in zip(lanes, moments, strict=True):
+        around = spans.filter(
+            pl.col("lane_id") == (-1 if lane is None else lane),
+            pl.col("start_ns") <= moment,
+            pl.col("end_ns") > moment,
+        ).sort("start_ns", "event")
+        found.append(int(around["event"][-1]) if len(around) else None)
+    return names_of_events(trace, pl.Series(found, dtype=pl.Int64)).to_list()
+
+
+def names_of_events(trace: Trace, events: pl.Series) -> pl.Series:
+    """Names of some events; null for null."""
+    ids = trace.columns("name_id")["name_id"]
+    if events.is_empty() or ids.is_empty():
+        return pl.Series([None] * len(events), dtype=pl.String)
+    names = trace.names.select("name").collect()["name"].gather(ids.gather(events.fill_null(0)))
+    return pl.select(pl.when(events.is_not_null()).then(names)).to_series()
+
+
+def _is_frame() -> pl.Expr:
+    return pl.col("category") == Category.PYTHON_FUNCTION.value
+
+
+def _end() -> pl.Expr:
+    return pl.col("start_ns") + pl.col("dur_ns")

@@ -52,7 +52,7 @@ def queue_lengths(trace: Trace, linked: pl.DataFrame) -> tuple[pl.DataFrame, pl.
     starts, ends = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
     whole: list[tuple[object, ...]] = []
     by_step: list[tuple[object, ...]] = []
-    for (device, stream), rows in linked.sort("device", "stream").group_by(
+    for (device, stream), rows in linked.sort("device", "stream", maintain_order=True).group_by(
         ["device", "stream"], maintain_order=True
     ):
         times, length = _lengths(rows["called_ns"].to_numpy(), rows["start_ns"].to_numpy())

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.ancestors import BoolArray, nearest_above
+from stepscope.analysis.calls.ancestors import nearest_above
 from stepscope.analysis.calls.operands import argument_texts
 from stepscope.analysis.calls.operator_forest import OperatorForest
-from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 

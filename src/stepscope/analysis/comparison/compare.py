@@ -110,7 +110,9 @@ def compare(a: Side, b: Side) -> Comparison:
         parts = _match(a.parts, b.parts, a, b, "part")
         order = pl.concat([a.parts["name"], b.parts["name"]]).unique(maintain_order=True)
         known = parts.filter((pl.col("a_ns") > 0) | (pl.col("b_ns") > 0))
-        pieces.append(order.to_frame().join(known, on="name").select(list(CHANGES)))
+        pieces.append(
+            order.to_frame().join(known, on="name", maintain_order="left").select(list(CHANGES))
+        )
     else:
         notes.append(f"parts cannot be compared: {a.parts_basis} against {b.parts_basis}")
     pieces.append(_by_change(_match(a.kernels, b.kernels, a, b, "kernel")))
@@ -172,7 +174,9 @@ def _summary(measures: pl.DataFrame, steps: int, prefix: str) -> pl.DataFrame:
     mean = total.sum() / steps
     # Steps that lack the key are zeros: they add nothing to either sum, but count in `steps`.
     variance = (squares / steps - mean**2).clip(lower_bound=0.0) * steps / max(1, steps - 1)
-    return measures.group_by("key", maintain_order=True).agg(
+    # Sums of doubles depend on their order.
+    ordered = measures.sort("key", "step")
+    return ordered.group_by("key", maintain_order=True).agg(
         pl.col("name").first(),
         (pl.col("count").sum() / steps).alias(f"{prefix}_count"),
         mean.round().cast(pl.Int64).alias(f"{prefix}_ns"),
@@ -258,9 +262,7 @@ def _judge(both: pl.DataFrame, a: Side, b: Side, table: str) -> pl.DataFrame:
 
 
 def _by_change(table: pl.DataFrame) -> pl.DataFrame:
-    return table.sort(
-        pl.col("delta_ns").abs(), "name", descending=[True, False], maintain_order=True
-    )
+    return table.sort(pl.col("delta_ns").abs(), "name", "place", descending=[True, False, False])
 
 
 _CONDITION = re.compile(r"^\s*(?P<what>[a-z][a-z :]*?)\s*>\s*(?P<limit>\d+(\.\d+)?)\s*%\s*$")

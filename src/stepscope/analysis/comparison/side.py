@@ -8,15 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.breakdown import IDLE_WORDS
+from stepscope.analysis.breakdown import break_down
 from stepscope.analysis.calls.collectives import world_size
 from stepscope.analysis.calls.operator_forest import OperatorForest, operator_forest
-from stepscope.analysis.host.partition import OTHER, PARTS, partition_host
-from stepscope.analysis.idle import idle_causes
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
-from stepscope.analysis.timeline import timeline
 from stepscope.errors import UsageError
 from stepscope.run.step_record import StepRecord
 from stepscope.trace.arrays.intervals import Int64Array
@@ -150,57 +147,25 @@ def trace_steps(
     chosen = asked.steps
     if chosen is None and len(trace.steps):
         chosen = tuple(trace.steps.filter(~pl.col("is_empty"))["step"].to_list())
-    scope = replace(asked, steps=chosen)
-    line = timeline(trace, scope)
-    if line.scope.events:
-        idle = idle_causes(trace, scope)
-        columns = {
-            "compute": "compute_ns",
-            "exposed communication": "exposed_comm_ns",
-            "exposed copies": "exposed_memcpy_ns",
-        }
-        if chosen is None:
-            sums = {part: getattr(line, column) for part, column in columns.items()}
-            sums |= {words: idle.of(cause) for cause, words in IDLE_WORDS.items()}
-            rows = [(part, part, 0, 1, total) for part, total in sums.items()]
-            parts = pl.DataFrame(rows, schema=MEASURES, orient="row")
-            windows = pl.DataFrame({"step": [0], "total_ns": [line.total_ns]})
-            return parts, "the GPU's time, the whole file as one step", windows, line.notes
-        # Several devices: the mean device, so that a step is as long as it took.
-        devices = max(1, line.steps["device"].n_unique())
-        by_step = line.steps.group_by("step", maintain_order=True).agg(
-            pl.col([*columns.values(), "total_ns"]).sum() // devices
-        )
-        gaps = (
-            idle.steps.drop("idle_ns")
-            .group_by("step")
-            .agg(pl.exclude("step", "device").sum() // devices)
-        )
-        pieces = [_long(by_step, part, column) for part, column in columns.items()]
-        pieces += [
-            _long(gaps, words, f"{cause}_ns")
-            for cause, words in IDLE_WORDS.items()
-            if f"{cause}_ns" in gaps.columns
-        ]
-        windows = by_step.select(pl.col("step").cast(pl.Int64), "total_ns")
-        return pl.concat(pieces), "the GPU's steps", windows, line.notes
-    host = partition_host(trace)
-    if host is None:
+    found = break_down(trace, replace(asked, steps=chosen))
+    if found is None:
         return None
-    table = host.steps if chosen is None else host.steps.filter(pl.col("step").is_in(chosen))
-    pieces = [_long(table, part, f"{part}_ns") for part in (*PARTS, OTHER)]
-    windows = table.select(pl.col("step").cast(pl.Int64), total_ns="wall_ns")
-    return pl.concat(pieces), "the main thread's steps", windows, ()
-
-
-def _long(table: pl.DataFrame, part: str, column: str) -> pl.DataFrame:
-    return table.select(
-        key=pl.lit(part),
-        name=pl.lit(part),
-        step=pl.col("step").cast(pl.Int64),
-        count=pl.lit(1, pl.Int64),
-        total_ns=pl.col(column).cast(pl.Int64),
-    )
+    basis = "the main thread's steps"
+    if found.is_of_devices:
+        basis = "the GPU's steps"
+        if chosen is None:
+            basis = "the GPU's time, the whole file as one step"
+    pieces = [
+        found.steps.select(
+            key=pl.lit(part.name),
+            name=pl.lit(part.name),
+            step="step",
+            count=pl.lit(1, pl.Int64),
+            total_ns=part.name,
+        )
+        for part in found.partition.parts
+    ]
+    return pl.concat(pieces), basis, found.steps.select("step", "total_ns"), found.notes
 
 
 def _record_parts(records: Sequence[StepRecord]) -> pl.DataFrame:

@@ -7,7 +7,6 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.graph.edges import EdgeKind, Edges
-from stepscope.analysis.graph.host import Pieces
 from stepscope.analysis.graph.loops import (
     COMPILED_PAYS_FROM,
     bind,
@@ -16,9 +15,10 @@ from stepscope.analysis.graph.loops import (
     mark_candidates,
 )
 from stepscope.analysis.graph.step_graph import ORIGIN, StepGraph, rows_of_steps
-from stepscope.analysis.graph.work import GpuWork
-from stepscope.analysis.host.causes import HostEvents
-from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.analysis.graph.threads import Pieces
+from stepscope.analysis.graph.work import StepWork
+from stepscope.analysis.host.events import HostEvents
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.arrays.search import places
 
@@ -32,7 +32,7 @@ def assemble(
     window: tuple[int, int],
     main_lane: int,
     pieces: Pieces,
-    work: GpuWork,
+    work: StepWork,
     edges: Edges,
     host: HostEvents,
 ) -> StepGraph:
@@ -172,7 +172,7 @@ def settle_by_loops(
     return delay
 
 
-def _typical_delay(room: Int64Array, is_clear: npt.NDArray[np.bool_]) -> int:
+def _typical_delay(room: Int64Array, is_clear: BoolArray) -> int:
     """The usual delay of a kind, from the candidates' delays: see `_typical_delays`."""
     clear = room[is_clear]
     if len(clear):

@@ -1,4 +1,4 @@
-"""Builds the graph of the steps of a trace; what it is stands in `step_graph.py`."""
+"""Builds the graph of the steps of a trace; what it is stands in `step_graph`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.graph.assembly import assemble
+from stepscope.analysis.graph.blocking_calls import read_calls
 from stepscope.analysis.graph.edges import find_edges
-from stepscope.analysis.graph.host import (
+from stepscope.analysis.graph.step_graph import StepGraph
+from stepscope.analysis.graph.sync_records import read_sync_records, recorded_waits
+from stepscope.analysis.graph.threads import (
     active_time,
     add_moments,
     cut_into_pieces,
     find_handovers,
 )
-from stepscope.analysis.graph.step_graph import StepGraph
-from stepscope.analysis.graph.sync_records import read_sync_records, recorded_waits
 from stepscope.analysis.graph.window import (
     NO_THREAD,
     choose_steps,
@@ -25,13 +26,10 @@ from stepscope.analysis.graph.window import (
     tail_of,
     whole_window,
 )
-from stepscope.analysis.graph.work import GpuWork, read_calls, read_work
-from stepscope.analysis.host.causes import HostEvents, host_events
+from stepscope.analysis.graph.work import StepWork, read_work
+from stepscope.analysis.host.events import HostEvents, host_events
 from stepscope.errors import UsageError
 from stepscope.trace.model import Trace
-
-_LONGEST_NS = 1 << 62
-"""Beyond it sums of durations leave 64 bits."""
 
 _LONGEST_NS = 1 << 62
 """Beyond it sums of durations leave 64 bits."""
@@ -74,7 +72,7 @@ def _graph_of(
     window: tuple[int, int],
     main_lane: int,
     lanes: tuple[int, ...],
-    work: GpuWork,
+    work: StepWork,
     host: HostEvents,
 ) -> StepGraph:
     """Cut the threads into pieces, find the edges, and put the graph together."""

@@ -1,4 +1,4 @@
-"""The edges of the graph of a step; what each kind means stands in `step_graph.py`."""
+"""The edges of the graph of a step; what each kind means stands in `step_graph`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.analysis.graph.host import CLOCK_SKEW_NS, Handovers, Pieces
+from stepscope.analysis.graph.blocking_calls import Resolved
 from stepscope.analysis.graph.sync_records import RecordedWaits
-from stepscope.analysis.graph.work import GpuWork, Resolved
+from stepscope.analysis.graph.threads import CLOCK_SKEW_NS, Handovers, Pieces
+from stepscope.analysis.graph.work import StepWork
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.arrays.search import places
@@ -81,7 +82,7 @@ class _Collector:
 
 def find_edges(
     pieces: Pieces,
-    work: GpuWork,
+    work: StepWork,
     resolved: Resolved,
     handovers: Handovers,
     recorded: RecordedWaits,
@@ -135,7 +136,7 @@ def find_edges(
     return found.edges(first, floor_ns)
 
 
-def _backlog(work: GpuWork, origin_ns: int) -> tuple[Int64Array, Int64Array]:
+def _backlog(work: StepWork, origin_ns: int) -> tuple[Int64Array, Int64Array]:
     """First work of streams that were still busy with earlier work, and for how long they were."""
     first = np.array([row for row, _ in work.streams()], np.int64)
     busy_until = np.minimum(work.earlier_end_ns[first], work.start_ns[first])
@@ -144,7 +145,7 @@ def _backlog(work: GpuWork, origin_ns: int) -> tuple[Int64Array, Int64Array]:
 
 
 def _add_stream_waits(
-    found: _Collector, work: GpuWork, resolved: Resolved, recorded: RecordedWaits
+    found: _Collector, work: StepWork, resolved: Resolved, recorded: RecordedWaits
 ) -> None:
     """Waits between streams that the host asked for, where no record says what was waited for."""
     streams = work.streams()
@@ -185,7 +186,7 @@ def _add_stream_waits(
         found.add(before[in_time], others[in_time], EdgeKind.WAIT)
 
 
-def _add_inferred_waits(found: _Collector, work: GpuWork, idle_before: Int64Array) -> None:
+def _add_inferred_waits(found: _Collector, work: StepWork, idle_before: Int64Array) -> None:
     """Waits between streams that nothing but the times betrays."""
     late = (idle_before > _LATE_NS) & (work.start_ns - work.issue_ns > _CLOSE_NS)
     rows = np.nonzero(late)[0]

@@ -18,9 +18,7 @@ from stepscope.analysis.graph.loops import COMPILED_PAYS_FROM, compiled_loop, sw
 from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.errors import UsageError
 from stepscope.trace.arrays import intervals
-from stepscope.trace.arrays.intervals import Int64Array, Intervals
-
-BoolArray = npt.NDArray[np.bool_]
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 
 
 @dataclass(frozen=True)
@@ -89,11 +87,6 @@ class Changes:
         return self.drop_edges(
             (graph.edge_kind == EdgeKind.SYNC) & np.isin(graph.call, np.asarray(calls))
         )
-
-    def shrink_delays(self, edges: BoolArray, longest_ns: int) -> Changes:
-        """Some edges delay by no more than so much."""
-        shrunk = np.where(edges, np.minimum(self.delay_ns, longest_ns), self.delay_ns)
-        return Changes(self.graph, self.dur_ns, shrunk, self.is_kept)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 Nodes
     GPU work: kernels, copies and fills, each with its stream. Pieces of host threads: the main
     thread (which carries the steps) and every thread that launches GPU work, cut where something
-    depends on them or they depend on something (`graph_host.py`).
+    depends on them or they depend on something (`threads`).
 
 Edges, each with a delay, from the end of one node to the start of another
     thread: the order of a thread's pieces.
@@ -14,7 +14,7 @@ Edges, each with a delay, from the end of one node to the start of another
         after the copy is done, and freeing of memory. What a call waited for is what the recorder
         says, else the work launched before it that ended last within it.
     wait: from GPU work of one stream to work of another. Where the recorder says which stream
-        waited for which event (`sync_records.py`), from the last work before that event to the
+        waited for which event (`sync_records`), from the last work before that event to the
         first after the wait. Without such records: where a thread made a stream wait
         (`cudaStreamWaitEvent`) between two launches, the next work waits for what the other
         streams had been given last before, if that had ended in time; and where nothing else
@@ -47,8 +47,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.analysis.host.causes import HostEvents
-from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.analysis.host.events import HostEvents
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 
 ORIGIN = -1
 
@@ -119,9 +119,9 @@ class StepGraph:
         return self.end_ns - self.start_ns
 
     @cached_property
-    def is_gpu(self) -> npt.NDArray[np.bool_]:
+    def is_gpu(self) -> BoolArray:
         """Whether each node is GPU work."""
-        is_gpu: npt.NDArray[np.bool_] = self.kind != NodeKind.HOST
+        is_gpu: BoolArray = self.kind != NodeKind.HOST
         return is_gpu
 
     @cached_property
@@ -175,9 +175,7 @@ class StepRows:
         return ends
 
 
-def rows_of_steps(
-    kind: npt.NDArray[np.int8], is_main: npt.NDArray[np.bool_], step: Int64Array
-) -> StepRows:
+def rows_of_steps(kind: npt.NDArray[np.int8], is_main: BoolArray, step: Int64Array) -> StepRows:
     """Which nodes tell when each step ends."""
     is_gpu = kind != NodeKind.HOST
     rows = np.nonzero(is_gpu if is_gpu.any() else is_main)[0]

@@ -27,14 +27,15 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.operands import whole_number
-from stepscope.analysis.graph.host import CLOCK_SKEW_NS
-from stepscope.analysis.graph.work import (
+from stepscope.analysis.graph.blocking_calls import (
     DEVICE_SYNC,
     EVENT_SYNC,
     STREAM_SYNC,
     STREAM_WAIT,
-    GpuWork,
 )
+from stepscope.analysis.graph.threads import CLOCK_SKEW_NS
+from stepscope.analysis.graph.work import StepWork
+from stepscope.analysis.selection.names import is_call
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -60,7 +61,7 @@ SYNC_RECORDS: dict[str, pl.DataType | type[pl.DataType]] = {
 """One row per record, in order of the calls."""
 
 
-def read_sync_records(trace: Trace, work: GpuWork) -> pl.DataFrame:
+def read_sync_records(trace: Trace, work: StepWork) -> pl.DataFrame:
     """Read the records, with streams as lanes of the work.
 
     Args:
@@ -81,7 +82,7 @@ def read_sync_records(trace: Trace, work: GpuWork) -> pl.DataFrame:
         pl.concat([columns, trace.derived.select("launch")], how="horizontal")
         .filter(pl.col("category") == Category.DEVICE_SYNC.value)
         .collect()
-        .join(known, on="name_id")
+        .join(known, on="name_id", maintain_order="left")
     )
 
     told = (
@@ -99,9 +100,14 @@ def read_sync_records(trace: Trace, work: GpuWork) -> pl.DataFrame:
     processes = trace.lanes.select(call_lane="lane_id", process="pid")
     records = (
         records.join(told, on="event", how="left", maintain_order="left")
-        .join(_recording_calls(trace, told["recorded_by"]), on="recorded_by", how="left")
-        .join(calls.collect(), on="launch", how="left")
-        .join(processes, on="call_lane", how="left")
+        .join(
+            _recording_calls(trace, told["recorded_by"]),
+            on="recorded_by",
+            how="left",
+            maintain_order="left",
+        )
+        .join(calls.collect(), on="launch", how="left", maintain_order="left")
+        .join(processes, on="call_lane", how="left", maintain_order="left")
         # The record's own time is that of the call.
         .with_columns(call_ns=pl.coalesce("call_start", "start_ns"))
         .with_columns(
@@ -125,8 +131,8 @@ def read_sync_records(trace: Trace, work: GpuWork) -> pl.DataFrame:
             waiting_lane=pl.when(pl.col("role") == STREAM_WAIT).then(waiting),
             awaited_lane=pl.when(is_known).then(awaited),
         )
+        .sort("call_ns", "call", "event")
         .select(pl.col(name).cast(dtype) for name, dtype in SYNC_RECORDS.items())
-        .sort("call_ns", "call")
     )
 
 
@@ -134,7 +140,7 @@ def _recording_calls(trace: Trace, correlations: pl.Series) -> pl.DataFrame:
     """When each event was recorded, by the correlation of the call that did: recorded_by, …_ns."""
     wanted = correlations.drop_nulls().unique()
     names = trace.names.filter(
-        pl.col("category").is_in([Category.RUNTIME.value, Category.DRIVER.value]),
+        is_call(),
         pl.col("name").str.contains("EventRecord"),
     ).select("name_id")
     return (
@@ -150,7 +156,7 @@ def _recording_calls(trace: Trace, correlations: pl.Series) -> pl.DataFrame:
     )
 
 
-def _lanes(trace: Trace, work: GpuWork) -> pl.DataFrame:
+def _lanes(trace: Trace, work: StepWork) -> pl.DataFrame:
     """lane, device, stream and launching process (null: not known) of each lane with work."""
     lanes = pl.DataFrame({"lane": work.lane, "call_lane": work.call_lane})
     processes = trace.lanes.select(call_lane=pl.col("lane_id").cast(pl.Int64), process="pid")
@@ -230,7 +236,7 @@ class RecordedWaits:
     are_complete: bool
 
 
-def recorded_waits(records: pl.DataFrame, work: GpuWork) -> RecordedWaits:
+def recorded_waits(records: pl.DataFrame, work: StepWork) -> RecordedWaits:
     """Find the work that waited, and what it waited for.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.graph.work import GpuWork
+from stepscope.analysis.graph.work import StepWork
 from stepscope.errors import UsageError
 from stepscope.trace.arrays.search import places
 from stepscope.trace.model import Trace
@@ -55,7 +55,7 @@ def _longest_run(host: pl.DataFrame) -> pl.DataFrame:
     return host[int(edges[longest]) : int(edges[longest + 1])]
 
 
-def main_lane_of(trace: Trace, chosen: pl.DataFrame, work: GpuWork) -> int:
+def main_lane_of(trace: Trace, chosen: pl.DataFrame, work: StepWork) -> int:
     """The thread that carries the steps; without steps the one that launches, or does, the most."""
     if len(chosen):
         return int(chosen["lane_id"][0])
@@ -97,7 +97,9 @@ def tail_of(trace: Trace, chosen: pl.DataFrame, activity: pl.DataFrame) -> int:
     return beyond if beyond > _NOTABLE_TAIL_NS else 0
 
 
-def whole_window(activity: pl.DataFrame, work: GpuWork, window: tuple[int, int]) -> tuple[int, int]:
+def whole_window(
+    activity: pl.DataFrame, work: StepWork, window: tuple[int, int]
+) -> tuple[int, int]:
     """Without steps: from the first to the last operator, call or GPU work."""
     starts = np.concatenate((activity["start_ns"].to_numpy(), work.start_ns))
     ends = np.concatenate((activity["end_ns"].to_numpy(), work.end_ns))

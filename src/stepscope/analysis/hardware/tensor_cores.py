@@ -23,6 +23,9 @@ from typing import Any
 
 import polars as pl
 
+from stepscope.analysis.calls.operands import operands
+from stepscope.analysis.calls.places import names_of_events
+from stepscope.analysis.hardware.vendor import compute_capability, is_amd
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -58,7 +61,10 @@ _MULTIPLES = {
     "c10::Float8_e4m3fnuz": 16,
     "c10::Float8_e5m2fnuz": 16,
 }
-_FIRST_WITH_TF32 = 8
+_FIRST_WITH_TENSOR_CORES, _FIRST_WITH_TF32 = 7, 8
+"""Major compute capabilities."""
+_WITH_MATRIX_CORES = r"MI[123]\d\d"
+_SHAPES = r"^(\[[\d,\[\]]*\])"
 
 
 @dataclass(frozen=True)
@@ -112,14 +118,73 @@ def evidence() -> pl.Expr:
     )
 
 
-def is_amd(trace: Trace) -> bool:
-    """Whether the devices are AMD's: by their names, else by the names of the calls."""
+def matrix_products(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
+    """The kernels of matrix products and convolutions among some GPU work.
+
+    Args:
+        trace: The trace.
+        work: GPU work with kind, group, name and op.
+
+    Returns:
+        Their rows, with `type` ("half", "float", "double", "other"; null: not recorded), from the
+        operands of the operator that launched each, and `uses` as `evidence` gives it. Kernels
+        that only prepare operands are left out.
+    """
+    rows = work.filter(pl.col("kind") == "compute", is_matrix_kernel())
+    operators = rows["op"].drop_nulls().unique().sort()
+    types = operands(trace, operators).select("event", "types").rename({"event": "op"})
+    recorded = pl.col("types").str.to_lowercase()
+    kind = (
+        pl.when(recorded.str.contains("bfloat16|half|float8|int8|signed char"))
+        .then(pl.lit("half"))
+        .when(recorded.str.contains(r'"float"'))
+        .then(pl.lit("float"))
+        .when(recorded.str.contains(r'"double"'))
+        .then(pl.lit("double"))
+        .when(pl.col("types").is_not_null())
+        .then(pl.lit("other"))
+    )
+    return rows.join(types, on="op", how="left", maintain_order="left").select(
+        *rows.columns, type=kind, uses=evidence()
+    )
+
+
+@dataclass(frozen=True)
+class MatrixUnits:
+    """The units that devices have for matrix products.
+
+    Attributes:
+        is_amd: Whether they are AMD's matrix cores; else NVIDIA's tensor cores.
+        has_tf32: Whether they take 32-bit floats as TF32.
+    """
+
+    is_amd: bool
+    has_tf32: bool
+
+
+def matrix_units(trace: Trace, products: pl.DataFrame) -> MatrixUnits | None:
+    """The units of the devices in use; None: they have none, or it is not known.
+
+    NVIDIA's compute capability tells, or AMD's product name; where the file describes no device,
+    a kernel that uses them.
+
+    Args:
+        trace: The trace.
+        products: What `matrix_products` found in it.
+    """
+    capability = compute_capability(trace)
+    if capability is not None:
+        if capability < _FIRST_WITH_TENSOR_CORES:
+            return None
+        return MatrixUnits(is_amd=False, has_tf32=bool(_has_tf32(capability)))
+    if not is_amd(trace):
+        return None
     names = trace.devices.filter("is_used")["name"].drop_nulls()
     if len(names):
-        return bool(names.str.contains("AMD|Instinct|Radeon|MI[123]\\d\\d").all())
-    calls = [Category.RUNTIME.value, Category.DRIVER.value]
-    called = trace.names.filter(pl.col("category").is_in(calls)).select("name").collect()
-    return bool(called["name"].str.starts_with("hip").any())
+        has_units = bool(names.str.contains(_WITH_MATRIX_CORES).any())
+    else:
+        has_units = bool((products["uses"] == "yes").any())
+    return MatrixUnits(is_amd=True, has_tf32=False) if has_units else None
 
 
 def tensor_core_use(trace: Trace, rows: pl.DataFrame) -> TensorCoreUse:
@@ -135,26 +200,29 @@ def tensor_core_use(trace: Trace, rows: pl.DataFrame) -> TensorCoreUse:
             pl.col("group").is_in(MATRIX_GROUPS), pl.col("category") == Category.KERNEL.value
         )
         .select("event", "name_id", "dur_ns", "op", "group")
-        .join(names.with_columns(uses=evidence()), on="name_id", how="left")
+        .join(names.with_columns(uses=evidence()), on="name_id", how="left", maintain_order="left")
         .filter(is_matrix_kernel())
     )
     if mine.is_empty():
         return TensorCoreUse(pl.DataFrame(schema=_TABLE), 0, 0, ())
-    operators = _operators(trace, mine["op"].drop_nulls().unique())
+    operators = _operators(trace, mine["op"].drop_nulls().unique().sort())
     grouped = (
-        mine.join(operators, on="op", how="left")
+        mine.join(operators, on="op", how="left", maintain_order="left")
         .group_by("operator", "type", "shapes", "uses")
         .agg(
             pl.len().cast(pl.Int64).alias("count"),
             pl.col("dur_ns").sum().alias("total_ns"),
-            pl.col("name").sort_by("dur_ns").last().alias("kernel"),
+            pl.col("name").sort_by("dur_ns", maintain_order=True).last().alias("kernel"),
             pl.col("event").first(),
         )
-        .sort("total_ns", "operator", "shapes", descending=[True, False, False])
+        .sort(
+            ["total_ns", "operator", "shapes", "type", "uses"],
+            descending=[True, False, False, False, False],
+        )
         .head(MOST)
     )
     amd = is_amd(trace)
-    has_tf32 = None if amd else _has_tf32(trace)
+    has_tf32 = None if amd else _has_tf32(compute_capability(trace))
     verdicts = [
         _eligible(operator or "", type_, shapes, has_tf32, amd=amd)
         for operator, type_, shapes in grouped.select("operator", "type", "shapes").iter_rows()
@@ -171,34 +239,19 @@ def tensor_core_use(trace: Trace, rows: pl.DataFrame) -> TensorCoreUse:
 
 
 def _operators(trace: Trace, ops: pl.Series) -> pl.DataFrame:
-    """op, operator, and the types and shapes of its first inputs as JSON text."""
-    shape = r'"Input Dims"\s*:\s*(\[[\d\s,\[\]]*\])'
-    types = r'"Input type"\s*:\s*(\[[^\]]*\])'
-    text = pl.col("args").str
-    return (
-        trace.events.filter(pl.col("event").is_in(ops.implode()))
-        .select("event", "name_id")
-        .join(trace.args.filter(pl.col("event").is_in(ops.implode())), on="event", how="left")
-        .join(trace.names.select("name_id", "name"), on="name_id", how="left")
-        .select(
-            op="event",
-            operator="name",
-            type=text.extract(types).str.extract(r'"((?:c10::)?[A-Za-z_][\w: ]*)"'),
-            shapes=text.extract(shape).str.replace_all(r"\s+", ""),
-        )
-        .collect()
+    """op, operator, and the type and the shapes of its inputs as JSON text."""
+    called = operands(trace, ops)
+    return called.select(
+        op="event",
+        operator=names_of_events(trace, ops),
+        type=pl.col("types").str.extract(r'"((?:c10::)?[A-Za-z_][\w: ]*)"'),
+        shapes=pl.col("dims").str.replace_all(r"\s+", "").str.extract(_SHAPES),
     )
 
 
-def _has_tf32(trace: Trace) -> bool | None:
-    """Whether NVIDIA's devices take floats as TF32; None where the file does not say."""
-    for text, used in trace.devices.select("properties", "is_used").iter_rows():
-        if text is None or not used:
-            continue
-        major = json.loads(text).get("computeMajor")
-        if isinstance(major, int):
-            return major >= _FIRST_WITH_TF32
-    return None
+def _has_tf32(capability: int | None) -> bool | None:
+    """Whether a NVIDIA device takes floats as TF32; None where its generation is not known."""
+    return None if capability is None else capability >= _FIRST_WITH_TF32
 
 
 def _eligible(

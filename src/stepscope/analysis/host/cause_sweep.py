@@ -2,7 +2,7 @@
 
 Every event has a cause, a small number; a moment belongs to the least of the causes of the events
 that it lies in. Loops that numba compiles: for few events sets of intervals do the same
-(`host_causes.py`), and loading a compiler would cost more.
+(`events.claims_by_sets`), and loading a compiler would cost more.
 """
 
 from __future__ import annotations

@@ -10,18 +10,18 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.host.activity import BLOCKING, HostActivity, State
+from stepscope.analysis.host.activity import HostActivity
+from stepscope.analysis.host.causes import BLOCKING, HostCause
 from stepscope.analysis.selection.gpu_work import GpuWork
 from stepscope.trace.arrays import intervals
-from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.arrays.search import places
 from stepscope.trace.model import Trace
 
-CAUSES = (
+IDLE_CAUSES = (
     "device_wait",
     "input",
     "synchronisation",
@@ -29,33 +29,35 @@ CAUSES = (
     "pageable_copy",
     "annotated_phase",
     "op_dispatch",
+    "compilation",
+    "garbage_collection",
+    "waiting_for_communication",
+    "profiler",
     "python",
     "unknown",
 )
-REFILLING_PYTHON_NS = 200_000
 """Why a device may be idle."""
-_DEVICE_WAIT, _UNKNOWN = CAUSES.index("device_wait"), CAUSES.index("unknown")
-_CAUSE_OF_STATE = {
-    State.PHASE: "annotated_phase",
-    State.INPUT: "input",
-    State.SYNCHRONISATION: "synchronisation",
-    State.ALLOCATION: "allocation",
-    State.PAGEABLE_COPY: "pageable_copy",
-    State.GARBAGE_COLLECTOR: "python",
-    State.DISPATCH: "op_dispatch",
-    State.ANNOTATION: "annotated_phase",
-    State.PYTHON: "python",
+REFILLING_PYTHON_NS = 200_000
+"""Python of up to this length after a blocking call counts as refilling the queue."""
+OF_THE_HOST: dict[HostCause, str] = {cause: cause.word.replace(" ", "_") for cause in HostCause} | {
+    # Two that the critical path tells apart: launching calls and the operators around them keep
+    # the device waiting alike, and so do annotations of either kind.
+    HostCause.LAUNCH: "op_dispatch",
+    HostCause.DISPATCH: "op_dispatch",
+    HostCause.ANNOTATION: "annotated_phase",
 }
-_CAUSE_CODES = np.array([CAUSES.index(_CAUSE_OF_STATE[State(s)]) for s in range(len(State))])
+"""The cause of idle time that each cause of the host makes."""
+_DEVICE_WAIT, _UNKNOWN = IDLE_CAUSES.index("device_wait"), IDLE_CAUSES.index("unknown")
+_CAUSE_CODES = np.array([IDLE_CAUSES.index(OF_THE_HOST[cause]) for cause in HostCause])
 NOTES = (
     "queued work waits",
     "launch latency",
     "refilling",
-    "garbage collector",
     "launch not recorded",
     "nothing followed",
+    "another thread communicates",
 )
-WAITING, LATENCY, REFILLING, _COLLECTING, _NOT_RECORDED, _NOTHING = range(len(NOTES))
+WAITING, LATENCY, REFILLING, _NOT_RECORDED, _NOTHING, _COMMUNICATING = range(len(NOTES))
 _NONE = -1
 
 SEGMENTS: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -63,7 +65,7 @@ SEGMENTS: dict[str, pl.DataType | type[pl.DataType]] = {
     "device": pl.Int32,
     "start_ns": pl.Int64,
     "end_ns": pl.Int64,
-    "cause": pl.Enum(CAUSES),
+    "cause": pl.Enum(IDLE_CAUSES),
     "event": pl.Int64,  # the host event that explains it; null: none was recorded
     "note": pl.Enum(NOTES),  # what kind of waiting, where the event does not say it
 }
@@ -174,7 +176,7 @@ def cut(trace: Trace, gaps: pl.DataFrame, activity: HostActivity) -> pl.DataFram
             "device": gaps["device"].gather(gap),
             "start_ns": first[order],
             "end_ns": last[order],
-            "cause": _words(CAUSES, cause[order]),
+            "cause": _words(IDLE_CAUSES, cause[order]),
             "event": _or_null(event[order]),
             "note": _words(NOTES, note[order]),
         },
@@ -212,8 +214,8 @@ def _divide(
     stretches = intervals.Intervals(did.starts, did.ends)
     window, starts, ends = intervals.clip_by_windows(stretches, first, last)
     index = places(did.starts, starts, "right") - 1
-    state, by_lane = did.states[index], did.lanes[index]
-    event = activity.event_at(by_lane, state, starts)
+    doing, by_lane = did.causes[index], did.lanes[index]
+    event = activity.event_at(by_lane, doing, starts)
     rest = intervals.complement(
         intervals.merge(did.starts, did.ends), int(first.min()), int(last.max())
     )
@@ -221,27 +223,27 @@ def _divide(
     window = np.concatenate((window, free_window))
     starts = np.concatenate((starts, free_starts))
     ends = np.concatenate((ends, free_ends))
-    state = np.concatenate((state, np.full(len(free_window), int(State.PYTHON))))
+    doing = np.concatenate((doing, np.full(len(free_window), int(HostCause.PYTHON))))
     event = np.concatenate((event, np.full(len(free_window), -1)))
-    cause, is_refilling = _refill(window, starts, ends, state)
-    note = np.where(state == State.GARBAGE_COLLECTOR, _COLLECTING, _NONE)
+    cause, is_refilling = _refill(window, starts, ends, doing)
+    note = np.where(doing == HostCause.COMMUNICATION, _COMMUNICATING, _NONE)
     return _Pieces(
         gaps[window], starts, ends, cause, event, np.where(is_refilling, REFILLING, note)
     )
 
 
 def _refill(
-    window: Int64Array, starts: Int64Array, ends: Int64Array, state: Int64Array
-) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
+    window: Int64Array, starts: Int64Array, ends: Int64Array, doing: Int64Array
+) -> tuple[Int64Array, BoolArray]:
     """Cause of each segment; what refills the queue after a blocking call has the call's."""
-    cause = _CAUSE_CODES[state]
+    cause = _CAUSE_CODES[doing]
     order = np.lexsort((starts, window))
-    is_blocking = np.isin(state, [int(s) for s in BLOCKING])[order]
+    is_blocking = np.isin(doing, BLOCKING)[order]
     # The last blocking segment at or before each, in the same gap.
     last = np.maximum.accumulate(np.where(is_blocking, np.arange(len(order)), -1))
     has_one = (last >= 0) & (window[order][last] == window[order])
-    may_refill = (state == State.DISPATCH) | (
-        (state == State.PYTHON) & (ends - starts <= REFILLING_PYTHON_NS)
+    may_refill = (doing == HostCause.DISPATCH) | (
+        (doing == HostCause.PYTHON) & (ends - starts <= REFILLING_PYTHON_NS)
     )
     refills = np.zeros(len(order), np.bool_)
     refills[order] = has_one

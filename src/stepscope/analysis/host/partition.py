@@ -4,7 +4,7 @@ Each moment of a step belongs to the first of these that it lies in:
 
 1. input: waiting for a batch (`enumerate(DataLoader)#…`, `stepscope.data_wait`, a phase `data`);
 2. communication: operators of a process group (`c10d::`, `gloo:`, …), the phase of that name, and
-   waiting for those that another thread does (`host_waits.py`);
+   waiting for those that another thread does (`waits`);
 3. optimizer: `Optimizer.step#…`, `Optimizer.zero_grad#…`, and phases named optimizer;
 4. backward: the autograd engine's evaluation of functions, and phases named backward;
 5. forward: all other operators, and phases named forward;
@@ -21,16 +21,15 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.host.input_waits import is_input_wait
+from stepscope.analysis.host.causes import is_input_wait
 from stepscope.analysis.host.waits import communication_waits
-from stepscope.analysis.selection.partition import Part, Partition
+from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
 from stepscope.trace.arrays import intervals
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
 BRIDGED_GAP_NS = 200_000
-PARTS = ("input", "communication", "optimizer", "backward", "forward")
-OTHER = "other"
+PARTS = (INPUT, "communication", "optimizer", "backward", "forward")
 
 _COMMUNICATION = "communication"
 """The phase of the collectives that hold the thread."""

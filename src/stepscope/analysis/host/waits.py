@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from stepscope.analysis.selection.names import CALLS
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
 from stepscope.trace.model import Trace
@@ -18,7 +19,7 @@ from stepscope.trace.schema import Category
 
 LEAST_NS = 200_000
 _ON_THEIR_OWN_THREAD = r"^(gloo|mpi|ucc):"
-_WORK = (Category.CPU_OP.value, Category.RUNTIME.value, Category.DRIVER.value)
+_WORK = (Category.CPU_OP.value, *CALLS)
 
 
 def shows_collectives(trace: Trace) -> bool:

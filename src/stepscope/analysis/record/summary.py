@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from stepscope.analysis.selection.partition import Part, Partition
+from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
 from stepscope.run.step_record import StepRecord, input_wait, is_input_phase
 
 SLOW_FIRST_FACTOR = 2.0
@@ -17,9 +17,6 @@ _PHASE_FACTOR = 3
 _PHASE_BLAME = 0.7
 _FIRST_AT_MOST = 0.2  # of all steps: what lasts longer is no beginning
 _LEAST_UNRECORDED = 5
-
-INPUT = "input"
-OTHER = "other"
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import AnsweredScope, EventChoice, Scope
 from stepscope.errors import UsageError
+from stepscope.trace.arrays.intervals import BoolArray
 from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.categories import GPU_WORK
 from stepscope.trace.model import Trace
@@ -35,6 +35,7 @@ NOT_THE_STEPS = (
     "the whole file lasts from its first GPU work to its last, and its steps from the start of the "
     "first host step: so they do not add up to it"
 )
+OTHER_STEPS = "GPU events of other steps or of none"
 _NOTABLE = 0.01
 NO_GPU_WORK = "the trace has no GPU work: no kernel, copy or fill was recorded"
 
@@ -42,6 +43,7 @@ _COLUMNS = (
     "event",
     "name_id",
     "category",
+    "lane_id",
     "device",
     "stream",
     "start_ns",
@@ -64,8 +66,7 @@ class GpuWork:
 
     Attributes:
         table: One row per event of the scope's devices and choice of events, of every step:
-            event, name_id, device, stream, start_ns, dur_ns, end_ns, bytes, kind, group, step,
-            launch, op, correlation, sorted by device and start.
+            the columns of `recorded_work`, in its order.
         in_steps: For each row, whether it belongs to the steps asked for; all true without them.
         windows: The windows, with the columns of `WINDOWS`, by device and time.
         device_steps: The device steps that the scope covers, with the columns of `WINDOWS`; all
@@ -106,7 +107,7 @@ def gpu_work(trace: Trace, scope: Scope | None = None) -> GpuWork:
         UsageError: The scope names steps or devices that the trace does not have.
     """
     asked = scope or Scope()
-    work = _work_table(trace)
+    work = recorded_work(trace).filter(pl.col("device").is_not_null())
     notes: list[str] = []
     excluded: dict[str, int] = {}
     devices = _devices(trace, work, asked)
@@ -122,7 +123,7 @@ def gpu_work(trace: Trace, scope: Scope | None = None) -> GpuWork:
         notes.append(NO_STEPS)
     mine = pl.Series(in_steps(work["step"], asked))
     windows = _whole(work) if asked.steps is None else steps
-    excluded["GPU events of other steps or of none"] = len(work) - int(mine.sum())
+    excluded[OTHER_STEPS] = len(work) - int(mine.sum())
     answered = AnsweredScope(asked, covered, tuple(devices), int(mine.sum()))
     return GpuWork(work, mine, windows, steps, answered.leaving_out(excluded), tuple(notes))
 
@@ -137,11 +138,11 @@ def side_by_side(
     return both.select(*from_events, *from_derived)
 
 
-def in_steps(step: pl.Series, scope: Scope) -> npt.NDArray[np.bool_]:
+def in_steps(step: pl.Series, scope: Scope) -> BoolArray:
     """For each event whether its step is one that the scope asks for."""
     if scope.steps is None:
         return np.ones(len(step), np.bool_)
-    chosen: npt.NDArray[np.bool_] = step.is_in(list(scope.steps)).fill_null(value=False).to_numpy()
+    chosen: BoolArray = step.is_in(list(scope.steps)).fill_null(value=False).to_numpy()
     return chosen
 
 
@@ -162,16 +163,23 @@ def check_steps(trace: Trace, asked: Scope) -> tuple[int, ...]:
 
 
 @remembered
-def _work_table(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
-    """The GPU work of the whole trace: every scope takes its own from it."""
+def recorded_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
+    """All GPU work of a trace: every analysis takes its own from this table.
+
+    Returns:
+        One row per event: event, name_id, category, lane_id, device (null in a damaged file),
+        stream, start_ns, dur_ns, end_ns, bytes, correlation, and as derived kind, group, step,
+        launch and op. Sorted by device and start; rows of one start keep the order of the file.
+    """
     categories = [category.value for category in GPU_WORK]
-    is_work = pl.col("category").is_in(categories) & pl.col("device").is_not_null()
-    work = trace.events.filter(is_work).select(_COLUMNS).collect().rechunk()
-    work = work[by_group_and_time(work["device"].to_numpy(), work["start_ns"].to_numpy())]
+    work = trace.events.filter(pl.col("category").is_in(categories)).select(_COLUMNS)
+    table = work.collect().rechunk()
+    device = table["device"].fill_null(-1).to_numpy()
+    table = table[by_group_and_time(device, table["start_ns"].to_numpy())]
     # `event` is the row number, so rows are gathered, in order, instead of joined and sorted.
     derived = trace.derived.select("kind", "group", "step", "launch", "op").collect()
     end_ns = (pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns")
-    return pl.concat([work.with_columns(end_ns), derived[work["event"]]], how="horizontal")
+    return pl.concat([table.with_columns(end_ns), derived[table["event"]]], how="horizontal")
 
 
 def _devices(trace: Trace, work: pl.DataFrame, asked: Scope) -> list[int]:

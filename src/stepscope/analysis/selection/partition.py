@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+INPUT, OTHER = "input", "other"
+"""Names of parts that every partition of the training thread's time has."""
+
 
 @dataclass(frozen=True)
 class Part:

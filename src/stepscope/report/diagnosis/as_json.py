@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from stepscope.advice.diagnosis import Diagnosis, RankDiagnosis
+from stepscope.advice.diagnosis import Diagnosis
 from stepscope.advice.finding import Finding
+from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.ranks import RankComparison
 from stepscope.analysis.selection.partition import Partition
 from stepscope.report.answer.tables import plain, scope_to_dict
@@ -35,7 +36,7 @@ def diagnosis_to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _rank(rank: RankDiagnosis, diagnosis: Diagnosis) -> dict[str, Any]:
+def _rank(rank: RankSummary, diagnosis: Diagnosis) -> dict[str, Any]:
     run = next(candidate for candidate in diagnosis.run.ranks if candidate.rank == rank.rank)
     manifest = run.manifest
     summary = rank.steps
@@ -66,19 +67,18 @@ def _rank(rank: RankDiagnosis, diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _trace(rank: RankDiagnosis) -> dict[str, Any] | None:
+def _trace(rank: RankSummary) -> dict[str, Any] | None:
     """The recorded window: the GPUs' steps where there is GPU work, else the main thread's."""
     path = str(rank.window.trace_path) if rank.window else None
     if rank.scope is None:
         return None
-    if rank.device is not None and rank.view is not None:
-        line = rank.view.timeline
+    if rank.device is not None and rank.device_steps is not None and rank.critical_path is not None:
         return {
             "path": path,
             "scope": scope_to_dict(rank.scope),
             "partition": _partition(rank.device),
-            "steps": plain(line.steps),
-            "critical_path": _partition(rank.view.path.partition),
+            "steps": plain(rank.device_steps.to_dicts()),
+            "critical_path": _partition(rank.critical_path),
         }
     if rank.host is None:
         return None

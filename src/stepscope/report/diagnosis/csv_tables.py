@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.advice.diagnosis import Diagnosis, RankDiagnosis
+from stepscope.advice.diagnosis import Diagnosis
+from stepscope.advice.rank_summary import RankSummary
 from stepscope.errors import UsageError
 from stepscope.report.answer.tables import frame_to_csv
 from stepscope.report.units import value
@@ -126,7 +127,7 @@ def _parts(diagnosis: Diagnosis) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=PARTS, orient="row")
 
 
-def _parts_of(rank: RankDiagnosis) -> list[tuple[object, ...]]:
+def _parts_of(rank: RankSummary) -> list[tuple[object, ...]]:
     partition = rank.partition
     if partition is None:
         return []

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from stepscope.advice.diagnosis import Diagnosis, RankDiagnosis
+from stepscope.advice.diagnosis import Diagnosis
 from stepscope.advice.finding import Finding
+from stepscope.advice.rank_summary import RankSummary
 from stepscope.report import units
 from stepscope.report.answer.tables import describe_scope, markdown_text
 from stepscope.report.diagnosis.words import (
@@ -52,7 +53,7 @@ def diagnosis_to_markdown(diagnosis: Diagnosis) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _partition(rank: RankDiagnosis) -> list[str]:
+def _partition(rank: RankSummary) -> list[str]:
     partition = rank.partition
     if partition is None:
         return []

@@ -8,8 +8,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from stepscope.advice.diagnosis import Diagnosis, RankDiagnosis
+from stepscope.advice.diagnosis import Diagnosis
 from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.rank_summary import RankSummary
 from stepscope.analysis.selection.partition import Partition
 from stepscope.report import units
 from stepscope.report.answer.tables import describe_scope, printable
@@ -82,7 +83,7 @@ def _beside(label: str, content: RenderableType) -> Table:
     return table
 
 
-def _step(diagnosis: Diagnosis, rank: RankDiagnosis) -> RenderableType:
+def _step(diagnosis: Diagnosis, rank: RankSummary) -> RenderableType:
     line = Text(units.duration(rank.step_ns or 0), "bold")
     line.append(f"  {step_basis(diagnosis, rank)}", "dim")
     summary = rank.steps
@@ -100,7 +101,7 @@ def _step(diagnosis: Diagnosis, rank: RankDiagnosis) -> RenderableType:
     return _beside("Step", Group(*lines))
 
 
-def _partition(rank: RankDiagnosis) -> RenderableType:
+def _partition(rank: RankSummary) -> RenderableType:
     partition = rank.partition
     if partition is None:
         return Text()
@@ -151,7 +152,7 @@ def _ranks(diagnosis: Diagnosis) -> RenderableType:
     return Group(title, Padding(Group(*inside), (0, 0, 0, 2), expand=False))
 
 
-def _print_hardware(ranks: tuple[RankDiagnosis, ...], console: Console) -> None:
+def _print_hardware(ranks: tuple[RankSummary, ...], console: Console) -> None:
     found = [(f"rank {rank.rank}", rank.metrics) for rank in ranks if rank.metrics is not None]
     if not found:
         return

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.advice.diagnosis import Diagnosis, RankDiagnosis
+from stepscope.advice.diagnosis import Diagnosis
 from stepscope.advice.finding import Finding
+from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.rules import slow_phase
+from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.record.summary import StepSummary
-from stepscope.analysis.stragglers import Clock
 from stepscope.report import units
 from stepscope.report.diagnosis.csv_tables import ranks_table
 from stepscope.run.rank_skew import RankSkew
@@ -46,11 +47,11 @@ def header(diagnosis: Diagnosis) -> str:
     return "  ·  ".join(parts)
 
 
-def step_basis(diagnosis: Diagnosis, rank: RankDiagnosis) -> str:
+def step_basis(diagnosis: Diagnosis, rank: RankSummary) -> str:
     """What the printed step is."""
     whose = f"rank {rank.rank}: " if len(diagnosis.ranks) > 1 else ""
     summary = rank.steps
-    if summary is None and rank.view is not None and not rank.view.graph.steps:
+    if summary is None and rank.window is not None and not rank.window_steps:
         return f"{whose}the whole file: no step is annotated; recording slows it down"
     if summary is None:
         which = "median" if rank.device is None else "mean"
@@ -62,7 +63,7 @@ def step_basis(diagnosis: Diagnosis, rank: RankDiagnosis) -> str:
     )
 
 
-def partition_basis(rank: RankDiagnosis) -> str:
+def partition_basis(rank: RankSummary) -> str:
     """What was divided into parts."""
     partition = rank.partition
     if partition is None:

@@ -1,1 +1,1 @@
-"""Whole-array tools without knowledge of traces: intervals, orders, search, compiled loops."""
+"""Arrays and columns: interval sets, orders, searches, and memory for compiled loops."""

@@ -1,7 +1,7 @@
-"""Reading and writing memory by address, for compiled loops.
+"""Reads and writes memory by address, for compiled loops.
 
-An address and no array, because every call that is handed an array counts its references up and
-down, which costs more than most of these calls.
+These functions take addresses rather than arrays, because passing an array updates its reference
+count, which costs more than most of these calls.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from numba import types
 from numba.extending import intrinsic
 
 Data = int
-"""Where a uint8 array begins in memory."""
+"""Address of a uint8 array."""
 
 as_long = cast("Callable[[Any], int]", np.int64)
-"""A number as a signed one: mixing unsigned and signed ones would make floats of both."""
+"""Converts a number to a signed one. Mixing signed and unsigned numbers would yield floats."""
 
 Ints = int
-"""Where an int32 array begins in memory."""
+"""Address of an int32 array."""
 
 Longs = int
-"""Where an int64 array begins in memory."""
+"""Address of an int64 array."""
 
 if TYPE_CHECKING:
-    # What the intrinsics below look like to those who call them.
+    # Signatures of the intrinsics below.
     byte_at: Callable[[Data, int], int]
     word_at: Callable[[Data, int], np.uint64]
     int_at: Callable[[Ints, int], int]
@@ -40,14 +40,14 @@ else:
     _BYTE, _LONG = ir.IntType(8), ir.IntType(64)
 
     def load(builder: Any, arguments: Any, kind: Any) -> Any:
-        """A value of some kind from an address and an offset, aligned or not."""
+        """Loads a value from an address plus an offset, aligned or not."""
         address = builder.add(arguments[0], arguments[1])
         pointer = builder.inttoptr(address, kind.as_pointer())
         return builder.load(pointer, align=1, typ=kind)
 
     @intrinsic
     def byte_at(_: Any, data: Any, at: Any) -> Any:
-        """The byte at a position, without the check for negative indices."""
+        """Returns the byte at a position, without handling negative indices."""
 
         def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
             return builder.zext(load(builder, arguments, _BYTE), _LONG)
@@ -56,7 +56,7 @@ else:
 
     @intrinsic
     def word_at(_: Any, data: Any, at: Any) -> Any:
-        """Eight bytes as one little-endian word, from any position."""
+        """Returns eight bytes from any position as a little-endian word."""
 
         def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
             return load(builder, arguments, _LONG)
@@ -64,7 +64,7 @@ else:
         return types.uint64(data, at), generate
 
     def _element(size: int, widened: str) -> Any:
-        """An intrinsic that reads an element of an array of integers of some size."""
+        """Returns an intrinsic that reads an element of an integer array."""
 
         def element(_: Any, array: Any, index: Any) -> Any:
             def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
@@ -77,7 +77,7 @@ else:
         return intrinsic(element)
 
     def _put_element(size: int) -> Any:
-        """An intrinsic that sets an element of an array of integers of some size."""
+        """Returns an intrinsic that sets an element of an integer array."""
 
         def put_element(_: Any, array: Any, index: Any, value: Any) -> Any:
             def generate(context: Any, builder: Any, __: Any, arguments: Any) -> Any:
@@ -97,7 +97,7 @@ else:
 
     @intrinsic
     def put_word(_: Any, data: Any, at: Any, value: Any) -> Any:
-        """Writes eight bytes to any position."""
+        """Writes eight bytes at any position."""
 
         def generate(context: Any, builder: Any, __: Any, arguments: Any) -> Any:
             address = builder.add(arguments[0], arguments[1])

@@ -1,9 +1,9 @@
-"""Hands arrays to Polars as columns, without copying them.
+"""Turns arrays into Polars columns without copying them.
 
-A column refers to the arrays and keeps them alive. This is the Arrow C data interface
-(https://arrow.apache.org/docs/format/CDataInterface.html). Strings have the layout "string view":
-sixteen bytes for each, which hold its length and either the text (up to twelve bytes) or the first
-four bytes, the number of a buffer, and the offset in it.
+Columns refer to the arrays and keep them alive, by the Arrow C data interface
+(https://arrow.apache.org/docs/format/CDataInterface.html). Strings use the layout "string view":
+sixteen bytes per string with its length and either the text (up to twelve bytes) or the first four
+bytes, the index of a buffer, and an offset into it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _keeper = Keeper()
 
 
 def _release_schema(schema: Any) -> None:
-    # Called while the column is being made, so that Python may run in it; see `arrow_release`.
+    # Called while the column is created, when Python can still run; see `arrow_release`.
     schema.contents.release = _ReleaseSchema()
 
 
@@ -70,7 +70,7 @@ _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 
 class _Exported:
-    """A column in the form that every Arrow library imports."""
+    """A column that any Arrow library can import."""
 
     def __init__(self, layout: bytes, length: int, buffers: list[npt.NDArray[Any] | None]) -> None:
         addresses = (None if buffer is None else buffer.ctypes.data for buffer in buffers)
@@ -107,13 +107,13 @@ _LAYOUTS = {
 def numbers_of(
     name: str, values: npt.NDArray[Any], present: npt.NDArray[np.uint8] | None = None
 ) -> pl.Series:
-    """A column of numbers.
+    """Returns a column of numbers.
 
     Args:
-        name: Of the column.
-        values: Of 32 or 64 bits, one after the other; they must not change as long as the column
-            lives.
-        present: A bit for each, the lowest of a byte first: is it no null? None: none of them is.
+        name: Name of the column.
+        values: Contiguous numbers of 32 or 64 bits. They must not change while the column exists.
+        present: One bit per number, least significant bit first, set unless it is null; None if
+            there are no nulls.
     """
     return pl.Series(_Exported(_LAYOUTS[values.dtype], len(values), [present, values])).alias(name)
 
@@ -124,13 +124,13 @@ def strings_of(
     views: npt.NDArray[np.uint32],
     present: npt.NDArray[np.uint8],
 ) -> pl.Series:
-    """A column of stretches of `data`, which must be valid UTF-8.
+    """Returns a column of strings from slices of `data`, which must be valid UTF-8.
 
     Args:
-        name: Of the column.
-        data: Less than 2 GiB; it must not change as long as the column lives.
-        views: Four words for each string, as the layout wants them; they must not change either.
-        present: A bit for each, the lowest of a byte first: is it no null?
+        name: Name of the column.
+        data: Less than 2 GiB. It must not change while the column exists.
+        views: Four words per string, in the layout above. They must not change either.
+        present: One bit per string, least significant bit first, set unless it is null.
     """
     buffers: list[npt.NDArray[Any] | None] = [
         present,
@@ -139,9 +139,3 @@ def strings_of(
         np.array([len(data)], np.int64),
     ]
     return pl.Series(_Exported(b"vu", len(views), buffers)).alias(name)
-
-
-def columns_in_use() -> int:
-    """How many columns made here still refer to their arrays."""
-    _keeper.let_go()
-    return len(_keeper)

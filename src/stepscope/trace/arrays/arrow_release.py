@@ -1,9 +1,8 @@
-"""Keeping arrays alive for as long as another library refers to them, without Python's help.
+"""Keeps arrays alive for as long as another library refers to them, without running Python.
 
-The library says that it needs them no longer by calling a function, at any moment and from any
-thread: also while the interpreter goes down, when no Python may run any more. So that function is
-compiled and only sets a mark in memory that is never freed; whoever keeps new arrays looks for
-marks and lets go of the arrays that they stand for.
+The library releases arrays by calling a function, at any time and from any thread, even during
+interpreter shutdown, when Python code can no longer run. That function is therefore compiled, and
+only sets a mark in memory that is never freed. Marked arrays are dropped when new ones are kept.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from numba import cfunc, types
 
 from stepscope.trace.arrays.addresses import long_at, put_long
 
-_RELEASE, _PRIVATE_DATA = 8, 9  # fields of the interface's `ArrowArray`, which are eight bytes each
+_RELEASE, _PRIVATE_DATA = 8, 9  # fields of `ArrowArray`, of eight bytes each
 _MARKS_AT_ONCE = 4096
 
 
@@ -29,7 +28,7 @@ def _mark_as_released(array: int) -> None:
 
 
 RELEASE_ADDRESS: int = cast(int, _mark_as_released.address)
-"""What an `ArrowArray` has as `release` whose `private_data` came from `Keeper.keep`."""
+"""The `release` of every `ArrowArray` whose `private_data` is from `Keeper.keep`."""
 
 _allocate = ctypes.pythonapi.PyMem_RawMalloc
 _allocate.restype = ctypes.c_void_p
@@ -37,7 +36,7 @@ _allocate.argtypes = [ctypes.c_size_t]
 
 
 class Keeper:
-    """Keeps objects until their marks are set."""
+    """Keeps objects alive until their marks are set."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,11 +45,11 @@ class Keeper:
         self._marks: list[npt.NDArray[np.int64]] = []
 
     def __len__(self) -> int:
-        """How many are kept, those included whose marks have not been looked at yet."""
+        """Number of objects kept, including marked ones that have not been dropped yet."""
         return len(self._kept)
 
     def keep(self, what: object) -> int:
-        """Keep an object; returns the address of its mark, for `private_data`."""
+        """Keeps an object alive, and returns the address of its mark, for `private_data`."""
         with self._lock:
             self._let_go()
             if not self._free:
@@ -60,13 +59,13 @@ class Keeper:
             return address
 
     def let_go(self) -> None:
-        """Let go of everything whose mark is set."""
+        """Drops all objects whose mark is set."""
         with self._lock:
             self._let_go()
 
     def _let_go(self) -> None:
         for marks in self._marks:
-            # Other threads may set marks meanwhile, which numpy cannot count with.
+            # A copy, because other threads may set marks in the meantime.
             for index in np.flatnonzero(marks.copy()).tolist():
                 marks[index] = 0
                 address = marks.ctypes.data + index * marks.itemsize
@@ -74,7 +73,7 @@ class Keeper:
                 self._free.append(address)
 
     def _new_marks(self) -> None:
-        """Memory for marks that outlives the interpreter's objects: it is reused, never freed."""
+        """Allocates marks that outlive the interpreter's objects: reused, but never freed."""
         address = _allocate(_MARKS_AT_ONCE * ctypes.sizeof(ctypes.c_int64))
         if not address:
             raise MemoryError("no memory for the marks of columns")

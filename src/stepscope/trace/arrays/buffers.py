@@ -1,4 +1,4 @@
-"""Large arrays that are used again: fresh memory costs more than the work done in it."""
+"""A pool of large arrays: allocating fresh memory costs more than the work done in it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 
 class Buffers:
-    """Lends arrays, and lends them again once nobody refers to them or to a part of them.
+    """Provides arrays, and reuses them once nothing refers to them or to a view of them.
 
-    There is nothing to give back: the interpreter counts the references. For one thread only.
+    Arrays need not be returned: the pool looks at their reference counts. Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Buffers:
         return sys.getrefcount(arrays[index])
 
     def take(self, shape: int | tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-        """An array of any content."""
+        """Returns an array with arbitrary content."""
         key = (shape if isinstance(shape, tuple) else (shape,), np.dtype(dtype).str)
         arrays = self._lent.setdefault(key, [])
         for index in range(len(arrays)):

@@ -1,7 +1,7 @@
-"""Compiles the few loops that vectors cannot express.
+"""Compiles the few loops that cannot be vectorised.
 
-Importing this module imports numba (about half a second), so import modules that use it only
-where their speed is needed.
+Importing this module imports numba, which takes about half a second. Import modules that use it
+only when they are needed.
 """
 
 from __future__ import annotations
@@ -15,36 +15,35 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function, arguments: tuple[Any, ...] | None = None) -> Function:
-    """Compiles a function on its first call, releasing the interpreter's lock while it runs.
+    """Compiles a function on its first call. It runs without the interpreter lock.
 
-    The machine code is kept beside the module, or in the user's cache directory where the package
-    cannot be written to; where neither can, it is compiled anew in each process.
+    The machine code is cached next to the module, or in the user's cache directory if the package
+    is read-only. If neither is writable, each process compiles it again.
 
     Args:
         function: The function.
-        arguments: Types of its arguments, where it is to be compiled once for these rather than
-            once for each that it meets: arrays that can be written to and arrays that cannot are
-            two types.
+        arguments: Argument types to compile for. Default: compile for each combination that
+            occurs, where read-only and writable arrays are different types.
     """
-    compile_it: Any = numba.njit  # its own types say more than is known here
+    compile_it: Any = numba.njit  # its annotations are too specific
     options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
     signature = () if arguments is None else (arguments,)
     try:
         compiled_function: Function = compile_it(*signature, cache=True, **options)(function)
-    except RuntimeError:  # "no locator available": nowhere to keep it
+    except RuntimeError:  # "no locator available": no writable directory
         compiled_function = compile_it(*signature, **options)(function)
     return compiled_function
 
 
 def array_of(element: Any, *, written: bool = False) -> Any:
-    """The type of an array in one piece: of one that is only read, or of one that is written to."""
+    """Returns the type of a contiguous array, read-only or written to."""
     return numba.types.Array(element, 1, "C", readonly=not written)
 
 
 def part(function: Function) -> Function:
-    """Marks a small function that only compiled functions call: it becomes part of each of them.
+    """Inlines a small function into the compiled functions that call it.
 
-    Python itself cannot call it, which saves the time to compile what that would need.
+    It cannot be called from Python, which saves compile time.
     """
     compile_it: Any = numba.njit
     options = {"nogil": True, "error_model": "numpy", "forceinline": True}

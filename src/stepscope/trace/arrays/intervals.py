@@ -1,12 +1,12 @@
-"""Sets of moments: union, intersection, difference, clipping, and how much of what they cover.
+"""Sets of intervals: union, intersection, difference, clipping and coverage.
 
-An interval is half-open, [start, end): it holds its start and not its end, so two intervals that
-touch share no moment and their lengths add up. An interval whose end does not lie after its start
-holds no moment: it is empty, changes no set and is covered for 0 ns. All times are int64
-nanoseconds and must lie within ±2**62, so that no difference overflows.
+Intervals are half-open, [start, end): they contain their start but not their end, so intervals that
+touch do not overlap and their lengths add up. An interval whose end is not after its start is
+empty: it contributes nothing to a set and has coverage 0. All times are int64 nanoseconds within
+±2**62, so that no difference overflows.
 
-`Intervals` is a set in its one normal form (sorted, disjoint, not touching), which makes equal
-sets equal arrays. The functions are vectorised; sorting is the most expensive thing they do.
+`Intervals` is a set in normal form (sorted, disjoint, not touching), so equal sets have equal
+arrays. All functions are vectorised; sorting is the most expensive operation.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ import numpy.typing as npt
 from stepscope.trace.arrays.search import places
 
 Int64Array = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
 class Intervals:
-    """A set of moments in normal form: `starts[i] < ends[i] < starts[i + 1]` for every i.
+    """A set of intervals in normal form: `starts[i] < ends[i] < starts[i + 1]` for every i.
 
-    Build it with `merge`; the constructor trusts its arguments.
+    Build it with `merge`; the constructor does not check its arguments.
     """
 
     starts: Int64Array
@@ -48,7 +49,7 @@ class Intervals:
 
     @property
     def total_ns(self) -> int:
-        """Length of the whole set, in ns."""
+        """Total length, in ns."""
         return int(self.lengths.sum())
 
 
@@ -62,12 +63,12 @@ def _int64(values: npt.ArrayLike) -> Int64Array:
 
 
 def empty() -> Intervals:
-    """The set without any moment."""
+    """Returns the empty set."""
     return Intervals(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def merge(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
-    """Union of single intervals in any order, overlapping or not; those that touch become one.
+    """Returns the union of intervals in any order. They may overlap; those that touch are joined.
 
     Raises:
         ValueError: The arrays differ in length.
@@ -93,7 +94,7 @@ def merge(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
 def merge_by_group(
     groups: npt.ArrayLike, starts: npt.ArrayLike, ends: npt.ArrayLike
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Union within each group (device, stream, parent, …), for any number of groups at once.
+    """Returns the union within each group (device, stream, parent, …), for all groups at once.
 
     Returns:
         Group, start and end of each merged interval, sorted by group, then start.
@@ -116,10 +117,10 @@ def merge_by_group(
 
 
 def _running_maximum_by_run(values: Int64Array, new_run: npt.NDArray[np.bool_]) -> Int64Array:
-    """Running maximum that starts afresh wherever `new_run` is true."""
+    """Returns a running maximum that restarts wherever `new_run` is true."""
     if int(new_run.sum()) == 1:
         return np.maximum.accumulate(values)
-    # Ranks instead of values: run * n + rank cannot overflow, whatever the times are.
+    # Ranks instead of values, because run * n + rank cannot overflow.
     order = np.argsort(values, kind="stable")
     rank = np.empty(len(values), np.int64)
     rank[order] = np.arange(len(values))
@@ -133,7 +134,7 @@ _IN_FIRST, _IN_SECOND = 1, 2
 
 
 def _combine(first: Intervals, second: Intervals, wanted: tuple[int, ...]) -> Intervals:
-    """Sweep over both sets; keep the time in which the state is one of `wanted`."""
+    """Sweeps over both sets and keeps the time during which the state is in `wanted`."""
     times = np.concatenate((first.starts, second.starts, first.ends, second.ends))
     is_wanted = np.zeros(_IN_FIRST + _IN_SECOND + 1, np.bool_)
     is_wanted[list(wanted)] = True
@@ -152,28 +153,28 @@ def _combine(first: Intervals, second: Intervals, wanted: tuple[int, ...]) -> In
 
 
 def union(first: Intervals, second: Intervals) -> Intervals:
-    """The moments in either set."""
+    """Returns the time in either set."""
     if not len(first) or not len(second):
         return first if len(first) else second
     return _combine(first, second, (_IN_FIRST, _IN_SECOND, _IN_FIRST + _IN_SECOND))
 
 
 def intersection(first: Intervals, second: Intervals) -> Intervals:
-    """The moments in both sets."""
+    """Returns the time in both sets."""
     if not len(first) or not len(second):
         return empty()
     return _combine(first, second, (_IN_FIRST + _IN_SECOND,))
 
 
 def difference(first: Intervals, second: Intervals) -> Intervals:
-    """The moments in the first set and not in the second."""
+    """Returns the time in the first set but not in the second."""
     if not len(first) or not len(second):
         return first
     return _combine(first, second, (_IN_FIRST,))
 
 
 def clip(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
-    """The part of a set within the window [start_ns, end_ns)."""
+    """Returns the part of a set within the window [start_ns, end_ns)."""
     if end_ns <= start_ns or len(intervals) == 0:
         return empty()
     low = int(np.searchsorted(intervals.ends, start_ns, side="right"))
@@ -185,23 +186,18 @@ def clip(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
 
 
 def complement(intervals: Intervals, start_ns: int, end_ns: int) -> Intervals:
-    """The part of the window [start_ns, end_ns) that the set does not hold."""
+    """Returns the part of the window [start_ns, end_ns) that is not in a set."""
     if end_ns <= start_ns:
         return empty()
     inside = clip(intervals, start_ns, end_ns)
     starts = np.concatenate((np.array([start_ns], np.int64), inside.ends))
     ends = np.concatenate((inside.starts, np.array([end_ns], np.int64)))
-    filled = ends > starts  # all, but for where the set reaches an end of the window
+    filled = ends > starts  # all, unless the set reaches an end of the window
     return Intervals(starts[filled], ends[filled])
 
 
-def gaps(intervals: Intervals) -> Intervals:
-    """What lies between the intervals of a set, from its first start to its last end."""
-    return Intervals(intervals.ends[:-1], intervals.starts[1:])
-
-
 def contains(intervals: Intervals, times: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-    """For each time, whether the set holds that moment."""
+    """For each time, whether it is in the set."""
     moments = _int64(times)
     if len(intervals) == 0:
         return np.zeros(len(moments), np.bool_)
@@ -211,13 +207,13 @@ def contains(intervals: Intervals, times: npt.ArrayLike) -> npt.NDArray[np.bool_
 
 
 def covered_before(intervals: Intervals, times: npt.ArrayLike) -> Int64Array:
-    """For each time t, how many ns of the set lie before t."""
+    """For each time t, the length of the part of the set before t, in ns."""
     moments = _int64(times)
     if len(intervals) == 0:
         return np.zeros(len(moments), np.int64)
     lengths = np.concatenate((np.zeros(1, np.int64), np.cumsum(intervals.lengths)))
     started = places(intervals.starts, moments, "right")
-    # The last interval to have started may still run at t: take off what of it lies after t.
+    # The last interval that started may extend beyond t: subtract the part after t.
     running = np.maximum(started - 1, 0)
     beyond = np.maximum(intervals.ends[running] - moments, 0)
     before: Int64Array = lengths[started] - np.where(started > 0, beyond, 0)
@@ -225,10 +221,9 @@ def covered_before(intervals: Intervals, times: npt.ArrayLike) -> Int64Array:
 
 
 def covered(intervals: Intervals, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Int64Array:
-    """For each window [starts[i], ends[i]), how many ns of it the set covers.
+    """For each window [starts[i], ends[i]), the length that the set covers, in ns.
 
-    The windows may be steps, or single events whose overlap with a set is asked for; they may
-    overlap one another and come in any order. One set, any number of windows, O(log n) each.
+    Windows can be steps or single events. They may overlap and be in any order. O(log n) each.
     """
     first, last = _int64(starts), _int64(ends)
     return covered_before(intervals, np.maximum(first, last)) - covered_before(intervals, first)
@@ -237,7 +232,7 @@ def covered(intervals: Intervals, starts: npt.ArrayLike, ends: npt.ArrayLike) ->
 def clip_by_windows(
     intervals: Intervals, starts: npt.ArrayLike, ends: npt.ArrayLike
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """The parts of a set within each of many windows [starts[i], ends[i]).
+    """Returns the parts of a set within each of many windows [starts[i], ends[i]).
 
     Returns:
         Window number, start and end of each part, sorted by window, then start.

@@ -1,24 +1,23 @@
-"""Lets a process that answers one question use its memory again, rather than fetch it anew.
+"""Makes short-lived processes reuse freed memory instead of returning it to the system.
 
-Analyses make and drop arrays of tens of megabytes by the hundred. By default the C library asks the
-system for each of these and gives it back, and the system clears every page of it again: on large
-traces up to half of the time. Kept, the memory serves the next array; it goes when the process
-ends.
+Analyses create and drop hundreds of arrays of tens of megabytes. By default, the C library requests
+and returns the memory of each, and the system clears its pages every time, which takes up to half
+of the run time on large traces. Retained memory serves the next array instead, until the process
+exits.
 """
 
 from __future__ import annotations
 
 import sys
 
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # numbers of these options in glibc's malloc.h
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # option numbers from glibc's malloc.h
 _NEVER = 2**31 - 1
 
 
 def keep_freed_memory() -> None:
-    """Keep what large arrays leave behind for the next ones.
+    """Retains the memory of freed arrays for later ones.
 
-    For commands alone: it is a setting of the whole process. It has an effect with glibc; elsewhere
-    nothing happens.
+    Only for commands, since the setting applies to the whole process. Has no effect without glibc.
     """
     if not sys.platform.startswith("linux"):
         return

@@ -1,4 +1,4 @@
-"""Orders of rows by group and time: what nearly everything that is asked of lanes begins with."""
+"""Sorts rows by group and time, the first step of nearly every analysis of lanes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def by_group_and_time(
     times: Int64Array,
     *ties: npt.NDArray[np.generic],
 ) -> Int64Array:
-    """Rows sorted by group, then time, then each of `ties` in turn, then the order given.
+    """Returns row numbers sorted by group, time, each of `ties` in turn, then the given order.
 
-    One number for group and time sorts several times faster than the columns one by one, and only
-    the few rows that have both in common need more to be sorted by.
+    Combining group and time into one number sorts several times faster than sorting by columns. The
+    ties are needed only for the few rows that share both.
 
     Args:
-        groups: Integers such as lanes; None: all rows are one group.
+        groups: Integers such as lanes; None if all rows are one group.
         times: In ns.
-        ties: What decides between rows of one group and time, the most important first.
+        ties: Further sort keys, most important first.
     """
     place = times
     if groups is not None and len(times):
@@ -50,7 +50,7 @@ def by_group_and_time(
 
 
 def distinct_groups(groups: npt.NDArray[np.integer[Any]]) -> list[int]:
-    """The groups that occur, in order; for small integers such as lanes, by counting them."""
+    """Returns the groups that occur, in order. Meant for small integers such as lanes."""
     if not len(groups):
         return []
     least = int(groups.min())

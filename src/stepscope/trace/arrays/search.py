@@ -1,7 +1,7 @@
-"""Places of values in sorted arrays: `numpy.searchsorted`, quicker where there are many to find.
+"""Searches sorted arrays like `numpy.searchsorted`, but faster for many values.
 
-Starts and ends of events come more or less in order, so the place of the next value lies near that
-of the one before. Looking from there is several times faster than to halve the whole array anew.
+Starts and ends of events are nearly sorted, so each value is close to the previous one. Searching
+from there is several times faster than a binary search over the whole array.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 COMPILED_PAYS_FROM = 500_000
-"""Values from which the compiled loop is used; below, loading a compiler costs more."""
+"""Number of values from which the compiled loop is used. Below, importing numba takes longer."""
 
 _Int64Array = npt.NDArray[np.int64]
 
@@ -21,12 +21,12 @@ _Int64Array = npt.NDArray[np.int64]
 def places(
     ordered: _Int64Array, values: _Int64Array, side: Literal["left", "right"] = "left"
 ) -> _Int64Array:
-    """Where values would be inserted into a sorted array, before or after those equal to them.
+    """Returns the indices at which values would be inserted into a sorted array.
 
     Args:
-        ordered: Sorted.
-        values: In any order; runs that rise are found fastest.
-        side: "left": before equal ones, "right": after them.
+        ordered: The sorted array.
+        values: In any order; ascending runs are fastest.
+        side: "left" inserts before equal values, "right" after them.
     """
     is_int64 = ordered.dtype == np.int64 and values.dtype == np.int64
     if len(values) < COMPILED_PAYS_FROM or not is_int64:
@@ -37,7 +37,7 @@ def places(
 
 
 def places_by_loop(ordered: Any, values: Any, after: bool, found: Any) -> None:
-    """Fill in the place of each value, looking onwards from that of the one before."""
+    """Fills in the index of each value, searching from the index of the previous one."""
     number = len(ordered)
     at = 0
     for row in range(len(values)):

@@ -1,1 +1,1 @@
-"""What follows from the tables of a trace: steps, nesting, links, kinds and groups."""
+"""Columns and tables that are derived from a trace: nesting, links, kinds and steps."""

@@ -1,24 +1,28 @@
-"""What follows from a trace's tables: the columns of `schema.DERIVED`, and the steps.
+"""Derives the columns of `schema.DERIVED` and the steps from a trace's tables.
 
-Definitions stand with the parts: steps in `steps.py`, nesting in `calltree.py`, links in
-`links.py`, kinds and groups in `classify.py`. This module puts them together, in whole columns.
+The definitions are in the modules for each part: steps in `steps.py`, nesting in `nesting.py`,
+links in `links.py`, kinds and groups in `classify.py`. This module combines them.
 
 Step of an event
-    On the host: the step in which it begins, on any thread. GPU work: the step in which its launch
-    began, or in which its operator began where only that is known. GPU work without either, and
-    everything else on a device's lanes: the step of the device in which it begins.
+    Host events belong to the step in which they start, on any thread. GPU work belongs to the step
+    in which its launch started or, if only the operator is known, in which that started. GPU work
+    with neither, and all other events on device lanes, belong to the device step in which they
+    start.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from stepscope.trace.arrays.intervals import Int64Array
-from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK
+from stepscope.trace.arrays.nullable import nullable
+from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK, mask_of
 from stepscope.trace.classify import COLLECTIVE_GROUPS, COLLECTIVE_NAME, classify_by_metadata
 from stepscope.trace.derive.links import (
     SEQUENCE_NUMBER,
@@ -41,48 +45,46 @@ _OUTER_FIRST = (
     Category.DRIVER,
 )
 _NO_STEPS = (
-    "no step is annotated (ProfilerStep#N): results are for the whole file; call profiler.step()"
-    " once per step to get results per step"
+    "no step annotations (ProfilerStep#N) found, so results cover the whole file; call"
+    " profiler.step() once per step to get results per step"
 )
 _NOT_NESTED = (*GPU_CATEGORIES, Category.SPAN)
 
 
 @dataclass(frozen=True)
-class Derived:
-    """Everything that is derived from a trace's tables."""
+class DerivedTables:
+    """The tables derived from a trace.
 
-    columns: pl.DataFrame
-    """Row for row beside `events`: `schema.DERIVED`."""
+    Attributes:
+        columns: Row for row alongside `events`, with the columns of `schema.DERIVED`.
+        host_steps: With the columns of `schema.HOST_STEPS`.
+        device_steps: With the columns of `schema.DEVICE_STEPS`.
+        problems: What looks wrong about the events, with the columns of `schema.PROBLEMS`.
+        files: Parquet files of the first three, by their names in `schema.DERIVED_TABLES`; empty
+            if the tables are not cached.
+    """
 
+    columns: pl.LazyFrame
     host_steps: pl.DataFrame
-    """`schema.HOST_STEPS`."""
-
     device_steps: pl.DataFrame
-    """`schema.DEVICE_STEPS`."""
-
     problems: pl.DataFrame
-    """What looks wrong, with the columns of `schema.PROBLEMS`; adds to the reader's."""
+    files: Mapping[str, Path] = field(default_factory=dict)
 
 
 def looks_into_args() -> pl.Expr:
-    """Which rows of `args` deriving looks into: tables without the others give the same."""
+    """Selects the rows of `args` that `derive` needs; the others do not change its result."""
     return pl.any_horizontal(
         pl.col("args").str.contains(word, literal=True)
         for word in (COLLECTIVE_NAME, SEQUENCE_NUMBER)
     )
 
 
-def derive(tables: Tables) -> pl.DataFrame:
-    """The columns of `schema.DERIVED`, row for row beside `events`."""
-    return derive_all(tables).columns
-
-
-def derive_all(tables: Tables, host: pl.DataFrame | None = None) -> Derived:
-    """The derived columns, the steps, and what was found wrong on the way.
+def derive(tables: Tables, host: pl.DataFrame | None = None) -> DerivedTables:
+    """Derives columns, steps and problems.
 
     Args:
         tables: The tables.
-        host: The host steps, where they have been found before.
+        host: The host steps, if already known.
     """
     events = tables.events
     start = events["start_ns"].to_numpy()
@@ -93,7 +95,7 @@ def derive_all(tables: Tables, host: pl.DataFrame | None = None) -> Derived:
 
     host = host_steps(tables) if host is None else host
     cause = np.where(launches.launch >= 0, launches.launch, operator)
-    is_work = _is(events, GPU_WORK)
+    is_work = mask_of(events, GPU_WORK)
     host_index = step_at(host, start)
     launch_step = np.where(is_work & (cause >= 0), host_index[cause], -1)
     devices = device_steps(events, launch_step, host)
@@ -105,38 +107,25 @@ def derive_all(tables: Tables, host: pl.DataFrame | None = None) -> Derived:
     columns = pl.DataFrame(
         {
             "event": events["event"],
-            "step": _nullable(step, pl.Int32, index >= 0),
-            "parent": _nullable(nesting.parent, pl.Int64),
+            "step": _numbers(step, index >= 0),
+            "parent": _numbers(nesting.parent),
             "depth": nesting.depth,
             "self_ns": nesting.self_ns,
-            "launch": _nullable(launches.launch, pl.Int64),
-            "op": _nullable(operator, pl.Int64),
-            "forward": _nullable(link_forward(tables), pl.Int64),
+            "launch": _numbers(launches.launch),
+            "op": _numbers(operator),
+            "forward": _numbers(link_forward(tables)),
             "kind": kind_and_group["kind"],
             "group": kind_and_group["group"],
         },
         schema=DERIVED,
     )
     problems = _problems(tables, nesting, launches, is_work=is_work, host=host)
-    return Derived(columns, host, devices, problems)
+    return DerivedTables(columns.lazy(), host, devices, problems)
 
 
-def _is(events: pl.DataFrame, categories: tuple[Category, ...]) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = (
-        events["category"].is_in([c.value for c in categories]).to_numpy()
-    )
-    return found
-
-
-def _nullable(
-    values: npt.NDArray[np.generic],
-    dtype: type[pl.DataType],
-    valid: npt.NDArray[np.bool_] | None = None,
-) -> pl.Series:
-    """A column in which rows that are not valid (by default: negative ones) are null."""
-    keep = pl.Series(values >= 0 if valid is None else valid)  # type: ignore[operator]
-    column = pl.Series("value", values).cast(dtype)
-    return pl.select(pl.when(keep).then(column)).to_series()
+def _numbers(values: Int64Array, present: npt.NDArray[np.bool_] | None = None) -> pl.Series:
+    """A column with nulls in the rows that are not present (by default, negative values)."""
+    return nullable(values, values >= 0 if present is None else present, "number")
 
 
 def _step_names(tables: Tables) -> npt.NDArray[np.bool_]:
@@ -147,10 +136,10 @@ def _step_names(tables: Tables) -> npt.NDArray[np.bool_]:
 
 
 def _nest(tables: Tables) -> Nesting:
-    """Nest what is recorded on the host; everything else is a root."""
+    """Nests host events; all other events are roots."""
     events = tables.events
     number = len(events)
-    rows = np.nonzero(~_is(events, _NOT_NESTED))[0]
+    rows = np.nonzero(~mask_of(events, _NOT_NESTED))[0]
     start = events["start_ns"].to_numpy()
     duration = events["dur_ns"].to_numpy()
     rank = np.full(len(Category), len(_OUTER_FIRST), np.int8)
@@ -180,8 +169,8 @@ def _step_index(
     is_linked: npt.NDArray[np.bool_],
     devices: pl.DataFrame,
 ) -> Int64Array:
-    """Index of the host step that each event belongs to, -1 for none."""
-    on_device = _is(events, GPU_CATEGORIES)
+    """Returns the index of each event's host step; -1 for none."""
+    on_device = mask_of(events, GPU_CATEGORIES)
     index = np.where(on_device, -1, host_index)
     index = np.where(is_linked, launch_step, index)
     loose = on_device & ~is_linked
@@ -194,9 +183,9 @@ def _step_index(
 
 
 def _kind_and_group(tables: Tables, around: Int64Array, launch: Int64Array) -> pl.DataFrame:
-    """Kind and group of each event: by its metadata, then by its name, then by its operator."""
+    """Returns kind and group of each event, by its metadata, then its name, then its operator."""
     events = tables.events
-    # `name_id` is the row number, so rows are gathered instead of joined.
+    # `name_id` is the row number, so gathering replaces a join.
     by_name = pl.concat(
         [events.select("event"), tables.names.select("kind", "group")[events["name_id"]]],
         how="horizontal",
@@ -220,7 +209,7 @@ def _kind_and_group(tables: Tables, around: Int64Array, launch: Int64Array) -> p
     )
     if not len(unnamed):
         return found
-    # Outer operators know what an inner one, or the kernel, does not say (`nccl:all_reduce`).
+    # An outer operator may name what the kernel and inner operators do not (`nccl:all_reduce`).
     is_known = (
         by_name["group"]
         .is_in([g for g in COLLECTIVE_GROUPS if g != "collective"])
@@ -250,7 +239,7 @@ def _problems(
     is_work: npt.NDArray[np.bool_],
     host: pl.DataFrame,
 ) -> pl.DataFrame:
-    """What looks wrong, as far as the links, the nesting and the steps show it."""
+    """Reports what looks wrong about nesting, links and steps."""
     rows: list[tuple[str, int, str | None, str]] = []
 
     def note(problem: str, which: npt.NDArray[np.bool_] | int, message: str) -> None:
@@ -265,19 +254,19 @@ def _problems(
     note(
         "events_cross",
         nesting.crossing,
-        "events of one thread overlap without one holding the other: each was given the innermost"
-        " event that holds it whole",
+        "events on one thread overlap without nesting; each got the innermost event that contains"
+        " it as its parent",
     )
     note(
         "ambiguous_correlation",
         launches.ambiguous,
-        "GPU events whose correlation several calls carry: the most likely call was taken; the"
-        " file may be merged from several processes",
+        "GPU events whose correlation matches several calls, as in files merged from several"
+        " processes; the most likely call was used",
     )
     note(
         "unlinked_gpu_work",
         is_work & (launches.launch < 0),
-        "GPU work without the call that launched it: it is counted by its time on the device",
+        "GPU work without a launch call, assigned to steps by its time on the device",
     )
     if host.is_empty() and len(tables.events):
         rows.append(
@@ -291,6 +280,6 @@ def _problems(
     note(
         "empty_step",
         int(host["is_empty"].sum()) if len(host) else 0,
-        "steps in which nothing happened, such as one that began when the profiler stopped",
+        "steps without any work, such as one that started just before the profiler stopped",
     )
     return pl.DataFrame(rows, schema=PROBLEMS, orient="row")

@@ -1,21 +1,20 @@
-"""Which call launched GPU work, for which operator, and which forward operator a backward one has.
+"""Links GPU work to launches and operators, and backward operators to forward operators.
 
 Launch
-    GPU work and the call that launched it carry the same correlation. One launch of a CUDA graph
-    has many kernels. Where several calls carry one correlation (files merged from several
-    processes), the call with the work's External id comes first, then the last one to have begun
-    when the work begins, then the earliest; these are counted as ambiguous.
+    GPU work and the call that launched it have the same correlation. One launch of a CUDA graph has
+    many kernels. If several calls share a correlation (in files merged from several processes), the
+    call with the same External id as the work is preferred, then the last call that started before
+    the work, then the earliest call. These events are counted as ambiguous.
 
 Operator
-    The innermost operator or annotation around the launch on its thread, step annotations apart;
-    if nothing is around it, or there is no launch, the operator with the work's External id.
+    The innermost operator or annotation around the launch on its thread, except step annotations.
+    Without one, or without a launch, the operator with the same External id as the work.
 
 Forward
-    Autograd numbers the nodes that it records on each thread. A backward operator carries the
-    number and the recorder's own number of the forward thread. Of the forward operators with one
-    number the last to start made the node. Threads are
-    matched one to one by the numbers that they share. Where
-    the arguments are missing, the `fwdbwd` flows stand in.
+    Autograd numbers the nodes that it records on each thread. A backward operator carries this
+    number and the recorder's own number of the forward thread. Among forward operators with the
+    same number, the last to start created the node. Threads are matched one to one by the numbers
+    they share. If the arguments are missing, `fwdbwd` flows are used instead.
 """
 
 from __future__ import annotations
@@ -27,40 +26,32 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.trace.arrays.intervals import Int64Array
-from stepscope.trace.categories import GPU_WORK
+from stepscope.trace.categories import GPU_WORK, HOST_CALLS, is_one_of, mask_of
 from stepscope.trace.schema import Category
 from stepscope.trace.tables import Tables
 
 SEQUENCE_NUMBER = 'equence number"'
-"""In the arguments of operators that autograd numbered, as every age of the format spells it."""
+"""Occurs in the arguments of operators numbered by autograd, in every version of the format."""
 
-CALLS = (Category.RUNTIME, Category.DRIVER)
 OPERATORS = (Category.CPU_OP, Category.USER_ANNOTATION)
 
 
 @dataclass(frozen=True)
 class Launches:
-    """The call that launched each event; -1: none known."""
+    """The call that launched each event; -1 if unknown."""
 
     launch: Int64Array
     ambiguous: int
-    """Events whose correlation several calls carry."""
-
-
-def _is_one_of(events: pl.DataFrame, categories: tuple[Category, ...]) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = (
-        events["category"].is_in([category.value for category in categories]).to_numpy()
-    )
-    return found
+    """Number of events whose correlation matches several calls."""
 
 
 def link_launches(events: pl.DataFrame) -> Launches:
-    """Join GPU work, and synchronisation on the device's side, to the calls they came from."""
+    """Links GPU work and device-side synchronisation to the calls that they came from."""
     launch = np.full(len(events), -1, np.int64)
     wanted = ["event", "correlation", "external_id", "start_ns"]
     has_correlation = pl.col("correlation") > 0
-    on_device = pl.col("category").is_in([c.value for c in (*GPU_WORK, Category.DEVICE_SYNC)])
-    is_call = pl.col("category").is_in([c.value for c in CALLS])
+    on_device = is_one_of((*GPU_WORK, Category.DEVICE_SYNC))
+    is_call = is_one_of(HOST_CALLS)
     work = events.filter(has_correlation & on_device).select(wanted)
     calls = events.filter(has_correlation & is_call).select(wanted)
     if work.is_empty() or calls.is_empty():
@@ -93,7 +84,7 @@ def link_launches(events: pl.DataFrame) -> Launches:
         )
         .with_columns(same_id.fill_null(value=False).alias("same_id"), began.alias("began"))
         .with_columns(
-            # The latest of those that began; of those that did not, the earliest.
+            # Of the calls that started before the work, the latest; of the others, the earliest.
             pl.when("began").then(-pl.col("call_start_ns")).otherwise("call_start_ns").alias("far")
         )
         .sort(
@@ -108,20 +99,20 @@ def link_launches(events: pl.DataFrame) -> Launches:
 def enclosing_operator(
     tables: Tables, parent: Int64Array, step_names: npt.NDArray[np.bool_]
 ) -> Int64Array:
-    """For each event the innermost operator or annotation around it; -1: none.
+    """Returns the innermost operator or annotation around each event; -1 for none.
 
     Args:
         tables: The tables.
-        parent: Parent of each event, -1 for roots.
+        parent: Parent of each event; -1 for roots.
         step_names: For each name, whether it annotates a step.
     """
     events = tables.events
-    is_operator = _is_one_of(events, OPERATORS)
+    is_operator = mask_of(events, OPERATORS)
     is_operator &= ~step_names[events["name_id"].to_numpy()]
     operator = parent.copy()
     pending = np.nonzero((operator >= 0) & ~is_operator[operator])[0]
     while len(pending):
-        # What stands here is no operator: pass on to what stands for it, which is nearer the root.
+        # Not an operator: replace it with its own candidate, which is closer to the root.
         operator[pending] = operator[operator[pending]]
         above = operator[pending]
         pending = pending[(above >= 0) & ~is_operator[above]]
@@ -129,16 +120,16 @@ def enclosing_operator(
 
 
 def link_operators(tables: Tables, launch: Int64Array, around: Int64Array) -> Int64Array:
-    """The operator of GPU work and of runtime calls; -1: none.
+    """Returns the operator of GPU work and of runtime calls; -1 for none.
 
     Args:
         tables: The tables.
-        launch: The call that launched each event, -1: none.
-        around: What `enclosing_operator` gave.
+        launch: The call that launched each event; -1 for none.
+        around: The result of `enclosing_operator`.
     """
     events = tables.events
-    is_call = _is_one_of(events, CALLS)
-    is_device = _is_one_of(events, (*GPU_WORK, Category.DEVICE_SYNC))
+    is_call = mask_of(events, HOST_CALLS)
+    is_device = mask_of(events, (*GPU_WORK, Category.DEVICE_SYNC))
     operator = np.full(len(events), -1, np.int64)
     operator[is_call] = around[is_call]
     linked = np.nonzero(is_device & (launch >= 0))[0]
@@ -146,7 +137,7 @@ def link_operators(tables: Tables, launch: Int64Array, around: Int64Array) -> In
 
     missing = np.nonzero((is_device | is_call) & (operator < 0))[0]
     if len(missing):
-        # Files of 2022 repeat the correlation as External id, where it names no operator.
+        # Files from 2022 repeat the correlation as External id, which then is not an operator.
         names_operator = pl.col("external_id").ne_missing(pl.col("correlation"))
         asking = events.select("event", "external_id", "correlation")[missing].filter(
             names_operator, pl.col("external_id") > 0
@@ -165,7 +156,7 @@ def link_operators(tables: Tables, launch: Int64Array, around: Int64Array) -> In
 
 
 def link_forward(tables: Tables) -> Int64Array:
-    """For each backward operator the forward operator that it belongs to; -1 elsewhere."""
+    """Returns the forward operator of each backward operator; -1 for other events."""
     forward = np.full(len(tables.events), -1, np.int64)
     _forward_by_flows(tables, forward)
     _forward_by_sequence(tables, forward)
@@ -234,13 +225,13 @@ def _forward_by_flows(tables: Tables, forward: Int64Array) -> None:
     operators = (
         tables.events.filter(pl.col("category") == Category.CPU_OP.value)
         .select("event", "lane_id", "start_ns")
-        # Of operators that start together the outermost of the backward ones is the engine's own
-        # and the innermost of the forward ones made the node; file order has outer ones first.
+        # Of operators that start together, the outermost backward one belongs to the engine, and
+        # the innermost forward one created the node. Outer ones come first in the file.
         .sort("start_ns", "event")
     )
     keys = ["lane_id", "start_ns"]
     at = ends.rename({"time_ns": "start_ns"}).select("flow_id", "phase", *keys)
-    # Files merged from several use one number twice: then the first arrow counts, every time.
+    # Merged files may use a number twice: use the first arrow then.
     made = (
         at.filter(pl.col("phase") == "s")
         .join(operators.unique(keys, keep="last"), on=keys, maintain_order="left")

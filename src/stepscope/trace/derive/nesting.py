@@ -1,21 +1,24 @@
-"""Nesting of the events of each lane: parent, depth, self time.
+"""Nests the events of each lane: parent, depth, self time.
 
 Definitions
-    An event contains another of its lane if it starts no later, is still open when the other
-    starts, and ends no earlier. Of two events with the same span the one with the outer category
-    contains the other (Python, annotation, operator, runtime, driver), and within a category the
-    one that comes first in the file. An event without duration contains nothing.
-    The parent of an event is the innermost event that contains it: of those that do, the last to
-    start. Roots have none.
-    Self time is the duration less the union of the children's parts inside it. It is never
-    negative, and the self times of a lane whose events all nest add up to its covered time.
-    Events that overlap without nesting happen (frames that are cut off, lanes that hold several
-    threads' work): each gets the innermost event that contains it, and is counted as crossing if
-    a sibling that started before it is still open.
+    An event contains another event on its lane if it starts no later, is still open when the other
+    starts, and ends no earlier. Of two events with the same span, the one with the outer category
+    contains the other (Python, annotation, operator, runtime, driver); within a category, the one
+    that comes first in the file. An event of duration 0 contains nothing.
 
-Files that hold whole microseconds, or doubles too coarse for nanoseconds, show children that
-outlive their parents by the rounding. An end may therefore lie after the parent's by up to the
-clock's resolution (`clock_resolution_ns`), and only the part inside counts for self time.
+    The parent of an event is the innermost event that contains it, which is the last of them to
+    start. Roots have no parent.
+
+    Self time is the duration minus the part covered by children. It is never negative, and if all
+    events of a lane nest, their self times add up to the time the lane is covered.
+
+    Events can overlap without nesting (truncated frames, lanes with the work of several threads).
+    Each then gets the innermost event that contains it, and counts as crossing if a sibling that
+    started earlier is still open.
+
+In files with whole microseconds, or with doubles too coarse for nanoseconds, rounding can make
+children outlive their parents. A child may therefore end after its parent by up to the resolution
+of the clock (`clock_resolution_ns`). Only the part inside the parent counts for self time.
 """
 
 from __future__ import annotations
@@ -34,16 +37,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NUMBA_PAYS_FROM = 500_000
-"""Rows from which the compiled loop is used; below, importing numba costs more than it saves."""
+"""Number of rows from which the compiled loop is used. Below, importing numba takes longer."""
 
 COARSE_CLOCKS_NS = (1000, 250)
-"""Steps of the clocks that files were written with: whole microseconds until 2023, then doubles of
-microseconds since 1970, which are 0.25 µs apart. Today's files hold exact nanoseconds."""
+"""Resolutions of older files: whole microseconds until 2023, then microseconds since 1970 as
+doubles, which are 0.25 µs apart. Current files have exact nanoseconds."""
 
 
 @dataclass(frozen=True)
 class Nesting:
-    """Row for row beside the events given to `nest`."""
+    """The result of `nest`, row for row alongside its events."""
 
     parent: Int64Array
     """Row of the parent; -1 for a root."""
@@ -54,13 +57,13 @@ class Nesting:
     self_ns: Int64Array
 
     crossing: npt.NDArray[np.bool_]
-    """Whether a sibling that started before it is still open, so that the two cross."""
+    """Whether a sibling that started earlier is still open, so that the two cross."""
 
 
 def clock_resolution_ns(starts: Int64Array) -> int:
-    """The step of the clock that the starts were taken from: one of `COARSE_CLOCKS_NS`, or 0.
+    """Returns the resolution of the clock behind the starts: one of `COARSE_CLOCKS_NS`, or 0.
 
-    0 means exact nanoseconds. Fewer than two distinct starts tell nothing and count as exact.
+    0 means exact nanoseconds, which is also assumed for fewer than two distinct starts.
     """
     if len(starts) < 2:
         return 0
@@ -75,20 +78,20 @@ def nest(
     rank: npt.NDArray[np.generic] | None = None,
     tolerance_ns: int = 0,
 ) -> Nesting:
-    """Nest the events of every lane.
+    """Nests the events of every lane.
 
     Args:
-        lanes: Lane of each event, integers.
+        lanes: Lane of each event, as integers.
         starts: Start of each event, in ns.
         durations: Duration of each event, in ns, not negative.
-        rank: Order among events with the same span, outer ones first; default: the order given.
-        tolerance_ns: By how much a child's end may lie after its parent's.
+        rank: Order of events with the same span, outer events first. Default: the given order.
+        tolerance_ns: How much later than its parent a child may end.
     """
     number = len(starts)
     if number == 0:
         none = np.zeros(0, np.int64)
         return Nesting(none, none.astype(np.int32), none, none.astype(np.bool_))
-    # Outer ones first: the longest, and of those with the same span the outer category.
+    # Outer events first: the longest, and for the same span the outer category.
     ties = (-durations,) if rank is None else (-durations, rank)
     order = by_group_and_time(lanes, starts, *ties)
     lane, start = lanes[order], starts[order]
@@ -119,11 +122,11 @@ _Columns = tuple[Int64Array, npt.NDArray[np.int32], Int64Array, npt.NDArray[np.b
 def nest_vectorised(
     new_lane: npt.NDArray[np.bool_], start: Int64Array, end: Int64Array, tolerance: int
 ) -> _Columns:
-    """Nest sorted rows with numpy alone.
+    """Nests sorted rows with numpy alone.
 
-    In sorted order every earlier row of the lane starts no later, so the parent is the nearest
-    earlier row whose end suffices. All rows look for it at once: a candidate that does not suffice
-    passes on to its own candidate, for what it has skipped suffices for the asking row even less.
+    In sorted order, every earlier row of the lane starts no later, so the parent is the nearest
+    earlier row that ends late enough. All rows search at once: a candidate that ends too early is
+    replaced with its own candidate, since the rows that it skipped end even earlier.
     """
     number = len(start)
     needed = np.maximum(end - tolerance, start + 1)
@@ -142,7 +145,7 @@ def nest_vectorised(
     ancestor = parent.copy()
     below = np.nonzero(ancestor >= 0)[0]
     while len(below):
-        # Doubling: an ancestor's own count covers as many levels as have been counted so far.
+        # Pointer doubling: an ancestor's count covers as many levels as counted so far.
         step = depth[ancestor[below]]
         jump = ancestor[ancestor[below]]
         depth[below] += step
@@ -160,10 +163,10 @@ def nest_vectorised(
 def nest_by_loop(
     new_lane: npt.NDArray[np.bool_], start: Int64Array, end: Int64Array, tolerance: int
 ) -> _Columns:
-    """Nest sorted rows with a stack, in one pass; numba compiles it for many rows.
+    """Nests sorted rows with a stack, in one pass. Compiled with numba for many rows.
 
-    Rows that are too short for the row at hand never suffice for a later one that this row does
-    not contain better, so they leave the stack for good: the pass is linear, whatever the input.
+    A row that ends too early for the current row is never a better parent for a later row than the
+    current row is, so it leaves the stack for good, and the pass is linear for any input.
     """
     number = len(start)
     parent = np.empty(number, np.int64)
@@ -199,8 +202,6 @@ def nest_by_loop(
 
 @functools.cache
 def _nest_compiled() -> Callable[[npt.NDArray[np.bool_], Int64Array, Int64Array, int], _Columns]:
-    import numba
+    from stepscope.trace.arrays.compiled import compiled
 
-    compiled: Callable[[npt.NDArray[np.bool_], Int64Array, Int64Array, int], _Columns]
-    compiled = numba.njit(cache=True, nogil=True)(nest_by_loop)
-    return compiled
+    return compiled(nest_by_loop)

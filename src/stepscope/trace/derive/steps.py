@@ -1,23 +1,24 @@
-"""Which steps a trace holds, on the host's clock and on each device's.
+"""Finds the steps of a trace, on the host clock and on each device's clock.
 
 Definitions
-    Host step N lasts from the start of the annotation of step N to the start of the next, the last
-    one to its own end. Where the recording says that no step came next (`stepscope.no_step#N`: an
-    evaluation, the time between two epochs) it lasts to there. Annotations are `ProfilerStep#N`; in
-    a trace without any, annotations such as `iteration 12` or `step=12` take their place. Where
-    several threads carry them, the thread with the most (then the earliest) counts: steps then
-    divide that thread's time, and work of any thread belongs to the step in which it begins.
-    Device step N lasts, on each device, from the moment the GPU work launched in earlier steps has
-    ended to the moment the work launched up to step N has ended, a running maximum; the first, and
-    one after a time without a step, does not begin before its host step. A device none of whose
-    work can be linked to a launch takes the host steps instead. Both kinds divide their clock:
-    nothing is counted twice when the host runs ahead.
+    Host step N lasts from the start of its annotation to the start of the next; the last step ends
+    with its own annotation. If the recording marks that no step follows (`stepscope.no_step#N`, for
+    an evaluation or the time between epochs), the step ends there. Annotations are
+    `ProfilerStep#N`; if a trace has none, annotations such as `iteration 12` or `step=12` are used.
+    If several threads have annotations, the thread with the most steps counts, and among those the
+    earliest. Steps divide that thread's time; events on any thread belong to the step in which they
+    start.
 
-    A step is empty if no operator began in it and no GPU work was launched from it: torch leaves
-    such a step at the end when the profiler stops right after a step began. Python functions fill
-    a step, but not the last one where others have operators: those are the profiler's own, and the
-    end of the loop. A step is complete unless it is empty, or the last one of a file that ends
-    early.
+    Device step N lasts, on each device, from the end of the GPU work launched in earlier steps to
+    the end of the work launched up to step N (a running maximum). The first step, and a step that
+    follows a time outside any step, does not start before its host step. A device without any
+    linked work uses the host steps instead. Both kinds of step partition their clock, so nothing is
+    counted twice when the host runs ahead.
+
+    A step is empty if no operator starts and no GPU work is launched in it. Torch leaves such a
+    step at the end if the profiler stops right after a step started. Python functions count as
+    work, except in the last step if other steps have operators: those belong to the profiler and
+    the end of the loop. A step is complete unless it is empty, or the last of a truncated file.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import polars as pl
 
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.search import places
-from stepscope.trace.categories import GPU_WORK
+from stepscope.trace.categories import GPU_WORK, is_one_of, mask_of
 from stepscope.trace.schema import DEVICE_STEPS, HOST_STEPS, Category
 from stepscope.trace.tables import Tables
 
@@ -36,7 +37,7 @@ STEP_PATTERNS = (
     r"^ProfilerStep\s*#(\d{1,9})$",
     r"(?i)^(?:train(?:ing)?[ _]?|global[ _]?)?(?:iteration|iter|step)[ _#:=/]*(\d{1,9})$",
 )
-"""How steps are annotated, the surest first; the group is the step's number."""
+"""Patterns of step annotations, most reliable first. The group is the number of the step."""
 
 _ANNOTATIONS = (Category.USER_ANNOTATION, Category.CPU_OP, Category.OTHER)
 _WORK_ON_HOST = (Category.CPU_OP, Category.RUNTIME, Category.DRIVER)
@@ -45,7 +46,7 @@ _CUT_OFF = ("truncated", "truncated_stream", "corrupt_stream")
 
 
 def host_steps(tables: Tables) -> pl.DataFrame:
-    """Steps on the host's clock, with the columns of `schema.HOST_STEPS`; empty without any."""
+    """Returns the host steps, with the columns of `schema.HOST_STEPS`."""
     marks = _marks(tables)
     if marks.is_empty():
         return pl.DataFrame(schema=HOST_STEPS)
@@ -57,7 +58,7 @@ def host_steps(tables: Tables) -> pl.DataFrame:
     annotation_end = pl.col("start_ns") + pl.col("dur_ns")
     steps = (
         marks.filter(pl.col("lane_id") == main)
-        .sort("start_ns", "dur_ns", descending=[False, True])
+        .sort("start_ns", "dur_ns", "event", descending=[False, True, False])
         .unique("step", keep="first", maintain_order=True)
         .with_columns(
             annotation_end.alias("annotation_end_ns"),
@@ -75,7 +76,7 @@ def host_steps(tables: Tables) -> pl.DataFrame:
 
 
 def _marks(tables: Tables) -> pl.DataFrame:
-    """The events that annotate steps, with the step's number."""
+    """Returns the events that annotate steps, with the number of the step."""
     names = tables.names.filter(
         pl.col("category").cast(pl.String).is_in([c.value for c in _ANNOTATIONS])
     )
@@ -96,7 +97,7 @@ def _marks(tables: Tables) -> pl.DataFrame:
 
 
 def _ends_at_breaks(tables: Tables, steps: pl.DataFrame) -> Int64Array:
-    """The steps' ends, moved to where the recording says that none came next."""
+    """Returns the ends of the steps, moved to where the recording marks that no step follows."""
     ends: Int64Array = steps["end_ns"].to_numpy()
     names = tables.names.filter(pl.col("name").str.starts_with(_NO_STEP))["name_id"]
     if names.is_empty():
@@ -115,7 +116,7 @@ def _ends_at_breaks(tables: Tables, steps: pl.DataFrame) -> Int64Array:
 
 
 def _has_work(tables: Tables, steps: pl.DataFrame) -> npt.NDArray[np.bool_]:
-    """For each step whether anything that fills it begins in it."""
+    """For each step, whether any work starts in it."""
     has_operators = _begins_in(tables, steps, _WORK_ON_HOST)
     has_python = _begins_in(tables, steps, (Category.PYTHON_FUNCTION,))
     if has_operators.any():
@@ -126,12 +127,12 @@ def _has_work(tables: Tables, steps: pl.DataFrame) -> npt.NDArray[np.bool_]:
 def _begins_in(
     tables: Tables, steps: pl.DataFrame, categories: tuple[Category, ...]
 ) -> npt.NDArray[np.bool_]:
-    """For each step whether an event of some categories, no annotation of a step, begins in it."""
+    """For each step, whether an event of some categories starts in it, except annotations."""
     steps_by_name = tables.names.filter(pl.col("group") == "profiler_step")["name_id"]
     starts = (
         tables.events.lazy()
         .filter(
-            pl.col("category").is_in([c.value for c in categories]),
+            is_one_of(categories),
             ~pl.col("event").is_in(steps["event"].implode()),
             ~pl.col("name_id").is_in(steps_by_name.implode()),
         )
@@ -146,9 +147,13 @@ def _begins_in(
 
 
 def step_at(steps: pl.DataFrame, times: Int64Array) -> Int64Array:
-    """Index of the step of a partition (host, or one device) that holds each time; -1: none.
+    """Returns the index of the step that contains each time; -1 for none.
 
-    Steps of length 0 hold nothing.
+    Steps of length 0 contain nothing.
+
+    Args:
+        steps: The steps of one clock, in chronological order.
+        times: In ns, on the same clock.
     """
     if steps.is_empty():
         return np.full(len(times), -1, np.int64)
@@ -159,19 +164,19 @@ def step_at(steps: pl.DataFrame, times: Int64Array) -> Int64Array:
 
 
 def device_steps(events: pl.DataFrame, launch_step: Int64Array, host: pl.DataFrame) -> pl.DataFrame:
-    """Steps on each device's clock, with the columns of `schema.DEVICE_STEPS`.
+    """Returns the device steps, with the columns of `schema.DEVICE_STEPS`.
 
     Args:
         events: The events table.
-        launch_step: For each event the index, in `host`, of the step that launched it; -1: not
-            known or outside every step.
-        host: What `host_steps` gave.
+        launch_step: For each event, the index in `host` of the step that launched it; -1 if
+            unknown or outside any step.
+        host: The result of `host_steps`.
     """
-    is_work = events["category"].is_in([c.value for c in GPU_WORK]) & events["device"].is_not_null()
+    is_work = mask_of(events, GPU_WORK) & events["device"].is_not_null().to_numpy()
     devices = events.filter(is_work)["device"].unique().sort().to_list()
     if host.is_empty() or not devices:
         return pl.DataFrame(schema=DEVICE_STEPS)
-    linked = is_work.to_numpy() & (launch_step >= 0)
+    linked = is_work & (launch_step >= 0)
     device = (
         events["device"].to_numpy()
         if not events["device"].has_nulls()

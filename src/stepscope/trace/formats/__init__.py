@@ -1,1 +1,1 @@
-"""Readers of trace files: one module or package per format, behind one registry."""
+"""Trace formats, behind one registry."""

@@ -1,46 +1,42 @@
 """Reads py-spy recordings (`py-spy record --format chrometrace`) as Python functions.
 
-The file is a bare list of beginnings and ends of frames, in microseconds since the recording
-began, one lane per pthread. A frame's line is the one that was running when it was first seen, so
-it stays an argument and does not set one function apart from itself: names are `file: function`.
-With `--threads` each thread's outermost frame is `thread (12901): MainThread`, which also names
-the lane. What is no frame of py-spy is kept as it is.
+The file is a bare list of beginnings and ends of frames, in microseconds since the start of the
+recording, with one lane per pthread. The line of a frame is the one that ran when the frame was
+first seen. It remains an argument rather than part of the name, which is `file: function`. With
+`--threads`, the outermost frame of each thread is `thread (12901): MainThread`, which also gives
+the lane its name. Other events are kept as they are.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
-from pathlib import Path
 
 import polars as pl
 
 from stepscope.errors import UnreadableInputError
 from stepscope.trace.classify import classify_names
-from stepscope.trace.formats.chrome.kineto import read_kineto_blocks
-from stepscope.trace.problems import Problems
+from stepscope.trace.formats.chrome.reader import read_tables
+from stepscope.trace.formats.trace_format import Input, TraceFormat
 from stepscope.trace.schema import ARGS, EVENTS, LANES, NAMES, Category
-from stepscope.trace.source.content import Content
 from stepscope.trace.tables import Tables
 
+_BEGINNING = re.compile(rb'^\s*\[\s*\{[^{}]*(?:\{[^{}]*\}[^{}]*)?"cat"\s*:\s*"py-spy"')
 _RAW_CATEGORY = "py-spy"
 _THREAD_FRAME = r"^thread \([^)]*\)(?:: (.*))?$"
 _NAME_KEY = ["name", "raw_category", "category"]
 
 
-def read_pyspy(path: Path) -> Tables:
-    """Read a recording.
+def read_pyspy(trace: Input) -> Tables:
+    """Reads a recording.
 
     Raises:
-        UnreadableInputError: The file cannot be read, or holds no frame of py-spy.
+        UnreadableInputError: The file cannot be read, or has no py-spy frames.
     """
-    try:
-        recording = path.read_bytes()
-    except OSError as error:
-        raise UnreadableInputError(f"{path}: {error.strerror}") from error
-    tables = read_kineto_blocks(str(path), Content([recording]), Problems())
+    tables = read_tables(trace.name, trace.content, trace.problems)
     if not (tables.names["raw_category"] == _RAW_CATEGORY).any():
         raise UnreadableInputError(
-            f"{path}: holds no frames of py-spy; record with `py-spy record --format chrometrace`"
+            f"{trace.name}: has no py-spy frames; record with `py-spy record --format chrometrace`"
         )
     is_frame = pl.col("raw_category") == _RAW_CATEGORY
     file = pl.col("args").str.json_path_match("$.filename").fill_null("")
@@ -48,8 +44,8 @@ def read_pyspy(path: Path) -> Tables:
         tables.events.drop("category")
         .join(tables.args, on="event", how="left", maintain_order="left")
         .join(tables.names.select("name_id", *_NAME_KEY), on="name_id", how="left")
-        # Frames seen in one sample begin together: of those the outermost ends last, and the
-        # reader numbers them by their ends.
+        # Frames first seen in the same sample start together. The outermost ends last, and events
+        # are numbered by their ends.
         .sort("start_ns", "dur_ns", "event", descending=[False, True, True])
         .with_columns(
             pl.when(is_frame & (file != ""))
@@ -82,12 +78,12 @@ def read_pyspy(path: Path) -> Tables:
 
 
 def _names(tables: Tables, events: pl.DataFrame) -> pl.DataFrame:
-    """The old names, which moments and counters may use, then the new ones of frames."""
+    """Returns the old names, which instants and counters may use, then the new names of frames."""
     known = tables.names.select("name_id", *_NAME_KEY)
     new = (
         events.select(_NAME_KEY)
         .unique(maintain_order=True)
-        .join(known, on=_NAME_KEY, how="anti", nulls_equal=True)
+        .join(known, on=_NAME_KEY, how="anti", nulls_equal=True, maintain_order="left")
     )
     both = pl.concat([known.select(_NAME_KEY), new]).with_row_index("name_id")
     classified = classify_names(both)
@@ -95,7 +91,7 @@ def _names(tables: Tables, events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _lanes(tables: Tables, events: pl.DataFrame) -> pl.DataFrame:
-    """The lanes, with the names that the outermost frames give them."""
+    """Returns the lanes, named after their outermost frames."""
     given = (
         events.select("lane_id", pl.col("name").str.extract(_THREAD_FRAME).alias("given"))
         .drop_nulls("given")
@@ -105,3 +101,12 @@ def _lanes(tables: Tables, events: pl.DataFrame) -> pl.DataFrame:
         pl.coalesce("thread_name", "given").alias("thread_name") if c == "thread_name" else c
         for c in LANES
     )
+
+
+FORMAT = TraceFormat(
+    name="py-spy",
+    plural="recordings of py-spy",
+    recognises=lambda beginning: _BEGINNING.match(beginning) is not None,
+    read=read_pyspy,
+)
+"""`py-spy record --format chrometrace`."""

@@ -1,1 +1,1 @@
-"""Where a trace comes from: a path, a URL or a stream, compressed or not."""
+"""Where traces come from: local files, URLs and streams, compressed or not."""

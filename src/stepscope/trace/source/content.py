@@ -1,4 +1,4 @@
-"""What a trace says, uncompressed: handed out in blocks, or read into memory that is at hand."""
+"""The uncompressed bytes of a trace, iterated in blocks or read into existing buffers."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TypeVar
 
 BLOCK_BYTES = 4 * 1024 * 1024
-"""How much of a file is in hand at once, uncompressed."""
+"""Block size, uncompressed."""
 
 _PATIENCE_SECONDS = 1.0
+_PEEK_BYTES = 64 * 1024
 
 Item = TypeVar("Item")
 
 
 class Content(Iterator[bytes]):
-    """The bytes of a trace in order, each of them once.
+    """The bytes of a trace, in order, each once.
 
     Args:
-        pieces: The bytes, in pieces of any size but none.
-        size: How many should be in hand at once.
-        fill: Where bytes can be read into memory that is at hand, without copying: does so, and
-            says how many; 0 at the end. It goes on where `pieces` would, once these have begun.
+        pieces: The bytes, in non-empty pieces.
+        size: Preferred block size.
+        fill: Reads bytes straight into a buffer, without a copy, and returns how many; 0 at the
+            end. Continues where `pieces` stopped, once iteration has started.
     """
 
     def __init__(
@@ -39,19 +40,36 @@ class Content(Iterator[bytes]):
         self._ahead: deque[memoryview] = deque()
 
     def __next__(self) -> bytes:
-        """The next bytes, as many as come at once."""
+        """Returns the next piece."""
         return bytes(self._next())
 
     def _next(self) -> memoryview | bytes:
         self._has_begun = True
         return self._ahead.popleft() if self._ahead else next(self._pieces)
 
-    def put_back(self, pieces: Iterable[bytes]) -> None:
-        """Hands out again what was taken, before everything else."""
-        self._ahead.extendleft(map(memoryview, reversed(list(pieces))))
+    def peek(self) -> bytes:
+        """Returns the beginning of the next piece without consuming it; empty at the end."""
+        self.look_ahead(0)
+        return bytes(self._ahead[0][:_PEEK_BYTES]) if self._ahead else b""
+
+    def look_ahead(self, size: int) -> bool:
+        """Reads ahead, without consuming anything, until more than `size` bytes are buffered.
+
+        Returns:
+            Whether the content ends before that, with at most `size` bytes left.
+        """
+        self._has_begun = True
+        held = sum(map(len, self._ahead))
+        while held <= size:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return True
+            self._ahead.append(memoryview(piece))
+            held += len(piece)
+        return False
 
     def read_into(self, target: memoryview) -> int:
-        """Fills memory, less than all of it only at the end; says how many bytes were read."""
+        """Fills a buffer and returns the number of bytes; fewer than its size only at the end."""
         at = 0
         while at < len(target):
             if self._fill is not None and self._has_begun and not self._ahead:
@@ -73,7 +91,7 @@ class Content(Iterator[bytes]):
 
 
 def prefetched(items: Iterator[Item], ahead: int = 2) -> Generator[Item, None, None]:
-    """The same items, made in a thread of their own while earlier ones are worked on."""
+    """Produces the items in a separate thread, ahead of their consumer."""
     ready: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(ahead)
     abandoned = threading.Event()
 
@@ -92,7 +110,7 @@ def prefetched(items: Iterator[Item], ahead: int = 2) -> Generator[Item, None, N
                 if not put(item):
                     return
             put(None)
-        except BaseException as error:  # noqa: BLE001 - handed to the thread that reads
+        except BaseException as error:  # noqa: BLE001 - re-raised in the consumer
             put(None, error)
 
     thread = threading.Thread(target=work, name="stepscope-read", daemon=True)
@@ -105,7 +123,7 @@ def prefetched(items: Iterator[Item], ahead: int = 2) -> Generator[Item, None, N
             if item is None:
                 return
             yield item
-            del item  # whoever had it alone may use its memory again
+            del item  # so that the producer can reuse its memory
     finally:
         abandoned.set()
-        thread.join(_PATIENCE_SECONDS)  # what reads from a silent pipe cannot be stopped
+        thread.join(_PATIENCE_SECONDS)  # a read from a silent pipe cannot be cancelled

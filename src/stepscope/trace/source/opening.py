@@ -1,6 +1,6 @@
-"""Opens what a trace may come as: a path, an fsspec URL or a binary stream, compressed or not.
+"""Opens traces from a path, an fsspec URL or a binary stream, compressed or not.
 
-Nothing goes by a file's name: compression is found by the first bytes.
+Compression is detected from the first bytes, never from the file name.
 """
 
 from __future__ import annotations
@@ -23,18 +23,15 @@ from stepscope.trace.source.content import BLOCK_BYTES, Content
 from stepscope.trace.source.remote import RemoteFile, find_remote
 
 Location = str | os.PathLike[str] | IO[bytes]
-"""A path, an fsspec URL (`s3://…`) or a binary stream; what `fsspec.open` returns is as a URL."""
+"""A path, an fsspec URL (`s3://…`), the result of `fsspec.open`, or a binary stream."""
 
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _FIRST_BYTES = 64
-_OTHER_COMPRESSIONS = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip"}
-SQLITE_MAGIC = b"SQLite format 3\x00"
-NSYS_REPORT_MAGIC = b"NVIDIA"
 
 
 class _Inflater(Protocol):
-    """What turns compressed bytes into plain ones, piece by piece."""
+    """Decompresses a stream piece by piece."""
 
     eof: bool
     unused_data: bytes
@@ -43,22 +40,22 @@ class _Inflater(Protocol):
 
 
 class Readable(Protocol):
-    """What can be read from front to back."""
+    """An object that can be read sequentially."""
 
     def read(self, size: int, /) -> bytes:
-        """At most so many of the next bytes; empty at the end."""
+        """Returns at most `size` of the next bytes; empty at the end."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Something to read a trace from.
+    """An opened file, URL or stream.
 
     Attributes:
-        name: For messages.
-        path: The local file; None for a URL or a stream.
-        size_bytes: Size as stored, compressed or not; None where unknown.
-        stream: Positioned at the first byte; it need not be able to seek.
-        first: Its first bytes, which the stream will not give again.
+        name: Name for messages.
+        path: The local file; None for a URL or stream.
+        size_bytes: Size as stored, compressed or not; None if unknown.
+        stream: The stream, positioned after `first`. It need not be seekable.
+        first: The first bytes, already read from the stream.
     """
 
     name: str
@@ -69,7 +66,7 @@ class Source:
 
     @property
     def is_compressed(self) -> bool:
-        """Whether the content is gzip or zstd."""
+        """Whether the content is compressed with gzip or zstd."""
         return self.first.startswith((_GZIP, _ZSTD))
 
     def blocks(
@@ -78,24 +75,18 @@ class Source:
         size: int = BLOCK_BYTES,
         progress: Callable[[int], None] | None = None,
     ) -> Content:
-        """The uncompressed content.
+        """Returns the uncompressed content.
+
+        A corrupt or truncated compressed stream ends early, with an entry in `problems`.
 
         Args:
-            problems: Receives what is wrong with the compressed stream.
-            size: How many bytes should be in hand at once.
-            progress: Is told how many bytes, as stored, were read.
-
-        A damaged or truncated compressed stream ends early, with an entry in `problems`.
+            problems: Collects problems of the compressed stream.
+            size: Preferred block size.
+            progress: Called with the number of bytes read, as stored.
 
         Raises:
-            UnreadableInputError: The compression is not supported, or reading fails.
+            UnreadableInputError: Reading fails, or a package for decompression is missing.
         """
-        for magic, word in _OTHER_COMPRESSIONS.items():
-            if self.first.startswith(magic):
-                raise UnreadableInputError(
-                    f"{self.name}: compressed with {word}, which is not supported; "
-                    "unpack it, or pack it with gzip or zstd"
-                )
         if self.first.startswith(_GZIP):
             raw = self._raw(max(size // 64, 1), progress)
             return Content(_inflated(raw, _gzip_inflater, problems), size)
@@ -106,7 +97,7 @@ class Source:
         return Content(raw, size, None if self.path is None else partial(self._fill, progress))
 
     def _raw(self, size: int, progress: Callable[[int], None] | None) -> Iterator[bytes]:
-        """Pieces as stored, of `size` bytes: pipes and sockets hand out less at once."""
+        """Yields the stored bytes in pieces of `size`: pipes and sockets return less at a time."""
         pieces, held = [self.first], len(self.first)
         is_over = False
         while not is_over:
@@ -156,9 +147,9 @@ def _gzip_inflater() -> _Inflater:
 
 
 def _inflated(raw: Iterator[bytes], new_inflater: Any, problems: Problems) -> Iterator[bytes]:
-    """Inflates a stream of one or several members."""
+    """Decompresses a stream of one or more members."""
     inflater = new_inflater()
-    started = False  # the current member has had data
+    started = False  # the current member has started
     total = 0
     for compressed in raw:
         data = compressed
@@ -184,10 +175,10 @@ def _inflated(raw: Iterator[bytes], new_inflater: Any, problems: Problems) -> It
 
 @contextmanager
 def open_source(location: Location | RemoteFile) -> Iterator[Source]:
-    """Opens a trace for reading, and closes what it opened.
+    """Opens a trace for reading. Streams given by the caller are left open.
 
     Raises:
-        UnreadableInputError: There is nothing to read; says why and what to do.
+        UnreadableInputError: The trace cannot be opened. The message says why and what to do.
     """
     if hasattr(location, "read"):
         stream = cast("IO[bytes]", location)
@@ -227,7 +218,7 @@ def _open_local(path: Path) -> Iterator[Source]:
         raise UnreadableInputError(f"{path}: cannot be opened: {reason}") from error
     with opened:
         first = _first_bytes(opened, str(path))
-        if not stat.S_ISREG(status.st_mode):  # a named pipe, /dev/stdin: a stream
+        if not stat.S_ISREG(status.st_mode):  # a named pipe or /dev/stdin is a stream
             yield Source(str(path), None, None, opened, first)
             return
         yield Source(str(path), path, status.st_size, opened, first)
@@ -241,11 +232,11 @@ def _name_of(stream: IO[bytes]) -> str:
 
 
 def _size_left(stream: IO[bytes]) -> int | None:
-    """How much a plain file or bytes in memory still have; None for everything else."""
+    """Returns the bytes left in a plain file or `BytesIO`; None for anything else."""
     if isinstance(stream, io.BytesIO):
         return max(stream.getbuffer().nbytes - stream.tell(), 0)
     raw = stream.raw if isinstance(stream, io.BufferedReader) else stream
-    # Only of these: a decompressor has the number of its file too, and another size.
+    # Not for decompressors: they expose the file number of the compressed file.
     if not isinstance(raw, io.FileIO):
         return None
     try:
@@ -270,16 +261,16 @@ def _first_bytes(stream: Readable, name: str) -> bytes:
 
 
 def _read(stream: Readable, size: int, name: str) -> bytes:
-    """At most so many of the next bytes; empty at the end.
+    """Returns at most `size` of the next bytes; empty at the end.
 
     Raises:
-        UnreadableInputError: Reading fails, or gives no bytes.
+        UnreadableInputError: Reading fails, or does not return bytes.
     """
     try:
         piece: object = stream.read(size)
     except UnreadableInputError:
         raise
-    except Exception as error:  # a decompressor or a client may have classes of its own
+    except Exception as error:  # decompressors and clients raise their own classes
         raise UnreadableInputError(f"{name}: cannot be read: {error}") from error
     if isinstance(piece, bytes):
         return piece

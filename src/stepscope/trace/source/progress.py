@@ -1,4 +1,4 @@
-"""Shows on a terminal how far the reading of a large file has come."""
+"""Progress of reading a large file, shown on a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PATIENCE_SECONDS = 1.0
 
 
 class Progress:
-    """One line on stderr: share, rate, time left. Silent where stderr is no terminal."""
+    """One line on stderr with share, rate and time left. Silent unless stderr is a terminal."""
 
     def __init__(self, name: str, total_bytes: int | None, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
@@ -19,12 +19,12 @@ class Progress:
         self._total = total_bytes
         self._done = 0
         self._began = time.monotonic()
-        self._shown = self._began + _PATIENCE_SECONDS  # short work shows nothing
+        self._shown = self._began + _PATIENCE_SECONDS  # nothing is shown for short reads
         self._visible = False
         self._enabled = self._stream is not None and self._stream.isatty()
 
     def advance(self, count: int) -> None:
-        """Counts bytes of the file as stored."""
+        """Counts bytes read from the file, as stored."""
         self._done += count
         now = time.monotonic()
         if self._enabled and now - self._shown >= _INTERVAL_SECONDS:
@@ -33,7 +33,7 @@ class Progress:
             self._stream.flush()
 
     def line(self, seconds: float) -> str:
-        """What is shown after some seconds."""
+        """Returns the line to show after some seconds."""
         rate = self._done / seconds if seconds > 0 else 0.0
         parts = [f"Reading {self._name}", f"{rate / 1e6:.0f} MB/s"]
         if self._total and rate:
@@ -43,7 +43,7 @@ class Progress:
         return " · ".join(parts)
 
     def close(self) -> None:
-        """Removes the line."""
+        """Clears the line."""
         if self._visible:
             self._stream.write("\r\x1b[K")
             self._stream.flush()

@@ -1,7 +1,7 @@
-"""Traces that lie where an fsspec URL leads: read from front to back, with limited patience.
+"""Traces at fsspec URLs, read sequentially and with a timeout.
 
-Nothing here knows one service from another, except that HTTP is read over one connection, which
-works without range requests, and that its client is told how long to wait.
+All services are treated alike except HTTP, which is read over one connection, so that it works
+without range requests, and whose client gets the timeout too.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Answer = TypeVar("Answer")
 _BLOCK_BYTES = 4 * 1024 * 1024
 _CONNECT_SECONDS = 30
 _CLOSE_SECONDS = 5.0
-_REMEDY = "try again, or copy it to a local disk and open that"
+_REMEDY = "try again, or copy the file to a local disk"
 
 
 def patience_seconds() -> float:
-    """How long a server may stay silent (`STEPSCOPE_REMOTE_TIMEOUT`, in seconds; 120).
+    """Returns how long a server may stay silent (`STEPSCOPE_REMOTE_TIMEOUT`, default 120).
 
     Raises:
-        UsageError: The variable is no number of seconds.
+        UsageError: The variable is not a positive number.
     """
     given = os.environ.get("STEPSCOPE_REMOTE_TIMEOUT", "120")
     try:
@@ -41,12 +41,12 @@ def patience_seconds() -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise UsageError(f"STEPSCOPE_REMOTE_TIMEOUT={given} is no number of seconds above 0")
+        raise UsageError(f"STEPSCOPE_REMOTE_TIMEOUT={given} is not a positive number of seconds")
     return seconds
 
 
 class _Worker:
-    """A thread that does what may never return, so that whoever asks need not wait for it."""
+    """A thread for calls that may never return, so that the caller can time out."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -61,10 +61,10 @@ class _Worker:
             self._answers.put(_outcome(function))
 
     def ask(self, function: Callable[[], Answer]) -> Answer:
-        """What a function returns, or raises.
+        """Calls a function in the thread, and returns or raises what it does.
 
         Raises:
-            UnreadableInputError: It took too long.
+            UnreadableInputError: The call timed out.
         """
         self._asked.put(function)
         try:
@@ -72,21 +72,21 @@ class _Worker:
         except queue.Empty:
             self._is_stuck = True
             raise UnreadableInputError(
-                f"{self._name}: nothing came for {self._seconds:g} s; {_REMEDY} "
-                "(STEPSCOPE_REMOTE_TIMEOUT=SECONDS waits longer)"
+                f"{self._name}: no data for {self._seconds:g} s; {_REMEDY} "
+                "(STEPSCOPE_REMOTE_TIMEOUT=SECONDS raises the timeout)"
             ) from None
         except BaseException:
-            self._is_stuck = True  # an interrupt: the answer will come when nobody waits for it
+            self._is_stuck = True  # interrupted: a late answer must not reach the next call
             raise
         if error is not None:
             raise error
         return cast(Answer, answer)
 
     def close(self, function: Callable[[], Any]) -> None:
-        """Does a last thing, unless the thread is stuck, and ends it."""
+        """Makes one last call, unless the thread is stuck, and ends the thread."""
         if not self._is_stuck:
             self._seconds = min(self._seconds, _CLOSE_SECONDS)
-            with suppress(Exception):  # what was read is complete, or has failed already
+            with suppress(Exception):  # reading is complete or has failed already
                 self.ask(function)
         self._asked.put(None)
 
@@ -94,22 +94,22 @@ class _Worker:
 def _outcome(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     try:
         return function(), None
-    except BaseException as error:  # noqa: BLE001 - handed to the thread that asks
+    except BaseException as error:  # noqa: BLE001 - re-raised in the calling thread
         return None, error
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file that an fsspec file system has.
+    """A file in an fsspec file system.
 
     Attributes:
-        name: Its URL without passwords and queries, for messages.
-        url: Its whole URL.
+        name: The URL without passwords and query, for messages.
+        url: The full URL.
         file_system: The fsspec file system.
-        path: Its path there.
-        size_bytes: As stored; None where the service does not say.
-        version: What tells this content from a later one (`run.remote.version_of`); empty where
-            the service says nothing of the kind.
+        path: The path in the file system.
+        size_bytes: Size as stored; None if the service does not report it.
+        version: Identifies this content (`run.remote.version_of`); empty if the service reports
+            nothing that does.
     """
 
     name: str
@@ -120,20 +120,20 @@ class RemoteFile:
     version: str
 
     def open(self) -> RemoteStream:
-        """Opens it for reading from front to back.
+        """Opens the file for sequential reading.
 
         Raises:
-            UnreadableInputError: It cannot be opened; says why and what to do.
+            UnreadableInputError: The file cannot be opened. The message says why and what to do.
         """
         return RemoteStream(self)
 
     def probe(self, size: int) -> str:
-        """A digest of its first, middle and last `size` bytes.
+        """Returns a digest of the first, middle and last `size` bytes.
 
-        Where the server sends no ranges, of the first alone.
+        If the server does not support ranges, the digest covers only the first.
 
         Raises:
-            UnreadableInputError: It cannot be read.
+            UnreadableInputError: The file cannot be read.
         """
         worker = _Worker(self.name)
         digest = hashlib.blake2b(digest_size=16)
@@ -154,7 +154,7 @@ class RemoteFile:
         if not _is_http(self.file_system):
             with self.file_system.open(self.path, "rb", block_size=size) as opened:
                 return [_read_at(opened, offset, size) for offset in offsets]
-        # This client refuses at once what a server sends that knows no ranges.
+        # Without range support on the server, this client fails at once.
         with (
             suppress(Exception),
             self.file_system.open(
@@ -167,7 +167,7 @@ class RemoteFile:
 
 
 class RemoteStream:
-    """A remote file from front to back; whatever goes wrong says where and what to do."""
+    """A remote file, read sequentially. Errors say where they occurred and what to do."""
 
     def __init__(self, file: RemoteFile) -> None:
         self._file = file
@@ -176,7 +176,7 @@ class RemoteStream:
         size = 0 if _is_http(file.file_system) else _BLOCK_BYTES
         options: dict[str, Any] = {"block_size": size}
         if not size:
-            options["size"] = file.size_bytes or 1  # or it would be asked for once more
+            options["size"] = file.size_bytes or 1  # saves another request
         try:
             self._stream: IO[bytes] = self._worker.ask(
                 lambda: file.file_system.open(file.path, "rb", **options)
@@ -189,45 +189,45 @@ class RemoteStream:
             raise _failure(file.name, error) from error
 
     def read(self, size: int) -> bytes:
-        """At most so many of the next bytes; empty only at the end.
+        """Returns at most `size` of the next bytes; empty only at the end.
 
         Raises:
-            UnreadableInputError: The connection broke, ended early or stayed silent.
+            UnreadableInputError: The connection broke, ended early or timed out.
         """
         total = self._file.size_bytes
         try:
             piece: bytes = self._worker.ask(lambda: self._stream.read(size))
         except UnreadableInputError as error:
-            raise UnreadableInputError(f"{error}; stopped at byte {self._place()}") from None
+            raise UnreadableInputError(f"{error}; stopped at byte {self._position()}") from None
         except Exception as error:
             raise UnreadableInputError(
-                f"{self._file.name}: the connection broke at byte {self._place()}"
+                f"{self._file.name}: the connection broke at byte {self._position()}"
                 f" ({_reason(error)}); {_REMEDY}"
             ) from error
         if not piece and total is not None and self._at < total:
             raise UnreadableInputError(
-                f"{self._file.name}: ended early, at byte {self._place()}; {_REMEDY}"
+                f"{self._file.name}: ended early, at byte {self._position()}; {_REMEDY}"
             )
         self._at += len(piece)
         return piece
 
-    def _place(self) -> str:
+    def _position(self) -> str:
         total = self._file.size_bytes
         return str(self._at) if total is None else f"{self._at} of {total}"
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
         self._worker.close(self._stream.close)
 
 
 def find_remote(location: object) -> RemoteFile | Path | None:
-    """The file that an fsspec URL, or an fsspec file that nobody has opened, means.
+    """Finds the file for an fsspec URL or an unopened fsspec file.
 
     Returns:
-        A path where it is on this machine; None where the location is neither.
+        A path if the file is local; None if the location is neither.
 
     Raises:
-        UnreadableInputError: It cannot be reached, or is no file; says why and what to do.
+        UnreadableInputError: The file cannot be reached, or is a directory.
     """
     if isinstance(location, str) and "://" in location:
         url: str | None = location
@@ -268,7 +268,7 @@ def _found(location: Any, url: str | None) -> RemoteFile | Path:
     size = details.get("size")
     version = version_of(details)
     if not version:
-        with suppress(Exception):  # most services do not offer it
+        with suppress(Exception):  # most services do not support it
             version = f"modified={file_system.modified(path).isoformat()}"
     return RemoteFile(
         name, url, file_system, path, size if isinstance(size, int) else None, version
@@ -276,7 +276,7 @@ def _found(location: Any, url: str | None) -> RemoteFile | Path:
 
 
 def redacted(url: str) -> str:
-    """A URL as it may be shown and kept: without user, password and query."""
+    """Returns a URL without user, password and query, safe to show and store."""
     if "::" in url or "://" not in url:
         return url.partition("?")[0]
     try:
@@ -287,7 +287,7 @@ def redacted(url: str) -> str:
 
 
 def _is_open_file(location: object) -> bool:
-    """Whether it is fsspec's `OpenFile`: a file that has a file system and is not open yet."""
+    """Whether this is an fsspec `OpenFile`: a file with a file system, not open yet."""
     return (
         not hasattr(location, "read")
         and hasattr(location, "fs")
@@ -301,11 +301,11 @@ def _is_http(file_system: Any) -> bool:
 
 
 def _http_options(url: str) -> dict[str, Any]:
-    """For HTTP: how long to wait, and that content comes as it is stored."""
+    """Options for HTTP: the timeout, and content as it is stored."""
     if not url.startswith(("http://", "https://")):
         return {}
     try:
-        aiohttp = importlib.import_module("aiohttp")  # an extra: fsspec needs it too
+        aiohttp = importlib.import_module("aiohttp")  # an optional dependency, needed by fsspec
     except ImportError as error:
         raise UnreadableInputError(
             f"{redacted(url)}: reading over HTTP needs aiohttp: pip install 'stepscope[http]', or"
@@ -339,7 +339,7 @@ def _read_fully(opened: Any, size: int) -> bytes:
 
 
 def _failure(name: str, error: BaseException) -> UnreadableInputError:
-    """What to say about a file that cannot be opened."""
+    """Returns the error for a file that cannot be opened."""
     return UnreadableInputError(f"{name}: cannot be opened: {_reason(error)}; {_advice(error)}")
 
 
@@ -360,13 +360,13 @@ def _status(error: BaseException) -> int | None:
 
 
 def _reason(error: BaseException) -> str:
-    """Why something failed, on one line: a client's own words lie beneath fsspec's."""
+    """Returns the reason for a failure in one line, preferring the client's error to fsspec's."""
     cause = _causes(error)[-1] if isinstance(error, FileNotFoundError) else error
     status = getattr(cause, "status", None)
     if isinstance(status, int):
-        return f"the server answers {status} {getattr(cause, 'message', '')}".strip()
+        return f"the server responded {status} {getattr(cause, 'message', '')}".strip()
     if isinstance(cause, FileNotFoundError):
-        return "there is no such file"
+        return "no such file"
     text = " ".join(str(cause).split())
     if isinstance(cause, ImportError | ValueError) and text:
         return text
@@ -377,9 +377,9 @@ def _advice(error: BaseException) -> str:
     status = _status(error)
     causes = _causes(error)
     if status in (401, 403):
-        return "give the credentials that its service asks for (fsspec's configuration)"
+        return "configure the credentials of the service (fsspec configuration)"
     if status in (404, 410) or isinstance(causes[-1], FileNotFoundError | ValueError):
         return "check the address"
     if isinstance(error, ImportError):
-        return "install that, or copy the file to a local disk and open that"
+        return "install it, or copy the file to a local disk and open that"
     return f"check the address and the network, {_REMEDY}"

@@ -1,1 +1,1 @@
-"""SQL over a trace, read-only."""
+"""Read-only SQL over a trace."""

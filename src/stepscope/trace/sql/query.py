@@ -1,8 +1,8 @@
-"""SQL over a trace: DuckDB on the Parquet files of the store, reading only.
+"""Runs SQL over a trace, with DuckDB on the Parquet files of the store.
 
-A query is one SELECT. It sees the views of `sql_views.py` and nothing else: no other file, no
-network, no extension, no Python object, and no setting can be changed. Tables that are only in
-memory, or derived, are written to a temporary directory first, and only those that the query names.
+A query is a single SELECT. It can read the views in `views.py` and nothing else: no other files,
+network, extensions or Python objects, and it cannot change settings. Tables that exist only in
+memory are first written to a temporary directory, but only those that the query mentions.
 """
 
 from __future__ import annotations
@@ -14,55 +14,62 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import polars as pl
 
 from stepscope.errors import UsageError
-from stepscope.trace import schema
 from stepscope.trace.sql.views import TABLES, VIEWS, View
 
 if TYPE_CHECKING:
     import duckdb
 
-    from stepscope.trace.model import Trace
+
+class Queryable(Protocol):
+    """A source of tables for queries, such as a `Trace`."""
+
+    def table(self, name: str) -> pl.LazyFrame:
+        """Returns a table of `views.TABLES` by name."""
+
+    def parquet_files(self, name: str) -> list[Path]:
+        """Returns the Parquet files that hold exactly what `table` returns, if there are any."""
 
 
 @dataclass(frozen=True)
 class QueryResult:
-    """What a query gave.
+    """The result of a query.
 
     Attributes:
-        rows: The rows, at most as many as asked for.
-        is_cut: Whether there are more.
+        rows: The rows, up to the limit.
+        is_cut: Whether there are more rows.
     """
 
     rows: pl.DataFrame
     is_cut: bool
 
 
-def run_sql(trace: Trace, query: str) -> pl.DataFrame:
-    """All rows of a query over the views of a trace.
+def run_sql(trace: Queryable, query: str) -> pl.DataFrame:
+    """Returns all rows of a query over the views of a trace.
 
     Raises:
-        UsageError: The query is wrong, or is anything but one SELECT.
+        UsageError: The query is invalid, or is not a single SELECT.
     """
     return run_query(trace, query).rows
 
 
 def run_query(
-    trace: Trace, query: str, row_limit: int | None = None, time_limit_s: float | None = None
+    trace: Queryable, query: str, row_limit: int | None = None, time_limit_s: float | None = None
 ) -> QueryResult:
-    """Rows of a query over the views of a trace.
+    """Runs a query over the views of a trace.
 
     Args:
         trace: The trace.
-        query: One SELECT (or DESCRIBE, SHOW TABLES, SUMMARIZE) in DuckDB's dialect.
-        row_limit: How many rows at most.
-        time_limit_s: After how many seconds the query is stopped.
+        query: A single SELECT (or DESCRIBE, SHOW TABLES, SUMMARIZE) in DuckDB's dialect.
+        row_limit: Maximum number of rows.
+        time_limit_s: Timeout in seconds.
 
     Raises:
-        UsageError: The query is wrong, is anything but one SELECT, or took too long.
+        UsageError: The query is invalid, is not a single SELECT, or timed out.
     """
     import duckdb
 
@@ -80,9 +87,9 @@ def run_query(
         try:
             names = _copy(database, select, result, row_limit)
         except duckdb.InterruptException:
-            raise UsageError(f"the query was stopped after {time_limit_s:g} s") from None
+            raise UsageError(f"the query timed out after {time_limit_s:g} s") from None
         except RuntimeError as error:
-            if "interrupted" in str(error):  # so DuckDB passes Ctrl-C on
+            if "interrupted" in str(error):  # how DuckDB reports Ctrl-C
                 raise KeyboardInterrupt from None
             raise
         except duckdb.Error as error:
@@ -99,15 +106,15 @@ def run_query(
 def _copy(
     database: duckdb.DuckDBPyConnection, select: str, result: Path, row_limit: int | None
 ) -> list[str]:
-    """Write the rows of a checked SELECT to a Parquet file, by which they reach Polars exactly.
+    """Writes the rows of a validated SELECT to a Parquet file, which preserves them exactly.
 
     Returns:
-        The names of the columns, made distinct.
+        The names of the columns, made unique.
     """
     relation = database.sql(select)
     kinds = [str(kind) for kind in relation.types]
     aliases = [f"c{number}" for number in range(len(kinds))]
-    # Parquet has no 128-bit integers, and DuckDB would round them to doubles.
+    # Parquet has no 128-bit integers, so DuckDB would round them to doubles.
     values = ", ".join(
         f"{alias}::{re.sub('U?HUGEINT', 'DECIMAL(38, 0)', kind)} AS {alias}"
         if "HUGEINT" in kind
@@ -117,7 +124,7 @@ def _copy(
     limit = "" if row_limit is None else f"LIMIT {row_limit + 1}"
     source = f"(\n{select}\n) AS result({', '.join(aliases)})"
     database.execute(
-        f"COPY (SELECT {values} FROM {source} {limit})"  # noqa: S608 - checked to be one SELECT
+        f"COPY (SELECT {values} FROM {source} {limit})"  # noqa: S608 - validated as one SELECT
         f" TO {_literal(result)} (FORMAT parquet, USE_TMP_FILE false)"
     )
     names: list[str] = []
@@ -128,16 +135,16 @@ def _copy(
 
 
 def view_columns() -> pl.DataFrame:
-    """Every view and column: `view`, `meaning` (of a row), `column`, `type`."""
+    """Lists all views and columns: `view`, `meaning` (of a row), `column`, `type`."""
     parts = []
     with tempfile.TemporaryDirectory(prefix="stepscope-sql-") as directory, _database() as database:
         files = {}
-        for table, schema in TABLES.items():
+        for table, columns in TABLES.items():
             files[table] = [Path(directory) / f"{table}.parquet"]
-            pl.DataFrame(schema=schema).write_parquet(files[table][0])
+            pl.DataFrame(schema=columns).write_parquet(files[table][0])
         _create(database, VIEWS, files)
         for view in VIEWS:
-            relation = database.sql(f"SELECT * FROM {view.name}")  # noqa: S608 - our own name
+            relation = database.sql(f"SELECT * FROM {view.name}")  # noqa: S608 - a constant
             kinds = [str(kind) for kind in relation.types]
             parts += [
                 (view.name, view.meaning, column, kind)
@@ -166,7 +173,7 @@ def _database() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def _single_select(database: duckdb.DuckDBPyConnection, query: str) -> str:
-    """The text of the query's one SELECT; everything else is refused."""
+    """Returns the text of the query's single SELECT, and rejects anything else."""
     import duckdb
 
     try:
@@ -176,43 +183,26 @@ def _single_select(database: duckdb.DuckDBPyConnection, query: str) -> str:
     if not statements:
         raise UsageError("the query is empty; for example: SELECT * FROM kernels LIMIT 10")
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-        raise UsageError("a query is one SELECT statement; nothing can be changed or loaded")
+        raise UsageError("only a single SELECT is allowed; a query cannot change or load anything")
     return statements[0].query.rstrip().rstrip(";")
 
 
 def _views_of(query: str) -> tuple[View, ...]:
-    """The views whose names the query has anywhere; all of them if it has none."""
+    """Returns the views whose names occur in the query; all views if none does."""
     words = {word.lower() for word in re.findall(r"\w+", query)}
     return tuple(view for view in VIEWS if view.name in words) or VIEWS
 
 
-def _files(trace: Trace, directory: Path, tables: set[str]) -> dict[str, list[Path]]:
-    """Parquet files for each table: the store's own, or one written for this query."""
+def _files(source: Queryable, directory: Path, tables: set[str]) -> dict[str, list[Path]]:
+    """Returns Parquet files for each table, writing those that do not exist yet."""
     files = {}
     for table in sorted(tables):
-        stored: list[Path] = []
-        if table not in schema.TABLES:  # derived from them
-            kept = trace.derived_parquet.get(table)
-            stored = [] if kept is None else [kept.absolute()]
-        elif trace.store is not None and table != "problems":
-            stored = sorted((trace.store.absolute() / table).glob("*.parquet"))
-        if not stored:
-            stored = [directory / f"{table}.parquet"]
-            frame = _frame(trace, table).lazy().collect()
-            frame.write_parquet(stored[0], compression="lz4", statistics=False)
-        files[table] = stored
+        files[table] = source.parquet_files(table)
+        if not files[table]:
+            files[table] = [directory / f"{table}.parquet"]
+            frame = source.table(table).collect()
+            frame.write_parquet(files[table][0], compression="lz4", statistics=False)
     return files
-
-
-def _frame(trace: Trace, table: str) -> pl.DataFrame | pl.LazyFrame:
-    if table == "host_steps":
-        return trace.steps
-    if table == "device_steps":
-        return trace.device_steps
-    if table == "problems":
-        return pl.concat([trace.problems, trace.doubts])
-    frame: pl.DataFrame | pl.LazyFrame = getattr(trace, table)
-    return frame
 
 
 def _create(
@@ -226,7 +216,7 @@ def _create(
 
 
 def _lock(database: duckdb.DuckDBPyConnection, files: list[Path]) -> None:
-    """From here on the database reads these files, and nothing can be opened or set."""
+    """Restricts the database to these files, and locks its settings."""
     allowed = ", ".join(_literal(path) for path in files)
     database.execute(f"SET allowed_paths = [{allowed}]")
     database.execute("SET enable_external_access = false")
@@ -238,7 +228,7 @@ def _literal(path: Path) -> str:
 
 
 def _with_plain_integers(rows: pl.DataFrame) -> pl.DataFrame:
-    """Sums come as 128-bit decimals: make them int64 wherever they fit."""
+    """Converts 128-bit decimals, the type of sums, to int64 if all values fit."""
     for name, kind in rows.schema.items():
         if isinstance(kind, pl.Decimal) and kind.scale == 0:
             whole = rows[name].cast(pl.Int64, strict=False)
@@ -248,6 +238,6 @@ def _with_plain_integers(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _one_line(error: Exception) -> str:
-    """DuckDB's message without the drawing of the query beneath it."""
+    """Returns DuckDB's message without the excerpt of the query below it."""
     text = str(error).split("\n\nLINE ")[0]
     return " ".join(text.split())

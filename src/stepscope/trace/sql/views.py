@@ -1,36 +1,30 @@
-# ruff: noqa: S608 - these statements are put together from constants
-"""The views that SQL queries see: what each row is, and how it comes from the tables.
+# ruff: noqa: S608 - these statements are built from constants
+"""The views that SQL queries can read.
 
-Views hold names and categories as strings and join what is derived, so that most questions need
-one view. Times are integer nanoseconds, sizes integer bytes.
+Views contain names and categories as strings and join the derived columns, so that most queries
+need only one view. Times are integer nanoseconds, sizes integer bytes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import polars as pl
-
 from stepscope.trace import schema
+from stepscope.trace.arguments import COLLECTIVE_ARGUMENTS, MEMORY_ARGUMENTS, MEMORY_EVENT
 
-TABLES: dict[str, dict[str, pl.DataType | type[pl.DataType]]] = {
-    **schema.TABLES,
-    "derived": schema.DERIVED,
-    "host_steps": schema.HOST_STEPS,
-    "device_steps": schema.DEVICE_STEPS,
-}
-"""The tables that views are made of; inside the database their names begin with `table_`."""
+TABLES = {**schema.TABLES, **schema.DERIVED_TABLES}
+"""The tables behind the views; in the database, their names are prefixed with `table_`."""
 
 
 @dataclass(frozen=True)
 class View:
-    """One view.
+    """A view.
 
     Attributes:
-        name: What queries call it.
+        name: Name of the view.
         meaning: What one row is.
         tables: The tables that it reads.
-        sql: Its SELECT.
+        sql: Its SELECT statement.
     """
 
     name: str
@@ -65,13 +59,36 @@ LEFT JOIN table_names o ON o.name_id = oe.name_id
 """
 
 
-def _argument(key: str, kind: str, name: str) -> str:
-    path = f'$."{key}"'
-    return f"TRY_CAST(json_extract_string(a.args, '{path}') AS {kind}) AS {name}"
+_COLLECTIVE_TYPES = {
+    "collective": "VARCHAR",
+    "dtype": "VARCHAR",
+    "elements_in": "BIGINT",
+    "elements_out": "BIGINT",
+    "group_size": "BIGINT",
+    "process_group": "VARCHAR",
+    "process_group_description": "VARCHAR",
+    "process_group_ranks": "VARCHAR",
+}
+_MEMORY_TYPES = {
+    "device_type": "INTEGER",
+    "device": "INTEGER",
+    "address": "UBIGINT",
+    "bytes": "BIGINT",
+    "total_allocated_bytes": "BIGINT",
+    "total_reserved_bytes": "BIGINT",
+}
+
+
+def _arguments(keys: dict[str, str], types: dict[str, str]) -> str:
+    """Arguments as columns; null if missing or of another type."""
+    return ",\n    ".join(
+        f"TRY_CAST(json_extract_string(a.args, '$.\"{keys[name]}\"') AS {kind}) AS {name}"
+        for name, kind in types.items()
+    )
 
 
 VIEWS = (
-    View("events", "one duration, on a CPU thread or a GPU stream", _EVENT_TABLES, _EVENTS),
+    View("events", "one event with a duration, on a thread or GPU stream", _EVENT_TABLES, _EVENTS),
     View(
         "kernels",
         "one kernel, with the operator that launched it",
@@ -86,8 +103,8 @@ VIEWS = (
     ),
     View(
         "launches",
-        "one piece of GPU work with the call that launched it; delay_ns: from the call's end to"
-        " the work's start",
+        "one piece of GPU work with the call that launched it; delay_ns is the time from the end"
+        " of the call to the start of the work",
         ("events", "names", "derived"),
         """
 SELECT c.event AS call, cn.name AS call_name, c.lane_id AS call_lane_id,
@@ -104,19 +121,12 @@ WHERE w.category IN ('kernel', 'gpu_memcpy', 'gpu_memset')
     ),
     View(
         "collectives",
-        "one collective on a GPU, with what its metadata says",
+        "one collective on a GPU, with its metadata",
         ("events", "names", "derived", "args"),
         f"""
 SELECT e.event, n.name, d."group", d.step, e.device, e.stream, e.start_ns, e.dur_ns,
     e.start_ns + e.dur_ns AS end_ns,
-    {_argument("Collective name", "VARCHAR", "collective")},
-    {_argument("dtype", "VARCHAR", "dtype")},
-    {_argument("In msg nelems", "BIGINT", "elements_in")},
-    {_argument("Out msg nelems", "BIGINT", "elements_out")},
-    {_argument("Group size", "BIGINT", "group_size")},
-    {_argument("Process Group Name", "VARCHAR", "process_group")},
-    {_argument("Process Group Description", "VARCHAR", "process_group_description")},
-    {_argument("Process Group Ranks", "VARCHAR", "process_group_ranks")},
+    {_arguments(COLLECTIVE_ARGUMENTS, _COLLECTIVE_TYPES)},
     d.launch, d.op
 FROM table_events e
 JOIN table_names n USING (name_id)
@@ -127,51 +137,46 @@ WHERE d.kind = 'communication'
     ),
     View(
         "memory",
-        "one allocation or release of the caching allocator; bytes is negative for a release",
+        "one allocation or free of the caching allocator; bytes is negative for a free",
         ("instants", "names", "lanes"),
         f"""
 SELECT a.time_ns, a.lane_id, l.tid,
-    {_argument("Device Type", "INTEGER", "device_type")},
-    {_argument("Device Id", "INTEGER", "device")},
-    {_argument("Addr", "UBIGINT", "address")},
-    {_argument("Bytes", "BIGINT", "bytes")},
-    {_argument("Total Allocated", "BIGINT", "total_allocated_bytes")},
-    {_argument("Total Reserved", "BIGINT", "total_reserved_bytes")}
+    {_arguments(MEMORY_ARGUMENTS, _MEMORY_TYPES)}
 FROM table_instants a
 JOIN table_names n USING (name_id)
 LEFT JOIN table_lanes l ON l.lane_id = a.lane_id
-WHERE n.name = '[memory]'
+WHERE n.name = '{MEMORY_EVENT}'
 """,
     ),
     View(
         "steps",
-        "one step on the host's clock",
+        "one step on the host clock",
         ("host_steps",),
         "SELECT *, end_ns - start_ns AS dur_ns FROM table_host_steps",
     ),
     View(
         "device_steps",
-        "one step on one device's clock",
+        "one step on the clock of one device",
         ("device_steps",),
         "SELECT *, end_ns - start_ns AS dur_ns FROM table_device_steps",
     ),
     View(
         "instants",
-        "one moment without duration",
+        "one event without a duration",
         ("instants", "names"),
         "SELECT n.name, n.raw_category, i.lane_id, i.time_ns, i.args"
         " FROM table_instants i JOIN table_names n USING (name_id)",
     ),
     View(
         "counters",
-        "one sample; args holds series and values as JSON",
+        "one sample; args holds the series and values as JSON",
         ("counters", "names"),
         "SELECT n.name, c.lane_id, c.time_ns, c.args"
         " FROM table_counters c JOIN table_names n USING (name_id)",
     ),
     View(
         "flows",
-        "one end of an arrow between events",
+        "one end of an arrow between two events",
         ("flows", "names"),
         "SELECT f.flow_id, n.name, f.lane_id, f.time_ns, f.phase"
         " FROM table_flows f JOIN table_names n USING (name_id)",
@@ -192,13 +197,13 @@ WHERE n.name = '[memory]'
     View("lanes", "one CPU thread or GPU stream", ("lanes",), "SELECT * FROM table_lanes"),
     View(
         "metadata",
-        "one top-level key of the file, its value as JSON",
+        "one top-level key of the file, with its value as JSON",
         ("metadata",),
         "SELECT * FROM table_metadata",
     ),
     View(
         "problems",
-        "one kind of thing that was repaired, skipped or looks wrong",
+        "one kind of problem: something that was repaired or skipped, or looks wrong",
         ("problems",),
         "SELECT * FROM table_problems",
     ),

@@ -1,1 +1,1 @@
-"""The store: the tables of a large trace as Parquet files, written once and opened at once."""
+"""The store: the tables of a large trace as Parquet files, written once and opened instantly."""

@@ -1,242 +1,75 @@
-"""The store: a directory of Parquet files beside a trace, written once and opened at once.
+"""The store: a directory of Parquet files next to a trace, written once and opened instantly.
 
-`trace.json.gz` gets `trace.json.gz.stepscope/`: a directory of Parquet parts for each table, and
-`manifest.json`. Where the trace's own directory cannot be written to, and for a remote trace, the
-store goes to the user's cache directory. A store is valid for one content (size, time or version,
-and a probe) and one version of the schema. It is written under a temporary name and renamed when it
-is complete. What can only be read once gets a store that goes with its process.
+The store of `trace.json.gz` is `trace.json.gz.stepscope/`. It holds `manifest.json` and, for each
+table, a directory of Parquet files. If the directory of the trace is not writable, or the trace is
+remote, the store is kept in the user's cache directory. A store is valid for one content (size,
+modification time or version, and a probe) and for the code that read it; otherwise it is replaced
+when the trace is next opened. It is written under a temporary name and renamed once complete.
+Streams get a store that is removed when the process exits.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import json
 import os
-import secrets
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 
 import polars as pl
 
-from stepscope.errors import UnreadableInputError
-from stepscope.trace.formats.chrome.assemble import Assembler, Chunk, classified
-from stepscope.trace.model import Trace
-from stepscope.trace.schema import (
-    ARGS,
-    COUNTERS,
-    EVENTS,
-    FLOWS,
-    INSTANTS,
-    METADATA,
-)
 from stepscope.trace.store.derived import DerivedFiles
-from stepscope.trace.store.place import (
-    MANIFEST,
-    Claim,
-    Origin,
-    cache_directory,
-    put_in_place,
-    read_manifest,
-    remove_abandoned,
-    temporary_name,
-)
-
-# Tables that grow with the file, their columns, and how many rows one part holds.
-_GROWING: dict[str, tuple[dict[str, Any], int]] = {
-    "events": (EVENTS, 500_000),
-    "args": (ARGS, 100_000),
-    "instants": (INSTANTS, 200_000),
-    "counters": (COUNTERS, 200_000),
-    "flows": (FLOWS, 500_000),
-}
-_SMALL = ("names", "lanes", "metadata", "problems")
+from stepscope.trace.store.directory import read_manifest
+from stepscope.trace.store.origin import Origin
+from stepscope.trace.tables import GROWING, SMALL
 
 
 def find_store(origin: Origin) -> Path | None:
-    """The valid store of a trace; None where there is none."""
+    """Returns the valid store of a trace, if there is one."""
     if origin.key is None:
         return None
-    for place in origin.places:
-        if _is_store_of(place, origin):
-            return place
-    return None
+    return next((path for path in origin.paths if is_store_of(path, origin)), None)
 
 
-def _is_store_of(place: Path, origin: Origin) -> bool:
-    return origin.key is not None and read_manifest(place).get("key") == asdict(origin.key)
+def is_store_of(path: Path, origin: Origin) -> bool:
+    """Whether a path holds a valid store of a trace."""
+    return origin.key is not None and read_manifest(path).get("key") == asdict(origin.key)
 
 
-def open_store(store: Path, name: str) -> Trace:
-    """Opens a store: nothing but its small tables is read before it is asked for.
+@dataclass(frozen=True)
+class StoredTables:
+    """The tables of a store.
+
+    Attributes:
+        directory: The directory of the store.
+        frames: The tables by name, not read yet.
+        derived_files: Where derived tables are cached; None if they cannot be.
+    """
+
+    directory: Path
+    frames: Mapping[str, pl.LazyFrame]
+    derived_files: DerivedFiles | None
+
+
+def open_store(store: Path) -> StoredTables:
+    """Opens a store without reading any table.
 
     Args:
-        store: Its directory.
-        name: What the trace is called in messages.
+        store: The directory of the store.
     """
-    with contextlib.suppress(OSError):  # marks it as used; a store may be read-only
+    with contextlib.suppress(OSError):  # marks the store as used; it may be read-only
         os.utime(store)
 
-    def table(name: str) -> pl.LazyFrame:
-        parts = sorted((store / name).glob("*.parquet"))
-        return pl.scan_parquet(parts, glob=False)
-
     identity = read_manifest(store).get("identity")
-    return Trace(
-        path=name,
-        **{name: table(name) for name in ("names", "metadata", *_GROWING)},
-        lanes=table("lanes").collect(),
-        problems=table("problems").collect(),
-        store=store,
+    return StoredTables(
+        directory=store,
+        frames={
+            name: pl.scan_parquet(parts_of(store, name), glob=False) for name in (*GROWING, *SMALL)
+        },
         derived_files=DerivedFiles(store, identity) if isinstance(identity, str) else None,
     )
 
 
-class StoreWriter:
-    """Writes a store part by part; as a context, it leaves either a whole store or nothing.
-
-    A store without a key is of no use to others: it stays under its temporary name, and goes when
-    the process ends.
-    """
-
-    def __init__(self, origin: Origin) -> None:
-        self.origin = origin
-        self.place, self._claim = _writable_place(origin)
-        self._temporary = self._claim.directory
-        self._stays = False
-        self._held: dict[str, list[pl.DataFrame]] = {name: [] for name in _GROWING}
-        self._rows = dict.fromkeys(_GROWING, 0)
-        self._parts = dict.fromkeys((*_GROWING, *_SMALL), 0)
-        self._total = dict.fromkeys((*_GROWING, *_SMALL), 0)
-        # One thread writes while others read; it may lag behind by two parts, which bounds memory.
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="stepscope-store")
-        self._pending: list[Future[None]] = []
-
-    def __enter__(self) -> StoreWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=kind is not None)
-        if not self._stays:
-            self._claim.remove()
-
-    def add(self, chunk: Chunk) -> None:
-        """Appends rows."""
-        for name, (_, most) in _GROWING.items():
-            frame: pl.DataFrame = getattr(chunk, name)
-            if not len(frame):
-                continue
-            self._held[name].append(frame)
-            self._rows[name] += len(frame)
-            if self._rows[name] >= most:
-                self._flush(name)
-
-    def _flush(self, name: str) -> None:
-        frames, self._held[name], self._rows[name] = self._held[name], [], 0
-        self._write(name, frames)
-
-    def _write(self, name: str, frames: list[pl.DataFrame]) -> None:
-        while len(self._pending) >= 2:
-            self._written(self._pending.pop(0))
-        directory = self._temporary / name
-        target = directory / f"{self._parts[name]:05}.parquet"
-        self._parts[name] += 1
-        self._total[name] += sum(len(frame) for frame in frames)
-        self._pending.append(self._pool.submit(_write_part, frames, directory, target))
-
-    def _written(self, pending: Future[None]) -> None:
-        """Waits for a part.
-
-        Raises:
-            UnreadableInputError: It could not be written, as where the disk is full.
-        """
-        try:
-            pending.result()
-        except (OSError, pl.exceptions.ComputeError) as error:
-            reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-            raise UnreadableInputError(
-                f"{self.origin.name}: its store cannot be written to {self._temporary.parent}: "
-                f"{reason}; make room there, set STEPSCOPE_CACHE to another directory, or load "
-                "with store=False"
-            ) from error
-
-    def finish(self, assembler: Assembler) -> Path:
-        """Writes what is left, and puts the store in its place.
-
-        Returns:
-            Its directory.
-        """
-        for name, (schema, _) in _GROWING.items():
-            if self._held[name]:
-                self._flush(name)
-            elif not self._parts[name]:
-                self._write(name, [pl.DataFrame(schema=schema)])
-        self._write("names", [classified(assembler.names_table())])
-        self._write("lanes", [assembler.lanes_table()])
-        self._write("metadata", [pl.DataFrame(assembler.metadata, schema=METADATA, orient="row")])
-        self._write("problems", [assembler.problems.frame()])
-        for pending in self._pending:
-            self._written(pending)
-        key = self.origin.key
-        manifest = {
-            "format": "stepscope store",
-            "source": self.origin.name,
-            "key": None if key is None else asdict(key),
-            "identity": secrets.token_hex(8),
-            "rows": self._total,
-        }
-        (self._temporary / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
-        if key is None:
-            self._stays = True
-            atexit.register(_remove_own, self._claim, os.getpid())
-            return self._temporary
-        self._claim.release()
-        if not put_in_place(
-            self._temporary, self.place, lambda: _is_store_of(self.place, self.origin)
-        ):
-            raise UnreadableInputError(f"{self.place}: cannot be replaced; remove it and try again")
-        return self.place
-
-
-def _remove_own(claim: Claim, process: int) -> None:
-    """Removes a store for one process at its end; not at the end of one that it forked."""
-    if os.getpid() == process:
-        claim.remove()
-
-
-def _write_part(frames: list[pl.DataFrame], directory: Path, target: Path) -> None:
-    directory.mkdir(exist_ok=True)
-    frame = frames[0] if len(frames) == 1 else pl.concat(frames)
-    frame.write_parquet(target, compression="zstd", compression_level=1)
-
-
-def _writable_place(origin: Origin) -> tuple[Path, Claim]:
-    """Where the store shall be, and the temporary directory beside that, created.
-
-    Raises:
-        UnreadableInputError: No place can be written to.
-    """
-    refusals = []
-    for number, place in enumerate(origin.places):
-        temporary = temporary_name(place)
-        try:
-            if number or place.parent == cache_directory():
-                place.parent.mkdir(parents=True, exist_ok=True)
-            claim = Claim(temporary)
-        except OSError as error:
-            refusals.append(f"{place.parent}: {error.strerror}")
-            continue
-        remove_abandoned(place, is_private=origin.key is None)
-        return place, claim
-    raise UnreadableInputError(
-        f"{origin.name}: no place for its store ({'; '.join(refusals)}); "
-        "set STEPSCOPE_CACHE to a directory that can be written to, or load with store=False"
-    )
+def parts_of(store: Path, table: str) -> list[Path]:
+    """Returns the Parquet files of a table, in row order."""
+    return sorted((store / table).glob("*.parquet"))

@@ -1,4 +1,4 @@
-"""What stores there are, what they take, and which go when there are too many."""
+"""Lists stores with their sizes, and removes the least recently used."""
 
 from __future__ import annotations
 
@@ -8,101 +8,117 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
+from stepscope.trace.store.code import code_digest
 from stepscope.trace.store.derived import DERIVED
-from stepscope.trace.store.place import MANIFEST, SUFFIX, TEMPORARY, is_in_use, read_manifest
+from stepscope.trace.store.directory import (
+    MANIFEST,
+    SUFFIX,
+    TEMPORARY,
+    is_in_use,
+    read_manifest,
+)
 
 
 class StoreState(Enum):
-    """What a directory of a store is good for."""
+    """The state of a store directory."""
 
     COMPLETE = "complete"
     IN_USE = "in use"
-    """A living process writes it, or reads what it could only read once."""
+    """A running process is writing it, or it is private to a running process."""
+    OUTDATED = "outdated"
+    """Made by another version of Stepscope: replaced when the trace is next opened."""
     UNFINISHED = "unfinished"
-    """A process that was killed left it."""
+    """Left behind by a killed process."""
 
 
 @dataclass(frozen=True)
 class StoreInfo:
     """One store on disk."""
 
-    place: Path
+    path: Path
     source: str
-    """The trace's path or URL; empty where the store does not say."""
+    """Path or URL of the trace; empty if unknown."""
     size_bytes: int
-    """Of everything in it."""
+    """Total size of its files."""
     derived_bytes: int
-    """Of that, what was computed from the tables and kept (`trace.derived`)."""
+    """Size of the cached derived tables, included in `size_bytes`."""
     used: float
-    """Unix time when it was last opened."""
+    """Unix time of the last use."""
     state: StoreState
 
     @property
     def is_orphan(self) -> bool:
-        """Whether it is of a local trace that is no longer there."""
+        """Whether its trace was a local file that no longer exists."""
         return bool(self.source) and "://" not in self.source and not Path(self.source).exists()
 
 
 def stores_in(directory: Path) -> Iterator[StoreInfo]:
-    """The stores in a directory, and what killed processes left of them."""
+    """Yields the stores in a directory, including unfinished ones."""
     if not directory.is_dir():
         return
-    for place in sorted(directory.iterdir()):
-        if SUFFIX not in place.name or not place.is_dir() or place.is_symlink():
+    for path in sorted(directory.iterdir()):
+        if SUFFIX not in path.name or not path.is_dir() or path.is_symlink():
             continue
-        manifest = read_manifest(place)
-        is_store = manifest.get("format") == "stepscope store" and place.name.endswith(SUFFIX)
-        if not is_store and TEMPORARY not in place.name:
+        manifest = read_manifest(path)
+        is_store = manifest.get("format") == "stepscope store" and path.name.endswith(SUFFIX)
+        if not is_store and TEMPORARY not in path.name:
             continue
-        state = StoreState.COMPLETE
-        if not is_store:
-            state = StoreState.IN_USE if is_in_use(place) else StoreState.UNFINISHED
+        if is_store:
+            state = StoreState.COMPLETE if _is_of_this_code(manifest) else StoreState.OUTDATED
+        else:
+            state = StoreState.IN_USE if is_in_use(path) else StoreState.UNFINISHED
         try:
-            used = place.stat().st_mtime
-        except OSError:  # it is just being removed or put in its place
+            used = path.stat().st_mtime
+        except OSError:  # it was just removed or renamed
             continue
         source = manifest.get("source")
         yield StoreInfo(
-            place,
+            path,
             source if isinstance(source, str) else "",
-            _size(place),
-            _size(place / DERIVED),
+            _size(path),
+            _size(path / DERIVED),
             used,
             state,
         )
 
 
-def _size(place: Path) -> int:
-    return sum(_file_size(entry) for entry in place.rglob("*")) if place.is_dir() else 0
+def _is_of_this_code(manifest: dict[str, Any]) -> bool:
+    key = manifest.get("key")
+    return isinstance(key, dict) and key.get("code") == code_digest()
+
+
+def _size(path: Path) -> int:
+    return sum(_file_size(entry) for entry in path.rglob("*")) if path.is_dir() else 0
 
 
 def _file_size(path: Path) -> int:
     try:
         status = path.lstat()
-    except OSError:  # removed meanwhile
+    except OSError:  # removed in the meantime
         return 0
     return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
 @dataclass(frozen=True)
 class Removal:
-    """What was removed, and what could not be."""
+    """The result of removing stores."""
 
     removed_bytes: int
     kept_bytes: int
     failures: tuple[tuple[Path, str], ...]
-    """Places, and why they are still there."""
+    """Paths that could not be removed, with the reason."""
 
 
 def keep_most_recent(stores: Iterable[StoreInfo], most_bytes: int) -> Removal:
-    """Removes stores, those that were not used for the longest time first, down to a size.
+    """Removes the least recently used stores until the rest fits a size.
 
-    What is unfinished goes in any case, what a living process has in use never.
+    Unfinished and outdated stores are always removed; stores in use never are.
 
     Args:
         stores: The stores.
-        most_bytes: How much all that is kept may take.
+        most_bytes: Maximum total size of the stores to keep.
     """
     removed = kept = 0
     failures: list[tuple[Path, str]] = []
@@ -117,11 +133,11 @@ def keep_most_recent(stores: Iterable[StoreInfo], most_bytes: int) -> Removal:
                 kept += store.size_bytes
                 continue
         try:
-            # Without its manifest it is no store, whatever else of it should remain.
-            (store.place / MANIFEST).unlink(missing_ok=True)
-            shutil.rmtree(store.place)
+            # Without its manifest it is not a store, even if removing the rest fails.
+            (store.path / MANIFEST).unlink(missing_ok=True)
+            shutil.rmtree(store.path)
         except OSError as error:
-            failures.append((store.place, error.strerror or str(error)))
+            failures.append((store.path, error.strerror or str(error)))
             kept += store.size_bytes
             continue
         removed += store.size_bytes

@@ -153,7 +153,6 @@ def test_shrinking_never_slows_and_less_is_never_slower(programme, chosen, rando
         lambda c: c.scale_work(nodes, chosen[0]),
         lambda c: c.scale_host(whole, chosen[1]),
         lambda c: c.drop_edges(edges),
-        lambda c: c.shrink_delays(edges, 100),
         lambda c: c.scale_work(~nodes, chosen[2]),
     ):
         changes = change(changes)

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analysis.host import causes as host_causes
+from stepscope.analysis.host import events as host_events
 from stepscope.analysis.host.cause_sweep import Stretches, divide_by_loop, sweep_by_loop
-from stepscope.analysis.host.causes import CAUSES, HostEvents, claims_by_sets
+from stepscope.analysis.host.causes import CAUSES
+from stepscope.analysis.host.events import HostEvents, claims_by_sets
 
 KNOWN = len(CAUSES) - 1
 EVENTS = st.lists(
@@ -78,6 +79,7 @@ def host_of(seed):
         pl.DataFrame(
             {
                 "lane_id": random.integers(0, 3, 600) * 2,
+                "event": np.arange(600),
                 "start_ns": start,
                 "end_ns": start + random.integers(0, 40, 600),
                 "cause": random.integers(0, KNOWN, 600).astype(np.int8),
@@ -92,7 +94,7 @@ def test_few_and_many_events_are_divided_alike(monkeypatch, lane):
     cuts = np.arange(-100, 5200, 7)
     few = host_of(3)
     expected = few.claims(lane), few.divide(lane, cuts[:-1], cuts[1:])
-    monkeypatch.setattr(host_causes, "SWEEP_PAYS_FROM", 1)
+    monkeypatch.setattr(host_events, "SWEEP_PAYS_FROM", 1)
     many = host_of(3)
     many.find_claims()
     assert many.claims(lane) == expected[0]

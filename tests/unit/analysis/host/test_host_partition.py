@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.analysis.host.partition import BRIDGED_GAP_NS, OTHER, PARTS, partition_host
+from stepscope.analysis.host.partition import BRIDGED_GAP_NS, PARTS, partition_host
+from stepscope.analysis.selection.partition import OTHER
 from stepscope.trace.load import load
 
 NAMES = {

@@ -42,14 +42,11 @@ def test_algebra_of_two_sets(first, second):
 
 
 @given(PAIRS, TIME, TIME)
-def test_clip_complement_and_gaps(pairs, start, end):
+def test_clip_and_complement(pairs, start, end):
     a = merged(pairs)
     window = set(range(start, end))
     assert as_set(iv.clip(a, start, end)) == moments(pairs) & window
     assert as_set(iv.complement(a, start, end)) == window - moments(pairs)
-    held = moments(pairs)
-    hull = set(range(min(held), max(held) + 1)) if held else set()
-    assert as_set(iv.gaps(a)) == hull - held
 
 
 @given(PAIRS, PAIRS)

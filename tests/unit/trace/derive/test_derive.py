@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.tables import TableBuilder
 
-from stepscope.trace.derive.columns import derive, derive_all
+from stepscope.trace.derive.columns import derive
 from stepscope.trace.schema import DERIVED, DEVICE_STEPS, HOST_STEPS
 
 WORK = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -17,19 +17,19 @@ def column(derived, name):
 
 def test_shape_and_types_follow_the_schema():
     build = TableBuilder()
-    empty = derive_all(build.build())
-    assert dict(empty.columns.schema) == {
+    empty = derive(build.build())
+    assert dict(empty.columns.collect().schema) == {
         k: v() if isinstance(v, type) else v for k, v in DERIVED.items()
     }
-    assert empty.columns.is_empty()
+    assert empty.columns.collect().is_empty()
     assert empty.problems.is_empty()
     build.step(1, 0, 10)
     build.launch(2, 1, 5, 2)
-    full = derive_all(build.build())
-    assert full.columns.schema == empty.columns.schema
+    full = derive(build.build())
+    assert full.columns.collect().schema == empty.columns.collect().schema
     assert list(full.host_steps.schema) == list(HOST_STEPS)
     assert list(full.device_steps.schema) == list(DEVICE_STEPS)
-    assert full.columns["event"].to_list() == [0, 1, 2]
+    assert full.columns.collect()["event"].to_list() == [0, 1, 2]
 
 
 def test_launches_operators_and_steps_when_the_host_runs_ahead():
@@ -41,8 +41,8 @@ def test_launches_operators_and_steps_when_the_host_runs_ahead():
     call_2, kernel_2 = build.launch(110, 2, 160, 30)
     memcpy = build.gpu("Memcpy DtoD (Device -> Device)", 155, 3, category="gpu_memcpy")
     late = build.gpu("late", 195, 3)
-    found = derive_all(build.build())
-    rows = found.columns.to_dicts()
+    found = derive(build.build())
+    rows = found.columns.collect().to_dicts()
     assert rows[kernel]["launch"] == call
     assert rows[kernel]["op"] == op
     assert rows[call]["op"] == op
@@ -66,7 +66,7 @@ def test_one_graph_launch_has_many_kernels():
     build = TableBuilder()
     call = build.host("cudaGraphLaunch", 0, 5, category="runtime", correlation=9)
     kernels = [build.gpu("volta_sgemm", 10 + i, 1, correlation=9) for i in range(5)]
-    launches = derive(build.build())["launch"].to_list()
+    launches = derive(build.build()).columns.collect()["launch"].to_list()
     assert [launches[k] for k in kernels] == [call] * 5
 
 
@@ -81,8 +81,8 @@ def test_colliding_correlations_go_to_the_likeliest_call():
     second = build.gpu("b", 25, 1, correlation=5)
     named = build.gpu("c", 26, 1, correlation=5, external_id=77)
     before = build.gpu("d", -5, 1, correlation=5)
-    found = derive_all(build.build())
-    launches = found.columns["launch"].to_list()
+    found = derive(build.build())
+    launches = found.columns.collect()["launch"].to_list()
     assert [launches[k] for k in (first, second, named, before)] == [early, late, other, early]
     assert found.problems.filter(pl.col("problem") == "ambiguous_correlation")["count"].item() == 4
 
@@ -93,7 +93,7 @@ def test_external_id_stands_in_for_a_missing_correlation():
     op = build.host("aten::add", 10, 5, external_id=3)
     kernel = build.gpu("k", 200, 5, external_id=3)
     stale = build.gpu("k", 210, 5, external_id=3, correlation=3)
-    found = derive(build.build()).to_dicts()
+    found = derive(build.build()).columns.collect().to_dicts()
     assert (found[kernel]["op"], found[kernel]["launch"], found[kernel]["step"]) == (op, None, 1)
     assert found[stale]["op"] is None, "an External id that repeats the correlation names nothing"
 
@@ -103,7 +103,7 @@ def test_python_frames_between_operator_and_launch_are_passed_over():
     op = build.host("aten::linear", 0, 50)
     frame = build.host("model.py(3): forward", 5, 40, category="python_function")
     call, kernel = build.launch(10, 5, 60, 5)
-    found = derive(build.build()).to_dicts()
+    found = derive(build.build()).columns.collect().to_dicts()
     assert found[call]["parent"] == frame
     assert found[call]["op"] == found[kernel]["op"] == op
     assert found[call]["depth"] == 2
@@ -122,7 +122,7 @@ def test_metadata_then_name_then_operator_decide_on_kind_and_group():
     )
     _, alone = build.launch(48, 2, 80, 9, name="ncclDevKernel_Generic(x)")
     _, gemm = build.launch(50, 2, 90, 9)
-    found = derive(build.build()).to_dicts()
+    found = derive(build.build()).columns.collect().to_dicts()
     got = [(found[e]["kind"], found[e]["group"]) for e in (unnamed, named, strange, alone, gemm)]
     assert got == [
         ("communication", "all_gather"),
@@ -158,7 +158,7 @@ def test_forward_operators_are_found_by_thread_and_sequence():
     third = build.host(
         "MulBackward0", 70, 5, thread=4, args={"Sequence number": 8, "Fwd thread id": 2}
     )
-    forward = column(derive(build.build()), "forward")
+    forward = column(derive(build.build()).columns.collect(), "forward")
     assert forward[first] == next_one
     assert forward[second] == inner, "the innermost of those with one number made the node"
     assert forward[outer] is None
@@ -171,7 +171,7 @@ def test_forward_operators_are_found_by_flows_without_arguments():
     back = build.host("ReluBackward0", 20, 5, thread=2)
     build.flow(1, "fwdbwd", 0, "s", thread=1)
     build.flow(1, "fwdbwd", 20, "f", thread=2)
-    forward = column(derive(build.build()), "forward")
+    forward = column(derive(build.build()).columns.collect(), "forward")
     assert forward[back] == op
     assert forward[op] is None
 
@@ -181,7 +181,7 @@ def test_a_phantom_last_step_is_marked():
     build.step(1, 0, 100)
     build.launch(10, 5, 20, 100)
     build.step(2, 101, 3)
-    found = derive_all(build.build())
+    found = derive(build.build())
     assert found.host_steps["is_empty"].to_list() == [False, True]
     assert found.host_steps["is_complete"].to_list() == [True, False]
     assert "empty_step" in found.problems["problem"].to_list()
@@ -193,16 +193,16 @@ def test_the_last_step_of_a_cut_file_is_not_complete():
         build.step(number, 100 * number, 99)
         build.host("aten::add", 100 * number + 5, 5)
     build.problem("truncated")
-    assert derive_all(build.build()).host_steps["is_complete"].to_list() == [True, False]
+    assert derive(build.build()).host_steps["is_complete"].to_list() == [True, False]
 
 
 def test_without_annotated_steps_there_are_none_and_it_is_said():
     build = TableBuilder()
     build.launch(0, 1, 5, 5)
-    found = derive_all(build.build())
+    found = derive(build.build())
     assert found.host_steps.is_empty()
     assert found.device_steps.is_empty()
-    assert found.columns["step"].null_count() == 2
+    assert found.columns.collect()["step"].null_count() == 2
     assert "no_steps" in found.problems["problem"].to_list()
 
 
@@ -211,7 +211,7 @@ def test_steps_may_be_annotated_in_other_words():
     for number in (7, 8):
         build.host(f"iteration {number}", number * 10, 9, category="user_annotation")
         build.host("aten::add", number * 10 + 2, 1)
-    assert derive_all(build.build()).host_steps["step"].to_list() == [7, 8]
+    assert derive(build.build()).host_steps["step"].to_list() == [7, 8]
 
 
 def test_steps_of_a_second_thread_and_repeated_ones_do_not_count_twice():
@@ -220,7 +220,7 @@ def test_steps_of_a_second_thread_and_repeated_ones_do_not_count_twice():
         build.step(number, number * 100, 90)
     build.step(2, 203, 5)
     build.step(2, 5, 5, thread=9)
-    steps = derive_all(build.build()).host_steps
+    steps = derive(build.build()).host_steps
     assert steps["step"].to_list() == [1, 2, 3]
     assert steps["start_ns"].to_list() == [100, 200, 300]
 
@@ -229,7 +229,7 @@ def test_steps_that_overlap_partly_still_divide_the_clock():
     build = TableBuilder()
     build.step(1, 0, 120)
     build.step(2, 100, 50)
-    steps = derive_all(build.build()).host_steps
+    steps = derive(build.build()).host_steps
     assert steps.select("start_ns", "end_ns").rows() == [(0, 100), (100, 150)]
 
 
@@ -238,9 +238,9 @@ def test_a_device_without_any_link_takes_the_host_steps():
     build.step(1, 0, 100)
     build.host("aten::add", 1, 1)
     build.gpu("k", 50, 5, device=3)
-    found = derive_all(build.build())
+    found = derive(build.build())
     assert found.device_steps.rows() == [(3, 1, 0, 100, False)]
-    assert found.columns["step"].to_list() == [1, 1, 1]
+    assert found.columns.collect()["step"].to_list() == [1, 1, 1]
 
 
 def test_what_is_done_between_two_steps_belongs_to_none():
@@ -251,11 +251,11 @@ def test_what_is_done_between_two_steps_belongs_to_none():
     _, of_evaluation = build.launch(150, 2, 160, 700)
     build.step(5, 1000, 100)
     build.launch(1010, 2, 1050, 100)
-    found = derive_all(build.build())
+    found = derive(build.build())
     assert found.host_steps["step"].to_list() == [4, 5]
     assert found.host_steps["end_ns"].to_list() == [100, 1100]
     assert found.device_steps.rows() == [(0, 4, 0, 120, True), (0, 5, 1000, 1150, True)]
-    assert found.columns["step"][of_evaluation] is None
+    assert found.columns.collect()["step"][of_evaluation] is None
 
 
 @settings(max_examples=150, deadline=None)
@@ -293,8 +293,8 @@ def test_device_steps_follow_the_definition(lengths, work):
     def host_step(time):
         return next((n for n, (first, last) in enumerate(bounds) if first <= time < last), None)
 
-    found = derive_all(build.build())
-    step = found.columns["step"].to_list()
+    found = derive(build.build())
+    step = found.columns.collect()["step"].to_list()
     for device in sorted({e[5] for e in events}):
         mine = [e for e in events if e[5] == device]
         in_steps = [e for e in mine if e[0] is not None and host_step(e[2]) is not None]
@@ -323,6 +323,6 @@ def test_the_profilers_own_python_fills_no_last_step():
             if has_operators and number == 4:
                 build.host("aten::mm", start + 10, 500)
             build.host("loop.py(3): next", start + 600, 200, category="python_function")
-        found = derive_all(build.build())
+        found = derive(build.build())
         # Where nothing but Python was recorded, Python is what steps are made of.
         assert found.host_steps["is_empty"].to_list() == [False, has_operators]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stepscope.trace.derive import nesting as calltree
+from stepscope.trace.derive import nesting
 from stepscope.trace.derive.nesting import clock_resolution_ns, nest
 
 EVENTS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 14), st.integers(0, 14)), max_size=14)
@@ -83,7 +83,7 @@ def test_both_methods_follow_the_definition(events, tolerance):
     new_lane = np.diff(lane[order], prepend=-1) != 0
     sorted_rows = (new_lane, start[order], start[order] + dur[order], tolerance)
     for one, other in zip(
-        calltree.nest_by_loop(*sorted_rows), calltree.nest_vectorised(*sorted_rows), strict=True
+        nesting.nest_by_loop(*sorted_rows), nesting.nest_vectorised(*sorted_rows), strict=True
     ):
         assert one.tolist() == other.tolist()
 
@@ -97,7 +97,7 @@ def test_compiled_and_vectorised_agree(monkeypatch, seed):
     dur = random.geometric(1 / 50, size) - 1
     dur[random.random(size) < 0.05] *= 60
     plain = nest(lane, start, dur, tolerance_ns=1)
-    monkeypatch.setattr(calltree, "NUMBA_PAYS_FROM", 1)
+    monkeypatch.setattr(nesting, "NUMBA_PAYS_FROM", 1)
     compiled = nest(lane, start, dur, tolerance_ns=1)
     for field in ("parent", "depth", "self_ns", "crossing"):
         assert np.array_equal(getattr(plain, field), getattr(compiled, field)), field

@@ -9,10 +9,11 @@ import polars as pl
 import pytest
 
 from stepscope.errors import UnreadableInputError
-from stepscope.trace.derive.columns import derive_all
-from stepscope.trace.formats.nsys.reader import read_nsys
+from stepscope.trace.derive.columns import derive
+from stepscope.trace.load import load
 from stepscope.trace.schema import EVENTS
 
+REPORT = b"NVIDIA Tegra Profiler Report 2025@3@1@1"
 PROCESS = 0x1000000 * 42
 THREAD = PROCESS + 43
 
@@ -63,6 +64,10 @@ def make(path, script):
     return path
 
 
+def read_nsys(path):
+    return load(path).tables()
+
+
 @pytest.fixture
 def export(tmp_path):
     return make(tmp_path / "a report#1%.sqlite", SCRIPT)
@@ -75,9 +80,9 @@ def names_of(tables):
 def test_everything_finds_its_place(export):
     tables = read_nsys(export)
     assert list(tables.events.schema) == list(EVENTS)
-    derived = derive_all(tables)
+    derived = derive(tables)
     rows = tables.events.with_columns(
-        *derived.columns.drop("event"),
+        *derived.columns.collect().drop("event"),
         pl.Series("name", names_of(tables)),
         tables.args["args"].alias("args"),
     )
@@ -129,7 +134,7 @@ def test_an_export_with_almost_nothing(tmp_path):
     )
     assert tables.events.is_empty()
     assert tables.lanes.is_empty()
-    assert derive_all(tables).columns.is_empty()
+    assert derive(tables).columns.collect().is_empty()
 
 
 def test_views_are_not_read(tmp_path):
@@ -151,17 +156,17 @@ def test_the_file_is_not_written(export):
 
 def test_other_databases_and_damaged_ones_are_refused(tmp_path, export):
     other = make(tmp_path / "other.sqlite", "CREATE TABLE t (x)")
-    with pytest.raises(UnreadableInputError, match=r"other\.sqlite.*not one that Nsight"):
+    with pytest.raises(UnreadableInputError, match=r"other\.sqlite.*not exported by Nsight"):
         read_nsys(other)
     damaged = tmp_path / "damaged.sqlite"
     damaged.write_bytes(export.read_bytes()[:5000])
-    with pytest.raises(UnreadableInputError, match=r"damaged\.sqlite: SQLite cannot read it"):
+    with pytest.raises(UnreadableInputError, match=r"damaged\.sqlite: cannot be read by SQLite"):
         read_nsys(damaged)
 
 
 def test_a_report_needs_nsys(tmp_path, monkeypatch):
     report = tmp_path / "run.nsys-rep"
-    report.write_bytes(b"whatever")
+    report.write_bytes(REPORT)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
         UnreadableInputError, match=r"nsys export --type sqlite --output run\.sqlite"
@@ -172,7 +177,7 @@ def test_a_report_needs_nsys(tmp_path, monkeypatch):
 @pytest.mark.skipif(os.name == "nt", reason="the stand-in is a shell script")
 def test_a_report_is_exported_where_nsys_is(tmp_path, monkeypatch, export):
     report = tmp_path / "run.nsys-rep"
-    report.write_bytes(b"whatever")
+    report.write_bytes(REPORT)
     program = tmp_path / "bin" / "nsys"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\ncp "{export}" "$5"\n')

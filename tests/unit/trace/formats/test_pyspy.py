@@ -1,12 +1,18 @@
 """py-spy recordings: frames nest as they did, and threads have their names."""
 
+import gzip
 import json
 
+import numpy as np
 import pytest
 
 from stepscope.errors import UnreadableInputError
-from stepscope.trace.derive.columns import derive_all
+from stepscope.trace.derive.columns import derive
 from stepscope.trace.formats.pyspy import read_pyspy
+from stepscope.trace.formats.trace_format import Input
+from stepscope.trace.load import load
+from stepscope.trace.problems import Problems
+from stepscope.trace.source.content import Content
 
 
 def frame(phase, name, ts, *, file="/app/train.py", line=3, tid=139794674297728):
@@ -44,11 +50,11 @@ RECORDING = [
 def tables(tmp_path):
     path = tmp_path / "spy.json"
     path.write_text(json.dumps(RECORDING))
-    return read_pyspy(path)
+    return load(path).tables()
 
 
 def test_frames_nest_as_they_were_called(tables):
-    derived = derive_all(tables).columns
+    derived = derive(tables).columns.collect()
     names = tables.names["name"].gather(tables.events["name_id"]).to_list()
     parents = [None if p is None else names[p] for p in derived["parent"].to_list()]
     main = "thread (12): MainThread"
@@ -83,10 +89,21 @@ def test_arguments_follow_their_frames(tables):
     assert tables.args["event"].to_list() == list(range(len(names)))
 
 
-def test_other_files_are_refused(tmp_path):
-    path = tmp_path / "other.json"
-    path.write_text('[{"ph": "X", "name": "a", "ts": 1, "dur": 1, "pid": 1, "tid": 1}]')
-    with pytest.raises(UnreadableInputError, match=r"other\.json: holds no frames of py-spy"):
-        read_pyspy(path)
-    with pytest.raises(UnreadableInputError, match="No such file"):
-        read_pyspy(tmp_path / "absent.json")
+def test_other_files_are_refused():
+    other = b'[{"ph": "X", "name": "a", "ts": 1, "dur": 1, "pid": 1, "tid": 1}]'
+    with pytest.raises(UnreadableInputError, match=r"other\.json: has no py-spy frames"):
+        read_pyspy(Input("other.json", None, Content([other]), Problems()))
+
+
+def test_a_recording_that_was_cut_off_is_read_and_says_so(tmp_path):
+    path = tmp_path / "spy.json.gz"
+    random = np.random.default_rng(1)
+    frames = [
+        frame(phase, f"f{number}", 10 * number + (phase == "E"), line=int(line))
+        for number, line in enumerate(random.integers(1, 9999, 500))
+        for phase in "BE"
+    ]
+    path.write_bytes(gzip.compress(json.dumps(frames).encode())[:-200])
+    found = load(path).tables()
+    assert 0 < len(found.events) < 500
+    assert {"truncated", "truncated_stream"} <= set(found.problems["problem"])

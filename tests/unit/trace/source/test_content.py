@@ -24,10 +24,14 @@ def test_every_byte_comes_once_and_in_order(
     content = Content(read, 5, stream.readinto) if can_fill else Content(pieces, 5)
     found = b""
     for size in asked:
+        left = whole[len(found) :]
+        if size % 3 == 0:
+            assert content.look_ahead(size) is (len(left) <= size)
+        if size % 4 == 0:
+            assert left.startswith(content.peek())
+            assert bool(content.peek()) is bool(left)
         if size == 0:
-            taken = next(content, b"")
-            content.put_back([taken[:2], taken[2:]] if len(taken) > 2 else [])
-            found += b"" if len(taken) > 2 else taken
+            found += next(content, b"")
             continue
         target = bytearray(size)
         count = content.read_into(memoryview(target))

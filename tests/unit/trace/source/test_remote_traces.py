@@ -21,11 +21,12 @@ from tests.support.trace_server import Served, serving
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.run.remote import version_of
 from stepscope.trace import load as load_module
+from stepscope.trace.formats.chrome import format as chrome
 from stepscope.trace.load import load
 from stepscope.trace.source import opening as source_module
 from stepscope.trace.source.opening import open_source
 from stepscope.trace.source.remote import RemoteFile, find_remote, redacted
-from stepscope.trace.store.place import MANIFEST, read_manifest
+from stepscope.trace.store.directory import MANIFEST, read_manifest
 
 CONTENT = write([make(start=str(number)) for number in range(50) for make in (operator, kernel)])
 
@@ -131,7 +132,7 @@ def test_where_nothing_tells_versions_apart(
     monkeypatch.setattr(Bucket, "etags", False)
     with caplog.at_level(logging.WARNING):
         assert load(service).store is None
-    assert "read anew each time" in caplog.text
+    assert "read again each time" in caplog.text
     assert "bucket://runs/trace.json" in caplog.text
     # Asked for, there is one all the same, for this process alone.
     first, second = load(service, store=True), load(service, store=True)
@@ -208,7 +209,7 @@ def test_http_refusals(path: str, words: list[str]) -> None:
 def test_http_that_breaks_in_the_middle(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("aiohttp", reason="reading over HTTP needs aiohttp")
     # In small blocks and with the store begun, as of a large file.
-    monkeypatch.setattr(load_module, "COMPILED_ABOVE_BYTES", 0)
+    monkeypatch.setattr(chrome, "COMPILED_ABOVE_BYTES", 0)
     monkeypatch.setattr(source_module.Source.blocks, "__defaults__", (900, None))
     served = Served(CONTENT, breaks_at=5000)
     with serving(served) as root:
@@ -275,7 +276,7 @@ def test_a_service_that_falls_silent() -> None:
     stream = file.open()
     assert len(stream.read(4096)) == 1000
     stream._worker._seconds = 0.05
-    with pytest.raises(UnreadableInputError, match="nothing came for .*at byte 1000 of"):
+    with pytest.raises(UnreadableInputError, match="no data for .*at byte 1000 of"):
         stream.read(4096)
     stream.close()  # does not wait either
     assert not spoken.is_set()

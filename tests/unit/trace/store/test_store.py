@@ -18,16 +18,17 @@ from tests.support.chrome_traces import assert_same_tables, kernel, operator, re
 
 from stepscope.commands.cache import command
 from stepscope.errors import UnreadableInputError, UsageError
+from stepscope.trace.formats.chrome import format as chrome
 from stepscope.trace.load import load
 from stepscope.trace.schema import ARGS, EVENTS
 from stepscope.trace.source.content import prefetched
 from stepscope.trace.source.progress import Progress
-from stepscope.trace.store import files as store_module
-from stepscope.trace.store import place as store_place
-from stepscope.trace.store.files import StoreWriter
+from stepscope.trace.store import writer as store_writer
+from stepscope.trace.store.directory import MANIFEST
 from stepscope.trace.store.files import find_store as find_store_of
 from stepscope.trace.store.listing import stores_in
-from stepscope.trace.store.place import MANIFEST, key_of, origin_of_file
+from stepscope.trace.store.origin import key_of, origin_of_file
+from stepscope.trace.store.writer import StoreWriter
 
 EVENTS_LISTED = [make(start=str(number)) for number in range(50) for make in (operator, kernel)]
 
@@ -64,11 +65,9 @@ def test_what_goes_in_comes_out(path: Path) -> None:
 
 
 def test_tables_of_several_parts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = {name: (schema, 7) for name, (schema, _) in store_module._GROWING.items()}
-    monkeypatch.setattr(store_module, "_GROWING", parts)
-    from stepscope.trace import load as load_module
-
-    monkeypatch.setattr(load_module, "COMPILED_ABOVE_BYTES", 0)
+    parts = dict.fromkeys(store_writer._ROWS_PER_PART, 7)
+    monkeypatch.setattr(store_writer, "_ROWS_PER_PART", parts)
+    monkeypatch.setattr(chrome, "COMPILED_ABOVE_BYTES", 0)
     from stepscope.trace.source import opening as source
 
     monkeypatch.setattr(source.Source.blocks, "__defaults__", (900, None))
@@ -97,12 +96,6 @@ def test_a_change_that_keeps_size_and_time_is_noticed(path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"aten::mm", b"aten::no"))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert path.stat().st_size == before.st_size
-    assert find_store(path) is None
-
-
-def test_a_store_of_another_schema_is_not_used(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load(path, store=True)
-    monkeypatch.setattr(store_place, "SCHEMA_VERSION", 99_999)
     assert find_store(path) is None
 
 
@@ -145,7 +138,8 @@ def test_a_full_disk_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch)
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pl.DataFrame, "write_parquet", full)
-    with pytest.raises(UnreadableInputError, match="No space left on device; make room") as raised:
+    message = "No space left on device; free some space"
+    with pytest.raises(UnreadableInputError, match=message) as raised:
         load(path, store=True)
     assert str(path) in str(raised.value)
     assert [entry.name for entry in path.parent.iterdir()] == ["trace.json"]
@@ -278,7 +272,7 @@ def test_cache_max_size_removes_what_was_used_longest_ago(
         places.append(stored.store)
     for number, place in enumerate(places):
         os.utime(place, (0, (number + 1) % 3 * 1000))  # the last of them is the oldest
-    sizes = {info.place: info.size_bytes for info in stores_in(cache)}
+    sizes = {info.path: info.size_bytes for info in stores_in(cache)}
     runner = CliRunner()
     pruned = runner.invoke(command, ["--max-size", str(sum(sizes.values()) - 1)])
     assert pruned.exit_code == 0, pruned.output

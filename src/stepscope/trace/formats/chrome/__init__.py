@@ -1,1 +1,1 @@
-"""Chrome traces, as PyTorch's recorder Kineto and other tools write them."""
+"""Chrome traces, as written by PyTorch's recorder Kineto and other tools."""

@@ -1,167 +1,69 @@
-"""Walks a Chrome trace from its first byte to its last: header, list of events, footer.
+"""Parses a Chrome trace as a document: header, list of events, footer.
 
-The list of events itself is read by whichever reader is handed in: the tolerant one or the
-compiled one.
+The list of events itself is read by the tolerant or the compiled reader, as given.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import numpy as np
-import numpy.typing as npt
 
 from stepscope.errors import UnreadableInputError
 from stepscope.trace.formats.chrome.assemble import Assembler
-from stepscope.trace.formats.chrome.event_text import (
-    Between,
-    Outcome,
-    clean,
-    read_stretch,
-    standard_text,
-    strict_value,
-)
+from stepscope.trace.formats.chrome.event_list import ReadEvents, Take, decode, more
+from stepscope.trace.formats.chrome.json_text import SPACE, clean, standard_text, strict_value
 from stepscope.trace.formats.chrome.lenient_json import LenientError, read_lenient
-from stepscope.trace.formats.chrome.rows import Rows, rows_from_events
 from stepscope.trace.source.content import Content
 
-if TYPE_CHECKING:
-    from stepscope.trace.formats.chrome.scanned import Scanned  # imports numba
-
-_SPACE = re.compile(r"[ \t\r\n]*")
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")
 _COLON = re.compile(r"[ \t\r\n]*:[ \t\r\n]*")
 _EVENTS_KEY = re.compile(r'"traceEvents"\s*:\s*\[')
 _LARGEST_VALUE = 256 * 1024 * 1024
-_NEVER_CUT = 12
-
-
-@dataclass(frozen=True)
-class Ending:
-    """Where the list of events ended.
-
-    Attributes:
-        rest: Bytes already read that follow it.
-        place: Offset of `rest` in the uncompressed file.
-        closed: False where the file ended first.
-    """
-
-    rest: bytes
-    place: int
-    closed: bool
-
-
-Take = Callable[["Rows | Scanned"], None]
-"""Receives consecutive events."""
-ReadEvents = Callable[[bytes, int, Content, Take], Ending]
-"""Reads the list of events: bytes at hand, their place, the content after them, the taker."""
-
-
-def decode(data: bytes) -> str:
-    """Text of which every position can be traced back: bad bytes become lone surrogates."""
-    return data.decode("utf-8", "surrogateescape")
-
-
-def byte_offsets(text: str) -> npt.NDArray[np.int64] | None:
-    """Offset in bytes of every character of `decode`'s text and of its end; None: the same."""
-    if text.isascii():
-        return None
-    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    widths = 1 + (points >= 0x80).astype(np.int64) + (points >= 0x800) + (points >= 0x10000)
-    widths[(points >= 0xDC80) & (points <= 0xDCFF)] = 1
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(widths)])
-
-
-def read_events_tolerantly(data: bytes, place: int, blocks: Iterator[bytes], take: Take) -> Ending:
-    """Reads the list of events from its opening bracket on, in pure Python: the oracle."""
-    between = Between.START
-    final = False
-    while True:
-        text = decode(data)
-        stretch = read_stretch(text, 0, between, final)
-        offsets = byte_offsets(text)
-
-        def moved(
-            position: int, base: int = place, table: npt.NDArray[np.int64] | None = offsets
-        ) -> int:
-            return base + (position if table is None else int(table[position]))
-
-        if stretch.events or stretch.problems:
-            problems = stretch.problems.moved(moved)
-            places = [moved(position) for position in stretch.places]
-            take(rows_from_events(stretch.events, places, problems))
-        used = moved(stretch.stop) - place
-        place += used
-        between = stretch.between
-        if stretch.outcome is Outcome.END:
-            return Ending(data[used:], place, closed=True)
-        if final:
-            return Ending(data[used:], place, closed=False)
-        data = data[used:]
-        data, final = more(data, blocks)
-
-
-def more(data: bytes, blocks: Iterator[bytes]) -> tuple[bytes, bool]:
-    """Appends blocks, as much again as is at hand, so that retries cost no more than reading."""
-    pieces = [data]
-    wanted = len(data)
-    while True:
-        block = next(blocks, None)
-        if block is None:
-            return b"".join(pieces), True
-        pieces.append(block)
-        wanted -= len(block)
-        if wanted <= 0:
-            return b"".join(pieces), False
 
 
 class _Walk:
-    """The state of walking one document."""
+    """The state of parsing one document."""
 
     def __init__(self, name: str, blocks: Content, assembler: Assembler) -> None:
         self.name = name
         self.blocks = blocks
         self.assembler = assembler
         self.data = b""
-        self.place = 0
+        self.offset = 0
         self.final = False
         self.text = ""
         self.here = 0
         self.lists = 0
 
-    # -- the text at hand ------------------------------------------------------------------
+    # -- buffered text ---------------------------------------------------------------------
 
-    def hold(self, data: bytes, place: int) -> None:
-        self.data, self.place = data, place
+    def hold(self, data: bytes, offset: int) -> None:
+        self.data, self.offset = data, offset
         self.text, self.here = decode(data), 0
 
     def byte_here(self, position: int) -> int:
         return len(self.text[:position].encode("utf-8", "surrogateescape"))
 
     def grow(self) -> bool:
-        """Gets more text; False at the end of the file."""
+        """Reads more text; False at the end of the file."""
         if self.final:
             return False
         used = self.byte_here(self.here)
         kept = self.data[used:]
         if len(kept) > _LARGEST_VALUE:
             raise UnreadableInputError(
-                f"{self.name}: a top-level value at byte {self.place + used} is larger than "
+                f"{self.name}: a top-level value at byte {self.offset + used} is larger than "
                 f"{_LARGEST_VALUE // 1024**2} MiB; this is not a trace"
             )
         data, self.final = more(kept, self.blocks)
         grew = len(data) > len(kept)
-        self.hold(data, self.place + used)
+        self.hold(data, self.offset + used)
         return grew
 
     def problem(self, kind: str) -> None:
-        self.assembler.problems.add(kind, self.place + self.byte_here(self.here))
+        self.assembler.problems.add(kind, self.offset + self.byte_here(self.here))
 
     def skip(self, pattern: re.Pattern[str]) -> str:
-        """Skips what matches, and returns the character after it; "" at the end of the file."""
+        """Skips a match, and returns the next character; "" at the end of the file."""
         while True:
             match = pattern.match(self.text, self.here)
             self.here = match.end() if match else self.here
@@ -173,13 +75,13 @@ class _Walk:
     # -- the document ----------------------------------------------------------------------
 
     def walk(self, read_events: ReadEvents, take: Take) -> None:
-        while len(self.data) < 3 and self.grow():  # as long as a byte order mark
+        while len(self.data) < 3 and self.grow():  # enough for a byte order mark
             continue
         if self.data.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise UnreadableInputError(f"{self.name}: encoded as UTF-16; re-save it as UTF-8")
+            raise UnreadableInputError(f"{self.name}: encoded as UTF-16; save it as UTF-8")
         if self.text.startswith("\ufeff"):
             self.here = 1
-        character = self.skip(_SPACE)
+        character = self.skip(SPACE)
         if character == "[":
             self.here += 1
             if self.events(read_events, take):
@@ -193,16 +95,16 @@ class _Walk:
             while len(self.text) - self.here < 20 and self.grow():
                 continue
             raise UnreadableInputError(
-                f"{self.name}: neither JSON nor any trace format that is known "
-                f"(begins with {self.text[self.here : self.here + 20]!r})"
+                f"{self.name}: neither JSON nor any other known trace format "
+                f"(starts with {self.text[self.here : self.here + 20]!r})"
             )
 
     def events(self, read_events: ReadEvents, take: Take) -> bool:
-        """Reads the list of events whose opening bracket was the last character."""
+        """Reads the list of events after its opening bracket."""
         self.lists += 1
         used = self.byte_here(self.here)
-        ending = read_events(self.data[used:], self.place + used, self.blocks, take)
-        self.hold(ending.rest, ending.place)
+        ending = read_events(self.data[used:], self.offset + used, self.blocks, take)
+        self.hold(ending.rest, ending.offset)
         if not ending.closed:
             self.final = True
             if not self.assembler.problems.count("truncated"):
@@ -238,16 +140,16 @@ class _Walk:
                 break
         if not self.lists:
             raise UnreadableInputError(
-                f"{self.name}: no list of events in it"
+                f"{self.name}: has no list of events"
                 + (
-                    "; it ends before that begins: the recorder was probably killed"
+                    ", because it is truncated; the recorder was probably killed"
                     if self.assembler.problems.count("truncated")
-                    else " ('traceEvents'): JSON, but not a trace"
+                    else " ('traceEvents'); it is JSON, but not a trace"
                 )
             )
 
     def key(self) -> tuple[str, int] | None:
-        """The key that begins here, and where its value begins; None where there is no key."""
+        """Returns the key at the current position and the start of its value, if there is a key."""
         while True:
             try:
                 if self.text[self.here] != '"':
@@ -265,7 +167,7 @@ class _Walk:
                 return None
 
     def value(self, key: str) -> bool:
-        """Keeps the member that begins here; False where its value cannot be read."""
+        """Stores the member at the current position; False if its value cannot be read."""
         while True:
             found = self.key()
             if found is None:
@@ -293,24 +195,24 @@ class _Walk:
                         return False
             if self.final:
                 return False
-            self.grow()  # where nothing came, what is there is read once more as the last of it
+            self.grow()  # if nothing more comes, this parses the text once more as final
 
     def _is_whole(self, end: int) -> bool:
-        """Whether a value that ends here is all there: a number at the file's end may be cut."""
+        """Whether a value that ends here is complete: numbers at the end of the text may not be."""
         return end < len(self.text) or self.text[end - 1] in '}]"'
 
     def lost(self, inside_value: bool = False) -> bool:
-        """Gets past unreadable header text to the list of events; False where none follows."""
+        """Skips unreadable header text up to the list of events; False if there is none."""
         if self.final and _ends_early(self.text, self.here):
             self.problem("truncated")
             return False
         self.problem("invalid_header")
         if self.lists:
-            return False  # nothing that matters follows the events
+            return False  # nothing important follows the events
         while True:
             match = _EVENTS_KEY.search(self.text, self.here)
             if match is not None:
-                # With the bracket as the next character, as `members` expects it.
+                # `members` expects the bracket as the next character.
                 self.here = match.end() - 1 if not inside_value else match.start()
                 return True
             if not self.grow():
@@ -318,14 +220,14 @@ class _Walk:
                 return False
 
     def trailing(self) -> None:
-        if self.skip(_SPACE) != "":
+        if self.skip(SPACE) != "":
             self.problem("trailing_data")
         for _ in self.blocks:
             continue
 
 
 def _ends_early(text: str, at: int) -> bool:
-    """Whether the member at `at` cannot be read because the text ends."""
+    """Whether the member at `at` is unreadable because the text ends."""
     if not text.startswith('"', at):
         return not text[at:].strip()
     try:
@@ -345,13 +247,13 @@ def read_document(
     """Reads a Chrome trace: an object with `traceEvents`, or a bare list of events.
 
     Args:
-        name: For messages.
-        content: The bytes.
-        assembler: Receives the metadata and the problems.
-        read_events: The reader of the list of events.
-        take: Receives the events.
+        name: Name of the trace, for messages.
+        content: The uncompressed bytes.
+        assembler: Collects metadata and problems.
+        read_events: The reader for the list of events.
+        take: Called with the events.
 
     Raises:
-        UnreadableInputError: This is no trace.
+        UnreadableInputError: The content is not a trace.
     """
     _Walk(name, content, assembler).walk(read_events, take)

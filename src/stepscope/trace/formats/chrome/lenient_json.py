@@ -1,8 +1,8 @@
-"""Reads what was meant as JSON: the mistakes that recorders of traces are known to make.
+"""Parses almost-valid JSON, with the mistakes that trace recorders are known to make.
 
-Accepted beyond the standard: control characters inside strings, unescaped quotes and backslashes,
-commas before a closing bracket, missing values, and bare words (`N/A`, `nan`, `-inf`), which
-become strings. What cannot be read even so raises `LenientError`.
+Beyond the standard, it accepts control characters inside strings, unescaped quotes and backslashes,
+commas before a closing bracket, missing values, and bare words (`N/A`, `nan`, `-inf`), which become
+strings. Anything else raises `LenientError`.
 """
 
 from __future__ import annotations
@@ -10,28 +10,29 @@ from __future__ import annotations
 import re
 from typing import Any
 
-_SPACE = re.compile(r"[ \t\r\n]*")
+from stepscope.trace.formats.chrome.json_text import after_space
+
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?(?=[ \t\r\n,\]}]|$)")
 _WORD = re.compile(r"[^\s\"{}\[\],:]{1,64}")
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _HEXADECIMAL = re.compile(r"[0-9A-Fa-f]{4}")
 _PLAIN = re.compile(r'[^"\\]+')
 
-# What may stand after the quote that closes a string, by where the string stands.
+# What may follow the closing quote of a string, depending on its context.
 _AFTER_KEY = re.compile(r'"\s*:')
 _AFTER_MEMBER = re.compile(r'"\s*(?:\}|,\s*(?:\}|"[^"\n]{0,200}"\s*:))')
 _AFTER_ELEMENT = re.compile(r'"\s*(?:\]|,\s*["\d\-{\[\]tfnN])')
 
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
 _DEEPEST = 200
-_MOST_INNER_QUOTES = 100  # a string with more unescaped quotes is no string; also bounds the time
+_MOST_INNER_QUOTES = 100  # more unescaped quotes mean that it is not a string; also bounds the time
 
 
 class LenientError(ValueError):
-    """Not even meant as JSON, or it ends before its time.
+    """The text is not even almost-valid JSON, or ends too early.
 
     Attributes:
-        at_end: True where more text could still make it readable.
+        at_end: Whether more text could make it readable.
     """
 
     def __init__(self, at_end: bool) -> None:
@@ -45,8 +46,7 @@ class _Reader:
         self.closing_escape = quote_after_backslash_closes
 
     def space(self, at: int) -> int:
-        match = _SPACE.match(self.text, at)
-        return match.end() if match else at
+        return after_space(self.text, at)
 
     def at(self, at: int) -> str:
         if at >= len(self.text):
@@ -54,7 +54,7 @@ class _Reader:
         return self.text[at]
 
     def string(self, at: int, closing: re.Pattern[str]) -> tuple[str, int]:
-        """The string whose opening quote is at `at`; a quote closes it only before a delimiter."""
+        """Parses the string at `at`. A quote closes it only before a delimiter."""
         text = self.text
         parts: list[str] = []
         here = at + 1
@@ -152,21 +152,21 @@ class _Reader:
 
 
 def read_lenient(text: str, at: int, final: bool) -> tuple[Any, int]:
-    """Reads the value that begins at `at`.
+    """Parses the value at `at`.
 
     Args:
-        text: What is at hand of the file.
-        at: Where the value begins.
-        final: No more text will come.
+        text: Part of the file.
+        at: Start of the value.
+        final: Whether no more text follows.
 
     Returns:
         The value, and the position after it.
 
     Raises:
-        LenientError: It cannot be read; `at_end` says whether for want of text.
+        LenientError: The value cannot be parsed. `at_end` tells whether the text ends too early.
     """
     try:
-        # A string that ends in an unescaped backslash looks as if it went on.
+        # A string that ends in an unescaped backslash seems to continue.
         return _Reader(text, quote_after_backslash_closes=True).value(at, _AFTER_MEMBER, 0)
     except LenientError as error:
         if error.at_end and not final:

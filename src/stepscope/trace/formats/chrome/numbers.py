@@ -1,4 +1,4 @@
-"""Numbers of a trace, read from their digits: no value passes through a double."""
+"""Parses numbers from their digits, without converting them to a double."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,39})", re.ASCII)
 
 
 def nanoseconds(text: str) -> int | None:
-    """Microseconds as digits to nanoseconds, exactly; half a nanosecond goes to the even one.
+    """Converts microseconds to nanoseconds exactly, rounding half to even.
 
     Args:
-        text: A JSON number, or what stood between the quotes of one written as a string.
+        text: A JSON number, or the content of a string with a number.
 
     Returns:
-        None where the text is no number or the result does not fit int64.
+        None if the text is not a number or the result does not fit int64.
     """
     match = _PLAIN.fullmatch(text)
     if match is not None:
@@ -42,5 +42,5 @@ def nanoseconds(text: str) -> int | None:
 
 
 def integer(text: str) -> int | None:
-    """The integer that a JSON number is written as; None for anything else (12.0, 1e3, "7")."""
+    """Returns the value of a JSON integer; None for anything else (12.0, 1e3, "7")."""
     return int(text) if _INTEGER.fullmatch(text) else None

@@ -1,7 +1,7 @@
-"""What both Kineto readers make of a stretch of a file, before it becomes tables.
+"""Events as columns, as produced by both readers, before they become tables.
 
-The tolerant reader and the compiled scanner agree when they agree on these columns: everything
-after them is shared.
+The tolerant reader and the compiled scanner agree if they agree on these columns, since everything
+after that is shared.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import polars as pl
 
 from stepscope.trace.problems import Problems
 
-# Bits of `Rows.flags`: which of the optional columns have a value.
+# Bits of `Rows.flags`: which optional columns have a value.
 HAS_TIME = 1
 HAS_DURATION = 2
 HAS_FLOW = 4
@@ -26,16 +26,14 @@ HAS_DEVICE = 32
 HAS_STREAM = 64
 HAS_BYTES = 128
 
-# What becomes of an event with some phase.
-UNKNOWN_ROLE, EVENT_ROLE, INSTANT_ROLE, COUNTER_ROLE, FLOW_ROLE, METADATA_ROLE = range(6)
-BEGIN_ROLE, END_ROLE = 6, 7
-
 INT64_MAX = 2**63 - 1
 INT64_MIN = -(2**63)
 UINT64_MAX = 2**64 - 1
+LARGEST_DEVICE = 2**31 - 1
+"""The largest device number: int32 in the tables."""
 
 NamePair = tuple[str, str | None]
-"""A name and the file's word for its category."""
+"""A name, and its category as in the file."""
 LanePair = tuple[str | None, str | None]
 """`pid` and `tid` as text."""
 
@@ -43,7 +41,7 @@ Pair = TypeVar("Pair", NamePair, LanePair)
 
 
 class Vocabulary(Generic[Pair]):
-    """Distinct pairs, each with a number of its own. It may grow; a number stays what it is.
+    """Numbered distinct pairs. More can be added, but numbers never change.
 
     Attributes:
         pairs: The pair of each number.
@@ -57,11 +55,11 @@ class Vocabulary(Generic[Pair]):
         return len(self.pairs)
 
     def found_in(self, known: dict[Pair, int]) -> npt.NDArray[np.int64]:
-        """What `known` says of each pair; -1 where it does not know it.
+        """Looks up each pair; -1 if it is not known.
 
         Args:
-            known: The same dictionary each time, which only grows: what it said once, it need not
-                say again.
+            known: Must be the same dictionary in every call, and may only grow: found values are
+                cached.
         """
         missing = len(self.pairs) - len(self._known)
         if missing:
@@ -73,7 +71,7 @@ class Vocabulary(Generic[Pair]):
 
 @dataclass(frozen=True)
 class Event:
-    """One element of the list of events, as the file has it; None: absent or unusable."""
+    """One element of the list of events. Values that are missing or unusable are None."""
 
     phase: str | None
     name: str
@@ -93,11 +91,11 @@ class Event:
 
 @dataclass(frozen=True)
 class Rows:
-    """Consecutive events of a file as columns, row for row, in file order.
+    """Consecutive events of a file as columns, in file order.
 
-    `name` and `lane` index `names` and `lanes`, which hold each distinct pair of these rows, and
-    may hold others.
-    `place` is the byte offset of each event in the uncompressed file.
+    `name` and `lane` are indices into `names` and `lanes`, which contain each distinct pair of
+    these rows, and may contain others. `offset` is the byte offset of each event in the
+    uncompressed file.
     """
 
     phase: npt.NDArray[np.uint8]
@@ -112,7 +110,7 @@ class Rows:
     device: npt.NDArray[np.int64]
     stream: npt.NDArray[np.int64]
     bytes: npt.NDArray[np.int64]
-    place: npt.NDArray[np.int64]
+    offset: npt.NDArray[np.int64]
     args: pl.Series
     names: Vocabulary[NamePair]
     lanes: Vocabulary[LanePair]
@@ -122,15 +120,23 @@ class Rows:
         return len(self.phase)
 
 
+@dataclass(frozen=True)
+class Ids:
+    """Numbers of names and lanes in the tables, row for row alongside `Rows`."""
+
+    name: npt.NDArray[np.uint32]
+    lane: npt.NDArray[np.uint32]
+
+
 def phase_code(phase: str | None) -> int:
-    """A phase as one byte; 0 for none, 255 for what is no single ASCII character."""
+    """Returns a phase as one byte: 0 for none, 255 for anything but a single ASCII character."""
     if phase is None:
         return 0
     return ord(phase) if len(phase) == 1 and phase < "\x7f" else 255
 
 
-def rows_from_events(events: list[Event], places: list[int], problems: Problems) -> Rows:
-    """Turns events, one by one in hand, into columns."""
+def rows_from_events(events: list[Event], offsets: list[int], problems: Problems) -> Rows:
+    """Turns single events into columns."""
     names: dict[NamePair, int] = {}
     lanes: dict[LanePair, int] = {}
     name = [names.setdefault((event.name, event.category), len(names)) for event in events]
@@ -156,7 +162,7 @@ def rows_from_events(events: list[Event], places: list[int], problems: Problems)
         stream=column("stream", HAS_STREAM, np.int64),  # type: ignore[arg-type]
         bytes=column("bytes", HAS_BYTES, np.int64),  # type: ignore[arg-type]
         flags=flags,
-        place=np.array(places, np.int64),
+        offset=np.array(offsets, np.int64),
         args=pl.Series("args", [event.args for event in events], pl.String),
         names=Vocabulary(names),
         lanes=Vocabulary(lanes),

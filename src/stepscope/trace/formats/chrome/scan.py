@@ -1,10 +1,10 @@
-"""The fast reader of the list of events: blocks, threads, and the scanner with its fall-back.
+"""The compiled reader for the list of events: blocks, threads, and the scanner with its fallback.
 
-A file is cut into blocks where an event seems to begin. Threads scan the blocks, each on the
-assumption that its cut was right. Then the blocks are taken in order: a block whose predecessor
-ended exactly at the cut was scanned rightly; any other is scanned again, joined to what its
-predecessor left over. So a wrong guess (a string that looks like the space between two events)
-costs time, never a row.
+The file is cut into blocks where an event seems to start. Threads scan the blocks, assuming that
+the cuts are right. The blocks are then processed in order: if the previous block ended exactly at
+the cut, the scan was valid. Otherwise the block is joined to the rest of the previous block and
+scanned again. A wrong cut, for example inside a string that looks like the boundary between two
+events, costs time but never a row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.trace.arrays.buffers import Buffers
-from stepscope.trace.formats.chrome.document import Ending, Take, byte_offsets, decode
+from stepscope.trace.formats.chrome.event_list import Ending, Take, byte_offsets, decode
 from stepscope.trace.formats.chrome.event_text import Between, Outcome, Stretch, read_stretch
 from stepscope.trace.formats.chrome.rows import Event, Rows, Vocabulary, rows_from_events
 from stepscope.trace.formats.chrome.scan_bytes import (
@@ -41,25 +41,25 @@ _CUT = re.compile(
 _CUT_WINDOW = 64 * 1024
 _FIRST_WINDOW = 16 * 1024
 _MOST_AT_ONCE = 512
-_ROOM = 256 * 1024  # buffers come in multiples of this
+_ROOM = 256 * 1024  # buffer sizes are multiples of this
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """A stretch of the file: `data[:end]`, which begins at byte `place`."""
+    """Part of the file: `data[:end]`, which starts at byte `offset`."""
 
     data: npt.NDArray[np.uint8]
     end: int
-    place: int
+    offset: int
 
     @property
     def view(self) -> memoryview:
-        """The same bytes, for what wants bytes."""
+        """The data as a memoryview."""
         return self.data.data
 
 
 class Scan:
-    """One block, what the scanner made of it, and how far it came."""
+    """The scan of one block, and how far it got."""
 
     def __init__(
         self,
@@ -69,13 +69,13 @@ class Scan:
         words: Words,
         scale: int = 1,
     ) -> None:
-        # Room for events of a usual size; powers of two, so that buffers fit again.
+        # Room for events of typical size, in powers of two, so that buffers can be reused.
         rows = 1 << (piece.end // (128 // min(scale, 16)) + 64).bit_length()
         self.piece = piece
         self.data = piece.data
         self.raw = piece.view
         self.end = piece.end
-        self.place = piece.place
+        self.offset = piece.offset
         self.between = between
         self.scale = scale
         self.buffers = buffers
@@ -97,7 +97,7 @@ class Scan:
         self.status = HANDED_OVER
 
     def run(self) -> Scan:
-        """Scans from the state on."""
+        """Scans from the current state."""
         self.status = scan_events(
             self.state.ctypes.data,
             self.words.names.table.ctypes.data,
@@ -106,26 +106,26 @@ class Scan:
         return self
 
     def larger(self) -> Scan:
-        """The same block from its beginning, with more room."""
+        """Scans the same block again from the start, with more room."""
         if int(self.state[ROWS]) < len(self.views):
             words = Words(self.words.scale * 4)
             return Scan(self.piece, self.between, self.buffers, words, self.scale).run()
         return Scan(self.piece, self.between, self.buffers, self.words, self.scale * 4).run()
 
     def scanned(self) -> Scanned:
-        """What was scanned so far."""
+        """Returns the events scanned so far."""
         self.words.catch_up()
         phases, flags = self.bytes
         name, lane = self.numbers
         return Scanned(
-            self.state, self.data, self.place, self.columns, self.views, phases, flags, name, lane,
+            self.state, self.data, self.offset, self.columns, self.views, phases, flags, name, lane,
             self.words.names, self.words.lanes,
         )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class _Finished:
-    """A block that was read as far as it can be without the next one."""
+    """A block that was read as far as possible without the next one."""
 
     rows: Rows | Scanned
     words: Words
@@ -135,28 +135,28 @@ class _Finished:
 
 
 class _ByHand:
-    """Events of one block that the tolerant reader took."""
+    """The events of one block that were read by the tolerant reader."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.places: list[int] = []
+        self.offsets: list[int] = []
         self.problems = Problems()
 
-    def add(self, stretch: Stretch, text: str, place: int) -> int:
-        """Keeps a stretch; returns how many bytes it used."""
-        offsets = byte_offsets(text)
+    def add(self, stretch: Stretch, text: str, offset: int) -> int:
+        """Adds a stretch, and returns how many bytes it used."""
+        in_bytes = byte_offsets(text)
 
         def moved(position: int) -> int:
-            return place + (position if offsets is None else int(offsets[position]))
+            return offset + (position if in_bytes is None else int(in_bytes[position]))
 
         self.events += stretch.events
-        self.places += [moved(position) for position in stretch.places]
+        self.offsets += [moved(position) for position in stretch.positions]
         self.problems.merge(stretch.problems.moved(moved))
-        return moved(stretch.stop) - place
+        return moved(stretch.stop) - offset
 
 
 def _finish(scan: Scan, final: bool) -> _Finished:
-    """Reads a block to its end, with the tolerant reader wherever the scanner stops."""
+    """Reads a block to its end, using the tolerant reader wherever the scanner stops."""
     by_hand = _ByHand()
     most, last_rows = 1, -1
     while scan.status in (HANDED_OVER, FULL):
@@ -178,7 +178,7 @@ def _finish(scan: Scan, final: bool) -> _Finished:
 
 
 def _hand_over(scan: Scan, by_hand: _ByHand, final: bool, most: int) -> bool:
-    """Lets the tolerant reader take a few events; False where it needs the next block."""
+    """Reads a few events with the tolerant reader; False if it needs the next block."""
     at = int(scan.state[POSITION])
     between = Between(int(scan.state[BETWEEN]))
     window = _FIRST_WINDOW * most
@@ -188,7 +188,7 @@ def _hand_over(scan: Scan, by_hand: _ByHand, final: bool, most: int) -> bool:
         stretch = read_stretch(text, 0, between, final and whole, most)
         ended = stretch.outcome is Outcome.END
         if stretch.stop > 0 or ended:
-            scan.state[POSITION] = at + by_hand.add(stretch, text, scan.place + at)
+            scan.state[POSITION] = at + by_hand.add(stretch, text, scan.offset + at)
             scan.state[BETWEEN] = stretch.between.value
             if ended:
                 scan.status = ENDED
@@ -201,12 +201,12 @@ def _hand_over(scan: Scan, by_hand: _ByHand, final: bool, most: int) -> bool:
 
 
 def _merged(rows: Rows, by_hand: _ByHand) -> Rows:
-    """The rows of the scanner and of the tolerant reader, in the order of the file."""
+    """Merges the rows of the scanner and the tolerant reader, in file order."""
     if not by_hand.events:
         rows.problems.merge(by_hand.problems)
         return rows
-    other = rows_from_events(by_hand.events, by_hand.places, by_hand.problems)
-    order = np.argsort(np.concatenate([rows.place, other.place]), kind="stable")
+    other = rows_from_events(by_hand.events, by_hand.offsets, by_hand.problems)
+    order = np.argsort(np.concatenate([rows.offset, other.offset]), kind="stable")
 
     def both(column: str, shift: int = 0) -> npt.NDArray[np.generic]:
         first, second = getattr(rows, column), getattr(other, column)
@@ -216,7 +216,7 @@ def _merged(rows: Rows, by_hand: _ByHand) -> Rows:
     shifts = {"name": names, "lane": lanes}
     plain = (
         "phase", "flags", "name", "lane", "time_ns", "dur_ns", "flow_id", "correlation",
-        "external_id", "device", "stream", "bytes", "place",
+        "external_id", "device", "stream", "bytes", "offset",
     )  # fmt: skip
     columns = {column: both(column, shifts.get(column, 0)) for column in plain}
     return Rows(
@@ -229,22 +229,22 @@ def _merged(rows: Rows, by_hand: _ByHand) -> Rows:
 
 
 class _Cutter:
-    """Cuts what is read where events seem to begin, in a thread of its own.
+    """Cuts the content where events seem to start, in a separate thread.
 
     Attributes:
-        carry: What was read but stands behind the last cut, once there are no more pieces.
-        enough: Set where no more pieces are wanted.
+        carry: The rest after the last cut, once there are no more pieces.
+        enough: Set to stop producing pieces.
     """
 
-    def __init__(self, data: bytes, place: int, content: Content) -> None:
+    def __init__(self, data: bytes, offset: int, content: Content) -> None:
         self.carry = data
         self.enough = threading.Event()
-        self._place = place
+        self._offset = offset
         self._content = content
         self._buffers = Buffers()
 
     def pieces(self) -> Iterator[_Piece]:
-        """The pieces in order. Each is read into memory that an earlier one no longer needs."""
+        """Yields the pieces in order, reusing the memory of earlier ones."""
         while not self.enough.is_set():
             carried = len(self.carry)
             data = _room_for(carried + self._content.size, self._buffers)
@@ -256,30 +256,30 @@ class _Cutter:
             if end == carried:
                 self.carry = b""
                 if end:
-                    yield _Piece(data, end, self._place)
+                    yield _Piece(data, end, self._offset)
                 return
             cut = _last_cut(data.data, end)
             self.carry = bytes(data.data[cut:end])
-            yield _Piece(data, cut, self._place)
-            self._place += cut
+            yield _Piece(data, cut, self._offset)
+            self._offset += cut
 
 
 def _room_for(size: int, buffers: Buffers) -> npt.NDArray[np.uint8]:
-    """Memory for so many bytes, with the padding that the scanner wants."""
+    """Returns a buffer of this size plus the padding that the scanner needs."""
     return buffers.take(-(-(size + PADDING) // _ROOM) * _ROOM, np.uint8)
 
 
-def _piece(text: bytes, place: int, buffers: Buffers) -> _Piece:
-    """Bytes with the padding that the scanner wants."""
+def _piece(text: bytes, offset: int, buffers: Buffers) -> _Piece:
+    """Copies bytes into a buffer with the padding that the scanner needs."""
     size = len(text)
     data = _room_for(size, buffers)
     data[:size] = np.frombuffer(text, np.uint8)
     data[size : size + PADDING] = 0
-    return _Piece(data, size, place)
+    return _Piece(data, size, offset)
 
 
 def _last_cut(joined: memoryview, size: int) -> int:
-    """Where the last event of a block seems to begin; its end where none does."""
+    """Returns where the last event of a block seems to start, or the end of the block."""
     window = _CUT_WINDOW
     while True:
         start = max(0, size - window)
@@ -294,24 +294,24 @@ def _last_cut(joined: memoryview, size: int) -> int:
 
 
 class _Reader:
-    """Takes scanned blocks in order, and mends where a guess was wrong."""
+    """Processes scanned blocks in order, and rescans where a cut was wrong."""
 
-    def __init__(self, place: int, take: Take, buffers: Buffers) -> None:
+    def __init__(self, offset: int, take: Take, buffers: Buffers) -> None:
         self.take = take
         self.buffers = buffers
-        self.place = place  # of what is carried
+        self.offset = offset  # of `carry`
         self.carry = b""
-        self.wanted = 0  # do not try again before so much is at hand
+        self.wanted = 0  # size of `carry` before the next attempt
         self.between = Between.START
         self.ended = False
-        self._words: list[Words] = []  # that no scan works with
+        self._words: list[Words] = []  # not in use by any scan
 
     def words(self) -> Words:
-        """Words for a scan: those of an earlier one, which knows most of what will come."""
+        """Returns words for a scan, preferably of an earlier one, which has most words already."""
         return self._words.pop() if self._words else Words()
 
     def next(self, scan: Scan) -> None:
-        """Takes the next block."""
+        """Processes the next block."""
         if self.ended:
             self.carry += bytes(scan.raw[: scan.end])
             return
@@ -324,12 +324,12 @@ class _Reader:
         self._accept(scan, final=False)
 
     def finish(self) -> None:
-        """Takes what is left when the file is over."""
+        """Processes the rest at the end of the file."""
         if self.carry and not self.ended:
             self._accept(self._again(), final=True)
 
     def _again(self) -> Scan:
-        piece = _piece(self.carry, self.place, self.buffers)
+        piece = _piece(self.carry, self.offset, self.buffers)
         return Scan(piece, self.between, self.buffers, self.words()).run()
 
     def _accept(self, scan: Scan, final: bool) -> None:
@@ -338,28 +338,28 @@ class _Reader:
             self.take(finished.rows)
         self._words.append(finished.words)
         self.carry = bytes(scan.raw[finished.stop : scan.end])
-        self.place = scan.place + finished.stop
+        self.offset = scan.offset + finished.stop
         self.wanted = 0 if finished.stop else 2 * len(self.carry)
         self.between = finished.between
         self.ended = finished.ended
 
 
 def read_events_compiled(
-    data: bytes, place: int, content: Content, take: Take, threads: int | None = None
+    data: bytes, offset: int, content: Content, take: Take, threads: int | None = None
 ) -> Ending:
-    """Reads the list of events from its opening bracket on, with the compiled scanner.
+    """Reads the list of events with the compiled scanner, starting after its opening bracket.
 
     Args:
-        data: Bytes at hand that follow the bracket.
-        place: Their offset in the uncompressed file.
-        content: What follows them.
-        take: Receives the events in order.
-        threads: How many scan at once; None: one for each processor, at most 8.
+        data: Bytes already read.
+        offset: Their offset in the uncompressed file.
+        content: The content after them.
+        take: Called with the events, in order.
+        threads: Number of scanning threads. Default: one per processor, at most 8.
     """
     count = threads or min(os.cpu_count() or 1, 8)
     buffers = Buffers()
-    reader = _Reader(place, take, buffers)
-    cutter = _Cutter(data, place, content)
+    reader = _Reader(offset, take, buffers)
+    cutter = _Cutter(data, offset, content)
     waiting: deque[Future[Scan]] = deque()
     with (
         ThreadPoolExecutor(count, thread_name_prefix="stepscope-scan") as pool,
@@ -377,6 +377,6 @@ def read_events_compiled(
         while waiting:
             reader.next(waiting.popleft().result())
     if reader.ended:
-        return Ending(reader.carry + cutter.carry, reader.place, closed=True)
+        return Ending(reader.carry + cutter.carry, reader.offset, closed=True)
     reader.finish()
-    return Ending(reader.carry, reader.place, closed=reader.ended)
+    return Ending(reader.carry, reader.offset, closed=reader.ended)

@@ -1,7 +1,7 @@
 """Bytes and strings of JSON, for the compiled scanner.
 
-Data is a uint8 array that ends in at least `PADDING` zero bytes: zero stands in no JSON, so every
-loop stops there without asking for the length. A position that is negative means: not recognised.
+Data is a uint8 array that ends in at least `PADDING` zero bytes. JSON contains no zero bytes, so
+loops stop there without checking the length. A negative position means "not recognised".
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from stepscope.trace.arrays.addresses import Data, byte_at, put_word, word_at
 from stepscope.trace.arrays.compiled import compiled, part
 
 PADDING = 64
-_WIDTH = 32  # bytes that are looked at in one step
+_WIDTH = 32  # bytes compared at once
 
 QUOTE, BACKSLASH, COMMA, COLON, MINUS, PERIOD, ZERO, NINE = 34, 92, 44, 58, 45, 46, 48, 57
 OPEN_OBJECT, CLOSE_OBJECT, OPEN_LIST, CLOSE_LIST = 123, 125, 91, 93
 SPACE, TAB, NEWLINE, RETURN = 32, 9, 10, 13
 
 if TYPE_CHECKING:
-    # What the intrinsics below look like to those who call them.
+    # Signatures of the intrinsics below.
     strings_go_on: Callable[[Data, int], int]
 else:
     _BYTE, _MASK, _LONG = ir.IntType(8), ir.IntType(_WIDTH), ir.IntType(64)
 
     def _run_length(stops: Any) -> Any:
-        """An intrinsic that counts bytes from a position on, up to the first that stops it.
+        """Returns an intrinsic that counts bytes up to the first one that stops it.
 
-        `_WIDTH` bytes are compared at once, without branches, which is what makes the scanner
-        fast: the length of a run cannot be mispredicted. The count is `_WIDTH` where none stops.
+        It compares `_WIDTH` bytes at once without branches. This is what makes the scanner fast,
+        since there is no branch to mispredict. If nothing stops it, the count is `_WIDTH`.
         """
 
         def count(_: Any, data: Any, at: Any) -> Any:
@@ -55,7 +55,7 @@ else:
         return intrinsic(count)
 
     def _ends_plain(builder: Any, some: Any, all_of: Any) -> Any:
-        # As signed bytes, control characters and all that is no ASCII are below a space.
+        # As signed bytes, control characters and non-ASCII bytes are below a space.
         ends = builder.icmp_signed("<", some, all_of(SPACE))
         ends = builder.or_(ends, builder.icmp_unsigned("==", some, all_of(QUOTE)))
         return builder.or_(ends, builder.icmp_unsigned("==", some, all_of(BACKSLASH)))
@@ -65,7 +65,7 @@ else:
 
 @part
 def skip_space(data: Data, at: int) -> int:
-    """The first position from `at` on that holds no whitespace."""
+    """Returns the first position from `at` on that is not whitespace."""
     character = byte_at(data, at)
     while character <= SPACE:
         if character not in (SPACE, NEWLINE, RETURN, TAB):
@@ -77,7 +77,7 @@ def skip_space(data: Data, at: int) -> int:
 
 @part
 def digits_end(data: Data, at: int) -> int:
-    """The first position from `at` on that holds no digit."""
+    """Returns the first position from `at` on that is not a digit."""
     while ZERO <= byte_at(data, at) <= NINE:
         at += 1
     return at
@@ -85,7 +85,7 @@ def digits_end(data: Data, at: int) -> int:
 
 @compiled
 def character_length(data: Data, at: int) -> int:
-    """Length of the UTF-8 sequence that begins at `at` (no ASCII); 0 where it is not valid."""
+    """Returns the length of the non-ASCII UTF-8 sequence at `at`; 0 if it is invalid."""
     first, second, third = byte_at(data, at), byte_at(data, at + 1), byte_at(data, at + 2)
     fourth = byte_at(data, at + 3)
     if first < 0xC2 or (second & 0xC0) != 0x80:
@@ -95,7 +95,7 @@ def character_length(data: Data, at: int) -> int:
     if (third & 0xC0) != 0x80:
         return 0
     if first < 0xF0:
-        # No longer form of a shorter character, no surrogate.
+        # Reject overlong forms and surrogates.
         if (first == 0xE0 and second < 0xA0) or (first == 0xED and second > 0x9F):
             return 0
         return 3
@@ -114,7 +114,7 @@ def is_hexadecimal(character: int) -> bool:
 
 @compiled
 def escape_length(data: Data, at: int) -> int:
-    """Length of the escape whose backslash is at `at`; 0 where it is not valid or a surrogate."""
+    """Returns the length of the escape at `at`; 0 if it is invalid or a surrogate."""
     kind = byte_at(data, at + 1)
     if kind in (QUOTE, BACKSLASH, 47, 98, 102, 110, 114, 116):  # "\/bfnrt
         return 2
@@ -130,7 +130,7 @@ def escape_length(data: Data, at: int) -> int:
 
 @part
 def string_end(data: Data, at: int) -> int:
-    """Position of the quote that closes the string whose inside begins at `at`; -1: not valid."""
+    """Returns the position of the closing quote of the string from `at` on; -1 if invalid."""
     while True:
         length = strings_go_on(data, at)
         at += length
@@ -152,7 +152,7 @@ def string_end(data: Data, at: int) -> int:
 
 @part
 def hash_bytes(data: Data, at: int, end: int) -> np.uint64:
-    """A hash of some bytes: good enough for a table, not meant against an adversary."""
+    """Returns a hash of some bytes, for hash tables. It does not resist adversaries."""
     value = np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(end - at)
     while at + 8 <= end:
         value = (value ^ word_at(data, at)) * np.uint64(0xD6E8FEB86659FD93)
@@ -167,7 +167,7 @@ def hash_bytes(data: Data, at: int, end: int) -> np.uint64:
 
 @part
 def same_bytes(first: int, second: int, length: int) -> bool:
-    """Whether two stretches of memory hold the same bytes."""
+    """Whether two memory regions hold the same bytes."""
     offset = 0
     while offset + 8 <= length:
         if word_at(first, offset) != word_at(second, offset):
@@ -182,7 +182,7 @@ def same_bytes(first: int, second: int, length: int) -> bool:
 
 @part
 def copy_bytes(target: int, source: int, length: int) -> None:
-    """Copies a stretch of memory; up to seven bytes after either are touched too."""
+    """Copies a memory region; may also touch up to seven bytes after either one."""
     offset = 0
     while offset < length:
         put_word(target, offset, word_at(source, offset))

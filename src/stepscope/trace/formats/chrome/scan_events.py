@@ -1,8 +1,8 @@
-"""The compiled scanner: one pass over a block of the list of events, straight into columns.
+"""The compiled scanner: reads a block of the list of events straight into columns, in one pass.
 
-It knows the events that recorders write, in every layout of whitespace and order of keys, and
-checks them byte by byte against the standard. Where it meets anything else it stops before that
-event; the tolerant reader takes that one, and the scanner goes on after it.
+It handles the events that recorders write, in any layout and order of keys, and validates every
+byte. At anything else, it stops before the event, which is then read by the tolerant reader, and
+continues after it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from stepscope.trace.arrays.addresses import (
     word_at,
 )
 from stepscope.trace.arrays.compiled import compiled, part
+from stepscope.trace.formats.chrome.event_text import Between
 from stepscope.trace.formats.chrome.rows import (
     HAS_BYTES,
     HAS_CORRELATION,
@@ -66,8 +67,8 @@ from stepscope.trace.formats.chrome.scanned import (
     INLINE_BYTES,
     LANE,
     NAME,
+    OFFSET,
     PHASES,
-    PLACE,
     POSITION,
     ROOM,
     ROWS,
@@ -79,7 +80,7 @@ from stepscope.trace.formats.chrome.scanned import (
 # Why the scanner stopped.
 USED_UP, ENDED, HANDED_OVER, FULL = range(4)
 
-_START, _AFTER_EVENT, _AFTER_COMMA = range(3)  # as event_text.Between
+_AFTER_EVENT, _AFTER_COMMA = Between.AFTER_EVENT.value, Between.AFTER_COMMA.value
 
 _TWO, _THREE = np.uint64(0xFFFF), np.uint64(0xFFFFFF)
 _FOUR, _FIVE = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFF)
@@ -104,7 +105,7 @@ _EXTERNAL_NEW_SLOT = 100
 
 @part
 def argument_slot(data: Data, at: int) -> int:
-    """Which of the arguments with a column of its own has the key at `at`; -1: none of them."""
+    """Returns the column for the argument with the key at `at`; -1 if it has none."""
     word = word_at(data, at)
     if word == _CORRELAT:
         return CORRELATION if (word_at(data, at + 8) & _FOUR) == _ION else -1
@@ -123,7 +124,7 @@ def argument_slot(data: Data, at: int) -> int:
 
 @part
 def slot_bit(slot: int) -> int:
-    """The flag of a column."""
+    """Returns the flag of a column."""
     if slot == CORRELATION:
         return HAS_CORRELATION
     if slot in (EXTERNAL, _EXTERNAL_NEW_SLOT):
@@ -137,16 +138,16 @@ def slot_bit(slot: int) -> int:
 
 @part
 def scan_arguments(data: Data, at: int, columns: Longs, stride: int) -> tuple[int, int]:
-    """Reads the arguments whose opening brace is at `at`.
+    """Reads the arguments at `at`.
 
     Args:
         data: The block.
-        at: Where they begin.
-        columns: The row of the event in the first column.
-        stride: From one column to the next.
+        at: Position of the opening brace.
+        columns: Address of the event's row in the first column.
+        stride: Distance between columns.
 
     Returns:
-        The position after them, -1 where they are unusual; and the flags of what was found.
+        The position after the arguments, or -1 if they are unusual; and flags of what was found.
     """
     flags = 0
     external_is_new = False
@@ -164,7 +165,7 @@ def scan_arguments(data: Data, at: int, columns: Longs, stride: int) -> tuple[in
         if slot < 0 and (at - key_start) >= 5:
             for position in range(key_start, at):
                 if byte_at(data, position) == BACKSLASH:
-                    return -1, 0  # a key spelt with escapes might be one of ours
+                    return -1, 0  # an escaped key might have a column
         at = skip_space(data, at + 1)
         if byte_at(data, at) != COLON:
             return -1, 0
@@ -212,7 +213,7 @@ def scan_arguments(data: Data, at: int, columns: Longs, stride: int) -> tuple[in
 
 @part
 def short_view(data: Data, start: int, end: int) -> tuple[int, int]:
-    """The last 96 bits of an Arrow string view of at most twelve bytes, as 32 and 64 bits."""
+    """Returns the last 96 bits of a string view of up to twelve bytes, as 32 and 64 bits."""
     low = high = 0
     for offset in range(min(end - start, 4)):
         low |= byte_at(data, start + offset) << (8 * offset)
@@ -223,7 +224,7 @@ def short_view(data: Data, start: int, end: int) -> tuple[int, int]:
 
 @part
 def lane_word(data: Data, at: int) -> tuple[int, int, int]:
-    """A pid or tid: where its text stands, its length, the position after; -1: unusual."""
+    """Returns start and length of a pid or tid, and the position after; -1 if unusual."""
     if byte_at(data, at) == QUOTE:
         end = string_end(data, at + 1)
         for position in range(at + 1, end):
@@ -236,17 +237,17 @@ def lane_word(data: Data, at: int) -> tuple[int, int, int]:
 
 @compiled
 def scan_events(block: Longs, name_table: Longs, lane_table: Longs) -> int:
-    """Scans events until the block ends, the list ends, or something unusual comes.
+    """Scans events up to the end of the block, the end of the list, or something unusual.
 
     Args:
-        block: What there is to scan, where to begin, and where to put it (`scanned`); position and
-            counts are updated. Length 0 among the views means that there are no arguments.
-        name_table: Where the table of names is (`scan_words`), whose words have quotes.
-        lane_table: Where the table of lanes is, whose words have none.
+        block: Address of the block's description (`scanned`). Position and counts are updated. A
+            view of length 0 means no arguments.
+        name_table: Address of the table of names (`scan_words`), which include quotes.
+        lane_table: Address of the table of lanes, which do not.
 
     Returns:
-        `USED_UP`, `ENDED`, `HANDED_OVER` (the event at the position is unusual) or `FULL`
-        (no room for another row or word).
+        `USED_UP`, `ENDED`, `HANDED_OVER` (the event at the position is unusual) or `FULL` (no room
+        for another row or word).
     """
     data, end, most_rows = long_at(block, DATA), long_at(block, END), long_at(block, ROOM)
     at, between, row = long_at(block, POSITION), long_at(block, BETWEEN), long_at(block, ROWS)
@@ -381,7 +382,7 @@ def scan_events(block: Longs, name_table: Longs, lane_table: Longs) -> int:
         put_int(lane_column, row, lane_number)
         put_byte(phases, row, phase)
         put_byte(flag_column, row, flags)
-        put_long(columns, PLACE * most_rows + row, at)
+        put_long(columns, OFFSET * most_rows + row, at)
         length = args_end - args_start
         if length <= INLINE_BYTES:
             low, high = short_view(data, args_start, args_end)

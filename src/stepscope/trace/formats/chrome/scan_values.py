@@ -1,4 +1,4 @@
-"""Numbers and whole values of JSON, for the compiled scanner."""
+"""Numbers and values of JSON, for the compiled scanner."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def is_digit(character: int) -> bool:
 
 @part
 def integer_end(data: Data, at: int) -> int:
-    """Position after the integer at `at`; -1 where there is none, or a number of another form."""
+    """Returns the position after the integer at `at`; -1 if there is none, or another number."""
     start = at
     if byte_at(data, at) == MINUS:
         at += 1
@@ -57,7 +57,7 @@ def integer_end(data: Data, at: int) -> int:
 
 @part
 def number_end(data: Data, at: int) -> int:
-    """Position after the number at `at`; -1 where it is not valid or very long."""
+    """Returns the position after the number at `at`; -1 if it is invalid or very long."""
     start = at
     if byte_at(data, at) == MINUS:
         at += 1
@@ -87,7 +87,7 @@ def number_end(data: Data, at: int) -> int:
 
 @part
 def up_to_eight_digits(data: Data, at: int, count: int) -> np.uint64:
-    """The value of 1 to 8 digits, all at once: neighbours are joined to pairs, fours, eights."""
+    """Returns the value of 1 to 8 digits, combined in parallel into pairs, fours and eights."""
     digits = word_at(data, at) << np.uint64(64 - 8 * count)
     digits = ((digits & np.uint64(0x0F0F0F0F0F0F0F0F)) * np.uint64(10 * 2**8 + 1)) >> np.uint64(8)
     digits = ((digits & np.uint64(0x00FF00FF00FF00FF)) * np.uint64(100 * 2**16 + 1)) >> np.uint64(
@@ -100,7 +100,7 @@ def up_to_eight_digits(data: Data, at: int, count: int) -> np.uint64:
 
 @part
 def up_to_sixteen_digits(data: Data, at: int, count: int) -> np.uint64:
-    """The value of 1 to 16 digits."""
+    """Returns the value of 1 to 16 digits."""
     if count <= 8:
         return up_to_eight_digits(data, at, count)
     high = up_to_eight_digits(data, at, count - 8)
@@ -109,7 +109,7 @@ def up_to_sixteen_digits(data: Data, at: int, count: int) -> np.uint64:
 
 @compiled
 def long_magnitude(data: Data, at: int, end: int) -> tuple[np.uint64, bool]:
-    """As `magnitude`, of 17 digits and more."""
+    """Like `magnitude`, for 17 or more digits."""
     if end - at > 20:
         return np.uint64(0), False
     high = up_to_sixteen_digits(data, at, 16)
@@ -123,7 +123,7 @@ def long_magnitude(data: Data, at: int, end: int) -> tuple[np.uint64, bool]:
 
 @part
 def magnitude(data: Data, at: int, end: int) -> tuple[np.uint64, bool]:
-    """The digits of an integer without its sign, and whether they fit 64 bits."""
+    """Returns the absolute value of an integer, and whether it fits 64 bits."""
     if byte_at(data, at) == MINUS:
         at += 1
     if end - at > 16:
@@ -133,7 +133,7 @@ def magnitude(data: Data, at: int, end: int) -> tuple[np.uint64, bool]:
 
 @compiled
 def thousandths(data: Data, at: int, places: int) -> int:
-    """Decimals rounded to three, half to even; 1000 where they round up to one."""
+    """Returns decimals rounded to three, half to even; 1000 if they round up to 1."""
     value = as_long(up_to_eight_digits(data, at, min(places, 3)))
     for _ in range(places, 3):
         value *= 10
@@ -149,7 +149,7 @@ def thousandths(data: Data, at: int, places: int) -> int:
 
 @part
 def nanoseconds_at(data: Data, at: int) -> tuple[int, int]:
-    """Microseconds at `at` as nanoseconds, half to even, and the position after; -1: unusual."""
+    """Returns the microseconds at `at` in ns, half to even, and the position after; -1: unusual."""
     negative = byte_at(data, at) == MINUS
     if negative:
         at += 1
@@ -181,7 +181,7 @@ def nanoseconds_at(data: Data, at: int) -> tuple[int, int]:
 
 @part
 def scalar_end(data: Data, at: int) -> int:
-    """Position after a string, number or literal; -1 where there is none."""
+    """Returns the position after a string, number or literal; -1 if there is none."""
     character = byte_at(data, at)
     if character == QUOTE:
         at = string_end(data, at + 1)
@@ -198,7 +198,7 @@ def scalar_end(data: Data, at: int) -> int:
 
 @part
 def key_end(data: Data, at: int) -> int:
-    """Position of the value of the member whose key begins at `at`; -1 where there is none."""
+    """Returns the position of the value of the member at `at`; -1 if there is none."""
     if byte_at(data, at) != QUOTE:
         return -1
     at = string_end(data, at + 1)
@@ -212,9 +212,9 @@ def key_end(data: Data, at: int) -> int:
 
 @compiled
 def value_end(data: Data, at: int) -> int:
-    """Position after the value at `at`, valid by the standard; -1 where it is not, or is deep."""
+    """Returns the position after the value at `at`; -1 if it is invalid or deeply nested."""
     depth = 0
-    objects = np.uint64(0)  # one bit for each open bracket, the innermost lowest: is it an object?
+    objects = np.uint64(0)  # one bit per open bracket, innermost lowest: set for objects
     while True:
         character = byte_at(data, at)
         if character in (OPEN_OBJECT, OPEN_LIST):
@@ -236,7 +236,7 @@ def value_end(data: Data, at: int) -> int:
             at = scalar_end(data, at)
             if at < 0:
                 return -1
-        # After a value, or before the bracket that closes an empty list or object.
+        # After a value, or before the closing bracket of an empty list or object.
         while True:
             if depth == 0:
                 return at

@@ -1,4 +1,4 @@
-"""The distinct names and lanes that the scanner has met, kept from block to block."""
+"""Tables of the distinct names and lanes that the scanner has seen, reused between blocks."""
 
 from __future__ import annotations
 
@@ -24,23 +24,22 @@ from stepscope.trace.formats.chrome.scan_bytes import (
     same_bytes,
 )
 
-# Of each word's two parts: where they stand among the texts, and their lengths (-1: none).
+# For the two parts of each word: position in the texts, and length (-1: none).
 FIRST_START, FIRST_LENGTH, SECOND_START, SECOND_LENGTH, HASH = range(5)
 WORD_FIELDS = 5
 
-# What the scanner is told of a table, as a row of addresses and numbers.
+# Description of a table for the scanner: addresses and numbers.
 SLOTS, MASK, WORDS, TEXTS, ROOM, COUNT, USED = range(7)
-TABLE_FIELDS = 7
 
 
 @part
 def intern(
     data: Data, first: int, first_length: int, second: int, second_length: int, table: Longs
 ) -> int:
-    """The number of a pair of words, which is kept where it is new. A length of -1 means none.
+    """Returns the number of a pair of words, adding it if it is new. Length -1 means none.
 
     Returns:
-        The number; -1 where the table has no room for a new word.
+        The number; -1 if the table has no room for a new pair.
     """
     slots, mask = long_at(table, SLOTS), long_at(table, MASK)
     words, texts = long_at(table, WORDS), long_at(table, TEXTS)
@@ -81,15 +80,15 @@ def intern(
 
 
 class ScannedWords(Vocabulary[Pair]):
-    """A table of words for the scanner, and what they mean.
+    """A table of words that the scanner fills.
 
     Attributes:
-        table: For the scanner.
+        table: Description of the table for the scanner.
     """
 
     def __init__(self, most: int, room: int, read: Callable[[list[int], memoryview], Pair]) -> None:
         super().__init__()
-        size = 2 * most  # a power of two, half of it used at most
+        size = 2 * most  # a power of two, at most half full
         self._slots = np.full(size, -1, np.int64)
         self._words = np.empty((most + 1, WORD_FIELDS), np.int64)
         self._texts = np.empty(room + PADDING, np.uint8)
@@ -103,19 +102,19 @@ class ScannedWords(Vocabulary[Pair]):
         )  # fmt: skip
 
     def catch_up(self) -> None:
-        """Reads the words that the scanner has added; not while it does."""
+        """Reads the words that the scanner has added. Must not be called during a scan."""
         texts = self._texts.data
         for word in self._words[len(self.pairs) : int(self.table[COUNT])].tolist():
             self.pairs.append(self._read(word, texts))
 
 
 class Words:
-    """Names and lanes of the blocks that one scan after the other works on.
+    """Tables of names and lanes, used by one scan at a time.
 
     Attributes:
-        names: The words of `Rows.name`.
-        lanes: The words of `Rows.lane`.
-        scale: How large the tables are.
+        names: The pairs for `Rows.name`.
+        lanes: The pairs for `Rows.lane`.
+        scale: Size of the tables.
     """
 
     def __init__(self, scale: int = 1) -> None:
@@ -124,7 +123,7 @@ class Words:
         self.lanes: ScannedWords[LanePair] = ScannedWords(2**9 * scale, 2**16 * scale, _read_lane)
 
     def catch_up(self) -> None:
-        """Reads what the scanner has added."""
+        """Reads the words that the scanner has added."""
         self.names.catch_up()
         self.lanes.catch_up()
 
@@ -146,6 +145,6 @@ def _text(texts: memoryview, start: int, length: int) -> bytes | None:
 
 
 def _string(token: bytes) -> str:
-    """The value of a JSON string with its quotes."""
+    """Returns the value of a JSON string with quotes."""
     value: Any = json.loads(token) if b"\\" in token else token[1:-1].decode()
     return str(value)

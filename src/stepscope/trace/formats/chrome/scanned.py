@@ -1,4 +1,4 @@
-"""A block of events as the scanner leaves it, for the compiled code that goes on with it."""
+"""A scanned block of events, in the layout that is shared by compiled code."""
 
 from __future__ import annotations
 
@@ -10,52 +10,51 @@ import numpy.typing as npt
 from stepscope.trace.arrays.arrow_columns import strings_of
 from stepscope.trace.formats.chrome.rows import LanePair, NamePair, Rows, Vocabulary
 
-# What compiled code is told of a block: addresses and numbers, as a row of int64.
+# Description of a block for compiled code: addresses and numbers, as an int64 array.
 (
-    DATA,  # where the text begins in memory, with its padding
-    END,  # where it ends, from there
-    POSITION,  # up to where it was scanned
-    BETWEEN,  # what came last: `event_text.Between`
-    ROWS,  # how many events were found
-    ROOM,  # for how many rows there is room, which is also from one column to the next
-    COLUMNS,  # the int64 columns, one after the other
-    VIEWS,  # the arguments as string views: two words for each
-    PHASES,  # a byte for each
-    FLAGS,  # a byte for each: which columns have a value (`rows.HAS_*`)
-    NAME,  # an int32 for each: number of the pair of name and category
-    LANE,  # an int32 for each: number of the pair of pid and tid
+    DATA,  # address of the text, which ends in padding
+    END,  # length of the text
+    POSITION,  # position up to which it was scanned
+    BETWEEN,  # state at that position: `event_text.Between`
+    ROWS,  # number of events found
+    ROOM,  # capacity in rows, and the stride from one column to the next
+    COLUMNS,  # the int64 columns, contiguous
+    VIEWS,  # arguments as string views, two words each
+    PHASES,  # one byte each
+    FLAGS,  # one byte each: which columns have a value (`rows.HAS_*`)
+    NAME,  # one int32 each: number of the pair of name and category
+    LANE,  # one int32 each: number of the pair of pid and tid
 ) = range(12)
-FIELDS = 12
 
 # The int64 columns.
-TIME, DURATION, FLOW, CORRELATION, EXTERNAL, DEVICE, STREAM, BYTES, PLACE = range(9)
+TIME, DURATION, FLOW, CORRELATION, EXTERNAL, DEVICE, STREAM, BYTES, OFFSET = range(9)
 INT64_COLUMNS = 9
 
 INLINE_BYTES = 12
-"""Up to here a string view holds the text itself."""
+"""Strings of up to this length are stored in the string view itself."""
 
 
 @dataclass(frozen=True)
 class Scanned:
-    """Consecutive events, as the scanner read them.
+    """Consecutive events, as read by the scanner.
 
     Attributes:
-        block: What compiled code is told of them.
-        data: Their text.
-        place: Of the text in the uncompressed file.
-        columns: The int64 columns; `PLACE` counts from the start of the text.
-        views: The arguments, as string views.
-        phases: The phase of each event.
+        block: Description of the block for compiled code.
+        data: The text of the events.
+        offset: Byte offset of the text in the uncompressed file.
+        columns: The int64 columns. `OFFSET` is relative to the start of the text.
+        views: Arguments, as string views.
+        phases: Phase of each event.
         flags: Which columns have a value.
-        name: Number of each event's pair of name and category.
-        lane: Number of each event's pair of pid and tid.
-        names: What the numbers in `name` stand for.
-        lanes: What the numbers in `lane` stand for.
+        name: Index of each event's pair in `names`.
+        lane: Index of each event's pair in `lanes`.
+        names: Pairs of name and category.
+        lanes: Pairs of pid and tid.
     """
 
     block: npt.NDArray[np.int64]
     data: npt.NDArray[np.uint8]
-    place: int
+    offset: int
     columns: npt.NDArray[np.int64]
     views: npt.NDArray[np.int64]
     phases: npt.NDArray[np.uint8]
@@ -70,12 +69,12 @@ class Scanned:
 
     @property
     def times(self) -> npt.NDArray[np.int64]:
-        """When each event is or begins, where its flags say that it has a time."""
+        """Time or start of each event, valid if its flags say so."""
         times: npt.NDArray[np.int64] = self.columns[TIME]
         return times
 
     def text(self, row: int) -> str | None:
-        """The arguments of one event; None where it has none."""
+        """Returns the arguments of one event; None if it has none."""
         view = self.views[row : row + 1].view(np.uint32)[0]
         length, start = int(view[0]), int(view[3])
         if not length:
@@ -85,7 +84,7 @@ class Scanned:
         return bytes(self.data[start : start + length]).decode()
 
     def rows(self) -> Rows:
-        """The same as columns that do not depend on the scanner."""
+        """Returns the same events as columns that do not depend on the scanner."""
         count = len(self)
         columns, views = self.columns[:, :count], self.views[:count].view(np.uint32)
         return Rows(
@@ -101,7 +100,7 @@ class Scanned:
             device=columns[DEVICE],
             stream=columns[STREAM],
             bytes=columns[BYTES],
-            place=columns[PLACE] + self.place,
+            offset=columns[OFFSET] + self.offset,
             args=strings_of(
                 "args", self.data, views, np.packbits(views[:, 0] > 0, bitorder="little")
             ),

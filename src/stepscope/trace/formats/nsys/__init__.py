@@ -1,1 +1,1 @@
-"""Exports of Nsight Systems (`.sqlite`), and its reports where `nsys` can export them."""
+"""Exports and reports of Nsight Systems."""

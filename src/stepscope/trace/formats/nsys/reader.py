@@ -1,17 +1,17 @@
-"""Reads Nsight Systems exports (`.sqlite`), and reports (`.nsys-rep`) where `nsys` can export them.
+"""Reads Nsight Systems exports (`.sqlite`), and reports (`.nsys-rep`) with the help of `nsys`.
 
-Exports hold a table only if something was recorded for it, and their columns vary with the version
-and the GPU: everything is looked up first, and what is absent is null. Times are nanoseconds since
-the start of the session, whose Unix time becomes `baseTimeNanoseconds`.
+An export has a table only if something was recorded for it, and columns vary with the version and
+the GPU. Missing tables are empty and missing columns are null. Times are nanoseconds since the
+start of the session, whose Unix time becomes `baseTimeNanoseconds`.
 
-What becomes what
-    Kernels, copies, fills and whole CUDA graphs: GPU events, one lane per device, stream and
-    process. Synchronisation records: on lanes of their own.
-    Calls of the runtime and driver: on their threads, without the version suffix (`_v7000`).
-    NVTX ranges: operators where torch wrote them (`aten::…`, or with a sequence number), else user
-    annotations; the suffix `, seq = …, op_id = …` moves to the arguments.
-    NVTX marks and memory operations: instants. GPU metrics: counters.
-    Correlations are unique only within a process there, so each gets its process number in front.
+Mapping
+    Kernels, copies, fills and whole CUDA graphs become GPU events, with one lane per device, stream
+    and process. Synchronisation records get separate lanes.
+    Runtime and driver calls stay on their threads, without the version suffix (`_v7000`).
+    NVTX ranges written by torch (`aten::…`, or with a sequence number) become operators, others
+    become user annotations. The suffix `, seq = …, op_id = …` moves to the arguments.
+    NVTX marks and memory operations become instants, GPU metrics become counters.
+    Correlations are prefixed with the process number, since they are unique only within a process.
 """
 
 from __future__ import annotations
@@ -41,34 +41,19 @@ from stepscope.trace.formats.nsys.sqlite_tables import SqliteTables
 from stepscope.trace.schema import METADATA, PROBLEMS
 from stepscope.trace.tables import Tables
 
-_SQLITE_MAGIC = b"SQLite format 3\0"
 _SIGNS_OF_NSYS = ("StringIds", "TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT", "NVTX_EVENTS")
 _READ_ELSEWHERE = ("PROCESSES", "ThreadNames", "StringIds")
 
 
-def read_nsys(path: Path) -> Tables:
-    """Read an Nsight Systems export or report.
-
-    Raises:
-        UnreadableInputError: It is neither, it is damaged, or it is a report and `nsys` is not
-            at hand to export it.
-    """
-    with path.open("rb") as file:
-        is_sqlite = file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
-    if is_sqlite:
-        return _read_export(path)
-    with tempfile.TemporaryDirectory(prefix="stepscope-") as directory:
-        return _read_export(_export(path, Path(directory)), shown=path)
-
-
-def _export(report: Path, directory: Path) -> Path:
-    """Let `nsys` export a report."""
+def _export(report: Path, name: str, directory: Path) -> Path:
+    """Exports a report with `nsys`."""
     program = shutil.which("nsys")
-    by_hand = f"nsys export --type sqlite --output {report.stem}.sqlite {report.name}"
+    shown = Path(name)
+    by_hand = f"nsys export --type sqlite --output {shown.stem}.sqlite {shown.name}"
     if program is None:
         raise UnreadableInputError(
-            f"{report}: a report that only nsys can read, and nsys is not on PATH;"
-            f" run `{by_hand}` where it is, then open the .sqlite file"
+            f"{name}: an Nsight Systems report, which needs nsys on PATH to be read;"
+            f" run `{by_hand}` on a machine with nsys, then open the .sqlite file"
         )
     target = directory / "report.sqlite"
     done = subprocess.run(
@@ -81,16 +66,39 @@ def _export(report: Path, directory: Path) -> Path:
     if done.returncode != 0 or not target.is_file():
         last_line = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no message"]
         raise UnreadableInputError(
-            f"{report}: `{by_hand}` failed with code {done.returncode} ({last_line[0].strip()})"
+            f"{name}: `{by_hand}` failed with code {done.returncode} ({last_line[0].strip()})"
         )
     return target
 
 
-def _read_export(path: Path, shown: Path | None = None) -> Tables:
-    with SqliteTables(path) as database:
+def read_report(path: Path, name: str) -> Tables:
+    """Reads an Nsight Systems report (`.nsys-rep`) by exporting it with `nsys`.
+
+    Args:
+        path: The report.
+        name: Name of the report, for messages.
+
+    Raises:
+        UnreadableInputError: `nsys` is not on PATH, or cannot export the report.
+    """
+    with tempfile.TemporaryDirectory(prefix="stepscope-") as directory:
+        return read_export(_export(path, name, Path(directory)), name)
+
+
+def read_export(path: Path, name: str) -> Tables:
+    """Reads an SQLite file exported by Nsight Systems.
+
+    Args:
+        path: The file.
+        name: Name of the file, for messages.
+
+    Raises:
+        UnreadableInputError: The file is damaged, or was not exported by Nsight Systems.
+    """
+    with SqliteTables(path, name) as database:
         if not any(database.has(table) for table in _SIGNS_OF_NSYS):
             raise UnreadableInputError(
-                f"{shown or path}: an SQLite file, but not one that Nsight Systems exported"
+                f"{name}: an SQLite file, but not exported by Nsight Systems"
                 f" (none of the tables {', '.join(_SIGNS_OF_NSYS)})"
             )
         records = Records(database)
@@ -111,7 +119,7 @@ def _read_export(path: Path, shown: Path | None = None) -> Tables:
 def _assemble(
     records: Records, events: pl.DataFrame, moments: pl.DataFrame, samples: pl.DataFrame
 ) -> Tables:
-    """Intern names and lanes, put events in order of time, and note what was wrong."""
+    """Interns names and lanes, sorts events by time, and collects problems."""
     events = _with_sound_durations(records, events).sort("start_ns", maintain_order=True)
     everything = pl.concat(
         [part.select("name", "raw_category", "category") for part in (events, moments, samples)]
@@ -159,22 +167,22 @@ _LANE_KEY = ["process", "thread", "device", "stream", "lane_kind"]
 
 
 def _with_sound_durations(records: Records, events: pl.DataFrame) -> pl.DataFrame:
-    """Replace ends that are missing or lie before the start."""
+    """Replaces ends that are missing or before the start."""
     without_start = events["start_ns"].null_count()
-    records.note("no_time", without_start, "records without a start were skipped")
+    records.note("no_time", without_start, "skipped records without a start")
     events = events.drop_nulls("start_ns")
     last = events.select(pl.max_horizontal(pl.col("end_ns").max(), pl.col("start_ns").max())).item()
     open_ended = events["end_ns"].null_count()
-    records.note("unclosed", open_ended, "ranges without an end were closed at the trace's end")
+    records.note("unclosed", open_ended, "closed ranges without an end at the end of the trace")
     events = events.with_columns(pl.col("end_ns").fill_null(pl.lit(last)))
     reversed_ends = int((events["end_ns"] < events["start_ns"]).sum())
-    records.note("negative_duration", reversed_ends, "negative durations were set to 0")
+    records.note("negative_duration", reversed_ends, "set negative durations to 0")
     length = pl.col("end_ns") - pl.col("start_ns")
     return events.with_columns(pl.max_horizontal(length, pl.lit(0)).alias("dur_ns"))
 
 
 def _lanes(records: Records, keys: pl.DataFrame) -> pl.DataFrame:
-    """One row per thread, and per stream of a process on a device."""
+    """Returns one lane per thread, and per stream of a process on a device."""
     lanes = keys.unique().sort(
         "device", "process", "thread", "stream", "lane_kind", nulls_last=False
     )
@@ -208,7 +216,7 @@ def _lanes(records: Records, keys: pl.DataFrame) -> pl.DataFrame:
 
 
 def _metadata(records: Records) -> pl.DataFrame:
-    """What the file says about the session, the devices and the export, as JSON by key."""
+    """Returns metadata of the session, the devices and the export, as JSON by key."""
     database = records.database
     values: dict[str, object] = {}
     session = database.read("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))
@@ -246,8 +254,8 @@ def _problems(records: Records) -> pl.DataFrame:
         records.note(
             "tables_not_read",
             len(left_out),
-            "tables of the export that have no place here: " + ", ".join(sorted(left_out)),
+            "skipped tables of the export: " + ", ".join(sorted(left_out)),
         )
     if records.unnamed:
-        records.note("missing_name", records.unnamed, "records whose name is not in the file")
+        records.note("missing_name", records.unnamed, "records whose name is missing from the file")
     return pl.DataFrame(records.problems, schema=PROBLEMS, orient="row")

@@ -1,4 +1,4 @@
-"""The records of an Nsight Systems export, each kind as one frame with the same columns."""
+"""The records of an Nsight Systems export: one frame per kind, all with the same columns."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ COLUMNS: dict[str, pl.DataType | type[pl.DataType]] = {
     "name": pl.String,
     "raw_category": pl.String,
     "category": CATEGORY,
-    "process": pl.Int64,  # of a call or range; of GPU work the process that launched it
+    "process": pl.Int64,  # for GPU work, the process that launched it
     "thread": pl.Int64,
-    "device": pl.Int64,  # with `stream`: GPU lanes only
+    "device": pl.Int64,  # as `stream`: only for GPU lanes
     "stream": pl.Int64,
-    "lane_kind": pl.String,  # "" or what sets a lane apart from the one beside it
+    "lane_kind": pl.String,  # distinguishes lanes of the same thread or stream; may be empty
     "start_ns": pl.Int64,
     "end_ns": pl.Int64,
     "correlation": pl.UInt64,
@@ -52,7 +52,7 @@ _OTHER_HOST_TABLES = {
 
 
 class Records:
-    """A database being read: its strings, and what went wrong so far."""
+    """A database that is being read, with its strings and the problems found so far."""
 
     def __init__(self, database: SqliteTables) -> None:
         self.database = database
@@ -63,24 +63,24 @@ class Records:
     def read(
         self, table: str, integers: tuple[str, ...], texts: tuple[str, ...] = ()
     ) -> pl.DataFrame:
-        """A table's columns; it then counts as read."""
+        """Reads columns of a table, and marks the table as read."""
         self.read_tables.add(table)
         return self.database.read(table, integers, texts)
 
     def note(self, problem: str, count: int, message: str) -> None:
-        """Count a problem, if it occurred."""
+        """Records a problem, if its count is not 0."""
         if count:
             self.problems.append((problem, count, None, message))
 
     @cached_property
     def strings(self) -> pl.DataFrame:
-        """`id` and `value` of all strings."""
+        """All strings: `id` and `value`."""
         return (
             self.read("StringIds", ("id",), ("value",)).drop_nulls("id").unique("id", keep="first")
         )
 
     def with_text(self, frame: pl.DataFrame, column: str, text: str) -> pl.DataFrame:
-        """Add the string that a column of identifiers stands for; null where there is none."""
+        """Adds a column with the strings for a column of ids; null if there is none."""
         return frame.join(
             self.strings.rename({"id": column, "value": text}),
             on=column,
@@ -89,7 +89,7 @@ class Records:
         )
 
     def shaped(self, frame: pl.DataFrame, category: Category, raw_category: str) -> pl.DataFrame:
-        """All of `COLUMNS`; those that the frame does not have are null."""
+        """Returns all of `COLUMNS`, with nulls for those missing from the frame."""
         if "category" not in frame.columns:
             frame = frame.with_columns(pl.lit(category.value).alias("category"))
         unnamed = frame["name"].null_count()
@@ -105,7 +105,7 @@ class Records:
         )
 
     def process_names(self) -> pl.DataFrame:
-        """`process` and `process_name`."""
+        """Names of processes: `process` and `process_name`."""
         rows = self.read("PROCESSES", ("globalPid", "pid"), ("name",))
         return rows.select(
             pl.coalesce("pid", _process("globalPid")).alias("process"),
@@ -113,7 +113,7 @@ class Records:
         ).unique("process", keep="last", maintain_order=True)
 
     def thread_names(self) -> pl.DataFrame:
-        """`process`, `thread` and `thread_name`."""
+        """Names of threads: `process`, `thread` and `thread_name`."""
         rows = self.with_text(
             self.read("ThreadNames", ("nameId", "globalTid")), "nameId", "thread_name"
         )
@@ -145,7 +145,7 @@ def _json(frame: pl.DataFrame, **columns: pl.Expr) -> pl.Series:
 
 
 def nvtx_ranges(records: Records) -> pl.DataFrame:
-    """NVTX ranges, those within a thread and those across threads."""
+    """NVTX ranges, within a thread or across threads."""
     frame = _nvtx(records).filter(
         pl.col("eventType").is_in([_RANGE_ON_THREAD, _RANGE_ACROSS_THREADS])
     )
@@ -161,7 +161,7 @@ def nvtx_ranges(records: Records) -> pl.DataFrame:
         .then(pl.lit(Category.CPU_OP.value))
         .otherwise(pl.lit(Category.USER_ANNOTATION.value))
         .alias("category"),
-        # Ranges across threads do not nest with what their thread does.
+        # Ranges across threads do not nest with the events of their thread.
         pl.when(pl.col("eventType") == _RANGE_ACROSS_THREADS)
         .then(pl.lit("ranges"))
         .otherwise(pl.lit(""))
@@ -177,7 +177,7 @@ def nvtx_ranges(records: Records) -> pl.DataFrame:
 
 
 def marks(records: Records) -> pl.DataFrame:
-    """NVTX marks: moments."""
+    """NVTX marks, as instants."""
     frame = _nvtx(records).filter(pl.col("eventType") == _MARK)
     frame = frame.with_columns(pl.col("text").alias("name"))
     return records.shaped(frame.drop_nulls("start_ns"), Category.OTHER, "nvtx_mark")
@@ -199,7 +199,7 @@ def _nvtx(records: Records) -> pl.DataFrame:
 
 
 def cuda_calls(records: Records) -> pl.DataFrame:
-    """Calls of the CUDA runtime and driver."""
+    """Calls to the CUDA runtime and driver."""
     frame = records.read(
         "CUPTI_ACTIVITY_KIND_RUNTIME",
         ("start", "end", "globalTid", "correlationId", "nameId", "returnValue"),
@@ -231,7 +231,7 @@ def cuda_calls(records: Records) -> pl.DataFrame:
 
 
 def other_host_events(records: Records) -> list[pl.DataFrame]:
-    """Calls of other libraries and the profiler's own overhead."""
+    """Calls to other libraries, and the overhead of the profiler."""
     parts = []
     for table, (category, raw_category) in _OTHER_HOST_TABLES.items():
         frame = records.read(table, ("start", "end", "globalTid", "nameId"))
@@ -240,7 +240,7 @@ def other_host_events(records: Records) -> list[pl.DataFrame]:
             _thread("globalTid").alias("thread"),
             pl.col("start").alias("start_ns"),
             pl.col("end").alias("end_ns"),
-            # The profiler's own work is recorded on lanes of its own.
+            # Overhead gets separate lanes.
             pl.lit("overhead" if category is Category.OVERHEAD else "").alias("lane_kind"),
         )
         parts.append(records.shaped(frame, category, raw_category))
@@ -262,7 +262,7 @@ def _on_device(frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _place() -> dict[str, pl.Expr]:
+def _device_args() -> dict[str, pl.Expr]:
     return {
         "device": pl.col("deviceId"),
         "context": pl.col("contextId"),
@@ -272,7 +272,7 @@ def _place() -> dict[str, pl.Expr]:
 
 
 def gpu_work(records: Records) -> list[pl.DataFrame]:
-    """Kernels, whole graphs, copies and fills, with arguments under the names that Kineto uses."""
+    """Kernels, whole graphs, copies and fills, with arguments named as in Kineto."""
     return [_kernels(records), _graphs(records), _copies(records), _fills(records)]
 
 
@@ -289,7 +289,7 @@ def _kernels(records: Records) -> pl.DataFrame:
     shared = pl.col("staticSharedMemory").fill_null(0) + pl.col("dynamicSharedMemory").fill_null(0)
     args = _json(
         frame,
-        **_place(),
+        **_device_args(),
         grid=pl.concat_list("gridX", "gridY", "gridZ"),
         block=pl.concat_list("blockX", "blockY", "blockZ"),
         **{
@@ -302,9 +302,9 @@ def _kernels(records: Records) -> pl.DataFrame:
 
 
 def _graphs(records: Records) -> pl.DataFrame:
-    """Whole graphs, where the recorder did not look into them: the GPU is busy all the same."""
+    """Whole graphs, if they were not recorded node by node: they keep the GPU busy as well."""
     frame = records.read("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", (*_ON_DEVICE, "graphId", "graphExecId"))
-    args = _json(frame, **_place(), **{"graph id": pl.col("graphId")})
+    args = _json(frame, **_device_args(), **{"graph id": pl.col("graphId")})
     frame = _on_device(frame).with_columns(pl.lit("CUDA graph").alias("name"), args.alias("args"))
     return records.shaped(frame, Category.KERNEL, "kernel")
 
@@ -320,7 +320,8 @@ def _copies(records: Records) -> pl.DataFrame:
             _word("dstKind", _MEMORY_KINDS),
         ).alias("name")
     )
-    args = _json(frame, **_place(), **{kind: pl.col(kind) for kind in kinds if kind != "copyKind"})
+    details = {kind: pl.col(kind) for kind in kinds if kind != "copyKind"}
+    args = _json(frame, **_device_args(), **details)
     return records.shaped(frame.with_columns(args.alias("args")), Category.GPU_MEMCPY, "gpu_memcpy")
 
 
@@ -328,7 +329,7 @@ def _fills(records: Records) -> pl.DataFrame:
     frame = records.read(
         "CUPTI_ACTIVITY_KIND_MEMSET", (*_ON_DEVICE, "bytes", "value", "memKind", "graphNodeId")
     )
-    args = _json(frame, **_place(), bytes=pl.col("bytes"), value=pl.col("value"))
+    args = _json(frame, **_device_args(), bytes=pl.col("bytes"), value=pl.col("value"))
     frame = _on_device(frame).with_columns(
         pl.format("Memset ({})", _word("memKind", _MEMORY_KINDS)).alias("name"), args.alias("args")
     )
@@ -340,11 +341,11 @@ def _word(column: str, words: dict[int, str]) -> pl.Expr:
 
 
 def synchronisation(records: Records) -> pl.DataFrame:
-    """Synchronisation records, on lanes beside the streams that they wait for."""
+    """Synchronisation records, on separate lanes for the streams they wait for."""
     frame = records.read(
         "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", (*_ON_DEVICE, "syncType", "eventId")
     )
-    args = _json(frame, **_place(), wait_on_cuda_event_id=pl.col("eventId"))
+    args = _json(frame, **_device_args(), wait_on_cuda_event_id=pl.col("eventId"))
     frame = _on_device(frame).with_columns(
         _word("syncType", _SYNC_KINDS).alias("name"),
         pl.lit("synchronisation").alias("lane_kind"),
@@ -354,7 +355,7 @@ def synchronisation(records: Records) -> pl.DataFrame:
 
 
 def memory_operations(records: Records) -> pl.DataFrame:
-    """Allocations and releases of device memory: moments, with the bytes signed."""
+    """Allocations and frees of device memory, as instants with signed bytes."""
     frame = records.read(
         "CUDA_GPU_MEMORY_USAGE_EVENTS",
         ("start", "globalPid", "deviceId", "address", "bytes", "memoryOperationType"),
@@ -380,7 +381,7 @@ def counters(records: Records) -> pl.DataFrame:
     frame = frame.with_columns(
         pl.col("metricName").alias("name"),
         pl.col("timestamp").alias("start_ns"),
-        # The lowest byte of the type is the number of the GPU.
+        # The lowest byte of the type is the GPU number.
         pl.format("GPU {}", pl.col("typeId") % 256).alias("lane_kind"),
         _json(frame, value=pl.col("value")).alias("args"),
     )

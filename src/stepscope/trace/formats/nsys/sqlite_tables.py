@@ -1,4 +1,4 @@
-"""Reads columns from an SQLite file of a stranger, whatever tables and columns it has."""
+"""Reads columns from an untrusted SQLite file, whatever tables and columns it has."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _ROWS_AT_ONCE = 100_000
 
 
 class SqliteTables:
-    """The plain tables of an SQLite file, opened read-only. A context manager.
+    """A context manager for the plain tables of an SQLite file, opened read-only.
 
-    Views, virtual tables and triggers are never used: a file may be made to do harm with them.
-    Names of tables and columns are matched without regard to case, as SQLite does.
+    Views, virtual tables and triggers are never used, since a malicious file could abuse them.
+    Names of tables and columns are case-insensitive, as in SQLite.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        # immutable: no lock, no journal, nothing written beside the file.
+    def __init__(self, path: Path, name: str) -> None:
+        self._name = name  # for messages
+        # immutable: no lock, no journal, no files written next to it.
         address = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
         try:
             self._connection = sqlite3.connect(address, uri=True)
@@ -50,26 +50,26 @@ class SqliteTables:
 
     def _unreadable(self, error: sqlite3.Error) -> UnreadableInputError:
         return UnreadableInputError(
-            f"{self._path}: SQLite cannot read it ({error}); export the report again"
+            f"{self._name}: cannot be read by SQLite ({error}); export the report again"
         )
 
     def names(self) -> list[str]:
-        """Names of the tables, as the file writes them."""
+        """Returns the names of the tables, as in the file."""
         return list(self._tables.values())
 
     def has(self, table: str) -> bool:
-        """Whether there is such a table."""
+        """Whether the file has a table."""
         return table.lower() in self._tables
 
     def columns(self, table: str) -> set[str]:
-        """Names of a table's columns in lower case; none if there is no such table."""
+        """Returns the column names of a table in lower case; empty if there is no such table."""
         if not self.has(table):
             return set()
         rows = self._query(f"PRAGMA table_info({_quoted(self._tables[table.lower()])})")
         return {str(row[1]).lower() for row in rows}
 
     def count(self, table: str) -> int:
-        """Number of rows; 0 if there is no such table."""
+        """Returns the number of rows; 0 if there is no such table."""
         if not self.has(table):
             return 0
         name = _quoted(self._tables[table.lower()])
@@ -78,10 +78,10 @@ class SqliteTables:
     def read(
         self, table: str, integers: tuple[str, ...], texts: tuple[str, ...] = ()
     ) -> pl.DataFrame:
-        """Columns of a table; those that the file does not have are null.
+        """Reads columns of a table, with nulls for columns missing from the file.
 
         Args:
-            table: Its name; without such a table the result has no rows.
+            table: Name of the table. If it is missing, the result has no rows.
             integers: Columns to read as int64.
             texts: Columns to read as text.
         """

@@ -18,8 +18,8 @@ from stepscope.errors import UnreadableInputError
 from stepscope.trace.load import load
 from stepscope.trace.problems import Problems
 from stepscope.trace.source.opening import open_source
+from stepscope.trace.store.directory import Claim, temporary_name
 from stepscope.trace.store.listing import StoreState, keep_most_recent, stores_in
-from stepscope.trace.store.place import Claim, temporary_name
 
 CONTENT = write([make(start=str(number)) for number in range(50) for make in (operator, kernel)])
 PREFIX = f"import sys; sys.path[:0] = {sys.path!r}\n"
@@ -167,14 +167,14 @@ def test_what_a_killed_process_left_is_told_from_what_is_in_use(cache: Path) -> 
     assert made.state is StoreState.IN_USE
     assert made.source == "<stream>"
     assert keep_most_recent([made], 0).removed_bytes == 0
-    assert made.place.exists()
+    assert made.path.exists()
     process.communicate("")
     (left,) = stores_in(cache)
     assert left.state is StoreState.UNFINISHED
     # The next store of a stream clears it away, once it is surely nobody's beginning.
-    os.utime(left.place, (0, 0))
+    os.utime(left.path, (0, 0))
     load(io.BytesIO(CONTENT), store=True)
-    assert not left.place.exists()
+    assert not left.path.exists()
 
 
 def test_ctrl_c_ends_the_wait_for_a_silent_stream(cache: Path) -> None:
@@ -183,11 +183,12 @@ def test_ctrl_c_ends_the_wait_for_a_silent_stream(cache: Path) -> None:
         + f"""
 import os, signal, threading
 from stepscope.trace import load
+from stepscope.trace.formats.chrome import format as chrome
 from stepscope.trace.source import opening as source
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored where tests run
 
-load.COMPILED_ABOVE_BYTES = 0
+chrome.COMPILED_ABOVE_BYTES = 0
 source.Source.blocks.__defaults__ = (900, None)
 
 class Silent:

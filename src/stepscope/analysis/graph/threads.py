@@ -11,11 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from stepscope.trace.arrays import intervals
-from stepscope.trace.arrays.intervals import Int64Array, Intervals
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
 from stepscope.trace.arrays.ordering import by_group_and_time, distinct_groups
 from stepscope.trace.arrays.search import places
 
@@ -48,7 +47,7 @@ class Handovers:
     start_ns: Int64Array
     end_ns: Int64Array
     back_ns: Int64Array
-    is_waited_for: npt.NDArray[np.bool_]
+    is_waited_for: BoolArray
 
 
 def find_handovers(activity: pl.DataFrame, main_lane: int, window: tuple[int, int]) -> Handovers:

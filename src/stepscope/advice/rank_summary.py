@@ -1,0 +1,357 @@
+"""One rank, judged: a value of bounded size that can be sent, and no table of its trace.
+
+A rank's window is opened where it lies, judged, and let go before the next one is opened. What a
+run says as a whole is told from these summaries alone (`diagnosis.judge`), so that the ranks may be
+summarised one after the other, in several processes, or on several machines.
+
+What a rank waits for others is known only when their arrivals have been compared. So ranks of a run
+are met twice: `meeting_of` reads what comparing them needs, and `summarise_rank`, given the waits
+that the comparison found, does the rest. Without waits it judges the rank by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import polars as pl
+
+from stepscope.advice.finding import Finding
+from stepscope.advice.rules import OF_THE_RUN, RULES
+from stepscope.advice.subject import Subject
+from stepscope.advice.thresholds import Thresholds
+from stepscope.advice.window_view import WindowView
+from stepscope.analysis.breakdown import break_down_devices, host_scope
+from stepscope.analysis.graph.window import choose_steps
+from stepscope.analysis.host.partition import HostPartition, partition_host
+from stepscope.analysis.metrics import MetricsSummary, summarise_metrics
+from stepscope.analysis.ranks.arrivals import RankArrivals, read_arrivals
+from stepscope.analysis.record.meetings import MeetingSteps
+from stepscope.analysis.record.summary import StepSummary, summarise_steps
+from stepscope.analysis.selection.gpu_work import gpu_work
+from stepscope.analysis.selection.partition import Partition
+from stepscope.analysis.selection.rows import Rows
+from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.errors import StepscopeError, UsageError
+from stepscope.run.manifest import RankManifest
+from stepscope.run.reader import RankRun, Window
+from stepscope.trace.load import load
+from stepscope.trace.model import Trace
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of every rank of a run.
+
+    Attributes:
+        scope: Steps of the recorded windows, devices and GPU events that count. With steps, the
+            step record is left out: it is about other steps.
+        thresholds: From where on something is worth a finding.
+        has_peers: Whether other ranks are known to train together with each.
+        baseline: The trace of a run that was as it should be, to compare collectives with.
+    """
+
+    scope: Scope = field(default_factory=Scope)
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    has_peers: bool = False
+    baseline: Trace | None = None
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What comparing ranks needs of one of them.
+
+    Attributes:
+        rank: The rank.
+        manifest: What it says of its clock and its place in the job; None for loose traces.
+        steps: Its step record.
+        window: Number of the window that the arrivals are from; None where none could be read.
+        window_steps: Steps of that window that follow one another; empty where it has none.
+        arrivals: Its collectives; None without GPU work.
+    """
+
+    rank: int
+    manifest: RankManifest | None
+    steps: MeetingSteps
+    window: int | None = None
+    window_steps: tuple[int, ...] = ()
+    arrivals: RankArrivals | None = None
+
+
+@dataclass(frozen=True)
+class Waits:
+    """What one rank waited for others.
+
+    Attributes:
+        window: Number of the window that its collectives are from.
+        table: One row per collective, columns `ranks.WAITS`.
+    """
+
+    window: int
+    table: pl.DataFrame
+
+
+@dataclass(frozen=True)
+class HostSummary:
+    """The main thread's time in a window.
+
+    Attributes:
+        partition: All steps together.
+        steps: One row per step: step, wall_ns, and one column `<part>_ns` per part.
+        excluded_steps: Steps in which nothing ran.
+        median_step_ns: Median duration of the steps.
+    """
+
+    partition: Partition
+    steps: Rows
+    excluded_steps: tuple[int, ...]
+    median_step_ns: int
+
+    @classmethod
+    def of(cls, host: HostPartition) -> HostSummary:
+        """The same without a table."""
+        steps = Rows.of(host.steps)
+        return cls(host.partition, steps, host.excluded_steps, host.median_step_ns)
+
+
+@dataclass(frozen=True)
+class RankSummary:
+    """One rank.
+
+    Attributes:
+        rank: The rank.
+        steps: What its step record tells; None where there is none.
+        host: The main thread's time in a recorded window; None where there is none.
+        device: The partition of the GPUs' steps in it; None without GPU work.
+        device_steps: One row per device and step, as the timeline has them; None likewise.
+        critical_path: The partition of its critical path; None without a window.
+        scope: What the window's part is about; None where no window could be read.
+        window: The window that was read for it.
+        window_steps: Steps of the window that follow one another; empty where it has none.
+        window_step_ns: Mean of these; None where no window could be read.
+        findings: What is wrong with it, in the order of the rules.
+        problems: What reader and links found wrong with the window: problem, count, message.
+        notes: What could not be read or was left out.
+        metrics: What was sampled beside it; None where nothing was.
+        windows: How many windows it has; the last that could be read is the one judged.
+        meeting: What comparing it with other ranks needs.
+    """
+
+    rank: int
+    steps: StepSummary | None
+    host: HostSummary | None
+    device: Partition | None
+    device_steps: Rows | None
+    critical_path: Partition | None
+    scope: AnsweredScope | None
+    window: Window | None
+    window_steps: tuple[int, ...]
+    window_step_ns: int | None
+    findings: tuple[Finding, ...]
+    problems: tuple[tuple[str, int, str], ...]
+    notes: tuple[str, ...]
+    metrics: MetricsSummary | None
+    windows: int
+    meeting: Meeting
+
+    @property
+    def partition(self) -> Partition | None:
+        """The partition that a report shows: the trace's where there is one.
+
+        The record's stands in for it where the trace is missing.
+        """
+        if self.device is not None:
+            return self.device
+        if self.host is not None:
+            return self.host.partition
+        return self.steps.partition if self.steps is not None else None
+
+    @property
+    def step_ns(self) -> int | None:
+        """The steady step: from the record where there is one, since recording slows steps."""
+        if self.steps is not None:
+            return self.steps.median_ns
+        if self.device is not None:
+            return self.window_step_ns
+        return None if self.host is None else self.host.median_step_ns
+
+
+def meeting_of(rank: RankRun, asked: Scope) -> Meeting:
+    """Read what comparing a rank with others needs, and let its tables go.
+
+    What cannot be read is left out here: `summarise_rank` says what is wrong with it.
+    """
+    rank = replace(rank)  # What it reads of its files shall not outlive this.
+    meeting = _meeting_without_window(rank)
+    for window in reversed(rank.windows):
+        if window.trace_path is None:
+            continue
+        try:
+            return _with_window(meeting, window, load(window.trace_path), asked)
+        except StepscopeError:
+            continue
+    return meeting
+
+
+def _meeting_without_window(rank: RankRun) -> Meeting:
+    manifest = rank.manifest
+    if manifest is not None:
+        manifest = replace(manifest, windows=(), problems=(), snapshots=(), artifacts=())
+    return Meeting(rank.rank, manifest, MeetingSteps.of(rank.steps))
+
+
+def _with_window(meeting: Meeting, window: Window, trace: Trace, asked: Scope) -> Meeting:
+    gpu_work(trace, asked)  # raises where the scope names what the trace does not have
+    chosen, _ = choose_steps(trace, asked.steps)
+    steps = tuple(chosen["step"].to_list())
+    work = gpu_work(trace, replace(asked, steps=steps or None))
+    arrivals = None
+    if work.in_steps.any():
+        arrivals = read_arrivals(meeting.rank, trace, Scope(events=asked.events))
+    return replace(meeting, window=window.index, window_steps=steps, arrivals=arrivals)
+
+
+def summarise_rank(rank: RankRun, request: Request, waits: Waits | None = None) -> RankSummary:
+    """Judge a rank by its last window that can be read, and let its tables go.
+
+    Args:
+        rank: The rank.
+        request: What is asked of it.
+        waits: What it waited for others in its collectives; None: nobody knows.
+
+    Raises:
+        UsageError: The scope names what none of its traces has.
+    """
+    rank = replace(rank)
+    record = None if request.scope.steps is not None else summarise_steps(rank.steps)
+    alone = _without_window(rank, record)
+    trouble = _Trouble(list(rank.step_problems))
+    # The last window is the one farthest from the start, where nothing is warming up any more.
+    for window in reversed(rank.windows):
+        if window.trace_path is None:
+            continue
+        judged = _judge(window, window.trace_path, alone, request, waits, trouble)
+        if judged is not None:
+            return _with_metrics(judged, rank)
+    if trouble.not_there is not None:
+        raise UsageError(trouble.not_there)
+    subject = Subject(rank.rank, record, thresholds=request.thresholds, has_peers=request.has_peers)
+    alone = replace(alone, notes=tuple(trouble.notes), findings=_findings(subject))
+    return _with_metrics(alone, rank)
+
+
+@dataclass
+class _Trouble:
+    """What could not be read while the windows of a rank were tried.
+
+    Messages only: an exception would keep the tables of the frames that it passed.
+    """
+
+    notes: list[str]
+    not_there: str | None = None
+
+
+def _without_window(rank: RankRun, record: StepSummary | None) -> RankSummary:
+    """What is known of a rank before any window is opened."""
+    return RankSummary(
+        rank=rank.rank,
+        steps=record,
+        host=None,
+        device=None,
+        device_steps=None,
+        critical_path=None,
+        scope=None,
+        window=None,
+        window_steps=(),
+        window_step_ns=None,
+        findings=(),
+        problems=(),
+        notes=(),
+        metrics=None,
+        windows=len(rank.windows),
+        meeting=_meeting_without_window(rank),
+    )
+
+
+def _judge(
+    window: Window,
+    path: Path,
+    alone: RankSummary,
+    request: Request,
+    waits: Waits | None,
+    trouble: _Trouble,
+) -> RankSummary | None:
+    """The summary of a rank by one of its windows; None where it cannot be judged by it."""
+    asked = request.scope
+    try:
+        trace = load(path)
+    except StepscopeError as error:
+        trouble.notes.append(str(error))
+        return None
+    try:
+        gpu_work(trace, asked)
+    except UsageError as error:
+        # Another window may have these steps.
+        trouble.not_there = trouble.not_there or str(error)
+        return None
+    try:
+        host = partition_host(trace, asked.steps)
+        view = WindowView(trace, asked, request.baseline)
+        device = break_down_devices(view.timeline, view.idle) if view.has_gpu else None
+        meeting = _with_window(alone.meeting, window, trace, asked)
+    except StepscopeError as error:
+        if asked.steps is not None and isinstance(error, UsageError):
+            raise
+        trouble.notes.append(str(error))
+        return None
+    wrong = trace.all_problems
+    problems = tuple(wrong.select("problem", "count", "message").iter_rows())
+    trouble.notes.extend(f"{message} ({count}×)" for _, count, message in problems)
+    trouble.notes.extend(view.graph.notes)
+    if host is None and device is None:
+        trouble.notes.append(f"{path}: no ProfilerStep ranges, so it shows no steps")
+        return None
+    subject = Subject(
+        rank=alone.rank,
+        steps=alone.steps,
+        host=host,
+        window=view,
+        waits=waits.table if waits is not None and waits.window == window.index else None,
+        problems=problems,
+        thresholds=request.thresholds,
+        has_peers=request.has_peers,
+    )
+    return replace(
+        alone,
+        host=None if host is None else HostSummary.of(host),
+        device=None if device is None else device.partition,
+        device_steps=None if device is None else Rows.of(view.timeline.steps),
+        critical_path=None if device is None else view.path.partition,
+        scope=view.timeline.scope if device is not None else host_scope(host, asked),
+        window=window,
+        window_steps=view.graph.steps,
+        window_step_ns=view.step_ns,
+        findings=_findings(subject),
+        problems=problems,
+        notes=tuple(trouble.notes),
+        meeting=meeting,
+    )
+
+
+def _findings(subject: Subject) -> tuple[Finding, ...]:
+    """What the rules find that look at one rank."""
+    return tuple(
+        finding
+        for name, find in RULES.items()
+        if name not in OF_THE_RUN
+        for finding in find(subject)
+    )
+
+
+def _with_metrics(summary: RankSummary, rank: RankRun) -> RankSummary:
+    if rank.metrics_path is None:
+        return summary
+    try:
+        return replace(summary, metrics=summarise_metrics(rank.metrics_path))
+    except StepscopeError as error:
+        return replace(summary, notes=(*summary.notes, str(error)))

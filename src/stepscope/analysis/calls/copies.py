@@ -1,0 +1,41 @@
+"""Copies between host and device whose call holds the host up until they are done."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.trace.model import Trace
+
+TO_DEVICE, TO_HOST = "host_to_device", "device_to_host"
+
+
+def blocking_copies(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
+    """The copies between host and device that block, in the order of `work`.
+
+    A copy blocks if one of these holds:
+
+    * its record names pageable memory: the driver copies through a buffer of its own;
+    * its call is not asynchronous (cudaMemcpy, hipMemcpyWithStream), whatever the memory;
+    * its record does not say what memory it is, and the call returned after the copy had ended.
+
+    Args:
+        trace: The trace.
+        work: GPU work with group, name_id, end_ns and launch (see `recorded_work`).
+    """
+    copies = work.filter(pl.col("group").is_in([TO_DEVICE, TO_HOST]))
+    if copies.is_empty():
+        return copies
+    names = trace.names.select("name", "group").collect()
+    record = names["name"].gather(copies["name_id"])
+    calls = trace.columns("name_id", "start_ns", "dur_ns")[copies["launch"].fill_null(0)]
+    call = names[calls["name_id"]]
+    is_known = copies["launch"].is_not_null()
+    waits = (
+        (call["group"] == "copy_call")
+        & call["name"].str.contains("(?i)memcpy")
+        & ~call["name"].str.contains("(?i)async")
+    )
+    is_silent = ~record.str.contains("(?i)pageable|pinned")
+    outlasts = (calls["start_ns"] + calls["dur_ns"]) >= copies["end_ns"]
+    blocks = record.str.contains("(?i)pageable") | (is_known & (waits | (is_silent & outlasts)))
+    return copies.filter(blocks.fill_null(value=False))

@@ -1,0 +1,202 @@
+"""Calls of the host that wait for the device, and what each waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from stepscope.analysis.calls.allocations import frees_when_idle
+from stepscope.analysis.graph.step_graph import NodeKind
+from stepscope.analysis.graph.threads import CLOCK_SKEW_NS
+from stepscope.analysis.graph.work import StepWork
+from stepscope.analysis.selection.names import is_call
+from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.model import Trace
+
+STREAM_SYNC, EVENT_SYNC, DEVICE_SYNC = "stream_sync", "event_sync", "device_sync"
+STREAM_WAIT = "stream_wait"
+_SYNC_CALL_NS = 4_000  # what a synchronising call takes of itself, at most
+_SURE_WAIT_NS = 20_000
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Where threads are cut because of calls, and what blocking calls waited for.
+
+    Attributes:
+        cut_lane: Thread of each cut.
+        cut_ns: Moment of each cut.
+        wait_lane: Thread of each wait.
+        wait_start_ns: Its start.
+        wait_end_ns: Its end: when what it waited for had ended.
+        wait_work: Row of the GPU work that it waited for.
+        wait_call: The blocking call.
+        stream_wait_call: The calls that made a stream wait for another.
+        stream_wait_lane: Thread of each.
+        stream_wait_ns: Start of it.
+    """
+
+    cut_lane: Int64Array
+    cut_ns: Int64Array
+    wait_lane: Int64Array
+    wait_start_ns: Int64Array
+    wait_end_ns: Int64Array
+    wait_work: Int64Array
+    wait_call: Int64Array
+    stream_wait_call: Int64Array
+    stream_wait_lane: Int64Array
+    stream_wait_ns: Int64Array
+
+
+@dataclass(frozen=True)
+class HostCalls:
+    """Calls that synchronise, free memory or make streams wait, sorted by start."""
+
+    table: pl.DataFrame
+
+    def resolve(self, work: StepWork, records: pl.DataFrame) -> Resolved:
+        """Find what each blocking call waited for.
+
+        Args:
+            work: The GPU work.
+            records: What the recorder says of it, columns `sync_records.SYNC_RECORDS`.
+        """
+        told = records.drop_nulls("call").unique("call", keep="first", maintain_order=True)
+        table = self.table.join(
+            told.select("awaited_lane", "until_ns", device="device", event="call"),
+            on="event",
+            how="left",
+            maintain_order="left",
+        )
+        waits = table.filter(pl.col("role").is_in([STREAM_SYNC, EVENT_SYNC, DEVICE_SYNC]))
+        row, target = _awaited(waits, work)
+        lane = waits["lane_id"].to_numpy()[row]
+        call_end = waits["end_ns"].to_numpy()[row]
+        start = np.minimum(waits["start_ns"].to_numpy()[row] + _SYNC_CALL_NS, call_end)
+        # What a call waited for on any stream holds it up to the same moment.
+        until = np.zeros(len(waits), np.int64)
+        np.maximum.at(until, row, np.clip(work.end_ns[target], start, call_end))
+        end = until[row]
+        copies = np.nonzero(
+            (work.kind == NodeKind.MEMCPY)
+            & (work.call >= 0)
+            & (work.end_ns <= work.call_end_ns + CLOCK_SKEW_NS)
+            & (np.minimum(work.end_ns, work.call_end_ns) > work.issue_ns)
+        )[0]
+        wait_lane = np.concatenate((lane, work.call_lane[copies]))
+        wait_start = np.concatenate((start, work.issue_ns[copies]))
+        wait_end = np.concatenate((end, np.minimum(work.end_ns, work.call_end_ns)[copies]))
+        linked = np.nonzero(work.call >= 0)[0]
+        by_call = linked[np.argsort(work.call[linked], kind="stable")]
+        calls = work.call[by_call]
+        launches = by_call[np.concatenate(([True], calls[1:] != calls[:-1]))[: len(by_call)]]
+        streams = self.table.filter(pl.col("role") == STREAM_WAIT)
+        return Resolved(
+            cut_lane=np.concatenate((work.call_lane[launches], wait_lane, wait_lane)),
+            cut_ns=np.concatenate((work.issue_ns[launches], wait_start, wait_end)),
+            wait_lane=wait_lane,
+            wait_start_ns=wait_start,
+            wait_end_ns=wait_end,
+            wait_work=np.concatenate((target, copies)),
+            wait_call=np.concatenate((waits["event"].to_numpy()[row], work.call[copies])),
+            stream_wait_call=streams["event"].to_numpy(),
+            stream_wait_lane=streams["lane_id"].to_numpy(),
+            stream_wait_ns=streams["start_ns"].to_numpy(),
+        )
+
+
+def read_calls(trace: Trace, lanes: tuple[int, ...], window: tuple[int, int]) -> HostCalls:
+    """Read the calls of some threads within a window."""
+    name, group = pl.col("name"), pl.col("group")
+    role = (
+        pl.when((group == "sync") & name.str.contains("(?i)stream"))
+        .then(pl.lit(STREAM_SYNC))
+        .when((group == "sync") & name.str.contains("(?i)event"))
+        .then(pl.lit(EVENT_SYNC))
+        .when((group == "sync") | frees_when_idle())
+        .then(pl.lit(DEVICE_SYNC))
+        .when(group == "stream_wait")
+        .then(pl.lit(STREAM_WAIT))
+    )
+    names = trace.names.filter(is_call()).select("name_id", role=role).drop_nulls("role").collect()
+    table = (
+        trace.events.filter(
+            pl.col("lane_id").is_in(lanes),
+            pl.col("name_id").is_in(names["name_id"].implode()),
+            pl.col("start_ns") >= window[0],
+            pl.col("start_ns") < window[1],
+        )
+        .select(
+            "event",
+            "name_id",
+            pl.col("lane_id").cast(pl.Int64),
+            "start_ns",
+            end_ns=(pl.col("start_ns") + pl.col("dur_ns")).clip(upper_bound=window[1]),
+        )
+        .collect()
+        .join(names, on="name_id")
+        .sort("start_ns", "event")
+    )
+    return HostCalls(table)
+
+
+def _awaited(calls: pl.DataFrame, work: StepWork) -> tuple[Int64Array, Int64Array]:
+    """Rows of blocking calls, and of the GPU work that each had to wait for.
+
+    A stream's work ends in the order of its launches. A call that synchronises a device returns
+    when all that was launched before it has ended, on every stream. One that synchronises a stream
+    or an event waits for one stream. Where a record says for which, and until when the work was
+    given that counts, it is the last of that work. Where none does, it is the stream whose work
+    ended last within the call, else, when nothing was left to wait for, the one that was given
+    work last. A call that waits for an event may leave later work running; there the work
+    that ended shortly before it returned is taken.
+    """
+    start, end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    is_device = (calls["role"] == DEVICE_SYNC).to_numpy()
+    device = calls["device"].fill_null(-1).to_numpy()
+    told_lane = calls["awaited_lane"].fill_null(-1).to_numpy()
+    until = calls["until_ns"].fill_null(0).to_numpy()
+    is_told = calls["awaited_lane"].is_not_null().to_numpy()
+    told = np.full(len(calls), -1, np.int64)
+    rows, targets = [], []
+    best = np.full(len(calls), -1, np.int64)
+    best_end = start.copy()
+    newest = np.full(len(calls), -1, np.int64)
+    newest_launch = np.full(len(calls), np.iinfo(np.int64).min)
+    partial = np.full(len(calls), -1, np.int64)
+    partial_end = np.maximum(end - _SURE_WAIT_NS, start)
+    for first, last in work.streams():
+        launched = np.maximum.accumulate(work.call_start_ns[first:last])
+        ended = np.maximum.accumulate(work.end_ns[first:last])
+        before = first + np.searchsorted(launched, start) - 1
+        over = first + np.searchsorted(ended, end + CLOCK_SKEW_NS, side="right") - 1
+        has_any = before >= first
+        all_over = has_any & (over >= before)
+        mine = np.nonzero(all_over & is_device & ((device < 0) | (device == work.device[first])))[0]
+        rows.append(mine)
+        targets.append(before[mine])
+        mine = np.nonzero(told_lane == work.lane[first])[0]
+        last_given = first + np.searchsorted(launched, until[mine]) - 1
+        # Of work without a launch nobody knows when it was given: what ended later was no part.
+        awaited = np.minimum(last_given, over[mine])
+        told[mine] = np.where(awaited >= first, awaited, -1)
+        given = work.call_start_ns[np.maximum(before, 0)]
+        later = has_any & (given > newest_launch)
+        newest[later], newest_launch[later] = np.where(all_over, before, -1)[later], given[later]
+        ends = work.end_ns[np.maximum(before, 0)]
+        better = all_over & (ends > best_end)
+        best[better], best_end[better] = before[better], ends[better]
+        ends = work.end_ns[np.maximum(over, 0)]
+        better = has_any & (over >= first) & (over < before) & (ends > partial_end)
+        partial[better], partial_end[better] = over[better], ends[better]
+    may_be_partial = (calls["role"] == EVENT_SYNC).to_numpy() & (end - start > _SURE_WAIT_NS)
+    single = np.where(best >= 0, best, np.where(may_be_partial, partial, -1))
+    single = np.where(single >= 0, single, newest)
+    single = np.where(is_told, told, single)
+    mine = np.nonzero(~is_device & (single >= 0))[0]
+    return (
+        np.concatenate([*rows, mine]).astype(np.int64),
+        np.concatenate([*targets, single[mine]]).astype(np.int64),
+    )

@@ -1,0 +1,123 @@
+"""The nodes of a graph as tables: GPU work, calls of its threads, recomputation."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from stepscope.analysis.calls.operator_forest import operator_forest
+from stepscope.analysis.calls.recomputation import find_recomputed
+from stepscope.analysis.graph.step_graph import StepGraph
+from stepscope.analysis.selection.gpu_work import recorded_work
+from stepscope.analysis.selection.names import is_call
+from stepscope.analysis.selection.scope import EventChoice, Scope
+from stepscope.trace.arrays import intervals
+from stepscope.trace.arrays.intervals import BoolArray, Intervals
+from stepscope.trace.model import Trace
+
+
+def work_of_nodes(trace: Trace, graph: StepGraph, scope: Scope | None = None) -> pl.DataFrame:
+    """The GPU work of a graph, one row per node, in the graph's order.
+
+    Args:
+        trace: The trace that the graph is of.
+        graph: The graph.
+        scope: Devices and events that count; its steps have no influence.
+
+    Returns:
+        node, event, name, name_id, kind, group, device, start_ns, end_ns, dur_ns, step (index),
+        bytes, launch, op, lane_id.
+    """
+    nodes = np.nonzero(graph.is_gpu)[0]
+    table = pl.DataFrame(
+        {
+            "node": nodes,
+            "event": graph.event[nodes],
+            "start_ns": graph.start_ns[nodes],
+            "end_ns": graph.end_ns[nodes],
+            "dur_ns": graph.dur_ns[nodes],
+            "step": graph.step[nodes],
+            "lane_id": graph.lane[nodes],
+        }
+    )
+    recorded = recorded_work(trace).select(
+        "event", "name_id", "device", "bytes", "kind", "group", "launch", "op"
+    )
+    work = table.join(recorded, on="event", how="left", maintain_order="left")
+    work = work.join(
+        trace.names.select("name_id", "name").collect(),
+        on="name_id",
+        how="left",
+        maintain_order="left",
+    )
+    asked = scope or Scope()
+    if asked.devices is not None:
+        work = work.filter(pl.col("device").is_in(list(asked.devices)))
+    if asked.events is EventChoice.LINKED:
+        work = work.drop_nulls("launch")
+    return work
+
+
+def events_of_threads(trace: Trace, graph: StepGraph, condition: pl.Expr) -> pl.DataFrame:
+    """Events on the graph's threads that begin within its steps, by the row of their name.
+
+    Args:
+        trace: The trace that the graph is of.
+        graph: The graph.
+        condition: Of rows of `names`.
+
+    Returns:
+        event, name, group, lane_id, start_ns, end_ns, op; in order of their starts.
+    """
+    names = trace.names.filter(condition).select("name_id", "name", "group").collect()
+    lanes = np.unique(graph.lane[~graph.is_gpu]).tolist()
+    first, last = graph.origin_ns, int(graph.step_ends_ns[-1])
+    rows = (
+        trace.events.filter(
+            pl.col("lane_id").is_in(lanes),
+            pl.col("start_ns") >= first,
+            pl.col("start_ns") < last,
+            pl.col("name_id").is_in(names["name_id"].implode()),
+        )
+        .select(
+            "event",
+            "name_id",
+            "lane_id",
+            "start_ns",
+            end_ns=pl.col("start_ns") + pl.col("dur_ns"),
+        )
+        .collect()
+        .sort("start_ns", "event")
+    )
+    operators = trace.derived.select("op").collect()["op"].gather(rows["event"])
+    return rows.join(names, on="name_id", maintain_order="left").select(
+        "event", "name", "group", "lane_id", "start_ns", "end_ns", op=operators
+    )
+
+
+def calls_of_threads(trace: Trace, graph: StepGraph) -> pl.DataFrame:
+    """Calls of the runtime on the graph's threads within its steps; see `events_of_threads`."""
+    return events_of_threads(trace, graph, is_call())
+
+
+def recomputed_nodes(
+    trace: Trace, graph: StepGraph, work: pl.DataFrame
+) -> tuple[Intervals, BoolArray]:
+    """Host moments of recomputed operators, and which nodes of the graph they launched.
+
+    Args:
+        trace: The trace that the graph is of.
+        graph: The graph.
+        work: Rows of `work_of_nodes`.
+    """
+    forest = operator_forest(trace)
+    rows = find_recomputed(trace, forest).rows
+    starts = forest.start_ns[rows]
+    moments = intervals.merge(starts, starts + forest.dur_ns[rows])
+    holder = np.full(len(forest.row_of_event) + 1, False)
+    events = forest.rows["event"].to_numpy()
+    holder[events[rows]] = True
+    op = work["op"].fill_null(len(forest.row_of_event)).to_numpy()
+    nodes = np.zeros(len(graph), np.bool_)
+    nodes[work["node"].to_numpy()[holder[op]]] = True
+    return moments, nodes

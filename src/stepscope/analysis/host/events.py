@@ -1,0 +1,282 @@
+"""The events of host threads with the cause of each, and the time of threads divided by cause."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.analysis.calls.copies import TO_DEVICE, TO_HOST, blocking_copies
+from stepscope.analysis.host.cause_sweep import Stretches, find_stretches
+from stepscope.analysis.host.causes import (
+    CAUSES,
+    NO_CAUSE,
+    HostCause,
+    cause_of_names,
+)
+from stepscope.analysis.host.waits import communication_waits
+from stepscope.analysis.selection.gpu_work import recorded_work
+from stepscope.analysis.selection.names import is_call, is_operator, is_step
+from stepscope.analysis.selection.remember import remembered
+from stepscope.analysis.selection.scope import Scope
+from stepscope.trace.arrays import intervals
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
+from stepscope.trace.arrays.ordering import distinct_groups
+from stepscope.trace.model import Trace
+
+SWEEP_PAYS_FROM = 500_000
+"""Events from which one compiled sweep is used; below, loading a compiler costs more."""
+
+
+@dataclass(frozen=True, eq=False)
+class HostEvents:
+    """Events of host threads with their cause; those that only enclose are not among them.
+
+    Attributes:
+        table: lane_id, event (-1: a wait that no event shows), start_ns, end_ns, cause (a
+            `HostCause`) and is_work (whether it is an operator or a call), sorted by start.
+    """
+
+    table: pl.DataFrame
+
+    def on(self, lanes: tuple[int, ...]) -> HostEvents:
+        """The same of some threads only."""
+        if set(distinct_groups(self.table["lane_id"].to_numpy())) <= set(lanes):
+            return self
+        return replace(self, table=self.table.filter(pl.col("lane_id").is_in(lanes)))
+
+    def of(self, *causes: HostCause, lanes: tuple[int, ...] | None = None) -> Intervals:
+        """The moments inside events of these causes, whatever else they may lie in."""
+        rows = self.table.filter(pl.col("cause").is_in([int(cause) for cause in causes]))
+        if lanes is not None:
+            rows = rows.filter(pl.col("lane_id").is_in(lanes))
+        return intervals.merge(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
+
+    def claims(self, lane: int) -> list[Intervals]:
+        """For each of `CAUSES` but the last its own moments on a thread; no two share any."""
+        return self._claims.get(lane) or [intervals.empty()] * (len(CAUSES) - 1)
+
+    def find_claims(self) -> None:
+        """Find the moments of each cause now, rather than when they are first asked for."""
+        if not self._stretches:
+            self.claims(0)
+
+    @cached_property
+    def _claims(self) -> dict[int, list[Intervals]]:
+        """For each thread the moments of each cause, less those that an earlier cause has."""
+        lane, cause = self.table["lane_id"].to_numpy(), self.table["cause"].to_numpy()
+        start, end = self.table["start_ns"].to_numpy(), self.table["end_ns"].to_numpy()
+        found = {lane: one.by_cause(len(CAUSES) - 1) for lane, one in self._stretches.items()}
+        for one in distinct_groups(lane):
+            if one not in found:
+                rows = np.nonzero(lane == one)[0]
+                found[one] = claims_by_sets(start[rows], end[rows], cause[rows])
+        return found
+
+    @cached_property
+    def _stretches(self) -> dict[int, Stretches]:
+        """For each thread its time by cause, where there are so many events that a sweep pays."""
+        if len(self.table) < SWEEP_PAYS_FROM:
+            return {}
+        lane, cause = self.table["lane_id"].to_numpy(), self.table["cause"].to_numpy()
+        start, end = self.table["start_ns"].to_numpy(), self.table["end_ns"].to_numpy()
+        found = {}
+        for one in distinct_groups(lane):
+            rows = np.nonzero(lane == one)[0]
+            found[one] = find_stretches(start[rows], end[rows], cause[rows], len(CAUSES) - 1)
+        return found
+
+    def divide(self, lane: int, starts: Int64Array, ends: Int64Array) -> Int64Array:
+        """Time per cause in each window of a thread: one row per cause, one column per window.
+
+        The rows add up to the windows' lengths.
+
+        Args:
+            lane: The thread.
+            starts: Starts of the windows.
+            ends: Their ends; windows stand in order and do not overlap.
+        """
+        rest = np.maximum(ends - starts, 0)
+        if lane in self._stretches:
+            divided = self._stretches[lane].divide(starts, ends, len(CAUSES))
+            divided[-1] = rest - divided.sum(axis=0)
+            return divided
+        divided = np.zeros((len(CAUSES), len(starts)), np.int64)
+        for code, own in enumerate(self.claims(lane)):
+            if len(own):
+                divided[code] = intervals.covered(own, starts, ends)
+                rest -= divided[code]
+        divided[-1] = rest
+        return divided
+
+
+def claims_by_sets(
+    start: Int64Array, end: Int64Array, cause: npt.NDArray[np.int8]
+) -> list[Intervals]:
+    """For each of `CAUSES` but the last its own moments, from the events of one thread."""
+    is_there = np.bincount(cause, minlength=len(CAUSES)) > 0
+    claims = []
+    claimed = intervals.empty()
+    for code in range(len(CAUSES) - 1):
+        mine = np.nonzero(cause == code)[0] if is_there[code] else np.zeros(0, np.int64)
+        own = intervals.merge(start[mine], end[mine])
+        claims.append(intervals.difference(own, claimed))
+        claimed = intervals.union(claimed, own)
+    return claims
+
+
+def host_events(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
+    """The events of some host threads that tell what each thread was doing.
+
+    The cause of a moment does not depend on which threads, steps or devices are asked for: copies
+    and launches are those of the whole trace.
+    """
+    feeding = _feeding_lanes(trace)
+    if set(lanes) <= set(feeding):
+        return _events_of_feeding_lanes(trace).on(lanes)
+    return _read(trace, lanes)
+
+
+def _feeding_lanes(trace: Trace) -> tuple[int, ...]:
+    """The threads that launch GPU work, and the one that carries the steps."""
+    launches = recorded_work(trace)["launch"].drop_nulls()
+    lanes = trace.columns("lane_id")["lane_id"].gather(launches).unique().to_list()
+    return tuple(sorted({*lanes, *trace.steps["lane_id"][:1].to_list()}))
+
+
+@remembered
+def _events_of_feeding_lanes(trace: Trace, _scope: Scope | None = None) -> HostEvents:
+    return _read(trace, _feeding_lanes(trace))
+
+
+def _read(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
+    names = trace.names.collect()
+    cause_of = cause_of_names(names)
+    events = trace.columns("name_id", "lane_id", "start_ns", "dur_ns")
+    name_id = events["name_id"].to_numpy()
+    cause = cause_of[name_id]
+    row = np.nonzero((cause != NO_CAUSE) & on_lanes(trace, events["lane_id"], lanes))[0]
+    # Files hold each thread's events more or less in order: this sort makes use of that.
+    start = events["start_ns"].to_numpy()[row]
+    order = np.argsort(start, kind="stable")
+    row, start = row[order], start[order]
+    end = start + events["dur_ns"].to_numpy()[row]
+    lane = events["lane_id"].to_numpy()[row].astype(np.int64)
+    is_work = _is_work(names)[name_id[row]]
+    work = recorded_work(trace)
+    own = _with_blocking_copies(trace, work, row, cause[row])
+    own = _without_enclosing(own, lane, start, end, _marks_the_step(work, row, is_work))
+    kept = own != NO_CAUSE
+    if not kept.all():
+        row, start, end, lane = row[kept], start[kept], end[kept], lane[kept]
+        own, is_work = own[kept], is_work[kept]
+    table = pl.DataFrame(
+        {
+            "lane_id": lane,
+            "event": row,
+            "start_ns": start,
+            "end_ns": end,
+            "cause": own,
+            "is_work": is_work,
+        }
+    )
+    return HostEvents(_with_waits(trace, lanes, table))
+
+
+def _is_work(names: pl.DataFrame) -> BoolArray:
+    """For each name whether it is that of an operator or a call; step annotations apart."""
+    is_work = is_operator() | (is_call() & ~is_step())
+    found: BoolArray = names.select(is_work.alias("found"))["found"].to_numpy()
+    return found
+
+
+def _with_blocking_copies(
+    trace: Trace, work: pl.DataFrame, row: Int64Array, cause: npt.NDArray[np.int8]
+) -> npt.NDArray[np.int8]:
+    """The causes with the calls of blocking copies, and with what their operators add to them."""
+    copies = blocking_copies(trace, work).drop_nulls("launch")
+    if copies.is_empty():
+        return cause
+    cause = cause.copy()
+    down, up = (
+        np.unique(copies.filter(pl.col("group") == group)["launch"].to_numpy())
+        for group in (TO_HOST, TO_DEVICE)
+    )
+    cause[_among(row, down) & (cause == HostCause.LAUNCH)] = HostCause.SYNCHRONISATION
+    is_call = np.isin(cause, (HostCause.SYNCHRONISATION, HostCause.LAUNCH))
+    cause[_among(row, up) & is_call] = HostCause.PAGEABLE_COPY
+    # A pageable copy is followed by a synchronisation of its own, in the same operator.
+    operators = trace.derived.select("op").collect()["op"]
+    copying = operators.gather(up).drop_nulls().unique().sort().to_numpy()
+    waits = np.nonzero(cause == HostCause.SYNCHRONISATION)[0]
+    operator = operators.gather(row[waits]).fill_null(-1).to_numpy()
+    cause[waits[_among(operator, copying)]] = HostCause.PAGEABLE_COPY
+    return cause
+
+
+def _marks_the_step(work: pl.DataFrame, row: Int64Array, is_work: BoolArray) -> BoolArray:
+    """The events that make an annotation around them one of the step's own work.
+
+    These are launches; in a trace without GPU work, operators.
+    """
+    if work.is_empty():
+        return is_work
+    return _among(row, work["launch"].drop_nulls().unique().sort().to_numpy())
+
+
+def _without_enclosing(
+    cause: npt.NDArray[np.int8],
+    lane: Int64Array,
+    starts: Int64Array,
+    ends: Int64Array,
+    is_launch: BoolArray,
+) -> npt.NDArray[np.int8]:
+    """Take the cause from annotations that something is launched in."""
+    is_annotation = cause == HostCause.ANNOTATION
+    if not is_annotation.any():
+        return cause
+    cause = cause.copy()
+    for one in distinct_groups(lane[is_annotation]):
+        marks = np.nonzero(is_annotation & (lane == one))[0]
+        launched = starts[is_launch & (lane == one)]  # sorted, as all rows are
+        inside = np.searchsorted(launched, ends[marks]) - np.searchsorted(launched, starts[marks])
+        cause[marks[inside > 0]] = NO_CAUSE
+    return cause
+
+
+def _among(values: Int64Array, wanted: Int64Array) -> BoolArray:
+    """Whether each value is one of the wanted ones, which are sorted."""
+    if not len(wanted):
+        return np.zeros(len(values), np.bool_)
+    place = np.minimum(np.searchsorted(wanted, values), len(wanted) - 1)
+    found: BoolArray = wanted[place] == values
+    return found
+
+
+def _with_waits(trace: Trace, lanes: tuple[int, ...], table: pl.DataFrame) -> pl.DataFrame:
+    """The table with the waits for communication, which nothing of the threads' own notes."""
+    parts = [table]
+    for lane, found in communication_waits(trace, lanes).items():
+        if len(found):
+            parts.append(
+                table.clear(len(found)).with_columns(
+                    lane_id=pl.lit(lane, pl.Int64),
+                    event=pl.lit(-1, pl.Int64),
+                    start_ns=pl.Series(found.starts),
+                    end_ns=pl.Series(found.ends),
+                    cause=pl.lit(int(HostCause.COMMUNICATION), pl.Int8),
+                    is_work=pl.lit(value=False),
+                )
+            )
+    return pl.concat(parts).sort("start_ns", maintain_order=True) if len(parts) > 1 else table
+
+
+def on_lanes(trace: Trace, lane_id: pl.Series, lanes: tuple[int, ...]) -> BoolArray:
+    """For each event whether it is on one of some threads."""
+    is_wanted = np.zeros(trace.lanes.height, np.bool_)
+    is_wanted[list(lanes)] = True
+    found: BoolArray = is_wanted[lane_id.to_numpy()]
+    return found

@@ -1,0 +1,1 @@
+"""What comparing ranks stands on: their collectives, matched, on one clock."""

@@ -1,0 +1,93 @@
+"""What comparing ranks needs of a step record: when each step ran, and the phases they meet in.
+
+A record may have any number of steps. Of a long one every second, fourth, … step is kept, by its
+number, so that all ranks keep the same.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.run.rank_skew import BACKWARD, COMMUNICATION
+from stepscope.run.step_record import StepRecord, input_wait
+
+MOST_STEPS = 4096
+_NONE = -1
+_PHASES = (COMMUNICATION, BACKWARD)
+_COLUMNS = ("step", "start_ns", "dur_ns", "wait_ns", "window", "device_ns")
+
+
+@dataclass(frozen=True)
+class MeetingSteps:
+    """The steps of one rank, compressed.
+
+    Attributes:
+        packed: The columns, one after the other.
+    """
+
+    packed: bytes
+
+    @classmethod
+    def of(cls, records: Sequence[StepRecord]) -> MeetingSteps:
+        """Of the whole training steps of a record, and of all that a window recorded."""
+        count = sum(one.is_whole_step for one in records)
+        stride = 1
+        while count > MOST_STEPS * stride:
+            stride *= 2
+        kept = [
+            one
+            for one in records
+            if one.window is not None or (one.is_whole_step and one.step % stride == 0)
+        ]
+        rows = np.array([_row(one) for one in kept], np.int64)
+        rows = rows.reshape(len(kept), len(_COLUMNS) + 2 * len(_PHASES))
+        # Differences from row to row are small, and compress well.
+        return cls(zlib.compress(np.diff(rows.T, axis=1, prepend=np.int64(0)).tobytes()))
+
+    def records(self) -> tuple[StepRecord, ...]:
+        """The steps as records that hold no more than was kept."""
+        rows = np.frombuffer(zlib.decompress(self.packed), np.int64)
+        rows = np.cumsum(rows.reshape(len(_COLUMNS) + 2 * len(_PHASES), -1), axis=1)
+        return tuple(_record(row) for row in rows.T.tolist())
+
+
+def _row(record: StepRecord) -> list[int]:
+    fixed = [
+        record.step,
+        record.start_ns,
+        record.dur_ns,
+        input_wait(record),
+        _NONE if record.window is None else record.window,
+        _NONE if record.device_ns is None else record.device_ns,
+    ]
+    times = [_phase(phases, name) for phases in _both(record) for name in _PHASES]
+    return fixed + times
+
+
+def _both(record: StepRecord) -> tuple[dict[str, int], dict[str, int]]:
+    return record.phases, record.device_phases
+
+
+def _phase(phases: dict[str, int], name: str) -> int:
+    """Time in a phase, wherever it lies."""
+    found = [spent for path, spent in phases.items() if path.rpartition("/")[2] == name]
+    return sum(found) if found else _NONE
+
+
+def _record(row: list[int]) -> StepRecord:
+    step, start_ns, dur_ns, wait_ns, window, device_ns, *times = row
+    host, device = times[: len(_PHASES)], times[len(_PHASES) :]
+    return StepRecord(
+        step=step,
+        start_ns=start_ns,
+        dur_ns=dur_ns,
+        data_wait_ns=wait_ns,
+        phases={name: ns for name, ns in zip(_PHASES, host, strict=True) if ns != _NONE},
+        window=None if window == _NONE else window,
+        device_ns=None if device_ns == _NONE else device_ns,
+        device_phases={name: ns for name, ns in zip(_PHASES, device, strict=True) if ns != _NONE},
+    )

@@ -1,0 +1,40 @@
+"""What names stand for: conditions on rows of `names`, and what all of them together tell."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.trace.model import Trace
+from stepscope.trace.schema import Category
+
+_LAUNCHES = r"Launch(Kernel|CooperativeKernel)|EnqueueKernel"
+CALLS = (Category.RUNTIME.value, Category.DRIVER.value)
+
+
+def is_call() -> pl.Expr:
+    """Calls of a device's runtime or driver, on the host; of events as well as of names."""
+    return pl.col("category").is_in(CALLS)
+
+
+def is_operator() -> pl.Expr:
+    """Operators, but for those that mark steps."""
+    return (pl.col("category") == Category.CPU_OP.value) & ~is_step()
+
+
+def is_step() -> pl.Expr:
+    """What marks a step, whether as an annotation or as an operator."""
+    return (pl.col("group") == "profiler_step").fill_null(value=False)
+
+
+def is_training(trace: Trace) -> bool:
+    """Whether a trace shows a backward or an optimizer."""
+    of_training = (pl.col("group") == "optimizer_step").fill_null(value=False) | pl.col(
+        "name"
+    ).str.starts_with("autograd::engine")
+    return not trace.names.filter(of_training).select("name_id").head(1).collect().is_empty()
+
+
+def launching_calls(trace: Trace) -> int:
+    """Number of calls that launch kernels."""
+    names = trace.names.filter(is_call(), pl.col("name").str.contains(_LAUNCHES)).select("name_id")
+    return int(trace.events.join(names, on="name_id").select(pl.len()).collect().item())

@@ -1,0 +1,103 @@
+"""Readers for the list of events: their interface, and the tolerant reader.
+
+The compiled reader is in `scan.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.trace.formats.chrome.event_text import Between, Outcome, read_stretch
+from stepscope.trace.formats.chrome.rows import Rows, rows_from_events
+from stepscope.trace.source.content import Content
+
+if TYPE_CHECKING:
+    from stepscope.trace.formats.chrome.scanned import Scanned  # imports numba
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The end of the list of events.
+
+    Attributes:
+        rest: Bytes after the list that were already read.
+        offset: Byte offset of `rest` in the uncompressed file.
+        closed: False if the file ended before the list.
+    """
+
+    rest: bytes
+    offset: int
+    closed: bool
+
+
+Take = Callable[["Rows | Scanned"], None]
+"""Takes consecutive events."""
+ReadEvents = Callable[[bytes, int, Content, Take], Ending]
+"""Reads the list of events.
+
+Arguments: bytes already read, their offset, the content after them, and a function that takes the
+events.
+"""
+
+
+def decode(data: bytes) -> str:
+    """Decodes bytes so that every position can be mapped back: bad bytes become lone surrogates."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def byte_offsets(text: str) -> npt.NDArray[np.int64] | None:
+    """Returns byte offsets of all characters of decoded text and of its end; None if identical."""
+    if text.isascii():
+        return None
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    widths = 1 + (points >= 0x80).astype(np.int64) + (points >= 0x800) + (points >= 0x10000)
+    widths[(points >= 0xDC80) & (points <= 0xDCFF)] = 1
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(widths)])
+
+
+def read_events_tolerantly(data: bytes, offset: int, blocks: Iterator[bytes], take: Take) -> Ending:
+    """Reads the list of events in pure Python, starting after its opening bracket."""
+    between = Between.START
+    final = False
+    while True:
+        text = decode(data)
+        stretch = read_stretch(text, 0, between, final)
+        in_bytes = byte_offsets(text)
+
+        def moved(
+            position: int, base: int = offset, table: npt.NDArray[np.int64] | None = in_bytes
+        ) -> int:
+            return base + (position if table is None else int(table[position]))
+
+        if stretch.events or stretch.problems:
+            problems = stretch.problems.moved(moved)
+            offsets = [moved(position) for position in stretch.positions]
+            take(rows_from_events(stretch.events, offsets, problems))
+        used = moved(stretch.stop) - offset
+        offset += used
+        between = stretch.between
+        if stretch.outcome is Outcome.END:
+            return Ending(data[used:], offset, closed=True)
+        if final:
+            return Ending(data[used:], offset, closed=False)
+        data = data[used:]
+        data, final = more(data, blocks)
+
+
+def more(data: bytes, blocks: Iterator[bytes]) -> tuple[bytes, bool]:
+    """Appends blocks until the data has doubled, so that retries take linear time overall."""
+    pieces = [data]
+    wanted = len(data)
+    while True:
+        block = next(blocks, None)
+        if block is None:
+            return b"".join(pieces), True
+        pieces.append(block)
+        wanted -= len(block)
+        if wanted <= 0:
+            return b"".join(pieces), False

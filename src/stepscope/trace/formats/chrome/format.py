@@ -1,0 +1,49 @@
+"""Chrome traces as a format: recognition, and the choice of reader by size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from stepscope.trace.formats.trace_format import Input, TraceFormat
+from stepscope.trace.tables import Chunk, SmallTables, Tables
+
+if TYPE_CHECKING:
+    from stepscope.trace.formats.chrome.event_list import ReadEvents
+
+COMPILED_ABOVE_BYTES = 20_000_000
+"""Traces larger than this, uncompressed, are read with the compiled scanner."""
+_BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"  # byte order mark and space
+
+
+def _read(trace: Input) -> Tables:
+    from stepscope.trace.formats.chrome.reader import read_tables
+
+    return read_tables(trace.name, trace.content, trace.problems, _events_reader(trace))
+
+
+def _stream(trace: Input, take: Callable[[Chunk], None]) -> SmallTables:
+    from stepscope.trace.formats.chrome.reader import read_in_chunks
+
+    return read_in_chunks(trace.name, trace.content, trace.problems, _events_reader(trace), take)
+
+
+def _events_reader(trace: Input) -> ReadEvents:
+    """Returns the compiled reader for the events of a large trace, else the one in Python."""
+    if trace.content.look_ahead(COMPILED_ABOVE_BYTES):
+        from stepscope.trace.formats.chrome.event_list import read_events_tolerantly
+
+        return read_events_tolerantly
+    from stepscope.trace.formats.chrome.scan import read_events_compiled
+
+    return read_events_compiled
+
+
+FORMAT = TraceFormat(
+    name="chrome",
+    plural="Chrome traces",
+    recognises=lambda beginning: beginning.lstrip(_BEFORE_JSON)[:1] in (b"{", b"["),
+    read=_read,
+    stream=_stream,
+)
+"""Traces of Kineto, and any other Chrome traces."""

@@ -1,0 +1,65 @@
+"""Strict JSON: parsing, and writing text that every parser accepts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+SPACE = re.compile(r"[ \t\r\n]*")
+SURROGATE = re.compile("[\ud800-\udfff]")
+_NEVER_CUT = 12  # errors this close to the end of the text may be caused by the end
+
+
+class _UnusualConstantError(ValueError):
+    """NaN or infinity, which only Python accepts as JSON."""
+
+
+def _refuse_constant(word: str) -> Any:
+    raise _UnusualConstantError(word)
+
+
+strict_value: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder(
+    parse_constant=_refuse_constant
+).scan_once  # type: ignore[attr-defined]
+"""Parses a JSON value: (text, position) -> (value, position after it). Raises ValueError, or
+StopIteration at the end of the text."""
+
+
+def after_space(text: str, at: int) -> int:
+    """Returns the first position from `at` on that is not JSON whitespace."""
+    return SPACE.match(text, at).end()  # type: ignore[union-attr]
+
+
+def clean(text: str) -> str:
+    """Replaces lone surrogates with U+FFFD, so that the text can be encoded as UTF-8."""
+    return SURROGATE.sub("\ufffd", text)
+
+
+def standard_text(value: Any) -> str:
+    """Returns standard JSON for a value from Python's or the lenient parser."""
+    return clean(json.dumps(_standard(value), ensure_ascii=False))
+
+
+def _standard(value: Any) -> Any:
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):  # noqa: PLR0124
+        return str(value)
+    if isinstance(value, dict):
+        return {clean(str(key)): _standard(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_standard(item) for item in value]
+    return clean(value) if isinstance(value, str) else value
+
+
+def is_cut_short(error: Exception, text: str) -> bool:
+    """Whether an error of `strict_value` may be due to the end of the text."""
+    if isinstance(error, StopIteration):
+        position = error.value
+    elif isinstance(error, json.JSONDecodeError):
+        if error.msg.startswith("Unterminated string"):
+            return True
+        position = error.pos
+    else:
+        return False
+    return isinstance(position, int) and position > len(text.rstrip()) - _NEVER_CUT

@@ -1,0 +1,142 @@
+"""Store directories: written under a temporary name, locked meanwhile, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+SUFFIX = ".stepscope"
+MANIFEST = "manifest.json"
+TEMPORARY = ".tmp-"
+"""Part of the name of a directory that is being written, or is private to its process."""
+STREAM = "stream-"
+"""Prefix of the names of stores that are private to one process."""
+_LOCK = ".lock"
+_BEGINNING_SECONDS = 60  # by then, a process has locked the directory it created
+_ABANDONED_SECONDS = 24 * 3600
+
+
+class Claim:
+    """A directory that is created and locked by this process until it is released.
+
+    The lock tells other processes whether the directory was left behind by a killed process. Where
+    locks are not supported, they wait for a day instead.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir()
+        self.directory = directory
+        self._file: IO[bytes] | None = None
+        with contextlib.suppress(OSError):
+            self._file = (directory / _LOCK).open("wb")
+            _lock(self._file)
+
+    def release(self) -> None:
+        """Removes the lock: the directory is complete, or is about to be removed."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        with contextlib.suppress(OSError):
+            (self.directory / _LOCK).unlink()
+
+    def remove(self) -> None:
+        """Removes the directory and everything in it."""
+        self.release()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _lock(opened: IO[bytes]) -> None:
+    """Locks a file for this process, without waiting.
+
+    Raises:
+        BlockingIOError: Another process holds the lock.
+        OSError: The file system does not support locks.
+    """
+    if sys.platform != "win32":
+        import fcntl
+
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def is_in_use(directory: Path) -> bool:
+    """Whether a running process holds the lock of a directory."""
+    try:
+        with (directory / _LOCK).open("rb+") as opened:
+            _lock(opened)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def temporary_name(target: Path) -> Path:
+    """Returns a unique temporary name next to a path."""
+    return target.with_name(f"{target.name}{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}")
+
+
+def remove_abandoned(target: Path, *, is_private: bool = False) -> None:
+    """Removes temporary directories for a path that killed processes left behind.
+
+    Args:
+        target: The path.
+        is_private: The path is private to this process: removes other processes' private stores.
+    """
+    name = f"{STREAM}*{SUFFIX}" if is_private else _escaped(target.name)
+    for left in target.parent.glob(f"{name}{TEMPORARY}*"):
+        try:
+            age = time.time() - left.stat().st_mtime
+        except OSError:
+            continue
+        least = _BEGINNING_SECONDS if _can_lock(left) else _ABANDONED_SECONDS
+        if age > least and not is_in_use(left):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _can_lock(directory: Path) -> bool:
+    return sys.platform != "win32" and (directory / _LOCK).exists()
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """Returns the manifest in a directory; empty if it is missing or damaged."""
+    try:
+        value = json.loads((directory / MANIFEST).read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def put_in_place(temporary: Path, target: Path, is_valid: Callable[[], bool]) -> bool:
+    """Renames a complete directory to its final name, replacing what is there.
+
+    Args:
+        temporary: The directory.
+        target: The final name.
+        is_valid: Whether the directory at `target` is valid: another process may have been faster.
+
+    Returns:
+        Whether there is a valid directory at `target`.
+    """
+    for _ in range(10):
+        with contextlib.suppress(OSError):
+            temporary.rename(target)
+            return True
+        if is_valid():
+            return True
+        stale = target.with_name(f"{target.name}{TEMPORARY}stale-{secrets.token_hex(4)}")
+        with contextlib.suppress(OSError):  # another process may be doing the same
+            target.rename(stale)
+        shutil.rmtree(stale, ignore_errors=True)
+    return False
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"[{character}]" if character in "*?[" else character for character in name)

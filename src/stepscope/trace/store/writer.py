@@ -1,0 +1,183 @@
+"""Writes a store, part by part, and removes it again unless it is completed."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import secrets
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+
+import polars as pl
+
+from stepscope.errors import UnreadableInputError
+from stepscope.trace.schema import TABLES
+from stepscope.trace.store.directory import (
+    MANIFEST,
+    Claim,
+    put_in_place,
+    remove_abandoned,
+    temporary_name,
+)
+from stepscope.trace.store.files import is_store_of
+from stepscope.trace.store.origin import Origin, cache_directory
+from stepscope.trace.tables import GROWING, SMALL, Chunk, SmallTables
+
+_ROWS_PER_PART = {
+    "events": 500_000,
+    "args": 100_000,
+    "instants": 200_000,
+    "counters": 200_000,
+    "flows": 500_000,
+}
+
+
+class StoreWriter:
+    """A context manager that writes a store, and removes it unless it is completed.
+
+    A store without a key is useless to other processes: it keeps its temporary name and is removed
+    when the process exits.
+    """
+
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
+        self.path, self._claim = _claimed_path(origin)
+        self._temporary = self._claim.directory
+        self._stays = False
+        self._held: dict[str, list[pl.DataFrame]] = {name: [] for name in GROWING}
+        self._rows = dict.fromkeys(GROWING, 0)
+        self._parts = dict.fromkeys((*GROWING, *SMALL), 0)
+        self._total = dict.fromkeys((*GROWING, *SMALL), 0)
+        # One thread writes while others read. It lags behind by two parts at most, to bound memory.
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="stepscope-store")
+        self._pending: list[Future[None]] = []
+
+    def __enter__(self) -> StoreWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=kind is not None)
+        if not self._stays:
+            self._claim.remove()
+
+    def add(self, chunk: Chunk) -> None:
+        """Appends rows."""
+        for name, most in _ROWS_PER_PART.items():
+            frame: pl.DataFrame = getattr(chunk, name)
+            if not len(frame):
+                continue
+            self._held[name].append(frame)
+            self._rows[name] += len(frame)
+            if self._rows[name] >= most:
+                self._flush(name)
+
+    def _flush(self, name: str) -> None:
+        frames, self._held[name], self._rows[name] = self._held[name], [], 0
+        self._write(name, frames)
+
+    def _write(self, name: str, frames: list[pl.DataFrame]) -> None:
+        while len(self._pending) >= 2:
+            self._written(self._pending.pop(0))
+        directory = self._temporary / name
+        target = directory / f"{self._parts[name]:05}.parquet"
+        self._parts[name] += 1
+        self._total[name] += sum(len(frame) for frame in frames)
+        self._pending.append(self._pool.submit(_write_part, frames, directory, target))
+
+    def _written(self, pending: Future[None]) -> None:
+        """Waits until a part is written.
+
+        Raises:
+            UnreadableInputError: The part could not be written, for example to a full disk.
+        """
+        try:
+            pending.result()
+        except (OSError, pl.exceptions.ComputeError) as error:
+            reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+            raise UnreadableInputError(
+                f"{self.origin.name}: cannot write the store to {self._temporary.parent}: "
+                f"{reason}; free some space, set STEPSCOPE_CACHE to another directory, "
+                "or use store=False"
+            ) from error
+
+    def finish(self, small: SmallTables) -> Path:
+        """Writes the remaining rows and moves the store to its final path.
+
+        Args:
+            small: The tables that do not grow with the file.
+
+        Returns:
+            The directory of the store.
+        """
+        for name in GROWING:
+            if self._held[name]:
+                self._flush(name)
+            elif not self._parts[name]:
+                self._write(name, [pl.DataFrame(schema=TABLES[name])])
+        for name in SMALL:
+            self._write(name, [getattr(small, name)])
+        for pending in self._pending:
+            self._written(pending)
+        key = self.origin.key
+        manifest = {
+            "format": "stepscope store",
+            "source": self.origin.name,
+            "key": None if key is None else asdict(key),
+            "identity": secrets.token_hex(8),
+            "rows": self._total,
+        }
+        (self._temporary / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
+        if key is None:
+            self._stays = True
+            atexit.register(_remove_own, self._claim, os.getpid())
+            return self._temporary
+        self._claim.release()
+        if not put_in_place(
+            self._temporary, self.path, lambda: is_store_of(self.path, self.origin)
+        ):
+            raise UnreadableInputError(f"{self.path}: cannot be replaced; remove it and try again")
+        return self.path
+
+
+def _remove_own(claim: Claim, process: int) -> None:
+    """Removes a private store when its process exits, but not when a fork of it does."""
+    if os.getpid() == process:
+        claim.remove()
+
+
+def _write_part(frames: list[pl.DataFrame], directory: Path, target: Path) -> None:
+    directory.mkdir(exist_ok=True)
+    frame = frames[0] if len(frames) == 1 else pl.concat(frames)
+    frame.write_parquet(target, compression="zstd", compression_level=1)
+
+
+def _claimed_path(origin: Origin) -> tuple[Path, Claim]:
+    """Returns the first writable path for a store, and a claimed temporary directory next to it.
+
+    Raises:
+        UnreadableInputError: No path is writable.
+    """
+    refusals = []
+    for number, path in enumerate(origin.paths):
+        temporary = temporary_name(path)
+        try:
+            if number or path.parent == cache_directory():
+                path.parent.mkdir(parents=True, exist_ok=True)
+            claim = Claim(temporary)
+        except OSError as error:
+            refusals.append(f"{path.parent}: {error.strerror}")
+            continue
+        remove_abandoned(path, is_private=origin.key is None)
+        return path, claim
+    raise UnreadableInputError(
+        f"{origin.name}: cannot write a store ({'; '.join(refusals)}); "
+        "set STEPSCOPE_CACHE to a writable directory, or use store=False"
+    )

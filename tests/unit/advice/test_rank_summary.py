@@ -1,0 +1,197 @@
+"""A rank's summary travels: it is small, holds no table of the trace, and says all that is said."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import pickle
+import weakref
+
+import numpy as np
+import polars as pl
+import pytest
+from tests.support.gpu_trace import GpuTrace, ms, us
+from tests.support.planted import SCENARIOS, dump
+from tests.support.step_records import step_records
+
+from stepscope.advice import rank_summary
+from stepscope.advice.diagnosis import diagnose, judge
+from stepscope.advice.rank_summary import Request, meeting_of, summarise_rank
+from stepscope.advice.ranks import match_ranks, skew_of
+from stepscope.advice.thresholds import Thresholds
+from stepscope.analysis.graph.step_graph import StepGraph
+from stepscope.analysis.record.meetings import MOST_STEPS, MeetingSteps
+from stepscope.analysis.selection.scope import Scope
+from stepscope.run.rank_skew import RankSteps, rank_skew
+from stepscope.run.reader import open_run
+from stepscope.trace.model import Trace
+
+
+def rank_of_job(rank, delays_ms, *, steps=3, layers=4):
+    """A rank of a data-parallel job: what it computes before the collectives takes its own time."""
+    t = GpuTrace(rank=rank, world_size=len(delays_ms), device=rank)
+    for _ in range(steps):
+        with t.step():
+            t.python(ms(delays_ms[rank]))
+            for layer in range(layers):
+                t.op("aten::mm").launch("sgemm", us(300))
+                waiting = ms(max(delays_ms) - delays_ms[rank]) if layer == 0 else 0
+                t.collective("all_reduce", 1 << 20, us(200) + waiting)
+            t.sync()
+    return t
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("job")
+    for rank, delay in enumerate(delays := (0, 40, 10)):
+        assert delay == delays[rank]
+        path = folder / f"rank{rank}.pt.trace.json"
+        path.write_bytes(dump(rank_of_job(rank, delays)))
+    return folder
+
+
+def sent(value):
+    return pickle.loads(pickle.dumps(value))
+
+
+def tables_in(value, path="summary"):
+    """Every table, array or trace that hangs on a value, except those of the metrics."""
+    if isinstance(value, (pl.DataFrame, pl.LazyFrame, pl.Series, np.ndarray, Trace, StepGraph)):
+        yield path
+    elif dataclasses.is_dataclass(value):
+        for name in value.__dict__:
+            if name != "metrics":
+                yield from tables_in(getattr(value, name), f"{path}.{name}")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from tables_in(item, f"{path}[{key!r}]")
+    elif isinstance(value, (list, tuple, set)):
+        for place, item in enumerate(value):
+            yield from tables_in(item, f"{path}[{place}]")
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS[::6], ids=lambda one: one.name)
+def test_a_summary_comes_back_as_it_was_and_holds_no_tables(scenario, tmp_path):
+    path = tmp_path / "trace.pt.trace.json"
+    path.write_bytes(dump(scenario.build()))
+    (rank,) = open_run(str(path)).ranks
+    summary = summarise_rank(rank, Request())
+    assert sent(summary) == summary
+    assert list(tables_in(summary)) == []
+    assert {finding.id for finding in summary.findings} == scenario.expected
+
+
+def test_ranks_summarised_elsewhere_make_the_same_diagnosis(job):
+    """Every value goes through a pickle, as between processes."""
+    run = open_run(str(job))
+    here = diagnose(run)
+    meetings = [sent(meeting_of(sent(rank), Scope())) for rank in run.ranks]
+    matched, notes = match_ranks(meetings)
+    skew = skew_of(meetings)
+    request = Request(has_peers=skew is not None)
+    ranks = [
+        sent(summarise_rank(sent(rank), sent(request), sent(matched.waits_of(rank.rank))))
+        for rank in run.ranks
+    ]
+    there = judge(run, ranks, Thresholds(), matched, skew, notes)
+    assert there.verdict == here.verdict
+    assert there.findings == here.findings
+    assert there.ranks == here.ranks
+    assert there.between.table.equals(here.between.table)
+    assert there.between.straggler == 1
+    assert any("rank 1" in finding.title for finding in here.findings)
+
+
+def test_what_a_summary_carries_is_enough_to_match_the_ranks(job):
+    ranks = open_run(str(job)).ranks
+    summaries = [sent(summarise_rank(rank, Request())) for rank in ranks]
+    matched, _ = match_ranks([summary.meeting for summary in summaries])
+    assert matched.report.straggler == 1
+    assert matched.report.ranks["total_wait_ns"].sum() > 0
+
+
+def test_a_rank_and_step_takes_little(tmp_path):
+    """Three kilobytes are the goal for each; four collectives and a GPU make it less."""
+    sizes = {}
+    for steps in (5, 25):
+        path = tmp_path / f"{steps}.pt.trace.json"
+        path.write_bytes(dump(rank_of_job(0, (0, 5), steps=steps)))
+        (rank,) = open_run(str(path)).ranks
+        sizes[steps] = len(pickle.dumps(summarise_rank(rank, Request())))
+    assert (sizes[25] - sizes[5]) / 20 < 1 << 10
+    assert sizes[5] < 24 << 10
+
+
+def test_one_rank_is_in_memory_at_a_time(job, monkeypatch):
+    """When a trace is loaded, those before it are gone, without waiting for the collector."""
+    loaded: list[weakref.ref[Trace]] = []
+    real = rank_summary.load
+
+    def load(path):
+        assert [one for one in loaded if one() is not None] == []
+        trace = real(path)
+        loaded.append(weakref.ref(trace))
+        return trace
+
+    monkeypatch.setattr(rank_summary, "load", load)
+    gc.disable()
+    try:
+        diagnosis = diagnose(open_run(str(job)))
+    finally:
+        gc.enable()
+    assert len(loaded) == 6  # each is met, and then judged
+    assert [one for one in loaded if one() is not None] == []
+    assert diagnosis.between is not None
+
+
+def test_a_trace_that_cannot_be_judged_is_let_go_as_well(job, monkeypatch):
+    loaded: list[weakref.ref[Trace]] = []
+    real = rank_summary.load
+
+    def load(path):
+        trace = real(path)
+        loaded.append(weakref.ref(trace))
+        return trace
+
+    monkeypatch.setattr(rank_summary, "load", load)
+    with pytest.raises(Exception, match="no step 77"):
+        diagnose(open_run(str(job)), scope=Scope(steps=(77,)))
+    assert loaded
+    assert [one for one in loaded if one() is not None] == []
+
+
+def test_waits_of_another_window_are_not_taken_for_those_of_this_one(job):
+    run = open_run(str(job))
+    meetings = [meeting_of(rank, Scope()) for rank in run.ranks]
+    matched, _ = match_ranks(meetings)
+    waits = matched.waits_of(0)
+    other = dataclasses.replace(waits, window=waits.window + 1)
+    alone = summarise_rank(run.ranks[0], Request())
+    assert summarise_rank(run.ranks[0], Request(), other) == alone
+    assert summarise_rank(run.ranks[0], Request(), waits) != alone
+
+
+def test_the_skew_of_packed_records_is_that_of_the_records():
+    backward_ms = (30, 21, 12)
+    ranks = [
+        RankSteps(rank, step_records([100] * 40, phases_ms={"backward": spent}))
+        for rank, spent in enumerate(backward_ms)
+    ]
+    packed = [
+        dataclasses.replace(one, records=sent(MeetingSteps.of(one.records)).records())
+        for one in ranks
+    ]
+    assert rank_skew(packed) == rank_skew(ranks)
+    assert rank_skew(ranks) is not None
+
+
+def test_of_a_long_record_all_ranks_keep_the_same_steps():
+    lengths = (MOST_STEPS * 2 + 10, MOST_STEPS * 2 - 10)
+    kept = [
+        {one.step for one in MeetingSteps.of(step_records([10] * length)).records()}
+        for length in lengths
+    ]
+    assert all(len(steps) <= MOST_STEPS for steps in kept)
+    assert len(kept[0] & kept[1]) >= 2000  # as many as are compared
+    assert kept[0] <= kept[1] | set(range(lengths[1], lengths[0]))

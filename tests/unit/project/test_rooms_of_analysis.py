@@ -1,0 +1,51 @@
+"""Questions stand on sub-rooms, and no sub-room stands on a question."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.project import ROOT, pyproject
+
+grimp = pytest.importorskip("grimp")
+ANALYSIS = "stepscope.analysis"
+FOLDER = ROOT / "src" / "stepscope" / "analysis"
+ABOVE_QUESTIONS = f"{ANALYSIS}.comparison"
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return grimp.build_graph("stepscope", exclude_type_checking_imports=True, cache_dir=None)
+
+
+def rooms() -> set[str]:
+    return {f"{ANALYSIS}.{path.parent.name}" for path in FOLDER.glob("*/__init__.py")}
+
+
+def questions() -> set[str]:
+    return {f"{ANALYSIS}.{path.stem}" for path in FOLDER.glob("*.py")} - {f"{ANALYSIS}.__init__"}
+
+
+def test_no_sub_room_imports_a_question_but_the_one_that_stands_above_them(graph):
+    wrong = {
+        (importer, question)
+        for question in questions()
+        for importer in graph.find_modules_that_directly_import(question)
+        if any(importer.startswith(f"{room}.") for room in rooms() - {ABOVE_QUESTIONS})
+    }
+    assert wrong == set()
+
+
+def test_no_question_imports_the_room_above_them(graph):
+    importers = {
+        importer
+        for module in graph.find_descendants(ABOVE_QUESTIONS)
+        for importer in graph.find_modules_that_directly_import(module)
+    }
+    assert importers & questions() == set()
+
+
+def test_every_sub_room_has_its_layer():
+    contracts = pyproject()["tool"]["importlinter"]["contracts"]
+    layers = next(c["layers"] for c in contracts if c.get("containers") == [ANALYSIS])
+    named = {name.strip() for layer in layers for name in layer.split("|")}
+    assert named == {room.rpartition(".")[2] for room in rooms()}
+    assert len(questions()) > 15

@@ -1,0 +1,144 @@
+"""Formats are told apart by content alone, and what is no trace is named."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import sqlite3
+import zipfile
+from pathlib import Path
+
+import pytest
+from tests.support.chrome_traces import kernel, operator, write
+
+from stepscope.errors import UnreadableInputError, UsageError
+from stepscope.trace.formats.not_traces import NOT_TRACES, NotATrace
+from stepscope.trace.formats.registry import FORMATS, format_of
+from stepscope.trace.formats.trace_format import Input
+from stepscope.trace.load import load
+from stepscope.trace.problems import Problems
+from stepscope.trace.source.content import Content
+
+
+def _sqlite(folder: Path) -> bytes:
+    path = folder / "made.sqlite"
+    connection = sqlite3.connect(path)
+    connection.executescript("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
+    connection.close()
+    return path.read_bytes()
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    """The beginning of a file of each format."""
+    frame = {"ph": "B", "cat": "py-spy", "name": "f", "pid": 1, "tid": 1, "ts": 1, "args": {"a": 1}}
+    end = {**frame, "ph": "E", "ts": 2}
+    return {
+        "chrome": write([operator(), kernel()]),
+        "py-spy": json.dumps([frame, end]).encode(),
+        "nsys-sqlite": _sqlite(folder),
+        "nsys-report": b"NVIDIA Tegra Profiler Report 2025@3@1\n\x0b",
+    }
+
+
+def test_every_format_is_recognised_by_its_content_and_by_nothing_else(tmp_path: Path) -> None:
+    contents = _contents(tmp_path)
+    assert contents.keys() == {known.name for known in FORMATS}
+    for name, content in contents.items():
+        for misleading in ("a.json", "b.sqlite", "c.nsys-rep", "d"):
+            assert format_of(misleading, content).name == name
+
+
+@pytest.mark.parametrize("space", [b"", b"\xef\xbb\xbf", b" \r\n\t"])
+@pytest.mark.parametrize("frame", ["header-before", "bare-array", "foreign-header"])
+def test_json_of_any_frame_is_a_chrome_trace(space: bytes, frame: str) -> None:
+    assert format_of("x", space + write([operator()], frame=frame)).name == "chrome"
+
+
+@pytest.mark.parametrize("name", ["chrome", "py-spy", "nsys-sqlite"])
+def test_a_format_opens_from_a_file_packed_or_not_and_from_a_stream(
+    name: str, tmp_path: Path
+) -> None:
+    content = _contents(tmp_path)[name]
+    plain, packed = tmp_path / "plain", tmp_path / "packed"
+    plain.write_bytes(content)
+    packed.write_bytes(gzip.compress(content))
+    expected = load(plain).tables()
+    for location in (packed, io.BytesIO(content), io.BytesIO(packed.read_bytes())):
+        found = load(location).tables()
+        assert found.events.equals(expected.events)
+        assert found.names.equals(expected.names)
+
+
+def test_what_is_wrong_with_a_packed_file_is_said_of_that_file(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "other.sqlite")
+    connection.executescript("CREATE TABLE t (x)")
+    connection.close()
+    packed = tmp_path / "other.sqlite.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "other.sqlite").read_bytes()))
+    with pytest.raises(UnreadableInputError, match="not exported by Nsight Systems") as raised:
+        load(packed)
+    assert str(raised.value).startswith(f"{packed}: ")
+
+
+def test_only_formats_that_stream_get_a_store(tmp_path: Path) -> None:
+    for name, content in _contents(tmp_path).items():
+        (known,) = (one for one in FORMATS if one.name == name)
+        path = tmp_path / f"{name}.file"
+        path.write_bytes(content)
+        if known.stream is not None:
+            assert load(path, store=True).store is not None
+            continue
+        with pytest.raises(UsageError, match="only Chrome traces can be stored; use store=False"):
+            load(path, store=True)
+        assert not path.with_name(path.name + ".stepscope").exists()
+
+
+def _zipped() -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        archive.writestr("a", "b" * 1000)
+    return target.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [(bz2.compress(b"[]"), "bzip2"), (lzma.compress(b"[]"), "xz"), (_zipped(), "zip")],
+)
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_what_is_no_trace_is_named_with_a_remedy(
+    content: bytes, word: str, is_packed: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(gzip.compress(content) if is_packed else content)
+    with pytest.raises(UnreadableInputError) as raised:
+        load(path)
+    assert str(raised.value) == (
+        f"{path}: compressed with {word}, which is not supported;"
+        " decompress it, or compress it with gzip or zstd"
+    )
+
+
+def test_an_entry_is_all_that_naming_another_kind_of_file_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    picture = NotATrace("a picture", "open it in a viewer", lambda head: head[1:4] == b"PNG")
+    monkeypatch.setattr(
+        "stepscope.trace.formats.registry.NOT_TRACES", (*NOT_TRACES, picture), raising=True
+    )
+    with pytest.raises(UnreadableInputError, match=r"^x: a picture; open it in a viewer$"):
+        format_of("x", b"\x89PNG\r\n\x1a\n")
+
+
+def test_a_plain_file_is_read_where_it_lies_and_anything_else_is_copied(tmp_path: Path) -> None:
+    there = tmp_path / "it"
+    there.write_bytes(b"content")
+    with Input("x", there, Content([]), Problems()).as_file(".nsys-rep") as path:
+        assert path == there
+    with Input("x", None, Content([b"con", b"tent"]), Problems()).as_file(".nsys-rep") as path:
+        assert path.suffix == ".nsys-rep"
+        assert path.read_bytes() == b"content"
+    assert not path.exists()
+    assert there.exists()
