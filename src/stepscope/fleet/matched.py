@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.analysis.ranks import matching
 from stepscope.errors import UsageError
 
 Numbers = npt.NDArray[np.int64]
@@ -41,8 +42,9 @@ ARRIVALS: dict[str, pl.DataType | type[pl.DataType]] = {
     "start_ns": pl.Int64,
     "end_ns": pl.Int64,
 }
-"""One row per rank and collective. Further columns `local_…_ns` say what the rank did between its
-previous collective and this one, by cause; what they leave of that time is `other`."""
+"""One row per rank and collective. Further columns `local_…_ns` say what the rank did since the row
+before this one of the same rank, in order of start, outside any collective, by cause. What they
+leave of the time since its previous collective is `other`."""
 
 GROUPS: dict[str, pl.DataType | type[pl.DataType]] = {
     "group": pl.Int64,
@@ -52,7 +54,7 @@ GROUPS: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 """One row per process group."""
 
-SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", "send_recv")
+SYNCHRONISING = (*matching.SYNCHRONISING, "send_recv")
 """Kinds that no rank can leave before all members have arrived."""
 
 LOCAL = "local_"
@@ -143,8 +145,10 @@ def match(arrivals: pl.DataFrame, groups: pl.DataFrame) -> Matched:
     unknown = arrivals.filter(~pl.col("group").is_between(0, len(groups) - 1))
     if len(unknown):
         raise UsageError(f"an arrival names group {unknown['group'][0]} of {len(groups)}")
-    rows, left_out = _usable(arrivals)
-    rows = rows.sort("rank", "start_ns", "end_ns", "group", "number")
+    in_order = arrivals.sort("rank", "start_ns", "end_ns", "group", "number")
+    # Sums, so that nothing is lost with rows that are left out.
+    spent = pl.col(f"^{LOCAL}.*_ns$").fill_null(0).cum_sum().over("rank")
+    rows, left_out = _usable(in_order.with_columns(spent))
     # A first numbering, by group and number; it is put in order once what precedes what is known.
     by_name = rows.select("group", "number").unique().sort("group", "number")
     rows = rows.join(by_name.with_row_index("named"), on=["group", "number"], how="left")
@@ -159,8 +163,9 @@ def match(arrivals: pl.DataFrame, groups: pl.DataFrame) -> Matched:
         # Ranks that disagree on an order are of different jobs, or their numbers are wrong.
         bad = pl.Series(order < 0).gather(named)
         left_out[CIRCULAR] = int(bad.sum())
-        again = match(rows.filter(~bad).drop("named"), groups)
-        return _with(again, {**left_out, **again.left_out})
+        names = rows.filter(bad).select("group", "number").unique()
+        again = match(arrivals.join(names, on=["group", "number"], how="anti"), groups)
+        return _with(again, {**again.left_out, CIRCULAR: left_out[CIRCULAR]})
     collective = order[named]
     causes, local = _local(rows, previous, start, end)
     by_collective = np.argsort(collective, kind="stable").astype(np.int64)
@@ -221,9 +226,10 @@ def _local(
     columns = sorted(name for name in rows.columns if name.startswith(LOCAL))
     causes = tuple(name.removeprefix(LOCAL).removesuffix("_ns") for name in columns)
     local = np.zeros((len(rows), len(columns) + 1), np.int64)
-    for place, name in enumerate(columns):
-        local[:, place] = rows[name].fill_null(0).to_numpy()
     has_previous = previous >= 0
+    for place, name in enumerate(columns):
+        spent = rows[name].to_numpy().astype(np.int64)
+        local[:, place] = spent - np.where(has_previous, spent[previous], 0)
     between = np.where(has_previous, start - end[previous], 0)
     local[:, -1] = np.maximum(between - local.sum(axis=1), 0)
     return (*causes, OTHER), local

@@ -190,9 +190,15 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question(
         "stragglers",
-        "which rank the others wait for, from the traces of several ranks",
-        "stepscope.analysis.stragglers:find_stragglers",
-        {"ranks": "Ranks", "sets": "Collectives", "arrivals": "Arrivals"},
+        "which rank makes the others wait, and why, from the traces of several ranks",
+        "stepscope.fleet.stragglers:find_stragglers",
+        {
+            "ranks": "Ranks",
+            "causes": "Causes",
+            "groups": "Process groups",
+            "sets": "Collectives",
+            "arrivals": "Arrivals",
+        },
         over_ranks=True,
     ),
     Question(
