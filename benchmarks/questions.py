@@ -31,7 +31,7 @@ from pathlib import Path
 
 import polars as pl
 
-from stepscope.report.answer.questions import QUESTIONS
+from stepscope.analysis.questions import QUESTIONS
 from stepscope.trace.arrays.memory_reuse import keep_freed_memory
 from stepscope.trace.classify import classify_names
 from stepscope.trace.load import load

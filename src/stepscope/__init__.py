@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from stepscope._version import __version__
 
 if TYPE_CHECKING:
-    from stepscope.adapters.options.arguments import add_arguments, click_options, profiled
+    from stepscope.adapters.decorators import click_options, profiled
+    from stepscope.adapters.options.arguments import add_arguments
     from stepscope.adapters.profiler import Profiler, profiler_from_args
     from stepscope.capture.options.config import CaptureConfig
     from stepscope.errors import StepscopeError
@@ -42,10 +43,10 @@ _HOMES = {
     "StepscopeError": "stepscope.errors",
     "Trace": "stepscope.trace.model",
     "add_arguments": "stepscope.adapters.options.arguments",
-    "click_options": "stepscope.adapters.options.arguments",
+    "click_options": "stepscope.adapters.decorators",
     "load": "stepscope.trace.load",
     "open_run": "stepscope.run.reader",
-    "profiled": "stepscope.adapters.options.arguments",
+    "profiled": "stepscope.adapters.decorators",
     "profiler_from_args": "stepscope.adapters.profiler",
 }
 

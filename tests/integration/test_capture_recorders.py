@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,13 +17,14 @@ from tests.support.training import SmallTraining, batches
 
 import stepscope
 from stepscope.advice.diagnosis import diagnose
-from stepscope.capture.options.config import CaptureConfig, ConfigError
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.options.option import ConfigError
 from stepscope.capture.together.ranks import RankIdentity
-from stepscope.capture.windows.cuda_range import CudaRangeWindow
+from stepscope.capture.windows.cuda_range import CudaRangeWindow, is_leader
+from stepscope.capture.windows.plan import WindowPlan
 from stepscope.capture.windows.python_memory import PYTHON_MEMORY_FILE, changes_between
-from stepscope.capture.windows.recorders import other_window
-from stepscope.capture.windows.window import WindowPlan
 from stepscope.commands.info import command as info
+from stepscope.run.manifest import WindowRecord
 from stepscope.run.reader import open_run
 
 QUICK = {"wait": 1, "warmup": 1, "active": 3, "repeat": 1, "activities": "cpu"}
@@ -59,7 +61,7 @@ def table_of(output, window=0):
 
 def rows_of(table):
     """(change, each step, blocks, held, place) of the table of places."""
-    _, _, body = table.partition("  place\n")
+    _, _, body = table.partition("  location\n")
     found = []
     for line in body.splitlines():
         if "called from" not in line:
@@ -109,7 +111,7 @@ def test_tracemallocs_places_add_up(tmp_path):
     table = table_of(tmp_path)
     rows = rows_of(table)
     assert len(rows) == 2
-    assert rows[1][4].endswith("other places")
+    assert rows[1][4].endswith("other locations")
     assert sum(row[0] for row in rows) == number_after("Change over the window:", table)
 
 
@@ -239,7 +241,7 @@ def test_a_window_asked_for_is_refused_with_the_reason(tmp_path, caplog):
                 profiler.trigger()
             profiler.step()
     assert manifest_of(tmp_path).windows == ()
-    assert "a window was asked for and is left out: window_recorder=none" in caplog.text
+    assert "a requested window is skipped: window_recorder=none" in caplog.text
 
 
 def test_torch_is_the_default(tmp_path):
@@ -248,7 +250,7 @@ def test_torch_is_the_default(tmp_path):
 
 
 def test_an_unknown_recorder_is_refused():
-    with pytest.raises(ConfigError, match="window_recorder='nsys' is not known"):
+    with pytest.raises(ConfigError, match="window_recorder='nsys' is unknown"):
         CaptureConfig(window_recorder="nsys")
 
 
@@ -312,7 +314,8 @@ def test_the_range_is_opened_and_closed_at_the_windows_borders():
     assert window.stop() > 0
     assert fake.calls == ["nvtx on, shapes True", "start", "synchronize", "stop", "nvtx off"]
     assert window.ranges.whole_steps == (5, 6)
-    assert window.files() == ()
+    record = WindowRecord(0, "saving", first_step=5, last_step=6)
+    assert window.save(record, 7) == (replace(record, state="complete"), None)
 
 
 def test_other_ranks_of_the_machine_only_name_their_steps():
@@ -344,8 +347,7 @@ def test_a_process_without_cuda_in_use_is_told_so():
 def test_the_first_rank_of_a_machine_that_records_leads(ranks, local_rank, leads):
     config = CaptureConfig(window_recorder="cuda-range", ranks=ranks)
     identity = RankIdentity(4 + local_rank, local_rank, 8, 1)
-    window = other_window(config, WindowPlan(0, 1, 1, Path("x")), identity)
-    assert window._is_leader is leads
+    assert is_leader(config, identity) is leads
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
@@ -353,7 +355,10 @@ def test_without_cuda_it_does_nothing_and_says_so_once(tmp_path, caplog):
     caplog.set_level(logging.WARNING, "stepscope")
     train(tmp_path, 30, window_recorder="cuda-range", repeat=0)
     (line,) = [record.getMessage() for record in caplog.records]
-    assert "window_recorder=cuda-range: left out: torch finds no CUDA device here" in line
+    assert (
+        "window_recorder=cuda-range: no windows are recorded: torch finds no CUDA device here"
+        in line
+    )
     assert manifest_of(tmp_path).windows == ()
 
 

@@ -16,7 +16,7 @@ from tests.support.training import SmallTraining, bare_losses, batches
 
 import stepscope
 from stepscope.advice.diagnosis import diagnose
-from stepscope.capture.options.config import ConfigError
+from stepscope.capture.options.option import ConfigError
 from stepscope.capture.record.upload import Uploader
 from stepscope.errors import UnreadableInputError
 from stepscope.run.layout import RunLayout
@@ -160,7 +160,7 @@ def test_what_cannot_be_copied_stays_and_the_manifest_tells(tmp_path, broken, fa
     assert (local / "rank00000/window-0000/trace.json.gz").exists()
     (problem,) = manifest_of(local).problems
     assert problem.where == "copying the run"
-    assert "trace.json.gz stays here" in problem.message
+    assert "trace.json.gz was not copied and stays at" in problem.message
     assert {"refuses": "no entry", "cuts": "bytes arrived"}[fault] in problem.message
     assert "not all of the run was copied" in caplog.text
     # The copy's manifest tells it too, and the rest is there.

@@ -286,7 +286,7 @@ def test_a_profiler_starts_once(tmp_path):
     profiler = stepscope.Profiler(output_dir=tmp_path, **QUICK)
     with profiler:
         pass
-    with pytest.raises(UsageError, match="make a new one"):
+    with pytest.raises(UsageError, match="create a new one"):
         profiler.start()
 
 

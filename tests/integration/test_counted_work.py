@@ -12,7 +12,7 @@ from tests.support.frameworks import Samples, fit, trainer_of
 
 import stepscope
 from stepscope import open_run
-from stepscope.adapters.callbacks.work import Work
+from stepscope.capture.steps.work import Work
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"

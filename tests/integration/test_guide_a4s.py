@@ -65,7 +65,7 @@ def test_the_guides_command_writes_into_its_folder(monkeypatch, tmp_path):
     assert table.startswith("sorted by self_")
     assert "accelerator.train_step" in table
     assert "CPU mem" in table
-    assert "Host, resident at most:" in overview
+    assert "Host, peak resident:" in overview
     (window,) = manifest_of(folder).windows
     kinds = {artifact.kind for artifact in window.artifacts if not artifact.problem}
     assert {"trace", "key_averages", "stacks", "tensorboard"} <= kinds

@@ -246,7 +246,7 @@ def test_without_cuda_the_history_is_left_out_with_a_line(tmp_path, caplog):
     record()
     about = [line for line in caplog.messages if "memory" in line]
     assert len(about) == 2
-    assert "memory_history, memory_snapshot_at_end: left out, since torch finds no CUDA" in about[0]
+    assert "memory_history, memory_snapshot_at_end: skipped, since torch finds no CUDA" in about[0]
     assert "no memory snapshot: CUDA is not in use in this process" in about[1]
     assert manifest_of(tmp_path / "profiles").snapshots == ()
     assert list(tmp_path.rglob("*.pickle")) == []

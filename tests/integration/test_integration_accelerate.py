@@ -135,7 +135,7 @@ def test_max_steps_and_an_error(tmp_path, profiler_class):
 
 
 def test_the_accelerator_comes_first(tmp_path, profiler_class):
-    with pytest.raises(UsageError, match="make the Accelerator before"):
+    with pytest.raises(UsageError, match="create the Accelerator before"):
         profiler_class(output_dir=tmp_path)
     profiler_class(output_dir=tmp_path, enabled=False)
 

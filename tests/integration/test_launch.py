@@ -189,7 +189,7 @@ def test_a_folder_that_cannot_be_made_costs_the_recording_and_nothing_else(tmp_p
     ours = recorded(tmp_path, PLAIN, [0, 1, 0])
     assert ours.returncode == 0, ours.stderr
     assert ours.stdout == plainly(tmp_path, PLAIN, [0, 1, 0]).stdout
-    assert f"stepscope: no run could be begun in {tmp_path / 'profiles'}" in ours.stderr
+    assert f"stepscope: no run could be created in {tmp_path / 'profiles'}" in ours.stderr
     assert "nothing was trained" not in ours.stderr
 
 

@@ -19,8 +19,8 @@ from tests.support.ranks import torchrun
 from tests.support.training import SmallTraining, batches
 
 from stepscope import Profiler, open_run
-from stepscope.analysis.metrics import read_metrics, summarise_metrics
-from stepscope.capture.options.config import ConfigError
+from stepscope.analysis.record.metrics import read_metrics, summarise_metrics
+from stepscope.capture.options.option import ConfigError
 from stepscope.capture.record.monitoring import RankMonitor
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.monitor.beside import RecordingBeside
@@ -200,7 +200,7 @@ def test_a_thread_takes_the_place_of_a_process_that_cannot_start(tmp_path, monke
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "Popen", refuse)
         beside = RecordingBeside(job)
-    assert not beside.is_process
+    assert beside.process_id is None
     wait_for(lambda: rows_in(tmp_path / "metrics.csv") >= 3)
     assert beside.close() == ""
     summary = summarise_metrics(tmp_path / "metrics.csv")

@@ -23,7 +23,7 @@ from stepscope.adapters.torchtitan import (
     section_of,
     take_over,
 )
-from stepscope.capture.options.config import ConfigError
+from stepscope.capture.options.option import ConfigError
 from stepscope.run.manifest import ArtifactRecord, RankManifest, write_record
 
 THIRD_PARTY = pytest.mark.filterwarnings(

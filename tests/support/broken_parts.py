@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import itertools
+import pkgutil
 import sys
 from pathlib import Path
 
@@ -15,37 +16,32 @@ import pytest
 import torch
 
 import stepscope
+from stepscope import capture
 from stepscope.capture.together.holder import ProcessClaim
 from tests.support.training import SmallTraining, bare_losses, batches
 
 STEPS = 7
-MODULES = (
-    "steps.auto_phases",
-    "windows.budget",
-    "together.clock_sync",
-    "steps.devices",
-    "ending",
-    "windows.finishing",
-    "steps.flop_counter",
-    "windows.handlers",
-    "windows.handover",
-    "record.home",
-    "record.job",
-    "record.journal",
-    "record.memory",
-    "record.monitoring",
-    "steps.phases",
-    "windows.plans",
-    "requests.sources",
-    "options.schedule",
-    "together.shared_store",
-    "requests.signals",
-    "steps.recorder",
-    "steps.tally",
-    "requests.triggers",
-    "windows.window",
-    "windows.keeper",
+WALLS = {
+    # What contains the others' failures, and what the loop itself calls.
+    "containment",
+    "profiler",
+    "session",
+    # What checks options before anything starts, and raises for wrong ones.
+    "options.config",
+    "options.option",
+    "options.rules",
+    "together.ranks",
+    # What refuses a second profiler, by raising.
+    "together.holder",
+    # A program of its own, for `stepscope doctor`.
+    "torch_probe",
+}
+MODULES = tuple(
+    found.name.removeprefix("stepscope.capture.")
+    for found in pkgutil.walk_packages(capture.__path__, "stepscope.capture.")
+    if not found.ispkg and found.name.removeprefix("stepscope.capture.") not in WALLS
 )
+"""Every module of the capture whose functions are broken."""
 # What a profiler is made of before it starts, where wrong options do raise.
 SPARED = {
     "options.schedule.Schedule.first_end",
@@ -53,10 +49,20 @@ SPARED = {
     "options.schedule.Schedule._origin",
     "steps.tally.StepTally.__init__",
     # What contains the others, and how torch comes to it.
+    *(
+        f"stepping.Stepping.{name}"
+        for name in ("__init__", "fetching", "batch_came", "phase", "waiting", "aside", "range")
+    ),
     "steps.phases._attempt",
     "steps.phases.PhaseWatch.before_optimizer",
     "steps.phases.PhaseWatch.after_optimizer",
 }
+OPTIONS = {
+    "windows.python_memory": {"window_recorder": "tracemalloc"},
+    "record.monitoring": {"monitor": True},
+    "record.upload": {"upload_to": "memory://copies"},
+}
+"""More options, by module, for parts that only work where they are asked for."""
 
 
 def parts():
@@ -92,16 +98,13 @@ def break_part(monkeypatch, module_name, class_name, name):
     monkeypatch.setattr(owner, name, broken)
     if class_name is None:
         # Other modules have it under a name of their own.
-        for other in MODULES:
+        for other in (*MODULES, "session"):
             there = importlib.import_module(f"stepscope.capture.{other}")
             if vars(there).get(name) is original:
                 monkeypatch.setattr(there, name, broken)
-        session = importlib.import_module("stepscope.capture.session")
-        if vars(session).get(name) is original:
-            monkeypatch.setattr(session, name, broken)
 
 
-def train(output):
+def train(output, **more):
     training = SmallTraining()
     options = {
         "wait": 1,
@@ -118,6 +121,7 @@ def train(output):
         "memory_log": True,
         "scalars": lambda values, step: None,
         "on_trace_ready": lambda profiler: None,
+        **more,
     }
     profiler = stepscope.Profiler(output_dir=output, **options)
     with profiler:
@@ -144,7 +148,8 @@ def harm_of(part, output):
     with pytest.MonkeyPatch.context() as patch:
         break_part(patch, *part)
         try:
-            harm = "" if train(output) == bare_losses(STEPS) else "other losses"
+            losses = train(output, **OPTIONS.get(part[0], {}))
+            harm = "" if losses == bare_losses(STEPS) else "other losses"
         except Exception as error:
             harm = repr(error)
     if torch.autograd._profiler_enabled():

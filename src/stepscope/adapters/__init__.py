@@ -1,1 +1,1 @@
-"""Doors into the capture: arguments in several dialects, launching without code, drop-ins."""
+"""Ways into the capture: options in several dialects, launching without code, drop-ins."""

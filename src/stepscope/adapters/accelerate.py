@@ -1,4 +1,4 @@
-"""A profiler for loops that are written with accelerate.
+"""A profiler for training loops written with accelerate.
 
     from stepscope.adapters.accelerate import AccelerateProfiler
 
@@ -7,8 +7,8 @@
             with accelerator.accumulate(model):
                 ...
 
-A step ends with the batch after which accelerate has let the optimizer step, so that with gradient
-accumulation it has several batches; with `step_unit="micro-batch"` each batch is a step.
+A step ends with the batch after which accelerate lets the optimizer step, so with gradient
+accumulation it has several batches. With `step_unit="micro-batch"`, each batch is a step.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from typing import Any, TypeVar
 
 from accelerate.state import GradientState, PartialState
 
-from stepscope.adapters.callbacks.training import MICRO_BATCH, identity_of, unit_of
-from stepscope.adapters.callbacks.work import work_of
+from stepscope.adapters.callbacks.training import identity_of, unit_of
 from stepscope.adapters.profiler import Profiler
 from stepscope.capture import profiler as capture
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.steps.phases import PhaseWatch
+from stepscope.capture.steps.work import work_of
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.errors import UsageError
+from stepscope.run.step_record import FORWARD, MICRO_BATCH
 
 _Batch = TypeVar("_Batch")
 
@@ -37,18 +38,18 @@ _Batch = TypeVar("_Batch")
 class AccelerateProfiler(Profiler):
     """A `Profiler` that asks accelerate for the rank and for where steps end.
 
-    Phases are found by themselves: "forward" is from the arrival of a batch to its backward pass.
-    What a loop does between two loops over `watch`, such as an evaluation, belongs to no step; in
-    the body of the loop use `profiler.phase("evaluation")`.
+    Phases are detected automatically: "forward" lasts from the arrival of a batch to its backward
+    pass. What a loop does between two loops over `watch`, such as an evaluation, belongs to no
+    step; inside the loop, use `profiler.phase("evaluation")`.
 
     Args:
-        config: The options; or give them as keywords.
+        config: The options. Pass either a config or keywords.
         layout: As for `Profiler`.
         words: As for `Profiler`.
         **options: Fields of `CaptureConfig`.
 
     Raises:
-        ConfigError: An option cannot work.
+        ConfigError: An option is invalid.
         UsageError: There is no Accelerator yet.
     """
 
@@ -76,7 +77,7 @@ class AccelerateProfiler(Profiler):
         return self
 
     def start(self) -> None:
-        """Begin the capture; see `Profiler.start`."""
+        """Start the capture; see `Profiler.start`."""
         super().start()
         if self.run_path is not None:
             self._owner = (os.getpid(), threading.get_ident())
@@ -99,10 +100,10 @@ class AccelerateProfiler(Profiler):
     def watch(
         self, loader: Iterable[_Batch], *, batches_per_step: int | None = None
     ) -> Iterator[_Batch]:
-        """Iterate over `loader`, timing the waits and ending a step where accelerate steps.
+        """Iterate over `loader`, time the waits, and end a step where accelerate steps.
 
         Args:
-            loader: What `accelerator.prepare` made of a DataLoader, or any iterable.
+            loader: A loader that `accelerator.prepare` returned, or any iterable.
             batches_per_step: As for `Profiler.watch`; None to ask accelerate.
 
         Yields:
@@ -113,13 +114,13 @@ class AccelerateProfiler(Profiler):
         self._forget_work()
         for batch in super().watch(loader, batches_per_step=batches_per_step or 0):
             if self._session.is_on:
-                self._watch_of_torch.enter(self, "forward")
+                self._watch_of_torch.enter(self, FORWARD)
                 if asks:
                     self.offer(work_of(batch))
             try:
                 yield batch
             except GeneratorExit:
-                # The loop was left from inside: after its optimizer step that is a whole step.
+                # The loop was left from inside; after its optimizer step, that is a complete step.
                 self._watch_of_torch.leave()
                 if asks and self._has_stepped:
                     self.step()
@@ -130,7 +131,7 @@ class AccelerateProfiler(Profiler):
                 self.step()
 
     def step(self, *, tokens: int | None = None, samples: int | None = None) -> None:
-        """End the step that is going on, where the loop does it itself; see `Profiler.step`."""
+        """End the current step if the loop does so itself; see `Profiler.step`."""
         self._has_stepped = False
         self._watch_of_torch.leave()
         super().step(tokens=tokens, samples=samples)
@@ -142,28 +143,28 @@ class AccelerateProfiler(Profiler):
         return self._session.is_on and self._owner == (os.getpid(), threading.get_ident())
 
     def before_fetch(self, iterator: Any) -> capture.Profiler | None:  # noqa: ARG002
-        """Waits are timed by `watch`."""
+        """Do nothing: `watch` times the waits."""
         return None
 
     def after_fetch(self, profiler: capture.Profiler, batch: Any) -> None:
-        """Waits are timed by `watch`."""
+        """Do nothing: `watch` times the waits."""
 
     def before_backward(self) -> capture.Profiler | None:
-        """A backward pass begins."""
+        """Time the backward pass."""
         return self
 
     def before_optimizer(self) -> capture.Profiler | None:
-        """An optimizer's step begins."""
+        """Time the optimizer step."""
         return self
 
     def after_optimizer(self, optimizer: Any) -> None:  # noqa: ARG002 - any will do
-        """An optimizer's step has ended."""
+        """Remember that the optimizer has stepped."""
         self._has_stepped = True
 
 
 def _identity() -> RankIdentity:
-    """Who this process is, as accelerate knows."""
+    """The rank of this process, according to accelerate."""
     if not PartialState._shared_state:
-        raise UsageError("make the Accelerator before the AccelerateProfiler: it knows the rank")
+        raise UsageError("create the Accelerator before the AccelerateProfiler: it knows the rank")
     state = PartialState()
     return identity_of(state.process_index, state.local_process_index, state.num_processes)

@@ -1,4 +1,4 @@
-"""Following a DeepSpeed engine: its steps, phases, flops profile, communication and memory.
+"""Follows a DeepSpeed engine: steps, phases, flops profile, communication and memory.
 
     engine, *_ = deepspeed.initialize(...)
     with stepscope.Profiler(step_unit="optimizer step") as profiler:
@@ -8,9 +8,9 @@
             engine.backward(loss)
             engine.step()
 
-While the capture goes on, `forward`, `backward`, `step` and `train_batch` of this one engine are
-wrapped; the wrappers call the original with the same arguments and hand on what it returns or
-raises. At the capture's end they are taken away again.
+During the capture, `forward`, `backward`, `step` and `train_batch` of this engine are wrapped. The
+wrappers call the original with the same arguments and pass on what it returns or raises. They are
+removed when the capture ends.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 
 from stepscope.adapters.profiler import Profiler
 from stepscope.errors import UsageError
+from stepscope.run.step_record import BACKWARD, EVALUATION, FORWARD, MICRO_BATCH, OPTIMIZER
 
 log = logging.getLogger("stepscope")
 
@@ -32,34 +33,34 @@ FLOPS_KIND, FLOPS_FILE = "deepspeed_flops", "profiler_ds.txt"
 COMMS_KIND, COMMS_FILE = "deepspeed_comms", "comms_summary.txt"
 MEMORY_KIND, MEMORY_FILE = "deepspeed_memory", "memory_deepspeed.txt"
 _MOST_MEMORY_BYTES = 8 << 20
-"""See `memory_deepspeed.txt`: about ten thousand steps; what comes later is only printed."""
+"""Limit of `memory_deepspeed.txt`, about ten thousand steps; later lines are only printed."""
 
 
 def follow(engine: Any, profiler: Profiler) -> EngineWatch:
     """End a step of the capture wherever the engine ends one, and time its parts.
 
     A step of the capture is a step of the engine's optimizer, with all micro-batches that it
-    accumulates; with `step_unit="micro-batch"` each call of `engine.step()` ends one. `watch` ends
-    no steps of its own any more. With the option `deepspeed_flops`, DeepSpeed's flops profile of
-    one forward pass is written to `profiler_ds.txt`; with `deepspeed_memory`, its
-    `see_memory_usage` in each step; where DeepSpeed's comms logger is on, its summary at the end to
-    `comms_summary.txt`. A profiler that is not enabled leaves the engine as it is.
+    accumulates. With `step_unit="micro-batch"`, each call of `engine.step()` ends one. `watch` no
+    longer ends steps. The option `deepspeed_flops` writes DeepSpeed's flops profile of one forward
+    pass to `profiler_ds.txt`; `deepspeed_memory` calls its `see_memory_usage` in each step. If
+    DeepSpeed's comms logger is on, its summary is written to `comms_summary.txt` at the end. A
+    profiler that is not enabled leaves the engine unchanged.
 
     Args:
-        engine: What `deepspeed.initialize` returned, or a pipeline engine.
+        engine: The engine that `deepspeed.initialize` returned, or a pipeline engine.
         profiler: The capture, started.
 
     Returns:
         The watch, which ends with the capture, or earlier by `close`.
 
     Raises:
-        UsageError: `engine` is none of DeepSpeed's, or the profiler was not started.
+        UsageError: `engine` is not a DeepSpeed engine, or the profiler was not started.
     """
     missing = [name for name in ("step", "backward", "global_steps") if not hasattr(engine, name)]
     if missing:
         raise UsageError(
-            f"{type(engine).__name__} is no DeepSpeed engine (it has no {missing[0]!r}): give the "
-            "first of what deepspeed.initialize returns"
+            f"{type(engine).__name__} is not a DeepSpeed engine (it has no {missing[0]!r}): give "
+            "the first result of deepspeed.initialize"
         )
     if not profiler.config.enabled:
         return EngineWatch(engine, profiler)
@@ -88,7 +89,7 @@ class EngineWatch:
         self._memory: MemoryLines | None = None
 
     def attach(self) -> None:
-        """Wrap the engine's methods, and make ready what the options want."""
+        """Wrap the engine's methods, and prepare what the options ask for."""
         self._is_attached = True
         profiler, config = self._profiler, self._profiler.config
         profiler.watch_ends_steps = False
@@ -106,12 +107,13 @@ class EngineWatch:
         profiler.before_end(self.close)
 
     def close(self) -> None:
-        """Leave the engine as it was, and write what is written at the end."""
+        """Restore the engine, and write the files of the end."""
         if not self._is_attached:
             return
         self._is_attached = False
         for name, wrapper in self._replaced.items():
-            # Whoever wrapped it after us keeps his wrapper, and ours inside it, which does nothing.
+            # If somebody else wrapped it after us, their wrapper stays, and ours inside it does
+            # nothing.
             if vars(self._engine).get(name) is wrapper:
                 delattr(self._engine, name)
         if self._flops is not None:
@@ -136,7 +138,7 @@ class EngineWatch:
             if not self._is_attached or self._is_inside:
                 return original(*arguments, **keywords)
             is_training = bool(getattr(self._engine, "training", True))
-            name = "forward" if is_training else "evaluation"
+            name = FORWARD if is_training else EVALUATION
             with (
                 self._outermost(),
                 self._profiler.phase(name),
@@ -152,7 +154,7 @@ class EngineWatch:
         def backward(*arguments: Any, **keywords: Any) -> Any:
             if not self._is_attached or self._is_inside:
                 return original(*arguments, **keywords)
-            with self._outermost(), self._profiler.phase("backward"):
+            with self._outermost(), self._profiler.phase(BACKWARD):
                 result = original(*arguments, **keywords)
             self._see_memory("backward")
             return result
@@ -160,7 +162,7 @@ class EngineWatch:
         return backward
 
     def _around_step(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """`step`, or `train_batch` of a pipeline, which has everything of a step in it."""
+        """Wrap `step`, or `train_batch` of a pipeline, which contains everything of a step."""
         is_whole = name == "train_batch"
 
         def step(*arguments: Any, **keywords: Any) -> Any:
@@ -168,14 +170,15 @@ class EngineWatch:
                 return original(*arguments, **keywords)
             engine, profiler = self._engine, self._profiler
             before = engine.global_steps
-            phase = contextlib.nullcontext() if is_whole else profiler.phase("optimizer")
+            phase = contextlib.nullcontext() if is_whole else profiler.phase(OPTIMIZER)
             with self._outermost(), phase, self._flops_counted(is_wanted=is_whole):
                 result = original(*arguments, **keywords)
-            # The engine counts its optimizer's steps itself, also those that an overflow skipped.
+            # The engine counts its optimizer steps itself, including those that an overflow
+            # skipped.
             is_boundary = engine.global_steps != before
             if is_boundary:
                 self._see_memory("step")
-            if is_boundary or profiler.config.step_unit == "micro-batch":
+            if is_boundary or profiler.config.step_unit == MICRO_BATCH:
                 profiler.step()
                 if self._flops is not None:
                     self._flops.write()
@@ -185,7 +188,7 @@ class EngineWatch:
 
     @contextlib.contextmanager
     def _outermost(self) -> Iterator[None]:
-        """One wrapped method may call another: only the outer one counts."""
+        """Mark the outermost call, the only one that counts: wrapped methods call each other."""
         self._is_inside = True
         try:
             yield
@@ -212,7 +215,7 @@ class EngineWatch:
 
 
 class _EngineView:
-    """The engine as the flops profiler shall see it: without timers that were reset meanwhile."""
+    """The engine as the flops profiler should see it: without timers that were reset in between."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -221,15 +224,15 @@ class _EngineView:
         return getattr(self._engine, name)
 
     def wall_clock_breakdown(self) -> bool:
-        """Whether the profile is to read the engine's timers: they belong to other steps."""
+        """Whether the profile reads the engine's timers: never, since they are of other steps."""
         return False
 
 
 class FlopsProfile:
-    """DeepSpeed's flops profile of the first forward pass of one step; of a pipeline, of all.
+    """DeepSpeed's flops profile of the first forward pass of a step; of a pipeline, of all passes.
 
-    It is driven from here and not by the engine's own configuration: the engine ends it before
-    the outermost module has been timed.
+    It is driven from here rather than by the engine's own configuration, because the engine ends it
+    before the outermost module has been timed.
 
     Args:
         engine: The engine.
@@ -249,7 +252,7 @@ class FlopsProfile:
             self._step += 1
 
     def begin(self) -> None:
-        """A forward pass begins: profile it if it is the first of the step."""
+        """Start the profile if this is the first forward pass of the step."""
         if self._is_over or self._profiler.step_number != self._step:
             return
         self._is_over = True
@@ -266,7 +269,7 @@ class FlopsProfile:
         self._profiler.mark("flops profile")
 
     def end(self) -> None:
-        """The pass has ended: keep what the profile says."""
+        """End the profile and keep its text."""
         if self._profile is None:
             return
         profile, self._profile = self._profile, None
@@ -280,23 +283,23 @@ class FlopsProfile:
             log.warning("stepscope: no flops profile of DeepSpeed: %s", error)
 
     def write(self) -> None:
-        """A step has ended: put the text where it belongs, outside of any step's time."""
+        """Write the text, outside the time of any step."""
         text, self._text = self._text, ""
         if text:
             self._profiler.add_text(FLOPS_KIND, FLOPS_FILE, text)
             self._profiler.restart_step()
 
     def say_if_missed(self) -> None:
-        """The capture ends: say so where its step never came."""
+        """Warn at the end of the capture if the step was never reached."""
         if not self._is_over:
             log.warning(
                 "stepscope: no flops profile of DeepSpeed: the training ended before step %d, "
-                "whose first forward pass it was to have: give flop_counter_step another one",
+                "whose first forward pass was to be profiled: choose another flop_counter_step",
                 self._step,
             )
 
     def drop(self) -> None:
-        """The pass has raised: there is nothing to say about it."""
+        """Drop the profile of a pass that raised."""
         profile, self._profile = self._profile, None
         if profile is not None:
             with contextlib.suppress(Exception):
@@ -304,7 +307,7 @@ class FlopsProfile:
 
 
 class MemoryLines:
-    """What `see_memory_usage` says after each part of a step, printed and kept.
+    """The output of `see_memory_usage` after each part of a step, printed and stored.
 
     Args:
         profiler: The capture.
@@ -316,7 +319,7 @@ class MemoryLines:
         self._bytes = 0
 
     def see(self, where: str) -> None:
-        """Ask DeepSpeed; on ranks other than the first it says nothing."""
+        """Call DeepSpeed, which prints nothing on ranks other than the first."""
         text = see_memory_usage(f"After {where} of step {self._profiler.step_number}")
         sys.stdout.write(text)
         if text and self._bytes < _MOST_MEMORY_BYTES:
@@ -324,7 +327,7 @@ class MemoryLines:
             self._bytes += len(text)
 
     def write(self) -> None:
-        """Keep the lines in a file."""
+        """Write the lines to a file."""
         if self._lines:
             self._profiler.add_text(MEMORY_KIND, MEMORY_FILE, "".join(self._lines))
 
@@ -335,30 +338,30 @@ def has_deepspeed() -> bool:
 
 
 def see_memory_usage(message: str) -> str:
-    """What DeepSpeed's function of that name says of device and host; empty where it is missing.
+    """The output of DeepSpeed's `see_memory_usage`; empty if it is missing.
 
-    It resets the device's peak statistics, and says nothing on ranks other than the first.
+    It resets the device's peak statistics, and prints nothing on ranks other than the first.
     """
     try:
         from deepspeed.runtime.utils import see_memory_usage as theirs
     except ImportError:
         return ""
-    # Newer versions print, older ones write to DeepSpeed's log.
+    # Newer versions print, older ones use DeepSpeed's logger.
     with contextlib.redirect_stdout(io.StringIO()) as said, _heard(said):
         theirs(message, force=True)
     return said.getvalue()
 
 
 def memory_overview() -> str:
-    """DeepSpeed's part of an overview of memory."""
+    """DeepSpeed's part of the overview of memory."""
     text = see_memory_usage("DeepSpeed, see_memory_usage")
     return f"{text}\n" if text else ""
 
 
 def comms_summary() -> str:
-    """What DeepSpeed's comms logger has noted on this rank; empty where it is off or saw nothing.
+    """The summary of DeepSpeed's comms logger on this rank; empty if it is off or saw nothing.
 
-    Its bandwidths are DeepSpeed's: its "tput" counts an all_reduce twice.
+    Its bandwidths are as DeepSpeed defines them: "tput" counts an all_reduce twice.
     """
     module = sys.modules.get("deepspeed.comm.comm")
     logger = getattr(module, "comms_logger", None)
@@ -371,7 +374,7 @@ def comms_summary() -> str:
 
 @contextlib.contextmanager
 def _heard(stream: io.StringIO) -> Iterator[None]:
-    """Write what DeepSpeed's logger says to a stream, and nowhere else."""
+    """Redirect DeepSpeed's logger to a stream."""
     from deepspeed.utils import logger
 
     handler = logging.StreamHandler(stream)

@@ -1,11 +1,11 @@
-"""A callback and a profiler for the Trainer of the package `lightning`; either will do.
+"""A callback and a profiler for the Trainer of the package `lightning`; use either one.
 
     from stepscope.adapters.lightning import StepscopeCallback, StepscopeProfiler
 
     trainer = Trainer(callbacks=[StepscopeCallback(output_dir="profiles")])
     trainer = Trainer(profiler=StepscopeProfiler(output_dir="profiles"))
 
-`stepscope.adapters.callbacks.lightning_events` says what is counted as a step.
+`stepscope.adapters.callbacks.lightning_events` defines what counts as a step.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ __all__ = ["StepscopeCallback", "StepscopeProfiler"]
 
 
 class StepscopeCallback(CallbackEvents, Callback):
-    """Records each training of the Trainer that it is given to, as a run of its own.
+    """Records each training of its Trainer as a separate run.
 
     Its arguments are those of `stepscope.Profiler`.
     """
 
 
 class StepscopeProfiler(ProfilerEvents, LightningProfiler):
-    """Records each training of the Trainer that it is the profiler of, as a run of its own.
+    """Records each training of its Trainer as a separate run.
 
-    Its arguments are those of `stepscope.Profiler`. The waits for batches of any iterable are
-    timed, and the hooks of callbacks and of the module show in the trace.
+    Its arguments are those of `stepscope.Profiler`. It times waits for batches of any iterable, and
+    shows the hooks of callbacks and of the module in the trace.
     """

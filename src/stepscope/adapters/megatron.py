@@ -7,7 +7,7 @@
             train_step(...)
             profiler.step()
 
-Megatron's arguments are the dialect "megatron-lm", which `Profiler.from_args` knows by their names.
+Megatron's arguments are the dialect "megatron-lm", which `Profiler.from_args` recognises.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from stepscope.capture.profiler import Profiler
 from stepscope.errors import UsageError
 
 WAITS = frozenset({"batch-generator"})
-"""Timers of waiting for the step's batch."""
+"""Timers of waits for the step's batch."""
 ACROSS_STEPS = frozenset({"interval-time"})
-"""Timers that run on from one step into the next: no part of any."""
+"""Timers that run across steps and are part of none."""
 
 
 def follow_timers(timers: Any, profiler: Profiler) -> TimersWatch:
-    """Make a phase of the step of whatever is timed by Megatron's timers, at every log level.
+    """Turn Megatron's timers, of every log level, into phases of the step.
 
     `timers(name).start()` enters the phase `name` and `stop()` leaves it. "batch-generator" counts
-    as waiting for the batch and is no part of the phases around it; "interval-time", which runs
-    across steps, counts as nothing. The timers themselves go on as before, also those that their
-    log level has turned off.
+    as waiting for the batch and is not part of the phases around it. "interval-time", which runs
+    across steps, is ignored. The timers themselves work as before, including those that their log
+    level has turned off.
 
     Args:
-        timers: Megatron's `Timers` (what `get_timers()` gives), or any object that is called with a
-            name and returns something with `start` and `stop`.
-        profiler: The capture; it need not be started yet.
+        timers: Megatron's `Timers` (the result of `get_timers()`), or any object that is called
+            with a name and returns something with `start` and `stop`.
+        profiler: The capture; it may be started later.
 
     Returns:
         The watch, which ends with the capture, or earlier by `close`.
@@ -56,7 +56,7 @@ def follow_timers(timers: Any, profiler: Profiler) -> TimersWatch:
 
 
 class TimersWatch:
-    """What goes on by the timers' account.
+    """The phases that are open according to the timers.
 
     Args:
         timers: The group of timers.
@@ -71,7 +71,7 @@ class TimersWatch:
         self._open: list[tuple[str, AbstractContextManager[None]]] = []
 
     def attach(self) -> None:
-        """Listen to the timers. Python looks `()` up in the class, so that it is exchanged."""
+        """Listen to the timers. Python looks `()` up in the class, so the class is replaced."""
         self._kind = type(self._timers)
         watch, call = self, self._kind.__call__
 
@@ -83,7 +83,7 @@ class TimersWatch:
         )
 
     def close(self) -> None:
-        """Leave the timers as they were, and every phase that is still open."""
+        """Restore the timers, and leave every open phase."""
         kind, self._kind = self._kind, None
         if kind is not None and type(self._timers).__mro__[1] is kind:
             self._timers.__class__ = kind
@@ -91,23 +91,23 @@ class TimersWatch:
         self._follow()
 
     def started(self, name: str) -> None:
-        """A timer has been started."""
+        """Note that a timer has been started."""
         if self._kind is not None and name not in ACROSS_STEPS:
             self._running.append(name)
             self._follow()
 
     def stopped(self, name: str) -> None:
-        """A timer has been stopped."""
+        """Note that a timer has been stopped."""
         if name in self._running:
             position = len(self._running) - 1 - self._running[::-1].index(name)
             del self._running[position]
             self._follow()
 
     def _follow(self) -> None:
-        """Leave and enter phases until those are open whose timers run, in the same order.
+        """Leave and enter phases until those whose timers run are open, in the same order.
 
-        A wait stands alone: a step's parts are to add up, and so it interrupts the phases in which
-        it lies. Of timers that overlap, the one that goes on ends its phase and begins it anew.
+        A wait interrupts the phases that surround it, so that the parts of a step add up. If timers
+        overlap, the phase of the one that keeps running is closed and opened again.
         """
         waits = [name for name in self._running if name in WAITS]
         wanted = waits[:1] or self._running
@@ -126,7 +126,7 @@ class TimersWatch:
 
 
 class _Timer:
-    """One timer, which also tells when it is started and stopped."""
+    """A timer that also reports when it is started and stopped."""
 
     def __init__(self, timer: Any, name: str, watch: TimersWatch) -> None:
         self._timer = timer

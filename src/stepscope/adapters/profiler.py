@@ -1,4 +1,4 @@
-"""The public profiler: the capture's, which can also be made from arguments and keeps layouts."""
+"""The public profiler: the capture's, plus construction from arguments and file layouts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from stepscope.adapters.callbacks.work import Work
-from stepscope.adapters.options.arguments import settings_of, words_of
-from stepscope.adapters.options.layouts import LAYOUTS, Place, put_lone_file, put_snapshot
+from stepscope.adapters.options.layouts import LAYOUTS, Destination, put_lone_file, put_snapshot
+from stepscope.adapters.options.reading import settings_of, words_of
 from stepscope.adapters.options.settings import Settings
 from stepscope.capture import profiler as capture
 from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.steps.work import Work
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
@@ -22,18 +22,18 @@ log = logging.getLogger("stepscope")
 
 
 class Profiler(capture.Profiler):
-    """Records every step's time, and chosen steps in full detail, into a run directory.
+    """Records the time of every step, and selected steps in full detail, into a run directory.
 
-    `stepscope.capture.profiler.Profiler` has the description; this one can be made from arguments
-    and puts files where another framework's guide promises them.
+    See `stepscope.capture.profiler.Profiler` for a description. This class can also be created from
+    parsed arguments, and puts files where another framework's guide promises them.
 
     Args:
-        config: The options; or give them as keywords.
+        config: The options. Pass either a config or keywords.
         layout: Name of a layout of files to keep beside the run; empty for none.
-        words: What that layout's names are made of, such as {"model_name": "llama"}.
-        identity: Who this process is in the job, where somebody knows better than torch and the
-            launcher's variables.
-        snapshot_path: Where the newest memory snapshot is put as well; None for nowhere.
+        words: Parts of that layout's names, such as {"model_name": "llama"}.
+        identity: The rank of this process, if the caller knows it better than torch and the
+            launcher's environment variables.
+        snapshot_path: Where to write the newest memory snapshot as well, or None.
         placed: Called with the files that the layout has put in place for a window.
         **options: Fields of `CaptureConfig`.
     """
@@ -63,11 +63,11 @@ class Profiler(capture.Profiler):
         """A new profiler with the same options, not started.
 
         Args:
-            identity: Who this process is, where that is known by now.
-            **changes: Fields of `CaptureConfig` that shall be others.
+            identity: The rank of this process, if it is known by now.
+            **changes: Fields of `CaptureConfig` to change.
 
         Raises:
-            ConfigError: An option cannot work.
+            ConfigError: An option is invalid.
         """
         config = dataclasses.replace(self.config, **changes) if changes else self.config
         return Profiler(
@@ -81,23 +81,25 @@ class Profiler(capture.Profiler):
 
     @classmethod
     def from_args(cls, args: Any, *, dialect: str | None = None, **more: Any) -> Profiler:
-        """A profiler as the arguments want it; one that does nothing where they do not ask for it.
+        """Create a profiler from parsed arguments.
+
+        It does nothing if they do not ask for a recording.
 
         Args:
-            args: What argparse made of a parser that `add_arguments` was called with; or any
-                namespace, mapping or dataclass that has a dialect's names.
-            dialect: The dialect of `args`; needed where they did not come through `add_arguments`.
-            **more: Fields of `CaptureConfig` that only code can give, or that code shall decide.
+            args: The result of a parser to which `add_arguments` was applied, or any namespace,
+                mapping or dataclass that has a dialect's names.
+            dialect: The dialect of `args`; required if they did not come from `add_arguments`.
+            **more: Fields of `CaptureConfig` that only code can set, or that code should decide.
 
         Raises:
-            ConfigError: An option cannot work.
+            ConfigError: An option is invalid.
             UsageError: The dialect is missing or unknown.
         """
         return cls.from_settings(settings_of(args, dialect), args, **more)
 
     @classmethod
     def from_settings(cls, settings: Settings, args: Any = None, **more: Any) -> Profiler:
-        """A profiler of resolved settings; names in layouts are taken from `args`."""
+        """Create a profiler from resolved settings. `args` provides names for layouts."""
         config = settings.config(**more)
         if config.enabled and settings.dialect.raises_max_steps:
             _raise_max_steps(args, settings, config)
@@ -111,7 +113,7 @@ class Profiler(capture.Profiler):
         )
 
     def start(self) -> None:
-        """Begin the capture: make the run's directory and open step 0.
+        """Start the capture: create the run directory and open step 0.
 
         Raises:
             NestedProfilerError: Another profiler is recording in this process.
@@ -125,14 +127,14 @@ class Profiler(capture.Profiler):
             self._session.journal.file_ready = self._put_file_in_place
 
     def offer(self, work: Work) -> None:
-        """Add to what a door knows of the work in the step that is going on.
+        """Add what an integration knows about the work in the current step.
 
-        Where the loop itself counts samples or tokens in that step, its number holds.
+        If the loop itself counts samples or tokens in that step, the loop's number is used.
         """
         self._offered = work if self._offered is None else self._offered + work
 
     def count(self, *, tokens: int | None = None, samples: int | None = None) -> None:
-        """Add to the work done in the step that is going on."""
+        """Add to the work done in the current step."""
         if tokens is not None:
             self._counted.add("tokens")
         if samples is not None:
@@ -140,7 +142,7 @@ class Profiler(capture.Profiler):
         super().count(tokens=tokens, samples=samples)
 
     def step(self, *, tokens: int | None = None, samples: int | None = None) -> None:
-        """End the step that is going on and begin the next one.
+        """End the current step and begin the next one.
 
         Args:
             tokens: Tokens processed in the step that ends.
@@ -156,13 +158,13 @@ class Profiler(capture.Profiler):
         self._forget_work()
 
     def restart_step(self) -> None:
-        """Begin the step that is going on anew: what came before belongs to no step."""
+        """Restart the current step: what came before belongs to no step."""
         super().restart_step()
         self._forget_work()
 
     @contextlib.contextmanager
     def aside(self, kind: str) -> Iterator[None]:
-        """Leave what is done inside out of the steps; see `stepscope.capture.profiler`."""
+        """Exclude work between two steps from the step times; see the base class."""
         try:
             with super().aside(kind):
                 yield
@@ -174,35 +176,35 @@ class Profiler(capture.Profiler):
         self._counted.clear()
 
     def add_overview(self, overview: Callable[[], str]) -> None:
-        """Have a function asked for its words wherever a layout writes an overview of memory."""
+        """Register a function that adds text to the overview of memory that a layout writes."""
         self._overviews.append(overview)
 
     def _put_in_place(self, window: WindowRecord) -> None:
-        place, folder = self._place(window.index), self.rank_path
-        if place is None or folder is None or not self._layout:
+        destination, folder = self._destination(window.index), self.rank_path
+        if destination is None or folder is None or not self._layout:
             return
         if window.state in {"complete", "partial"}:
             self._newest_placed = max(self._newest_placed, window.index)
-            with self._session.contain("putting files where the guide promises them"):
-                files = LAYOUTS[self._layout](place, folder, window)
+            with self._session.contain("writing the files of the layout"):
+                files = LAYOUTS[self._layout](destination, folder, window)
                 self._session.copy_beside(files)
                 if self._placed is not None and files:
                     self._placed(files)
 
     def _put_file_in_place(self, record: ArtifactRecord) -> None:
-        place, folder = self._place(), self.rank_path
-        if place is None or folder is None:
+        destination, folder = self._destination(), self.rank_path
+        if destination is None or folder is None:
             return
-        with self._session.contain("putting a file where the guide promises it"):
-            lone = put_lone_file(self._layout, place, record.kind, folder / record.path)
+        with self._session.contain("writing a file of the layout"):
+            lone = put_lone_file(self._layout, destination, record.kind, folder / record.path)
             self._session.copy_beside([lone] if lone is not None else [])
             if record.kind == "snapshot" and self._snapshot_path is not None:
-                put_snapshot(self._snapshot_path, place, folder / record.path)
+                put_snapshot(self._snapshot_path, destination, folder / record.path)
 
-    def _place(self, window: int | None = None) -> Place | None:
+    def _destination(self, window: int | None = None) -> Destination | None:
         if self.run_path is None:
             return None
-        return Place(
+        return Destination(
             self.run_path.parent,
             self._session.identity,
             self._words,
@@ -212,12 +214,12 @@ class Profiler(capture.Profiler):
 
 
 def profiler_from_args(args: Any, *, dialect: str | None = None, **more: Any) -> Profiler:
-    """The same as `Profiler.from_args`."""
+    """Same as `Profiler.from_args`."""
     return Profiler.from_args(args, dialect=dialect, **more)
 
 
 def _raise_max_steps(args: Any, settings: Settings, config: CaptureConfig) -> None:
-    """Give the script the limit that the capture needs, where its own ends before a window does."""
+    """Raise the script's own limit if it would end before the first window does."""
     wanted = settings.value("max_steps")
     if config.max_steps == wanted:
         return
@@ -236,14 +238,14 @@ def _raise_max_steps(args: Any, settings: Settings, config: CaptureConfig) -> No
 
 
 class _MemoryLines(logging.Filter):
-    """Lets the lines about memory through, and warnings."""
+    """Passes the lines about memory, and warnings."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.levelno >= logging.WARNING or record.getMessage().startswith("[Step ")
 
 
 def _show_memory_lines() -> None:
-    """Show the lines about memory: whoever asked for them by a flag has set up no logging."""
+    """Show the lines about memory: a user who asked for them by a flag has not set up logging."""
     if not log.isEnabledFor(logging.INFO):
         log.setLevel(logging.INFO)
     if not log.hasHandlers():

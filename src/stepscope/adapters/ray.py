@@ -1,9 +1,9 @@
-"""Ray Train: recording what its workers train, each as a rank of one run.
+"""Ray Train: records what its workers train, each as one rank of a run.
 
     trainer = TorchTrainer(profiled_worker(train_loop, output_dir="/shared/profiles"), ...)
 
-Ray sends the training function to its workers and runs it there, in a thread of each. The wrapper
-starts a profiler around it and ends it with it.
+Ray sends the training function to its workers and runs it there, in a separate thread. The wrapper
+starts a profiler before it and ends the profiler after it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.adapters.profiler import Profiler
-from stepscope.capture.options.config import CaptureConfig, ConfigError
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.options.option import ConfigError
 from stepscope.errors import UsageError
+from stepscope.run.step_record import OPTIMIZER_STEP
 
 OPTIMIZER = "optimizer"
 LOOP = "loop"
@@ -26,47 +28,47 @@ _STEPS = (OPTIMIZER, LOOP)
 def profiled_worker(
     train_loop: Callable[..., Any], *, step_on: str = OPTIMIZER, **options: Any
 ) -> WorkerFunction:
-    """Wrap a `train_loop_per_worker`, so that each worker records it.
+    """Wrap a `train_loop_per_worker` so that each worker records it.
 
-    A function with a parameter `profiler` gets the running profiler there; any other may ask for it
-    with `current_profiler()`. With `step_on="optimizer"` a step ends with each step of the
-    optimizer that is used first, and `watch` only times the wait for batches; with "loop" the
-    function ends its steps itself, by `watch` or `step()`.
+    A function with a parameter `profiler` gets the running profiler; any other can call
+    `current_profiler()`. With `step_on="optimizer"`, a step ends with each step of the optimizer
+    that is used first, and `watch` only times the wait for batches. With "loop", the function ends
+    its steps itself, by `watch` or `step()`.
 
     Args:
         train_loop: The function, with or without the parameter for Ray's configuration.
         step_on: What ends a step.
-        **options: Fields of `CaptureConfig`. `output_dir` must be an absolute path that all
-            workers reach; without `run_name`, the workers agree on one.
+        **options: Fields of `CaptureConfig`. `output_dir` must be an absolute path that all workers
+            can reach. Without `run_name`, the workers agree on a name.
 
     Returns:
         A function that takes what `train_loop` takes, and can be sent to other processes.
 
     Raises:
-        ConfigError: An option cannot work.
+        ConfigError: An option is invalid.
         UsageError: `step_on` is unknown.
     """
     if step_on not in _STEPS:
-        raise UsageError(f"step_on={step_on!r} is not known: choose one of {', '.join(_STEPS)}")
+        raise UsageError(f"step_on={step_on!r} is unknown: choose one of {', '.join(_STEPS)}")
     if step_on == OPTIMIZER:
-        options = {"step_unit": "optimizer step", **options}
+        options = {"step_unit": OPTIMIZER_STEP, **options}
     config = Profiler(**options).config
     if not Path(config.output_dir).is_absolute():
         raise ConfigError(
-            f"output_dir={str(config.output_dir)!r}: Ray's workers run in folders of their own: "
+            f"output_dir={str(config.output_dir)!r}: Ray's workers run in separate folders: "
             "give an absolute path that all of them reach"
         )
     return WorkerFunction(train_loop, config, step_on)
 
 
 def current_profiler() -> Profiler:
-    """The profiler of the worker that calls; one that does nothing outside of any."""
+    """The profiler of the calling worker, or one that does nothing outside of a worker."""
     running = Profiler.running()
     return running if isinstance(running, Profiler) else Profiler(enabled=False)
 
 
 class WorkerFunction:
-    """A training function with a profiler around it. Ray looks at its signature.
+    """A training function with a profiler around it. Ray inspects its signature.
 
     Args:
         train_loop: The function.
@@ -86,7 +88,7 @@ class WorkerFunction:
         self.__doc__ = train_loop.__doc__
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """Train, recorded."""
+        """Run the training and record it."""
         profiler = Profiler(self._config)
         with profiler:
             hook = _end_steps(profiler) if self._step_on == OPTIMIZER else None
@@ -100,7 +102,7 @@ class WorkerFunction:
 
 
 def _end_steps(profiler: Profiler) -> Any:
-    """End a step with each step of the first optimizer, of this thread; returns torch's handle."""
+    """End a step with each step of this thread's first optimizer; returns torch's handle."""
     from torch.optim import optimizer as optimizers
 
     profiler.watch_ends_steps = False

@@ -1,12 +1,11 @@
-"""torch.profiler by another import line: all that it does, and a run directory besides.
+"""Drop-in replacement for torch.profiler that also writes a run directory.
 
     from stepscope.adapters.torch_profiler import profile, schedule, record_function
 
-What is not defined here is torch.profiler's own, under the same name. `profile` is torch's class
-with the same arguments; schedules and handlers stay what they are. Besides, every step is timed,
-and each trace that becomes ready is also kept in a run directory with its tables, for
-`stepscope report`. The folder is the option `output_dir`, as STEPSCOPE_OUTPUT_DIR or pyproject.toml
-say.
+Names that are not defined here are those of torch.profiler. `profile` is torch's class with the
+same arguments; schedules and handlers work as before. In addition, every step is timed, and each
+trace is also kept in a run directory with its tables, for `stepscope report`. The folder is the
+option `output_dir`, set by STEPSCOPE_OUTPUT_DIR or pyproject.toml.
 """
 
 from __future__ import annotations
@@ -34,13 +33,15 @@ from torch.profiler import (
 
 from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.settings import resolve
-from stepscope.artifacts.compress import compress
+from stepscope.artifacts.compress import compress, format_of
 from stepscope.artifacts.job import FinishJob
 from stepscope.artifacts.raw import RawTrace, RawTraceError
 from stepscope.capture import profiler as capture
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.together.ranks import NOBODY
-from stepscope.capture.windows.finishing import Exporter
+from stepscope.capture.windows.finishing import WindowFinisher
+from stepscope.capture.windows.handover import SCRATCH, artifact_options
+from stepscope.capture.windows.handover_mode import INLINE
 from stepscope.errors import StepscopeError
 from stepscope.run.files import replacing
 from stepscope.run.manifest import WindowRecord
@@ -85,7 +86,7 @@ class profile(torch_profiler.profile):  # noqa: N801 - torch's own name
 
     @property
     def run_path(self) -> Path | None:
-        """The run's directory, once profiling has started; None if there is none."""
+        """The run directory once profiling has started; None if there is none."""
         return self._run.run_path if self._run is not None else None
 
     def start(self) -> None:
@@ -112,7 +113,7 @@ class profile(torch_profiler.profile):  # noqa: N801 - torch's own name
         super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
 
     def step(self) -> None:
-        """Say that a step has ended and the next begins."""
+        """End the current step and begin the next."""
         before = self.current_action
         self._is_stepping = True
         saved = self._run.saved if self._run is not None else 0
@@ -123,12 +124,12 @@ class profile(torch_profiler.profile):  # noqa: N801 - torch's own name
         finally:
             self._is_stepping = False
         if self._run is not None and self._run.saved != saved:
-            # Saving a trace is the profiler's time, and no step's.
+            # The time to save a trace is the profiler's, not a step's.
             self._run.restart_step()
         self._follow(before)
 
     def export_chrome_trace(self, path: str, *arguments: Any, **options: Any) -> None:
-        """Write the last trace to a file, as often as wanted."""
+        """Write the last trace to a file, as often as needed."""
         if self._run is None or arguments or options.get("use_python_export"):
             super().export_chrome_trace(path, *arguments, **options)
         elif not self._run.copy_trace(Path(path)):
@@ -143,12 +144,12 @@ class profile(torch_profiler.profile):  # noqa: N801 - torch's own name
             self._run.follow(is_recording)
 
     def _trace_ready(self) -> None:
-        """Torch's own moment for handlers: keep the trace before, hand it over afterwards."""
+        """Keep the trace before torch calls the handlers, and hand it over afterwards."""
         if self._run is None:
             super()._trace_ready()
             return
         steps = range(self._first_recorded, self.step_num) if self.record_steps else range(0)
-        # A trace that is ready before a step has ended is that of a loop that ended too early.
+        # A trace that is ready before a step has ended comes from a loop that ended too early.
         is_whole = self._is_stepping or not self.record_steps
         self._run.save(super().export_chrome_trace, steps, super()._trace_ready, is_whole=is_whole)
 
@@ -159,13 +160,13 @@ class _RunOfTorch(capture.Profiler):
     def __init__(self, config: CaptureConfig, with_stack: bool) -> None:
         super().__init__(config)
         self._with_stack = with_stack
-        self._exporter = Exporter("inline", config.export_timeout_s, self._settle)
+        self._finisher = WindowFinisher(INLINE, config.export_timeout_s, self._settle)
         self._job: FinishJob | None = None
         self.saved = 0
 
     @classmethod
     def begin(cls, with_stack: bool) -> _RunOfTorch | None:
-        """Start a run; None where there can be none, which costs a line in the log."""
+        """Start a run; returns None, with a warning, if that is impossible."""
         try:
             settings = resolve(find_dialect("native"), {})
             config = settings.config(
@@ -179,9 +180,9 @@ class _RunOfTorch(capture.Profiler):
         return run if run.run_path is not None else None
 
     def follow(self, is_recording: bool) -> None:
-        """Say whether torch records the step that begins."""
-        if self._session.windows is not None:
-            self._session.windows.foreign_index = self.saved if is_recording else None
+        """Note whether torch records the step that begins."""
+        if self._session.steps.windows is not None:
+            self._session.steps.windows.foreign_index = self.saved if is_recording else None
 
     def save(
         self,
@@ -191,9 +192,9 @@ class _RunOfTorch(capture.Profiler):
         *,
         is_whole: bool,
     ) -> None:
-        """Keep a trace that is ready as a window, and call the script's handler.
+        """Keep a finished trace as a window, and call the script's handler.
 
-        The handler's errors go to the script, as torch lets them.
+        The handler's errors reach the script, as with torch.
         """
         started_ns = time.perf_counter_ns()
         record = None
@@ -206,24 +207,25 @@ class _RunOfTorch(capture.Profiler):
             job, journal = self._job, self._session.journal
             if record is not None and job is not None and journal is not None:
                 with self._session.contain("handing a trace of torch.profiler over"):
-                    # Not torch's profiler, which goes on: the exporter frees what it gets.
-                    record = self._exporter.submit(None, job, record, is_raw_there=True)
+                    # Not torch's profiler, which continues: the finisher frees the one that it
+                    # gets.
+                    record = self._finisher.submit(None, job, record, is_raw_there=True)
                     pause_ns = time.perf_counter_ns() - started_ns
                     journal.add_window(
                         dataclasses.replace(record, export_ns=export_ns, pause_ns=pause_ns)
                     )
 
     def copy_trace(self, target: Path) -> bool:
-        """Write the last trace to a file; False where none has been kept."""
+        """Write the last trace to a file; False if none has been kept."""
         job = self._job
         if job is None:
             return False
-        suffix = {".gz": "json.gz", ".zst": "json.zst"}.get(target.suffix, "json")
+        suffix = format_of(target)
         with replacing(target) as temporary:
             try:
                 compress(job.raw_path, temporary, suffix, {})
-            except FileNotFoundError:  # finished meanwhile: what is left is compressed
-                self._exporter.finish(lambda: self.config.export_timeout_s)
+            except FileNotFoundError:  # finished in the meantime: only the compressed trace is left
+                self._finisher.finish(lambda: self.config.export_timeout_s)
                 with tempfile.TemporaryDirectory(prefix="stepscope-") as folder:
                     plain = Path(folder) / "trace.json"
                     with igzip.open(job.trace_path, "rb") as source, plain.open("wb") as sink:
@@ -234,7 +236,7 @@ class _RunOfTorch(capture.Profiler):
     def end(self, error: BaseException | None) -> None:
         """Wait for the files and close the run."""
         with self._session.contain("waiting for the files"):
-            self._exporter.finish(lambda: self.config.export_timeout_s)
+            self._finisher.finish(lambda: self.config.export_timeout_s)
         self._session.finish(error)
 
     def _keep(
@@ -245,17 +247,18 @@ class _RunOfTorch(capture.Profiler):
         directory = self._session.journal.layout.rank(self._session.identity.rank).window(
             self.saved
         )
-        config = self.config
         job = FinishJob(
-            raw=str(directory / ".raw" / "trace.json"),
+            raw=str(directory / SCRATCH / "trace.json"),
             directory=str(directory),
             index=self.saved,
             steps=tuple(steps),
             rank=self._session.identity.rank,
-            key_averages=config.key_averages,
-            key_averages_sort=config.key_averages_sort,
-            key_averages_rows=config.key_averages_rows,
-            stacks=self._with_stack,
+            artifacts=artifact_options(
+                self.config,
+                with_stack=self._with_stack,
+                stacks_metric="auto",
+                memory_timeline="off",
+            ),
         )
         job.raw_path.parent.mkdir(parents=True, exist_ok=True)
         export(job.raw)
@@ -272,7 +275,7 @@ class _RunOfTorch(capture.Profiler):
             first_step=steps.start if steps else 0,
             last_step=steps[-1] if steps else None,
             planned_steps=len(steps),
-            reason="" if is_whole else "the loop ended before the schedule's cycle did",
+            reason="" if is_whole else "the loop ended before the cycle of the schedule",
             cause="torch.profiler",
         )
 

@@ -1,4 +1,4 @@
-"""torchtitan's profiling section, and what its trainer calls, by another import line.
+"""Drop-in replacement for torchtitan's profiling section and the calls of its trainer.
 
     from stepscope.adapters.torchtitan import maybe_enable_profiling, maybe_enable_memory_snapshot
 
@@ -7,8 +7,8 @@
 
 Options, defaults, folders and file names are torchtitan's: the trace of a window that ended after
 step 10 is `{save_traces_folder}/iteration_10/{leaf_folder}/rank0_trace.json.gz` in the base folder,
-beside the run's own directory. Steps are counted from the beginning of the capture, so that a
-resumed training is profiled as one that begins; the names have the training's own step.
+beside the run directory. Steps are counted from the start of the capture, so that a resumed
+training is profiled like a new one; the names contain the training's own step.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from types import TracebackType
 from typing import Any
 
 from stepscope.adapters import profiler as adapted
-from stepscope.adapters.options.arguments import values_of
 from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.layouts import put_file
+from stepscope.adapters.options.reading import values_of
 from stepscope.adapters.options.settings import resolve
-from stepscope.capture.options.config import ConfigError
+from stepscope.capture.options.option import ConfigError
 from stepscope.capture.together.ranks import NOBODY, identify
 from stepscope.errors import StepscopeError
+from stepscope.run.layout import MANIFEST_FILE
 from stepscope.run.manifest import read_rank
+from stepscope.run.step_record import OPTIMIZER_STEP
 
 TRACES = "profiling/traces"
 SNAPSHOTS = "profiling/memory_snapshot"
@@ -35,18 +37,18 @@ _SWITCHES = ("enable_profiling", "enable_memory_snapshot")
 
 
 class Profiler:
-    """What torchtitan's trainer holds while it trains: windows and memory snapshots.
+    """The profiler of torchtitan's trainer: windows and memory snapshots.
 
     Args:
-        config: torchtitan's `Profiler.Config`, its older `Profiling` section, or either's names as
-            a mapping, as read from TOML.
-        global_step: Steps done before, where a training is resumed.
-        base_folder: Folder of the job's output.
-        leaf_folder: Folder below that of a step; empty for none.
-        trace_format: "json.gz", or "json" as older versions had it.
+        config: torchtitan's `Profiler.Config`, its older `Profiling` section, or the names of
+            either as a mapping, as read from TOML.
+        global_step: Number of steps done before, if the training is resumed.
+        base_folder: Output folder of the job.
+        leaf_folder: Folder inside that of a step; empty for none.
+        trace_format: "json.gz", or "json" as in older versions.
 
     Raises:
-        ConfigError: The options cannot work together.
+        ConfigError: The options contradict each other.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class Profiler:
     def active(
         self, *, global_step: int = 0, base_folder: str = "", leaf_folder: str = ""
     ) -> Profiler:
-        """Say where the training stands and where files go; returns itself, for `with`."""
+        """Set the step and the folders; returns itself, for `with`."""
         self._global_step = global_step
         self._base = Path(base_folder)
         self._leaf = leaf_folder
@@ -103,7 +105,7 @@ class Profiler:
                 self._snapshots.end(profiler)
 
     def step(self) -> None:
-        """Say that a training step has ended."""
+        """End a training step."""
         if self.profiler is not None:
             self.profiler.step()
         if self._snapshots is not None:
@@ -111,15 +113,15 @@ class Profiler:
 
 
 class SnapshotRing:
-    """A memory snapshot every so many steps, under torchtitan's names; nothing without CUDA.
+    """Takes a memory snapshot every few steps under torchtitan's names; does nothing without CUDA.
 
     Args:
-        profiler: The capture that takes them, started.
+        profiler: The capture that takes the snapshots, started.
         folder: Folder of the snapshots.
-        leaf: Folder below that of a step.
-        global_step: Steps done before.
-        every: Steps from one to the next.
-        is_older: Whether the names are those of older versions.
+        leaf: Folder inside that of a step.
+        global_step: Number of steps done before.
+        every: Number of steps between two snapshots.
+        is_older: Whether to use the names of older versions.
     """
 
     def __init__(
@@ -144,7 +146,7 @@ class SnapshotRing:
         self._is_available = bool(torch.cuda.is_available())
 
     def step(self, exit_ctx: bool = False) -> None:
-        """Say that a training step has ended; `exit_ctx` asks for a snapshot of its middle."""
+        """End a training step; `exit_ctx` requests a snapshot in the middle of it."""
         self.step_number += 1
         if not self._is_available or (not exit_ctx and self.step_number % self._every):
             return
@@ -154,12 +156,12 @@ class SnapshotRing:
             self._put(source, number, "_exit" if exit_ctx else "")
 
     def end(self, profiler: adapted.Profiler) -> None:
-        """The capture is over: put a snapshot of running out of memory where it is promised."""
+        """Put the snapshot of an out-of-memory error in place, once the capture is over."""
         folder = profiler.rank_path
         if folder is None:
             return
         with contextlib.suppress(StepscopeError, OSError):
-            for record in read_rank(folder / "manifest.json").snapshots:
+            for record in read_rank(folder / MANIFEST_FILE).snapshots:
                 if record.cause.startswith("out of memory") and not record.problem:
                     self._put(folder / record.path, self.step_number, "_exit")
 
@@ -179,16 +181,17 @@ def maybe_enable_profiling(
     base_folder: str = "",
     leaf_folder: str = "",
 ) -> Iterator[adapted.Profiler | None]:
-    """As torchtitan's function of that name: a context with a profiler to `step()`, or None.
+    """Context with a profiler to `step()`, or None, like torchtitan's function of that name.
 
     Args:
-        profiling_config: The section, or a whole job's configuration with one.
-        global_step: Steps done before, where a training is resumed.
-        base_folder: Folder of the job's output; a job configuration's `job.dump_folder` otherwise.
-        leaf_folder: Folder below that of a step.
+        profiling_config: The section, or the configuration of a whole job.
+        global_step: Number of steps done before, if the training is resumed.
+        base_folder: Output folder of the job; by default that of the configuration
+            (`job.dump_folder`).
+        leaf_folder: Folder inside that of a step.
 
     Raises:
-        ConfigError: The options cannot work together.
+        ConfigError: The options contradict each other.
     """
     section = section_of(profiling_config)
     if not section.get("enable_profiling"):
@@ -208,19 +211,20 @@ def maybe_enable_memory_snapshot(
     base_folder: str = "",
     leaf_folder: str = "",
 ) -> Iterator[SnapshotRing | None]:
-    """As torchtitan's function of that name: a context with something to `step()`, or None.
+    """Context with a snapshotter to `step()`, or None, like torchtitan's function of that name.
 
-    Inside `maybe_enable_profiling` the snapshots belong to its run. Without CUDA there are none. An
-    error for want of memory goes on to the training, which torchtitan's own function ends silently.
+    Inside `maybe_enable_profiling`, the snapshots belong to its run. Without CUDA there are none.
+    An out-of-memory error propagates to the training, whereas torchtitan's own function swallows
+    it.
 
     Args:
         profiling_config: As for `maybe_enable_profiling`.
-        global_step: As there.
-        base_folder: As there.
-        leaf_folder: As there.
+        global_step: As for `maybe_enable_profiling`.
+        base_folder: As for `maybe_enable_profiling`.
+        leaf_folder: As for `maybe_enable_profiling`.
 
     Raises:
-        ConfigError: The options cannot work together.
+        ConfigError: The options contradict each other.
     """
     section = section_of(profiling_config)
     if not section.get("enable_memory_snapshot"):
@@ -263,9 +267,9 @@ def take_over() -> Callable[[], None]:
 
 
 def section_of(config: Any) -> Mapping[str, Any]:
-    """The profiling section as names and values, of whatever form it has.
+    """The profiling section as names and values, whatever its form.
 
-    A job's configuration has it as `profiling` or `profiler`.
+    The configuration of a job has it as `profiling` or `profiler`.
     """
     for name in ("profiling", "profiler"):
         inner = config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
@@ -280,10 +284,10 @@ def _base_of(config: Any, base_folder: str) -> Path:
 
 
 def _check(section: Mapping[str, Any]) -> int:
-    """The steps that a cycle waits.
+    """The number of waiting steps in a cycle.
 
     Raises:
-        ConfigError: They are fewer than none.
+        ConfigError: It would be negative.
     """
     frequency = section.get("profile_freq", 10)
     warmup, active = section.get("profiler_warmup", 3), section.get("profiler_active", 1)
@@ -301,8 +305,8 @@ def _snapshot_every(section: Mapping[str, Any]) -> int:
     every = section.get("profile_freq", 10) if every is None else every
     if not isinstance(every, int) or every <= 0:
         raise ConfigError(
-            f"a memory snapshot every {every!r} steps cannot be: give memory_snapshot_freq or "
-            "profile_freq a positive number"
+            f"a memory snapshot every {every!r} steps is impossible: set memory_snapshot_freq or "
+            "profile_freq to a positive number"
         )
     return every
 
@@ -324,7 +328,7 @@ def _profiler_of(
         "with_stack": bool(section.get("with_stack")),
         "with_modules": bool(section.get("with_modules")),
         "trace_format": trace_format,
-        "step_unit": "optimizer step",
+        "step_unit": OPTIMIZER_STEP,
         "memory_history": bool(section.get("enable_memory_snapshot")),
         "memory_max_entries": section.get("memory_snapshot_max_entries", 100_000),
     }
@@ -342,7 +346,7 @@ def _profiler_of(
 
 
 def _post_processor(section: Mapping[str, Any]) -> Callable[[list[Path]], None] | None:
-    """Torchtitan's hook that gets the path of each trace."""
+    """The hook of torchtitan that gets the path of each trace."""
     wanted = section.get("trace_post_processor")
     if wanted is None:
         return None

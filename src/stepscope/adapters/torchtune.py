@@ -1,12 +1,12 @@
-"""torchtune's profiler component: the same section of the configuration, our recording.
+"""Replacement for torchtune's profiler component, with the same configuration section.
 
     profiler:
       _component_: stepscope.adapters.torchtune.setup_torch_profiler
       enabled: True
 
-Recipes that accept only torchtune's own component get ours after `take_over()`. Files have
-torchtune's names: `{output_dir}/iteration_{step}/rank{rank}_key_averages.txt` and its siblings,
-beside the run's own directory.
+For recipes that accept only torchtune's own component, call `take_over()`. Files have torchtune's
+names, such as `{output_dir}/iteration_{step}/rank{rank}_key_averages.txt`, beside the run
+directory.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from typing import Any
 from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.settings import resolve
 from stepscope.adapters.profiler import Profiler
+from stepscope.run.step_record import OPTIMIZER_STEP
 
 log = logging.getLogger("stepscope")
 
 SCHEDULE = {"wait_steps": 5, "warmup_steps": 5, "active_steps": 2, "num_cycles": 1}
-"""torchtune's schedule where the section leaves steps out."""
+"""torchtune's schedule, for values that the section leaves out."""
 OUTPUT_DIR = "profiler_output"
 _ROWS = 25
 
@@ -42,33 +43,33 @@ def setup_torch_profiler(
     num_cycles: int | None = None,
     output_dir: str | None = None,
 ) -> tuple[Profiler, Any]:
-    """As torchtune's function of that name.
+    """Create a profiler from the section, like torchtune's function of that name.
 
-    A step is what the recipe calls one, which is an optimizer step in torchtune's own. As there,
-    `profile_memory` brings stacks and shapes with it; and the memory timeline, here drawn from the
-    trace, which takes no time from the training.
+    A step is whatever the recipe calls a step; in torchtune's own recipes, an optimizer step. As
+    there, `profile_memory` implies stacks, shapes and the memory timeline, which here is drawn from
+    the trace and takes no time from the training.
 
     Args:
         enabled: Whether to record.
         cpu: Whether to record the CPU.
-        cuda: Whether to record CUDA, where there is any.
-        xpu: Whether to record XPU, where there is any.
+        cuda: Whether to record CUDA, if available.
+        xpu: Whether to record XPU, if available.
         profile_memory: Whether to record memory.
         with_stack: Whether to record stacks.
         record_shapes: Whether to record shapes.
         with_flops: Whether to estimate floating-point operations.
         wait_steps: Steps of a cycle in which nothing is recorded.
-        warmup_steps: Steps of warming up.
-        active_steps: Steps that are recorded.
-        num_cycles: Number of cycles; 0 for no end.
+        warmup_steps: Warm-up steps of a cycle.
+        active_steps: Recorded steps of a cycle.
+        num_cycles: Number of cycles; 0 for no limit.
         output_dir: Where files go.
 
     Returns:
-        The profiler, not started (one that does nothing where `enabled` is not set), and the
-        section as it became: omegaconf's `DictConfig` where that is installed, else a dictionary.
+        The profiler, not started (it does nothing unless `enabled`), and the completed section:
+        omegaconf's `DictConfig` if that is installed, else a dictionary.
 
     Raises:
-        ConfigError: The options cannot work together.
+        ConfigError: The options contradict each other.
     """
     if not enabled:
         return Profiler(enabled=False), _section({"enabled": False})
@@ -105,7 +106,7 @@ def setup_torch_profiler(
         "active": steps["active_steps"],
         "repeat": steps["num_cycles"],
         "key_averages_rows": _ROWS,
-        "step_unit": "optimizer step",
+        "step_unit": OPTIMIZER_STEP,
     }
     given: dict[str, tuple[object, str]] = {
         name: (value, f"torchtune's profiler section ({name})") for name, value in options.items()
@@ -115,7 +116,7 @@ def setup_torch_profiler(
 
 
 def take_over() -> Callable[[], None]:
-    """Put `setup_torch_profiler` in the place of torchtune's, for recipes that insist on that.
+    """Replace torchtune's own function, for recipes that insist on it.
 
     Returns:
         A function that undoes it.
@@ -135,7 +136,7 @@ def take_over() -> Callable[[], None]:
 
 
 def _activities(words: list[str]) -> str | tuple[str, ...]:
-    """Our option: what torch supports here of what is wanted, since recipes list all devices."""
+    """The option `activities`: the requested devices, which may be all, that torch supports."""
     from torch.profiler import supported_activities
 
     supported = {activity.name.lower() for activity in supported_activities()}

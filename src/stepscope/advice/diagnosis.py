@@ -178,7 +178,7 @@ def _verdict(
         if share >= _NOTABLE:
             whose = next(rank for rank in ranks if rank.rank == best.rank)
             step = "the step" if len(ranks) == 1 else f"rank {best.rank}'s step"
-            return f"{best.id}: {best.title}; mending it saves {share:.0%} of {step}", whose
+            return f"{best.id}: {best.title}; fixing it saves {share:.0%} of {step}", whose
     judged = [rank for rank in ranks if rank.partition is not None]
     slowest = max(judged, key=lambda rank: rank.step_ns or 0)
     partition = slowest.partition

@@ -1,4 +1,4 @@
-"""A finding: what is wrong, how it was seen, what mending it saves, and how to mend it."""
+"""A finding: what is wrong, how it was seen, what fixing it saves, and how to fix it."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class Finding:
         title: What is wrong, in a few words.
         severity: How much it matters.
         rank: The rank that it was found on.
-        saving_ns: Nanoseconds per step that mending it saves, or None.
+        saving_ns: Nanoseconds per step that fixing it saves, or None.
         saving_reason: Why no saving per step can be given; empty where there is one.
         assumption: What the saving takes for granted.
-        predicted_step_ns: The step after mending; None where there is no saving.
+        predicted_step_ns: The step after the fix; None where there is no saving.
         evidence: What it rests on.
         steps: Numbers of steps in which it shows best; empty where it shows in all.
         advice: What to do, in one or two sentences.

@@ -24,9 +24,9 @@ from stepscope.advice.window_view import WindowView
 from stepscope.analysis.breakdown import break_down_devices, host_scope
 from stepscope.analysis.graph.window import choose_steps
 from stepscope.analysis.host.partition import HostPartition, partition_host
-from stepscope.analysis.metrics import MetricsSummary, summarise_metrics
 from stepscope.analysis.ranks.arrivals import RankArrivals, read_arrivals
 from stepscope.analysis.record.meetings import MeetingSteps
+from stepscope.analysis.record.metrics import MetricsSummary, summarise_metrics
 from stepscope.analysis.record.summary import StepSummary, summarise_steps
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.partition import Partition

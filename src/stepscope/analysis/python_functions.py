@@ -21,8 +21,10 @@ import polars as pl
 
 from stepscope.analysis.selection.gpu_work import check_steps, in_steps, side_by_side
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.run.reader import Run
 from stepscope.trace.arrays import intervals
 from stepscope.trace.model import Trace
+from stepscope.trace.paths import traces_of_rank
 from stepscope.trace.schema import Category
 
 _MARKS = r"^(thread \(|process \d+:)"
@@ -32,7 +34,8 @@ _NAME = r"^(?:(.+\.py(?:\(\d+\))?|<[^>]+>): )?(.+)$"
 _INSTALLED = r"^.*/(?:site-packages|dist-packages|lib/python3\.\d+)/"
 """Where packages lie on one machine, which is of no interest in a table."""
 _RECORDER = "py-spy"
-_LAUNCHER = r"stepscope/adapters/launch\.py(\(\d+\))?: launch$"
+_LAUNCHER = r"stepscope/adapters/(?:script/)?launch\.py(\(\d+\))?: launch$"
+"""Where `stepscope run` waits for the training, in this version and in earlier ones."""
 _MAIN = "MainThread"
 _WAITING = (
     "time that a thread waits in a function counts for the function; py-spy draws waiting right "
@@ -64,6 +67,35 @@ class PythonFunctions:
     threads: pl.DataFrame
     scope: AnsweredScope
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SampledRecording:
+    """A sampler's recording.
+
+    Attributes:
+        path: Its file.
+        answer: Where the interpreter's time went.
+    """
+
+    path: str
+    answer: PythonFunctions
+
+
+def sampled_recordings(run: Run) -> tuple[SampledRecording, ...]:
+    """The recordings that a run consists of; none if any of its traces is something else.
+
+    Raises:
+        UnreadableInputError: One cannot be read.
+    """
+    found = []
+    for rank in run.ranks:
+        for described in traces_of_rank(rank).traces:
+            trace = described.open()
+            if not is_sampled(trace):
+                return ()
+            found.append(SampledRecording(described.name, python_functions(trace)))
+    return tuple(found)
 
 
 def is_sampled(trace: Trace) -> bool:

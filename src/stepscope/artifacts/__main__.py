@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from stepscope.artifacts.finish import finish
 from stepscope.artifacts.job import FinishJob
-
-_NICER = 5
-"""The training goes first: this process only takes what it leaves."""
+from stepscope.run.beside import go_last
 
 
 def main() -> int:
     """Finish the window that the only argument describes."""
-    if hasattr(os, "nice"):
-        os.nice(_NICER)
+    go_last()
     finish(FinishJob.decode(sys.argv[1]))
     return 0
 

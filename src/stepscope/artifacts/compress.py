@@ -20,6 +20,11 @@ class CompressionError(Exception):
     """A compressed file that does not hold what was put into it."""
 
 
+def format_of(path: Path) -> str:
+    """The format of a trace that is written under this name."""
+    return {".gz": "json.gz", ".zst": "json.zst"}.get(path.suffix, "json")
+
+
 def compress(source: Path, target: Path, trace_format: str, renames: dict[str, str]) -> int:
     """Write `source` to `target`, step ranges renamed; returns the bytes before compression."""
     total = 0

@@ -1,32 +1,28 @@
-"""Finishing one window: check the raw trace, compress it, make the tables, say what was done."""
+"""Finishing one window: check the raw trace, compress it, make the tables, say what was done.
+
+A kind of files is a module of this room with a function `make`, and the options of `CaptureConfig`
+that name the module as their `artifact`.
+"""
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from stepscope.artifacts.calls import WindowCalls, gather
 from stepscope.artifacts.compress import check_compressed, compress
 from stepscope.artifacts.custom import FinishedWindow, find, make_custom
+from stepscope.artifacts.files import listed, make_file
 from stepscope.artifacts.job import FinishJob
-from stepscope.artifacts.key_averages import KeyAverages, key_averages, write_csv, write_text
-from stepscope.artifacts.memory_timeline import memory_timelines, write_html, write_json
 from stepscope.artifacts.raw import RawTrace, RawTraceError
-from stepscope.artifacts.stacks import folded, write_folded
 from stepscope.run.files import digest_of, replacing
 from stepscope.run.manifest import ArtifactRecord, FinishedRecord, write_record
 
-KEY_AVERAGES_TEXT = "key_averages.txt"
-KEY_AVERAGES_CSV = "key_averages.csv"
-STACKS = "stacks.txt"
-DEVICE_STACKS = "stacks_device.txt"
-MEMORY_TIMELINE_HTML = "memory_timeline.html"
-MEMORY_TIMELINE_JSON = "memory_timeline.json"
-
-
-class EmptyArtifactError(Exception):
-    """An artifact with nothing in it, where there should have been something."""
+Maker = Callable[[FinishJob, WindowCalls, dict[str, Any]], list[ArtifactRecord]]
+"""The function `make` of a module that makes files: the job, the window, and its own options."""
 
 
 def finish(job: FinishJob) -> FinishedRecord:
@@ -74,18 +70,14 @@ def has_work(window: WindowCalls) -> bool:
 
 
 def make_artifacts(job: FinishJob, window: WindowCalls) -> list[ArtifactRecord]:
-    """The files that the job asks for, one record for each."""
+    """The files that the job asks for, a record for each."""
     artifacts = []
     if job.trace:
         artifacts.append(_make_trace(job))
-    if job.key_averages:
-        artifacts += _make_key_averages(job, window)
-    if job.stacks:
-        artifacts += _make_stacks(job, window)
-    if job.memory_timeline:
-        artifacts += _make_memory_timeline(job, window)
+    for name, options in job.artifacts.items():
+        artifacts += _make_one(name, options, job, window)
     for kind, name in job.made:
-        artifacts.append(_listed(kind, job.window_path / name))
+        artifacts.append(listed(kind, job.window_path / name))
     if job.tensorboard_directory:
         artifacts.append(_put_into_tensorboard(job))
     if job.custom:
@@ -93,20 +85,15 @@ def make_artifacts(job: FinishJob, window: WindowCalls) -> list[ArtifactRecord]:
     return artifacts
 
 
-def make(
-    kind: str,
-    path: Path,
-    fill: Callable[[Path], object],
-    check: Callable[[Path], None] | None = None,
-) -> ArtifactRecord:
-    """Make one file; what goes wrong becomes the record's problem and leaves no file."""
-    relative = f"{path.parent.name}/{path.name}"
+def _make_one(
+    name: str, options: dict[str, Any], job: FinishJob, window: WindowCalls
+) -> list[ArtifactRecord]:
+    """Have a module of this room make its files; one that fails costs no other."""
     try:
-        with replacing(path, check) as temporary:
-            fill(temporary)
-        return ArtifactRecord(kind, relative, path.stat().st_size, digest_of(path))
-    except Exception as error:  # noqa: BLE001 - one artifact must not cost the others
-        return ArtifactRecord(kind, relative, problem=f"{type(error).__name__}: {error}")
+        make: Maker = importlib.import_module(f"stepscope.artifacts.{name}").make
+        return make(job, window, options)
+    except Exception as error:  # noqa: BLE001 - as above
+        return [ArtifactRecord(name, name, problem=f"{type(error).__name__}: {error}")]
 
 
 def _make_trace(job: FinishJob) -> ArtifactRecord:
@@ -119,76 +106,7 @@ def _make_trace(job: FinishJob) -> ArtifactRecord:
     def check(temporary: Path) -> None:
         check_compressed(temporary, job.trace_format, written)
 
-    return make("trace", job.trace_path, fill, check)
-
-
-def _make_key_averages(job: FinishJob, window: WindowCalls) -> list[ArtifactRecord]:
-    averages: KeyAverages = key_averages(window)
-
-    def text(temporary: Path) -> None:
-        write_text(averages, temporary, job.key_averages_sort, job.key_averages_rows)
-
-    def table(temporary: Path) -> None:
-        write_csv(averages, temporary, job.key_averages_sort)
-
-    return [
-        make("key_averages", job.window_path / KEY_AVERAGES_TEXT, text),
-        make("key_averages_csv", job.window_path / KEY_AVERAGES_CSV, table),
-    ]
-
-
-def _make_stacks(job: FinishJob, window: WindowCalls) -> list[ArtifactRecord]:
-    host, device = folded(window)
-    if job.stacks_metric == "self_cuda_time_total":
-        wanted = [("stacks", STACKS, device)]
-    else:
-        wanted = [("stacks", STACKS, host)]
-        if device:
-            wanted.append(("stacks_device", DEVICE_STACKS, device))
-    records = []
-    for kind, name, stacks in wanted:
-
-        def fill(temporary: Path, stacks: dict[str, int] = stacks) -> None:
-            if not write_folded(stacks, temporary):
-                raise EmptyArtifactError("no stacks were recorded for this metric")
-
-        records.append(make(kind, job.window_path / name, fill))
-    return records
-
-
-def _make_memory_timeline(job: FinishJob, window: WindowCalls) -> list[ArtifactRecord]:
-    timelines = memory_timelines(window)
-
-    def check(_: Path) -> None:
-        if not timelines:
-            raise EmptyArtifactError("no memory events were recorded")
-
-    return [
-        make(
-            "memory_timeline",
-            job.window_path / MEMORY_TIMELINE_HTML,
-            lambda path: write_html(timelines, window.step_bounds, path),
-            check,
-        ),
-        make(
-            "memory_timeline_json",
-            job.window_path / MEMORY_TIMELINE_JSON,
-            lambda path: write_json(timelines, path),
-            check,
-        ),
-    ]
-
-
-def _listed(kind: str, path: Path) -> ArtifactRecord:
-    """A file that the training process has written itself."""
-    relative = f"{path.parent.name}/{path.name}"
-    try:
-        size = path.stat().st_size
-        if not size:
-            raise EmptyArtifactError("the file is empty")
-        return ArtifactRecord(kind, relative, size, digest_of(path))
-    except (OSError, EmptyArtifactError) as error:
-        return ArtifactRecord(kind, relative, problem=f"{type(error).__name__}: {error}")
+    return make_file("trace", job.trace_path, fill, check)
 
 
 def _put_into_tensorboard(job: FinishJob) -> ArtifactRecord:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -23,20 +24,14 @@ class FinishJob:
         index: Number of the window.
         steps: The steps that the trace must hold.
         rank: The rank that recorded it.
-        is_step_lost: Whether a window without any whole step is all right (the loop ended).
         needs_kernels: Whether a GPU was asked for, so that kernels must be there.
         renames: Names of step ranges that were opened and did not become steps, and what they
             shall be called instead.
         trace: Whether to keep the trace.
         trace_format: "json.gz", "json" or "json.zst".
-        trace_name: Name of the trace file. Empty: "trace." and the format.
-        key_averages: Whether to write the table of operators.
-        key_averages_sort: Column that orders it.
-        key_averages_rows: Greatest number of rows of the text; -1 for all.
-        flops: Whether the table shall have floating-point operations.
-        stacks: Whether to write folded stacks.
-        stacks_metric: "auto", "self_cpu_time_total" or "self_cuda_time_total".
-        memory_timeline: Whether to draw memory over time.
+        flops: Whether calls shall have their floating-point operations.
+        artifacts: Modules of `stepscope.artifacts` that make further files, each with the options
+            that it reads.
         made: Files that are there already and belong to the window, as (kind, name).
         custom: Custom artifacts to make here, as "module:qualified.name".
         tensorboard_directory: Where to put a copy under TensorBoard's names; empty for none.
@@ -50,19 +45,12 @@ class FinishJob:
     index: int
     steps: tuple[int, ...] = ()
     rank: int = 0
-    is_step_lost: bool = False
     needs_kernels: bool = False
     renames: dict[str, str] = field(default_factory=dict)
     trace: bool = True
     trace_format: str = "json.gz"
-    trace_name: str = ""
-    key_averages: bool = True
-    key_averages_sort: str = "auto"
-    key_averages_rows: int = 100
     flops: bool = False
-    stacks: bool = False
-    stacks_metric: str = "auto"
-    memory_timeline: bool = False
+    artifacts: dict[str, dict[str, Any]] = field(default_factory=dict)
     made: tuple[tuple[str, str], ...] = ()
     custom: tuple[str, ...] = ()
     tensorboard_directory: str = ""
@@ -83,7 +71,7 @@ class FinishJob:
     @property
     def trace_path(self) -> Path:
         """Where the finished trace stands."""
-        return self.window_path / (self.trace_name or f"trace.{self.trace_format}")
+        return self.window_path / f"trace.{self.trace_format}"
 
     @property
     def result_path(self) -> Path:

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stepscope.artifacts.calls import (
     ANNOTATION,
@@ -27,9 +28,14 @@ from stepscope.artifacts.calls import (
     WindowCalls,
     nested,
 )
+from stepscope.artifacts.files import make_file
+from stepscope.artifacts.job import FinishJob
+from stepscope.run.layout import KEY_AVERAGES_FILE
+from stepscope.run.manifest import ArtifactRecord
 
 _KINDS = (OPERATOR, ANNOTATION, RUNTIME)
 _NAME_WIDTH = 60
+_CSV_FILE = "key_averages.csv"
 
 
 @dataclass
@@ -88,6 +94,28 @@ _SORTS: dict[str, Callable[[OperatorRow], float]] = {
     "self_device_memory_usage": lambda row: row.self_device_bytes,
     "count": lambda row: row.calls,
 }
+SORT_COLUMNS = ("auto", *_SORTS)
+"""What may order the tables; "auto" chooses what fits the machine."""
+
+
+def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[ArtifactRecord]:
+    """Write both tables as text and as CSV, where the option `key_averages` wants them."""
+    if not options["key_averages"]:
+        return []
+    averages = key_averages(window)
+    sort, rows = options["key_averages_sort"], options["key_averages_rows"]
+    return [
+        make_file(
+            "key_averages",
+            job.window_path / KEY_AVERAGES_FILE,
+            lambda path: write_text(averages, path, sort, rows),
+        ),
+        make_file(
+            "key_averages_csv",
+            job.window_path / _CSV_FILE,
+            lambda path: write_csv(averages, path, sort),
+        ),
+    ]
 
 
 def key_averages(window: WindowCalls) -> KeyAverages:
@@ -228,10 +256,10 @@ def _device_lines(averages: KeyAverages, device_ns: int, rows: int) -> list[str]
 def _path_names(call: Call) -> set[str]:
     """Names of a call and all around it, each once: what is inside itself counts once."""
     names = set()
-    place: Call | None = call
-    while place is not None:
-        names.add(place.name)
-        place = place.parent
+    around: Call | None = call
+    while around is not None:
+        names.add(around.name)
+        around = around.parent
     return names
 
 

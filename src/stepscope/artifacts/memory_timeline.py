@@ -13,6 +13,7 @@ import html
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -24,10 +25,15 @@ from stepscope.artifacts.calls import (
     WindowCalls,
     nested,
 )
+from stepscope.artifacts.files import EmptyArtifactError, make_file
+from stepscope.artifacts.job import FinishJob
+from stepscope.run.manifest import ArtifactRecord
+from stepscope.run.step_record import BACKWARD
 
 BEFORE = "before the window"
-BACKWARD = "backward"
 OPERATORS = "operators"
+_HTML_FILE = "memory_timeline.html"
+_JSON_FILE = "memory_timeline.json"
 _MOST_POINTS = 2000
 _MOST_PARTS = 8
 _REST = "other phases"
@@ -55,14 +61,40 @@ class MemoryTimeline:
     changes: int
 
 
+def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[ArtifactRecord]:
+    """Draw memory over time, where the option `memory_timeline` wants it from the trace."""
+    if options["memory_timeline"] != "trace":
+        return []
+    timelines = memory_timelines(window)
+
+    def check(_: Path) -> None:
+        if not timelines:
+            raise EmptyArtifactError("no memory events were recorded")
+
+    return [
+        make_file(
+            "memory_timeline",
+            job.window_path / _HTML_FILE,
+            lambda path: write_html(timelines, window.step_bounds, path),
+            check,
+        ),
+        make_file(
+            "memory_timeline_json",
+            job.window_path / _JSON_FILE,
+            lambda path: write_json(timelines, path),
+            check,
+        ),
+    ]
+
+
 def memory_timelines(window: WindowCalls) -> list[MemoryTimeline]:
     """One timeline for each device that has memory events."""
     by_device: dict[str, list[MemoryChange]] = defaultdict(list)
     for change in window.memory:
         by_device["cpu" if change.is_cpu else f"gpu {change.device}"].append(change)
-    places = _Places(window)
+    phases = _Phases(window)
     return [
-        _timeline(device, sorted(changes, key=lambda change: change.time_ns), places)
+        _timeline(device, sorted(changes, key=lambda change: change.time_ns), phases)
         for device, changes in sorted(by_device.items())
     ]
 
@@ -91,7 +123,7 @@ def write_html(
     )
 
 
-class _Places:
+class _Phases:
     """Finds the phase that a moment of a thread lies in."""
 
     def __init__(self, window: WindowCalls) -> None:
@@ -102,7 +134,7 @@ class _Places:
             self._calls[thread] = chosen
             self._starts[thread] = [call.start_ns for call in chosen]
 
-    def phase(self, thread: object, time_ns: int) -> str:
+    def at(self, thread: object, time_ns: int) -> str:
         calls = self._calls.get(thread)
         if not calls:
             return OPERATORS
@@ -120,7 +152,7 @@ class _Places:
         return found
 
 
-def _timeline(device: str, changes: list[MemoryChange], places: _Places) -> MemoryTimeline:
+def _timeline(device: str, changes: list[MemoryChange], phases: _Phases) -> MemoryTimeline:
     first = changes[0]
     live: dict[int, tuple[str, int]] = {}
     sums: dict[str, int] = defaultdict(int)
@@ -130,7 +162,7 @@ def _timeline(device: str, changes: list[MemoryChange], places: _Places) -> Memo
     best: tuple[int, int, int, dict[str, int]] | None = None
     for number, change in enumerate(changes, start=1):
         if change.bytes >= 0:
-            phase = places.phase(change.thread, change.time_ns)
+            phase = phases.at(change.thread, change.time_ns)
             live[change.address] = (phase, change.bytes)
             sums[phase] += change.bytes
         else:

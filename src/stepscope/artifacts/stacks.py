@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
+from stepscope._package import PACKAGE
 from stepscope.artifacts.calls import (
     ANNOTATION,
     OPERATOR,
@@ -18,9 +20,14 @@ from stepscope.artifacts.calls import (
     WindowCalls,
     nested,
 )
+from stepscope.artifacts.files import EmptyArtifactError, make_file
+from stepscope.artifacts.job import FinishJob
+from stepscope.run.layout import STACKS_FILE
+from stepscope.run.manifest import ArtifactRecord
 
-_OWN_FILE, _OWN_LOOP = "stepscope/capture/requests/triggers.py(", ": _listen"
-"""The capture's own thread, which waits for requests beside the training, runs this function."""
+_OWN_FILE, _OWN_LOOP = f"{PACKAGE.name}/capture/requests/triggers.py(", ": _listen"
+"""The function that the capture's own thread runs, as torch's tracer of Python writes it."""
+_DEVICE_FILE = "stacks_device.txt"
 _KINDS = (OPERATOR, ANNOTATION, RUNTIME, PYTHON)
 
 
@@ -86,11 +93,33 @@ def folded(window: WindowCalls) -> tuple[dict[str, int], dict[str, int]]:
     )
 
 
+def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[ArtifactRecord]:
+    """Write folded stacks, where the option `with_stack` recorded any."""
+    if not options["with_stack"]:
+        return []
+    host, device = folded(window)
+    if options["stacks_metric"] == "self_cuda_time_total":
+        wanted = [("stacks", STACKS_FILE, device)]
+    else:
+        wanted = [("stacks", STACKS_FILE, host)]
+        if device:
+            wanted.append(("stacks_device", _DEVICE_FILE, device))
+    records = []
+    for kind, name, stacks in wanted:
+
+        def fill(temporary: Path, stacks: dict[str, int] = stacks) -> None:
+            if not write_folded(stacks, temporary):
+                raise EmptyArtifactError("no stacks were recorded for this metric")
+
+        records.append(make_file(kind, job.window_path / name, fill))
+    return records
+
+
 def write_folded(stacks: dict[str, int], path: Path) -> int:
     """Write folded stacks, the heaviest first; returns the number of lines."""
     lines = [
-        f"{place} {round(duration_ns / 1000)}\n"
-        for place, duration_ns in sorted(stacks.items(), key=lambda item: -item[1])
+        f"{stack} {round(duration_ns / 1000)}\n"
+        for stack, duration_ns in sorted(stacks.items(), key=lambda item: -item[1])
         if round(duration_ns / 1000)
     ]
     path.write_text("".join(lines), encoding="utf-8", errors="replace")

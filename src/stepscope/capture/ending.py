@@ -1,4 +1,4 @@
-"""How a capture ends: what is said of it, and the last of its copy."""
+"""The end of a capture: what is reported about it, and the rest of its upload."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger("stepscope")
 
 
 def name_of(error: BaseException) -> str:
-    """What to call that which ended the loop."""
+    """The name to use for the error that ended the loop."""
     return "SIGTERM" if isinstance(error, TerminationSignalError) else type(error).__name__
 
 
@@ -30,14 +30,14 @@ def describe_end(
     windows: Sequence[WindowRecord],
     config: CaptureConfig | None,
 ) -> str:
-    """What happened, in a sentence.
+    """Describe how the run ended, in one sentence.
 
     Args:
-        error: What ended the loop, where something did.
-        note: What else is to be said; empty for nothing.
-        step: Number of the step that was going on.
+        error: The error that ended the loop, if any.
+        note: An additional note; may be empty.
+        step: Number of the current step.
         windows: The windows noted so far.
-        config: The options, where the rank records by their schedule.
+        config: The options, if this rank follows the schedule; None otherwise.
     """
     if error is not None:
         text = f"{name_of(error)} in step {step}"
@@ -47,7 +47,7 @@ def describe_end(
         text = "step() was never called: call it at the end of each iteration, or use watch()"
     else:
         text = f"finished after {step} steps"
-    # Where a window did not come to its end for another reason, the window says so itself.
+    # A window that was not completed for another reason carries that reason itself.
     missed = {"abandoned", "empty"}
     if config is not None and all(window.state in missed for window in windows):
         first = config.schedule.recorded_steps(0)
@@ -59,7 +59,7 @@ def describe_end(
 
 
 def late_ranks(layout: RunLayout, world_size: int) -> str:
-    """What the last steps of all ranks that are seen here add to a verdict; mostly nothing."""
+    """A note for the verdict if some ranks are late, from the last steps of all visible ranks."""
     skew = skew_of_run(layout) if world_size > 1 else None
     return f"; {skew.sentence()}" if skew is not None and skew.is_notable else ""
 
@@ -72,15 +72,15 @@ def finish_upload(
     ended: str,
     step: int,
 ) -> str:
-    """Copy the rest of the run, and note what could not be copied.
+    """Upload the rest of the run, and note what could not be uploaded.
 
     Args:
-        uploader: What copies it.
+        uploader: The uploader.
         journal: Where problems are noted.
         config: The options.
-        patience_s: How long to wait.
-        ended: What happened at the end, for the manifest.
-        step: Number of the step that was going on.
+        patience_s: Returns how long to wait, in seconds.
+        ended: How the run ended, for the manifest.
+        step: Number of the current step.
 
     Returns:
         Where to read the run.
@@ -100,6 +100,6 @@ def finish_upload(
 
 
 def say_where(run: str, verdict: str) -> None:
-    """One line at the end that says what to do next."""
+    """Print one line at the end: the verdict and the next command."""
     with contextlib.suppress(OSError, ValueError):
         print(f"stepscope: {verdict or 'recorded'}; next: stepscope report {run}", file=sys.stderr)  # noqa: T201

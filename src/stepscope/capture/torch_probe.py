@@ -1,9 +1,8 @@
-"""What torch can do here, found out in a process of its own.
+"""Finds out what torch can do on this machine, in a process of its own.
 
 `stepscope doctor` runs this as a program, because a broken torch may crash or hang the process that
-imports it. Each stage prints a line of JSON when it begins and another with its result, so that
-whoever reads them knows how far it got. torch.profiler is used as a window uses it: plain JSON, no
-compression.
+imports it. Each stage prints a line of JSON when it begins and another with its result, so that the
+reader knows how far it got. torch.profiler is used as a window uses it: plain JSON, no compression.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 STAGES = ("torch", "devices", "cupti", "recording", "stacks", "gpu_recording")
-"""What is tried, in this order; the risky ones come last."""
+"""The stages in order; the risky ones come last."""
 
-_CUPTI_PLACES = (
+_CUPTI_PATTERNS = (
     "torch/lib/libcupti*.so*",
     "nvidia/*/lib/libcupti.so*",
     "nvidia/*/lib/libcupti-*.so*",
@@ -29,7 +28,7 @@ _CUPTI_PLACES = (
 
 
 def main() -> int:
-    """Run every stage and print what it found; ends with 0 unless torch cannot be imported."""
+    """Run every stage and print its result. Returns 0 unless torch cannot be imported."""
     for stage in STAGES:
         _print({"begin": stage})
         started = time.perf_counter()
@@ -62,7 +61,7 @@ def _torch() -> dict[str, Any]:
 
 
 def _devices() -> dict[str, Any]:
-    """The accelerators that torch sees, and what the driver offers."""
+    """The accelerators that torch sees, and the CUDA version that the driver supports."""
     import torch
 
     result: dict[str, Any] = {"kind": None, "names": [], "driver_cuda": None}
@@ -89,7 +88,7 @@ def _cupti() -> dict[str, Any]:
     if not torch.version.cuda:
         return {"needed": False}
     packages = Path(torch.__file__).parent.parent
-    found = sorted({str(path) for place in _CUPTI_PLACES for path in packages.glob(place)})
+    found = sorted({str(path) for pattern in _CUPTI_PATTERNS for path in packages.glob(pattern)})
     problems = []
     for name in [*_already_loaded("libcupti"), *found, "libcupti.so"]:
         version, problem = _cupti_version(name)
@@ -100,18 +99,18 @@ def _cupti() -> dict[str, Any]:
 
 
 def _cupti_version(path: str) -> tuple[int | None, str]:
-    """(version, problem) of the library at `path`; the version is None where it does not load."""
+    """(version, problem) of the library at `path`; the version is None if it does not load."""
     try:
         library = ctypes.CDLL(path)
         version = ctypes.c_uint32()
         status = library.cuptiGetVersion(ctypes.byref(version))
     except (OSError, AttributeError) as error:
         return None, str(error)
-    return (version.value, "") if status == 0 else (None, f"cuptiGetVersion answered {status}")
+    return (version.value, "") if status == 0 else (None, f"cuptiGetVersion returned {status}")
 
 
 def _already_loaded(word: str) -> list[str]:
-    """Paths of the libraries in this process whose name holds `word`; empty where unknown."""
+    """Libraries loaded in this process whose name contains `word`; empty if unknown."""
     try:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -126,12 +125,12 @@ def _recording() -> dict[str, Any]:
 
 
 def _stacks() -> dict[str, Any]:
-    """The same with Python stacks, exported and tabulated: the combination that used to break."""
+    """The same with Python stacks, exported and tabulated: a combination that used to break."""
     return _record("cpu", with_stack=True)
 
 
 def _gpu_recording() -> dict[str, Any]:
-    """Record a product on the GPU: without kernels in the trace, no time can be explained."""
+    """Record a matrix product on the GPU: a trace without kernels explains nothing."""
     import torch
 
     if torch.cuda.is_available():
@@ -156,11 +155,11 @@ def _record(device: str, *, with_stack: bool) -> dict[str, Any]:
         left = torch.ones(64, 64, device=device)
         return (left @ left).sum().item()
 
-    work()  # what torch imports and compiles at first use stays out of the recording
+    work()  # imports and compilation at first use stay out of the recording
     result: dict[str, Any] = {"needed": True}
-    with tempfile.TemporaryDirectory(prefix="stepscope-self-test-") as folder:
+    with tempfile.TemporaryDirectory(prefix="stepscope-torch-probe-") as folder:
         with profile(activities=activities, with_stack=with_stack, **options) as profiler:
-            with record_function("stepscope.self_test"):
+            with record_function("stepscope.torch_probe"):
                 work()
             if device != "cpu":
                 getattr(torch, device).synchronize()

@@ -1,1 +1,1 @@
-"""The command line: one module per verb; each parses, calls and chooses a reporter."""
+"""The command line: one module per verb. A verb parses, calls and picks an output."""

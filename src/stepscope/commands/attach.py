@@ -1,4 +1,4 @@
-"""`stepscope attach TARGET`: sample the Python stacks of a training that runs."""
+"""`stepscope attach TARGET`: sample the Python stacks of a running training."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     "--rank",
     type=click.IntRange(min=0),
     default=None,
-    help="Rank of the run to sample.  [default: the lowest that runs on this machine]",
+    help="Rank to sample.  [default: the lowest that runs on this machine]",
 )
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     default=None,
-    help="File to write.  [default: in the run, or py-spy-PID here]",
+    help="File to write.  [default: in the run, or py-spy-PID in this directory]",
 )
 @py_spy_options
 def command(
     target: str, seconds: float, rank: int | None, output: Path | None, **values: Any
 ) -> None:
-    """Sample the Python stacks of a training that runs, with py-spy.
+    """Sample the Python stacks of a running training with py-spy.
 
-    TARGET is the run's directory (or the folder that holds it), or the number of a process. The
-    training goes on; nothing in it has to be prepared. Ctrl-C ends the sampling early.
+    TARGET is a run directory (or the folder that holds it) or a process ID. The training needs no
+    preparation and keeps running. Ctrl-C ends the sampling early.
     """
-    from stepscope.adapters.external.attach import attach
+    from stepscope.adapters.external.attach import attach, process_of_rank
     from stepscope.doctor.machine import this_machine
     from stepscope.doctor.permissions import attaching_allowance
 
@@ -51,47 +51,16 @@ def command(
     run: Run | None = None
     if target.isdecimal():
         if rank is not None:
-            raise click.UsageError("--rank needs a run's directory in place of a process's number")
+            raise click.UsageError("--rank needs a run directory, not a process ID")
         process_id = int(target)
     else:
         from stepscope.run.reader import open_run
 
         run = open_run(target)
-        process_id = _process_of(run, rank)
+        process_id = process_of_rank(run, rank)
     place = run.path if run is not None and output is None else None
     click.echo(f"stepscope: sampling process {process_id} for {seconds:g} s", err=True)
     path = attach(
         process_id, options, seconds, place, output, lambda: attaching_allowance(this_machine())
     )
     click.echo(str(path))
-
-
-def _process_of(run: Run, rank: int | None) -> int:
-    """The number of the process of a rank that runs on this machine.
-
-    Raises:
-        click.UsageError: There is none.
-    """
-    import socket
-
-    import psutil
-
-    here = socket.gethostname()
-    known = {r.rank: r.manifest for r in run.ranks if r.manifest is not None}
-    if rank is not None and rank not in known:
-        raise click.UsageError(f"{run.path}: has no rank {rank}")
-    for number, manifest in sorted(known.items()):
-        if rank not in (None, number) or manifest.state != "running":
-            continue
-        if manifest.host == here and psutil.pid_exists(manifest.process_id):
-            return manifest.process_id
-        if rank is not None:
-            raise click.UsageError(
-                f"{run.path}: rank {rank} runs on {manifest.host}, not here: attach to it there"
-                if manifest.host != here
-                else f"{run.path}: rank {rank} no longer runs (it was process "
-                f"{manifest.process_id})"
-            )
-    which = "no rank" if rank is None else f"rank {rank} does not"
-    text = f"{which} of it runs on this machine" if rank is None else f"{which} run any more"
-    raise click.UsageError(f"{run.path}: {text}")

@@ -1,12 +1,15 @@
-"""`stepscope cache`: what the stores of traces take, and how to get it back."""
+"""`stepscope cache`: list and remove the stores that reading traces created."""
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from stepscope.commands.options import format_option
+from stepscope.commands.sinks import StandardSink
+from stepscope.report.outputs import Output
 
 if TYPE_CHECKING:
     from stepscope.trace.store.listing import StoreInfo
@@ -29,7 +32,7 @@ class _Size(click.ParamType[int]):
         except ValueError:
             number = -1.0
         if not 0 <= number < float("inf"):
-            self.fail(f"{value!r} is no size; write for example 500MB or 20GB", param, ctx)
+            self.fail(f"{value!r} is not a size; write for example 500MB or 20GB", param, ctx)
         return int(number)
 
 
@@ -42,15 +45,15 @@ _directories = click.argument(
 @click.option(
     "--max-size",
     type=_Size(),
-    help="Without a subcommand: remove the stores that were not used for the longest time, until"
-    " the rest takes no more than this, such as 10GB.",
+    help="Without a subcommand: remove the least recently used stores until the rest fits into"
+    " this size, such as 10GB.",
 )
 @click.pass_context
 def command(context: click.Context, max_size: int | None) -> None:
-    """Show and remove the stores that make traces open at once.
+    """List and remove the stores that let large traces open at once.
 
-    Without DIRECTORIES, the stores in the user's cache directory are meant; with them, the stores
-    beside the traces in these directories.
+    By default this is about the stores in your cache directory; with DIRECTORIES, about the stores
+    beside the traces in them.
     """
     if context.invoked_subcommand is None:
         if max_size is None:
@@ -59,38 +62,17 @@ def command(context: click.Context, max_size: int | None) -> None:
             _keep((), max_size)
     elif max_size is not None and context.invoked_subcommand != "clear":
         raise click.UsageError(
-            "--max-size removes stores: give it without a subcommand, or to `cache clear`"
+            "--max-size removes stores: use it without a subcommand, or with `cache clear`"
         )
     context.obj = max_size
 
 
 @command.command("list")
 @_directories
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="How to print it; json carries whole bytes and Unix times.",
-)
-def list_stores(directories: tuple[Path, ...], output_format: str) -> None:
-    """List stores with their sizes, the most recently used first, and what all of them take."""
-    found = _stores(directories)
-    if output_format == "json":
-        import json
-
-        click.echo(json.dumps([_as_dict(store) for store in found], indent=2))
-        return
-    for store in found:
-        used = datetime.fromtimestamp(store.used, timezone.utc).astimezone()
-        click.echo(
-            f"{_shown(store.size_bytes):>10}  {used:%Y-%m-%d %H:%M}  "
-            f"{_one_line(store.source or str(store.path))}{_note(store)}"
-        )
-    total = sum(store.size_bytes for store in found)
-    plural = "" if len(found) == 1 else "s"
-    click.echo(f"{_shown(total):>10}  in {len(found)} store{plural}", err=True)
+@format_option("stores", "integer bytes and Unix times")
+def list_stores(directories: tuple[Path, ...], output: Output) -> None:
+    """List stores with their sizes, most recently used first, and the total."""
+    output.write(_stores(directories), StandardSink())
 
 
 @command.command("clear")
@@ -98,22 +80,26 @@ def list_stores(directories: tuple[Path, ...], output_format: str) -> None:
 @click.option(
     "--max-size",
     type=_Size(),
-    help="Keep the most recently used stores up to this size in all, such as 20GB.",
+    help="Keep the most recently used stores, up to this total size, such as 20GB.",
 )
 @click.pass_context
 def clear(context: click.Context, directories: tuple[Path, ...], max_size: int | None) -> None:
-    """Remove stores; the traces themselves stay untouched."""
+    """Remove stores. The traces themselves stay."""
     given = context.obj if max_size is None and isinstance(context.obj, int) else max_size
     _keep(directories, given or 0)
 
 
 def _keep(directories: tuple[Path, ...], most_bytes: int) -> None:
+    from stepscope.report.units import decimal_size
     from stepscope.trace.store.listing import keep_most_recent
 
     done = keep_most_recent(_stores(directories), most_bytes)
     for path, reason in done.failures:
         click.echo(f"{path}: cannot be removed: {reason}", err=True)
-    click.echo(f"Removed {_shown(done.removed_bytes)}, kept {_shown(done.kept_bytes)}", err=True)
+    click.echo(
+        f"Removed {decimal_size(done.removed_bytes)}, kept {decimal_size(done.kept_bytes)}",
+        err=True,
+    )
 
 
 def _stores(directories: tuple[Path, ...]) -> list[StoreInfo]:
@@ -124,36 +110,3 @@ def _stores(directories: tuple[Path, ...]) -> list[StoreInfo]:
         store for directory in directories or (cache_directory(),) for store in stores_in(directory)
     ]
     return sorted(found, key=lambda store: store.used, reverse=True)
-
-
-def _note(store: StoreInfo) -> str:
-    notes = [] if store.state.value == "complete" else [store.state.value]
-    if store.is_orphan:
-        notes.append("its trace is gone")
-    return f"  ({', '.join(notes)})" if notes else ""
-
-
-def _as_dict(store: StoreInfo) -> dict[str, object]:
-    return {
-        "place": str(store.path),
-        "source": store.source or None,
-        "size_bytes": store.size_bytes,
-        "derived_bytes": store.derived_bytes,
-        "used_unix_s": int(store.used),
-        "state": store.state.value,
-        "trace_is_gone": store.is_orphan,
-    }
-
-
-def _one_line(text: str) -> str:
-    """A name from a file without the terminal's control codes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def _shown(size_bytes: int) -> str:
-    size = float(size_bytes)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"

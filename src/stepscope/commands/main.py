@@ -1,10 +1,9 @@
-"""The command `stepscope`: its verbs, loaded when they are used, and what becomes of errors."""
+"""The `stepscope` command: loads verbs on use, and turns errors into messages and exit codes."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 import os
 import sys
 import traceback
@@ -17,24 +16,21 @@ from stepscope._version import __version__
 from stepscope.errors import StepscopeError
 
 VERBS: dict[str, str] = {
-    "demo": "Plant a bottleneck in a small training, find it, mend it, measure.",
-    "run": "Run a training script and record it, without changing its code.",
-    "report": "Say where the step goes, why, and what to change.",
-    "show": "Show one table of a trace: operators, kernels, steps, streams.",
-    "view": "Open a run or a trace in the browser, at this machine only.",
-    "compare": "Say what changed between two runs.",
-    "query": "Ask a trace in SQL.",
-    "export": "Write a trace for another tool.",
-    "memory": "Say what the GPU's memory holds, and why it ran out.",
+    "demo": "Plant a bottleneck in a small training, find it, fix it, measure.",
+    "run": "Record a training script without changing its code.",
+    "report": "Show where the step's time goes, why, and what to change.",
+    "show": "Answer one question about a trace: idle time, kernels, operators.",
+    "compare": "Show what changed between two runs.",
+    "query": "Query a trace with SQL.",
     "monitor": "Watch the hardware beside a training.",
     "attach": "Sample the Python stacks of a running training.",
-    "trigger": "Ask a running training for a window.",
-    "info": "Say what a file or a directory is, and what it holds.",
-    "cache": "List and remove what reading traces has stored.",
-    "dialects": "List the option names of other tools that are understood.",
-    "doctor": "Check this machine and its torch, and say how to mend what is wrong.",
+    "trigger": "Ask a running training to record a window.",
+    "info": "Show what a file or directory is, and what it holds.",
+    "cache": "List and remove the stores that reading traces created.",
+    "dialects": "List option names of other tools that Stepscope understands.",
+    "doctor": "Check this machine and its torch, and say how to fix problems.",
 }
-"""Verb and its line in the help, in the order of the help. Only those that exist are listed."""
+"""Verb to its line in the help, in the order of the help. A verb's module has its name."""
 
 _UNEXPECTED = 1
 _INTERRUPTED = 130
@@ -42,32 +38,32 @@ _PIPE_CLOSED = 141  # what a shell reports for a program that SIGPIPE ended
 
 
 class _OutputClosedError(Exception):
-    """The reader of our output went away, as `head` does: nothing is wrong, and nothing to say."""
+    """The reader of our output went away, as `head` does. That is not an error."""
 
 
 class VerbGroup(click.Group):
-    """A group that knows its verbs by name and imports one only when it is asked for."""
+    """A group that knows its verbs by name and imports one only when it runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click gives it
-        """The verbs whose module is there, in the order of the table."""
-        return [verb for verb in VERBS if _module_exists(verb)]
+        """The verbs, in the order of the table."""
+        return list(VERBS)
 
     def get_command(
         self,
         ctx: click.Context,  # noqa: ARG002 - click gives it
         cmd_name: str,
     ) -> click.Command | None:
-        """Import the verb's module and hand out its command; None for what is no verb."""
-        if cmd_name not in VERBS or not _module_exists(cmd_name):
+        """Import the verb's module and return its command; None if there is no such verb."""
+        if cmd_name not in VERBS:
             return None
-        command = importlib.import_module(_module_name(cmd_name)).command
+        command = importlib.import_module(f"stepscope.commands.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the verb; for one that does not exist, name the one that was probably meant."""
+        """Find the verb; if there is none of that name, suggest the nearest."""
         word = args[0]
         if not word.startswith("-") and self.get_command(ctx, word) is None:
             import difflib
@@ -77,12 +73,12 @@ class VerbGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs from the table, so that help imports none of them."""
+        """List the verbs from the table: help imports none of them."""
         with formatter.section("Verbs"):
             formatter.write_dl([(verb, VERBS[verb]) for verb in self.list_commands(ctx)])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; a closed pipe is told apart from other errors before click sees it."""
+        """Run the verb; catch a closed pipe before click does."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -112,18 +108,18 @@ def cli(context: click.Context, debug: bool) -> None:
 
 
 def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -> int:
-    """Run the command line, and turn every ending into a message and a number.
+    """Run the command line; turn every ending into a message and an exit code.
 
-    A verb that returns a whole number ends with it: `--fail-on` works like that.
+    If a verb returns an integer, that is the exit code; `--fail-on` uses this.
 
     Args:
-        arguments: The words after `stepscope`; those of this process by default.
-        command: What to run with them.
+        arguments: The words after `stepscope`; by default those of this process.
+        command: The command to run with them.
 
     Returns:
-        0 where all is well; 1 for what `--fail-on` asked about and for unexpected errors; 2 for
-        wrong usage; 3 for input that cannot be read; 130 when interrupted; 141 when the reader of
-        the output went away.
+        0 for success; 1 if a condition of `--fail-on` holds, and for unexpected errors; 2 for
+        wrong usage; 3 for input that cannot be read; 130 if interrupted; 141 if the reader of the
+        output went away.
     """
     _tolerate_narrow_encodings()
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -134,7 +130,7 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
         _discard_output()
         return _PIPE_CLOSED
     except click.Abort as error:
-        # click turns Ctrl-C into Abort, and so the end of the input at a prompt.
+        # click turns Ctrl-C into Abort, and also the end of input at a prompt.
         return _INTERRUPTED if isinstance(error.__cause__, KeyboardInterrupt) else _UNEXPECTED
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -151,16 +147,8 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
     return result if isinstance(result, int) and not isinstance(result, bool) else 0
 
 
-def _module_name(verb: str) -> str:
-    return f"stepscope.commands.{verb}"
-
-
-def _module_exists(verb: str) -> bool:
-    return importlib.util.find_spec(_module_name(verb)) is not None
-
-
 def _wants_debug(words: Sequence[str]) -> bool:
-    """Whether --debug is on; asked before click parses, which itself can fail."""
+    """Whether --debug is on. Checked before click parses, because parsing can fail."""
     if os.environ.get("STEPSCOPE_DEBUG", "").lower() in {"1", "true", "yes", "on"}:
         return True
     for word in words:
@@ -172,10 +160,10 @@ def _wants_debug(words: Sequence[str]) -> bool:
 
 
 def _say(message: str, is_debug: bool) -> None:
-    """Print an error on one line; with --debug, its traceback above."""
+    """Print an error on one line, below its traceback with --debug."""
     if is_debug:
         traceback.print_exc()
-    # A name from a file may hold line breaks or the terminal's own control codes.
+    # A name from a file may contain line breaks or control codes.
     line = "".join(
         character if character.isprintable() else _visible(character) for character in message
     )
@@ -187,14 +175,14 @@ def _visible(character: str) -> str:
 
 
 def _tolerate_narrow_encodings() -> None:
-    """Let a terminal that cannot show a character show a substitute, not end the program."""
+    """Replace characters that the terminal cannot show, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError, OSError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
 def _discard_output() -> None:
-    """Let what is still buffered go nowhere: flushing it at exit would complain once more."""
+    """Discard what is still buffered: flushing it at exit would fail again."""
     with contextlib.suppress(AttributeError, ValueError, OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""`stepscope trigger RUN`: ask a running job for a window."""
+"""`stepscope trigger RUN`: ask a running training to record a window."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import click
     "--steps",
     type=click.IntRange(1, 10_000),
     default=None,
-    help="Steps to record.  [default: what the capture's option `active` says]",
+    help="Steps to record.  [default: the recording's option `active`]",
 )
 @click.option(
     "--ranks",
     default="",
     help="Ranks that record: all, node-first, every:8, or a list such as 0,3.  "
-    "[default: those that record the schedule's windows]",
+    "[default: those that record scheduled windows]",
 )
-@click.option("--memory", is_flag=True, help="Take a memory snapshot as well.")
+@click.option("--memory", is_flag=True, help="Also take a memory snapshot.")
 def command(run: Path, steps: int | None, ranks: str, memory: bool) -> None:
-    """Ask the job that writes RUN for a window, now.
+    """Ask the job that writes RUN to record a window now.
 
-    RUN is the run's directory, or the folder that holds it. The request is a small file in it, so
-    this works from any machine that shares the file system. All ranks record the same steps.
+    RUN is a run directory, or the folder that holds it. The request is a small file in it, so this
+    works from any machine that shares the file system. All ranks record the same steps.
     """
     from stepscope.capture.together.ranks import parse_ranks
     from stepscope.errors import UsageError

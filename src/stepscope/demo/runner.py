@@ -1,4 +1,4 @@
-"""Starting the demo's trainings, following their progress, and comparing promise with outcome."""
+"""Runs the demo's trainings, follows their progress, and compares prediction with outcome."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding
@@ -17,7 +19,7 @@ from stepscope.errors import StepscopeError
 from stepscope.run.reader import open_run
 
 Progress = Callable[[int, int], None]
-"""Called with the steps done and the steps in all."""
+"""Called with the steps done and the total."""
 
 
 class DemoError(StepscopeError):
@@ -26,10 +28,10 @@ class DemoError(StepscopeError):
 
 @dataclass(frozen=True)
 class TrainingOutcome:
-    """What one training of the demo gave.
+    """The outcome of one training of the demo.
 
     Attributes:
-        diagnosis: Its run, judged.
+        diagnosis: The diagnosis of its run.
         loss: Loss of the last step.
         device: Where it trained.
         wait_us: Wait per sample that its storage cost, in microseconds.
@@ -43,15 +45,15 @@ class TrainingOutcome:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The promise of a finding against what was measured after mending.
+    """The prediction of a finding, and what was measured after the fix.
 
     Attributes:
         finding: The finding.
         before_ns: Steady step before.
-        predicted_ns: Step that the finding promised.
-        measured_ns: Steady step after mending.
-        workers: Number of loader workers that the fix used, as the finding asked.
-        same_loss: Whether both trainings ended with the same loss, to the bit.
+        predicted_ns: Step that the finding predicted.
+        measured_ns: Steady step after the fix.
+        workers: Number of loader workers that the fix used.
+        same_loss: Whether both trainings ended with exactly the same loss.
     """
 
     finding: Finding
@@ -63,8 +65,65 @@ class Comparison:
 
     @property
     def error(self) -> float:
-        """How far the prediction lies from the measurement, as a share of the measurement."""
+        """Difference of prediction and measurement, as a share of the measurement."""
         return (self.predicted_ns - self.measured_ns) / self.measured_ns
+
+
+@dataclass(frozen=True)
+class DemoOutcome:
+    """The outcome of the demo.
+
+    Attributes:
+        before: The training with the planted bottleneck.
+        after: The same with the fix.
+        comparison: Prediction and measurement.
+    """
+
+    before: TrainingOutcome
+    after: TrainingOutcome
+    comparison: Comparison
+
+
+class Audience(Protocol):
+    """Is told what the demo does; see `stepscope.report.demo.narration`."""
+
+    def begin(self) -> None:
+        """The first training starts."""
+
+    def training(self, steps: int) -> AbstractContextManager[Progress]:
+        """A training runs in this block, and reports its steps."""
+
+    def trained(self, steps: int, device: str) -> None:
+        """A training has ended."""
+
+    def report(self, diagnosis: Diagnosis) -> None:
+        """The first run has been diagnosed."""
+
+    def fix(self, workers: int) -> None:
+        """The second training starts, with the fix."""
+
+
+def run_demo(output_dir: Path, steps: int, audience: Audience) -> DemoOutcome:
+    """Train with a planted bottleneck, find it, train again with the fix, and compare.
+
+    Raises:
+        DemoError: torch is missing, a training failed, or the bottleneck was not found.
+    """
+
+    def trained(name: str, workers: int, wait_us: int | None = None) -> TrainingOutcome:
+        with audience.training(steps) as progress:
+            outcome = train(output_dir, name, steps, workers, progress, wait_us)
+        audience.trained(steps, outcome.device)
+        return outcome
+
+    audience.begin()
+    before = trained("slow", 0)
+    finding = input_finding(before)
+    audience.report(before.diagnosis)
+    workers = workers_needed(finding)
+    audience.fix(workers)
+    after = trained("fixed", workers, before.wait_us)
+    return DemoOutcome(before, after, compare(before, after, finding, workers))
 
 
 def train(
@@ -75,7 +134,7 @@ def train(
     progress: Progress,
     wait_us: int | None = None,
 ) -> TrainingOutcome:
-    """Run one training in a process of its own and judge its run.
+    """Run one training in a separate process and diagnose its run.
 
     Raises:
         DemoError: torch is missing, or the training failed.
@@ -118,7 +177,7 @@ def input_finding(outcome: TrainingOutcome) -> Finding:
     """The finding that the demo plants.
 
     Raises:
-        DemoError: It is not the first one, so the demo has nothing to show.
+        DemoError: It is not the first finding.
     """
     findings = outcome.diagnosis.findings
     if not findings or findings[0].id != input_bound.ID:
@@ -132,7 +191,7 @@ def input_finding(outcome: TrainingOutcome) -> Finding:
 def compare(
     before: TrainingOutcome, after: TrainingOutcome, finding: Finding, workers: int
 ) -> Comparison:
-    """Hold the promise against the outcome."""
+    """Compare prediction and outcome."""
     return Comparison(
         finding=finding,
         before_ns=before.diagnosis.ranks[0].step_ns or 0,

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.profiler import Profiler
+from stepscope.run.step_record import BACKWARD, FORWARD, OPTIMIZER
 
 _WORDS = ("the", "step", "of", "time", "and", "memory", "waits", "for", "its", "data", "again")
 _BATCH = 16
@@ -94,12 +95,12 @@ class Trainer:
     def step(self, batch: tuple[torch.Tensor, torch.Tensor], profiler: Profiler) -> float:
         """One training step; gives the loss, as a loop that logs it does."""
         tokens, targets = (part.to(self.device) for part in batch)
-        with profiler.phase("forward"):
+        with profiler.phase(FORWARD):
             scores = self.model(tokens)
             loss = self.loss(scores.flatten(0, 1), targets.flatten())
-        with profiler.phase("backward"):
+        with profiler.phase(BACKWARD):
             loss.backward()
-        with profiler.phase("optimizer"):
+        with profiler.phase(OPTIMIZER):
             self.optimizer.step()
             self.optimizer.zero_grad()
         return float(loss.item())

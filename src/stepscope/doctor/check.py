@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -49,3 +50,9 @@ def worst(checks: Iterable[Check]) -> State:
         if state in states:
             return state
     return State.OK
+
+
+def count_by_state(checks: Iterable[Check]) -> dict[str, int]:
+    """State to the number of its checks, for every state."""
+    found = Counter(check.state for check in checks)
+    return {state.value: found[state] for state in State}

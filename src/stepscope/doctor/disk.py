@@ -57,7 +57,7 @@ def check_disk(machine: Machine, output_dir: Path, space: SpaceOf = space_of) ->
 def _output(output_dir: Path, space: SpaceOf) -> list[Check]:
     target = output_dir.absolute()
     folder = next(
-        (place for place in (target, *target.parents) if place.exists()), Path(target.anchor)
+        (path for path in (target, *target.parents) if path.exists()), Path(target.anchor)
     )
     label = str(target) if folder == target else f"{target} (to be made in {folder})"
     elsewhere = "give another folder: output_dir in the capture, --output-dir here"

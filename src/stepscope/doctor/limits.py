@@ -10,7 +10,7 @@ from stepscope.doctor.check import Check, State
 from stepscope.doctor.machine import Machine
 
 AREA = "limits"
-_CGROUPS = "/sys/fs/cgroup"
+CGROUPS = "/sys/fs/cgroup"
 _SMALL_MEMORY_BYTES = 4 << 30
 # Version 1 writes "no limit" as the greatest number of whole pages.
 _NO_LIMIT_BYTES = 1 << 60
@@ -35,14 +35,14 @@ def read_limits(machine: Machine) -> Limits:
     cpus: list[float] = []
     for controllers, path in control_groups(machine):
         if not controllers:
-            for folder in folders_upwards(_CGROUPS, path):
+            for folder in folders_upwards(CGROUPS, path):
                 memory += _finite(machine.read(f"{folder}/memory.max"))
                 cpus += _quota(machine.read(f"{folder}/cpu.max"))
         if "memory" in controllers:
-            for folder in folders_upwards(f"{_CGROUPS}/memory", path):
+            for folder in folders_upwards(f"{CGROUPS}/memory", path):
                 memory += _finite(machine.read(f"{folder}/memory.limit_in_bytes"))
         if "cpu" in controllers:
-            for mount in (f"{_CGROUPS}/cpu", f"{_CGROUPS}/cpu,cpuacct"):
+            for mount in (f"{CGROUPS}/cpu", f"{CGROUPS}/cpu,cpuacct"):
                 for folder in folders_upwards(mount, path):
                     quota = machine.read(f"{folder}/cpu.cfs_quota_us")
                     period = machine.read(f"{folder}/cpu.cfs_period_us")
@@ -105,8 +105,8 @@ def control_groups(machine: Machine) -> Iterator[tuple[set[str], str]]:
 def folders_upwards(mount: str, path: str) -> Iterator[str]:
     """The group's folder and all above it: each may set a limit."""
     group = PurePosixPath("/") / path.lstrip("/")
-    for place in (group, *group.parents):
-        yield mount + str(place).rstrip("/")
+    for folder in (group, *group.parents):
+        yield mount + str(folder).rstrip("/")
 
 
 def finite_limit(text: str | None) -> int | None:

@@ -6,7 +6,7 @@ from stepscope.doctor.check import Check, State
 from stepscope.doctor.machine import Machine
 
 AREA = "external profilers"
-_NSYS_PLACES = (
+_NSYS_PATTERNS = (
     "/opt/nvidia/nsight-systems/*/bin/nsys",
     "/usr/local/cuda*/bin/nsys",
 )
@@ -100,8 +100,8 @@ def _nsys(machine: Machine) -> Check:
     found = machine.find_program("nsys")
     if found:
         return Check(AREA, "nsys", State.OK, found)
-    for place in _NSYS_PLACES:
-        for path in sorted(machine.root.glob(place.lstrip("/"))):
+    for pattern in _NSYS_PATTERNS:
+        for path in sorted(machine.root.glob(pattern.lstrip("/"))):
             return Check(
                 AREA,
                 "nsys",

@@ -12,7 +12,7 @@ AREA = "recording"
 
 
 def check_recording(report: TorchReport) -> list[Check]:
-    """Judge the small recordings of the self-test. Without a torch that answers there are none."""
+    """Judge the probe's small recordings. Without a torch that answers there are none."""
     if report.result("torch") is None:
         return []
     checks = [_operators(report), _stacks(report)]

@@ -16,7 +16,7 @@ from typing import Any
 
 from stepscope._package import IMPORT_ROOT
 
-# Our own place goes to the end of the path: before the standard library it could hide parts of it.
+# Our own folder goes to the end of the path: before the standard library it could hide parts of it.
 _PROGRAM = (
     "import runpy, sys; sys.path.append(sys.argv[1]); "
     "runpy.run_module('stepscope.capture.torch_probe', run_name='__main__')"
@@ -52,12 +52,12 @@ class TorchReport:
         return str(self.stages.get(stage, {}).get("error", ""))
 
 
-def run_self_test(
+def probe_torch(
     timeout_seconds: float,
     command: Sequence[str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> TorchReport:
-    """Run the self-test of the capture wing and read its report. Never raises for what torch does.
+    """Run the capture wing's probe of torch and read its report. Never raises for what torch does.
 
     Args:
         timeout_seconds: After this the process is ended.

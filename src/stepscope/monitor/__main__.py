@@ -15,9 +15,8 @@ import time
 from stepscope.errors import StepscopeError
 from stepscope.monitor.processes import is_running
 from stepscope.monitor.recorder import GONE, STOP, Recorder, RecordingJob
+from stepscope.run.beside import go_last
 
-_NICER = 5
-"""The training goes first."""
 _LOOK_S = 1.0
 
 
@@ -89,7 +88,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     job = RecordingJob.decode(sys.argv[1])
     with contextlib.suppress(OSError):
-        os.nice(_NICER)
+        go_last()
     orders = Orders(job.watched.pid)
     try:
         recorder = Recorder(job)

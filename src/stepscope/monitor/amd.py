@@ -7,12 +7,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from stepscope.errors import UsageError
-from stepscope.monitor.columns import Value
+from stepscope.monitor.columns import MIB, Value
 from stepscope.monitor.gpus import same_uuid
 from stepscope.monitor.notes import Notes
 from stepscope.run.metrics import GpuDescription
 
-_MIB = 1 << 20
 _COLUMNS = frozenset(
     [
         "name",
@@ -194,17 +193,17 @@ class _Gpu:
         total = _number(self._ask("amdsmi_get_gpu_memory_total", kind))
         used = _number(self._ask("amdsmi_get_gpu_memory_usage", kind))
         return {
-            "memory.total": None if total is None else total / _MIB,
-            "memory.used": None if used is None else used / _MIB,
-            "memory.free": None if total is None or used is None else (total - used) / _MIB,
+            "memory.total": None if total is None else total / MIB,
+            "memory.used": None if used is None else used / MIB,
+            "memory.free": None if total is None or used is None else (total - used) / MIB,
         }
 
     def _temperatures(self) -> Mapping[str, Value]:
         now = self._constant("AmdSmiTemperatureMetric", "CURRENT")
 
-        def of(place: str) -> float | None:
-            sensor = self._constant("AmdSmiTemperatureType", place)
-            return _number(self._ask("amdsmi_get_temp_metric", sensor, now, key=place))
+        def of(name: str) -> float | None:
+            sensor = self._constant("AmdSmiTemperatureType", name)
+            return _number(self._ask("amdsmi_get_temp_metric", sensor, now, key=name))
 
         edge = of("EDGE")
         # Newer boards have no sensor at the edge.
@@ -249,7 +248,7 @@ class _Gpu:
         running = self._ask("amdsmi_get_gpu_process_list") or []
         own = [_number(one["memory_usage"]["vram_mem"]) for one in running if one["pid"] in pids]
         known = [size for size in own if size is not None]
-        return {"process.gpu.memory": sum(known) / _MIB} if known else {}
+        return {"process.gpu.memory": sum(known) / MIB} if known else {}
 
     def _constant(self, group: str, name: str) -> Any:
         return getattr(getattr(self._smi, group, None), name, None)

@@ -8,9 +8,9 @@ import os
 import subprocess
 import sys
 
-from stepscope._package import IMPORT_ROOT
 from stepscope.errors import StepscopeError
 from stepscope.monitor.recorder import GPU, STOP, Recorder, RecorderThread, RecordingJob
+from stepscope.run.beside import command_of, environment_of
 
 log = logging.getLogger("stepscope")
 
@@ -42,11 +42,6 @@ class RecordingBeside:
                 log.info("stepscope: the monitor runs in a thread: %s", error)
         if self._child is None:
             self._start_thread(job)
-
-    @property
-    def is_process(self) -> bool:
-        """Whether it is a process of its own."""
-        return self._child is not None
 
     @property
     def process_id(self) -> int | None:
@@ -114,14 +109,9 @@ def _can_listen_to_processes() -> bool:
 
 
 def _start(job: RecordingJob) -> subprocess.Popen[bytes]:
-    # The working directory must not decide which modules are found.
-    safe_path = ["-P"] if sys.version_info >= (3, 11) else []
-    environment = dict(os.environ)
-    paths = [str(IMPORT_ROOT), environment.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     return subprocess.Popen(
-        [sys.executable, *safe_path, "-m", "stepscope.monitor", job.encode()],
-        env=environment,
+        command_of("stepscope.monitor", job.encode()),
+        env=environment_of(),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.doctor.limits import control_groups, finite_limit, folders_upwards
+from stepscope.doctor.limits import CGROUPS, control_groups, finite_limit, folders_upwards
 from stepscope.doctor.machine import Machine
 
-_ROOT = "/sys/fs/cgroup"
-_CPU_MOUNTS = (f"{_ROOT}/cpu", f"{_ROOT}/cpu,cpuacct")
+_CPU_MOUNTS = (f"{CGROUPS}/cpu", f"{CGROUPS}/cpu,cpuacct")
 
 
 @dataclass(frozen=True)
@@ -44,9 +43,9 @@ class ControlGroups:
                         f"{folder}/memory.stat",
                         "inactive_file",
                     )
-                    for folder in folders_upwards(_ROOT, path)
+                    for folder in folders_upwards(CGROUPS, path)
                 ]
-                self._find_cpu([_ROOT], path, "throttled_usec")
+                self._find_cpu([CGROUPS], path, "throttled_usec")
             if "memory" in controllers:
                 self._memory += [
                     _MemoryGroup(
@@ -55,7 +54,7 @@ class ControlGroups:
                         f"{folder}/memory.stat",
                         "total_inactive_file",
                     )
-                    for folder in folders_upwards(f"{_ROOT}/memory", path)
+                    for folder in folders_upwards(f"{CGROUPS}/memory", path)
                 ]
             if "cpu" in controllers:
                 self._find_cpu(_CPU_MOUNTS, path, "throttled_time")

@@ -16,6 +16,7 @@ Value = str | int | float | None
 """What a source says of a column; None where it says nothing."""
 
 NOT_AVAILABLE = "[N/A]"
+MIB = 1 << 20
 
 
 @dataclass(frozen=True)

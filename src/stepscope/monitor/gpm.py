@@ -49,8 +49,8 @@ class Gpm:
         self._request = nvml.c_nvmlGpmMetricsGet_t()
         self._request.version = nvml.NVML_GPM_METRICS_GET_VERSION
         self._request.numMetrics = len(_METRICS)
-        for place, (name, _) in enumerate(_METRICS.values()):
-            self._request.metrics[place].metricId = getattr(nvml, f"NVML_GPM_METRIC_{name}")
+        for index, (name, _) in enumerate(_METRICS.values()):
+            self._request.metrics[index].metricId = getattr(nvml, f"NVML_GPM_METRIC_{name}")
 
     def read(self) -> dict[str, Value]:
         """Means since the last call by column; all None at the first call.
@@ -69,8 +69,8 @@ class Gpm:
         self._request.sample1, self._request.sample2 = before, now
         self._nvml.nvmlGpmMetricsGet(self._request)
         found: dict[str, Value] = {}
-        for place, (column, (_, factor)) in enumerate(_METRICS.items()):
-            metric = self._request.metrics[place]
+        for index, (column, (_, factor)) in enumerate(_METRICS.items()):
+            metric = self._request.metrics[index]
             # A value that is no number is what NVML gives where nothing was measured.
             if metric.nvmlReturn == 0 and metric.value == metric.value:
                 found[column] = float(metric.value) * factor

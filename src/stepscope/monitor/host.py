@@ -10,11 +10,10 @@ import psutil
 
 from stepscope.doctor.machine import Machine, this_machine
 from stepscope.monitor.cgroups import ControlGroups
-from stepscope.monitor.columns import Value
+from stepscope.monitor.columns import MIB, Value
 from stepscope.monitor.notes import Notes, Rates
 from stepscope.monitor.processes import ProcessTree
 
-_MIB = 1 << 20
 _MB = 1e6
 _INFINIBAND = "/sys/class/infiniband"
 _INFINIBAND_WORD_BYTES = 4  # its counters count lanes of four bytes
@@ -110,8 +109,8 @@ class HostSource:
         if limit is None:
             self._notes.add("cgroup.memory", "no control group of this process has a limit")
         return {
-            "cgroup.memory.used": None if used is None else used / _MIB,
-            "cgroup.memory.limit": None if limit is None else limit / _MIB,
+            "cgroup.memory.used": None if used is None else used / MIB,
+            "cgroup.memory.limit": None if limit is None else limit / MIB,
         }
 
     def _throttled(self) -> Mapping[str, Value]:
@@ -173,8 +172,8 @@ class HostSource:
         All of them where none does, as in a container or on another system than Linux.
         """
         for name in set(names) - self._is_hardware.keys():
-            place = f"{folder}/{name.replace('/', '!')}/device"
-            self._is_hardware[name] = self._machine.path(place).exists()
+            link = f"{folder}/{name.replace('/', '!')}/device"
+            self._is_hardware[name] = self._machine.path(link).exists()
         real = [name for name in names if self._is_hardware[name]]
         return real or list(names)
 
@@ -192,9 +191,9 @@ class HostSource:
 def _memory() -> Mapping[str, Value]:
     memory = psutil.virtual_memory()
     return {
-        "host.memory.total": memory.total / _MIB,
-        "host.memory.used": (memory.total - memory.available) / _MIB,
-        "host.memory.available": memory.available / _MIB,
+        "host.memory.total": memory.total / MIB,
+        "host.memory.used": (memory.total - memory.available) / MIB,
+        "host.memory.available": memory.available / MIB,
     }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepscope.monitor.columns import COLUMNS, REASON_BITS, Value, is_of_host
+from stepscope.monitor.columns import COLUMNS, MIB, REASON_BITS, Value, is_of_host
 from stepscope.monitor.gpm import GPM_COLUMNS, Gpm
 from stepscope.monitor.gpus import same_uuid
 from stepscope.monitor.notes import Notes, Rates
@@ -16,7 +16,6 @@ from stepscope.monitor.visible import Found, NvmlDevices
 from stepscope.monitor.xid import XidWatch
 from stepscope.run.metrics import GpuDescription
 
-_MIB = 1 << 20
 _ALL_LINKS = 0xFFFFFFFF
 _UNKNOWN_STATE = 32
 
@@ -337,7 +336,7 @@ class _Gpu:
         if not own or None in own:
             # The GPU is not in use yet, or the driver counts processes outside our container.
             return {"process.gpu.memory": None}
-        return {"process.gpu.memory": sum(own) / _MIB}
+        return {"process.gpu.memory": sum(own) / MIB}
 
 
 _OFFERED = frozenset(
@@ -354,12 +353,12 @@ def _utilisation(rates: Any) -> Mapping[str, Value]:
 
 def _memory(info: Any) -> Mapping[str, Value]:
     found = {
-        "memory.total": info.total / _MIB,
-        "memory.used": info.used / _MIB,
-        "memory.free": info.free / _MIB,
+        "memory.total": info.total / MIB,
+        "memory.used": info.used / MIB,
+        "memory.free": info.free / MIB,
     }
     if hasattr(info, "reserved"):
-        found["memory.reserved"] = info.reserved / _MIB
+        found["memory.reserved"] = info.reserved / MIB
     return dict(found)
 
 

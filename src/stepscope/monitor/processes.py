@@ -8,9 +8,8 @@ from collections.abc import Collection, Mapping
 
 import psutil
 
-from stepscope.monitor.columns import Value
+from stepscope.monitor.columns import MIB, Value
 
-_MIB = 1 << 20
 _BIRTH_ERROR_S = 0.05  # the kernel tells when a process began in hundredths of a second
 
 
@@ -67,8 +66,8 @@ class ProcessTree:
             if earlier is None:
                 is_new = _birth_s(process) >= self._read_at_s - _BIRTH_ERROR_S
                 earlier = (0.0, 0, 0) if is_new else used
-            for place, (now, was) in enumerate(zip(used, earlier, strict=True)):
-                spent[place] += max(0.0, (now or 0) - (was or 0))
+            for index, (now, was) in enumerate(zip(used, earlier, strict=True)):
+                spent[index] += max(0.0, (now or 0) - (was or 0))
         passed_ns = now_ns - self._read_ns
         is_first = not self._read_ns or passed_ns <= 0
         self._read_ns, self._read_at_s = now_ns, _now_s()
@@ -77,7 +76,7 @@ class ProcessTree:
         return {
             "process.count": len(self._used),
             "process.cpu": None if is_first else cpu_s * 1e9 / passed_ns * 100,
-            "process.memory.rss": resident / _MIB,
+            "process.memory.rss": resident / MIB,
             "process.disk.read": read * 1e3 / passed_ns if tells_bytes and not is_first else None,
             "process.disk.write": (
                 written * 1e3 / passed_ns if tells_bytes and not is_first else None

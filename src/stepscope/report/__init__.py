@@ -1,1 +1,1 @@
-"""Reporters: they lay out results for a terminal or a program, and compute nothing."""
+"""Reporters lay out results for a terminal or a program. They compute nothing."""

@@ -1,10 +1,10 @@
-"""Where tables are printed: a terminal, or a file or pipe that wants no padding."""
+"""Consoles for terminals, and for files and pipes, which get no trailing spaces."""
 
 from __future__ import annotations
 
 import re
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
 
@@ -12,36 +12,60 @@ _PADDING = re.compile(r"[ \t]+(?=\n)")
 
 
 class _Unpadded:
-    """A text stream that writes lines without the blanks at their ends."""
+    """A text stream that drops trailing spaces."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write text that ends with its lines."""
+        """Write text without its trailing spaces."""
         self._stream.write(_PADDING.sub("", text))
         return len(text)
 
     def flush(self) -> None:
-        """Hand on what is buffered."""
+        """Flush the stream."""
         self._stream.flush()
 
     def isatty(self) -> bool:
-        """Whether it is a terminal: never."""
+        """Whether it is a terminal: no."""
         return False
 
     @property
     def encoding(self) -> str:
-        """The stream's own."""
+        """The encoding of the stream."""
         return self._stream.encoding or "utf-8"
 
 
-def console(*, stderr: bool = False) -> Console:
+def console(
+    *, stderr: bool = False, keeps_padding: bool = False, width: int | None = None
+) -> Console:
     """A console on standard output, or standard error.
 
-    Tables fill their columns with blanks, which a terminal does not show and a diff does.
+    Tables pad their columns with spaces, which a terminal does not show but a diff does.
+
+    Args:
+        stderr: Whether to use standard error.
+        keeps_padding: Whether files and pipes get trailing spaces.
+        width: Width in columns; by default that of the terminal.
     """
-    stream = sys.stderr if stderr else sys.stdout
-    if stream.isatty():
-        return Console(file=stream, highlight=False, soft_wrap=False)
-    return Console(file=_Unpadded(stream), highlight=False, soft_wrap=False)  # type: ignore[arg-type]
+    return console_on(
+        sys.stderr if stderr else sys.stdout, keeps_padding=keeps_padding, width=width
+    )
+
+
+def console_on(stream: TextIO, *, keeps_padding: bool = False, width: int | None = None) -> Console:
+    """A console on a stream; see `console`."""
+    keeps = keeps_padding or stream.isatty()
+    file: Any = stream if keeps else _Unpadded(stream)
+    return Console(file=file, width=width, highlight=False, soft_wrap=False)
+
+
+def print_heading(console: Console, text: str) -> None:
+    """Print a heading after an empty line."""
+    console.print()
+    console.print(text, style="bold", markup=False)
+
+
+def print_line(console: Console, text: str) -> None:
+    """Print a line unwrapped, without markup."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

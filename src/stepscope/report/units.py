@@ -1,4 +1,4 @@
-"""Numbers as a person reads them. Programs get integers; see the JSON reporter."""
+"""Numbers in convenient units, for people. Programs get integers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ _SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")
 
 
 def duration(nanoseconds: float) -> str:
-    """Three significant digits in the unit a person would choose: 92.1 ms, 1.53 s, 2.5 min."""
+    """Three significant digits in a convenient unit: 92.1 ms, 1.53 s, 2.50 min."""
     for size, unit in _TIMES:
-        # 999.6 µs would round to 1000 µs: the next unit says it better.
+        # 999.6 µs would round to 1000 µs: use the next unit.
         if abs(nanoseconds) >= size * 0.9995:
             return f"{_three_digits(nanoseconds / size)} {unit}"
     return f"{nanoseconds:.0f} ns"
@@ -23,6 +23,15 @@ def size(count_bytes: float) -> str:
     return f"{count_bytes:.0f} B"
 
 
+def decimal_size(count_bytes: float) -> str:
+    """Bytes in decimal units: 1.5 GB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count_bytes < 1000:
+            return f"{count_bytes:.0f} {unit}" if unit == "B" else f"{count_bytes:.1f} {unit}"
+        count_bytes /= 1000
+    return f"{count_bytes:.1f} TB"
+
+
 def flops(number: float) -> str:
     """Floating-point operations: 344 GFLOP."""
     for step, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
@@ -32,7 +41,7 @@ def flops(number: float) -> str:
 
 
 def share(fraction: float) -> str:
-    """A share as a percentage; small ones with a digit, so that nothing real reads as 0 %."""
+    """A share as a percentage; small ones with a decimal, so that nothing real reads as 0 %."""
     percent = fraction * 100
     if percent and abs(percent) < 0.1:
         return "<0.1 %"
@@ -40,10 +49,10 @@ def share(fraction: float) -> str:
 
 
 def count(number: float) -> str:
-    """A count with its thousands set apart."""
+    """A count with thousands separators."""
     if float(number).is_integer() or abs(number) >= 100:
         return f"{number:,.0f}"
-    # Small numbers keep a digit that is not 0.
+    # Small numbers keep a nonzero digit.
     return f"{number:.1f}" if abs(number) >= 0.95 else f"{number:.2g}"
 
 
@@ -53,7 +62,7 @@ def plural(number: int, word: str) -> str:
 
 
 def value(number: float | str, unit: str) -> str:
-    """An observation in the unit that `Evidence` names."""
+    """A value in the unit that `Evidence` names."""
     if isinstance(number, str):
         return number
     if unit == "ns":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,6 @@ STEPS_FILE = "steps.jsonl"
 METRICS_FILE = "metrics.csv"
 METRICS_RECORD_FILE = "metrics.json"
 """What the sampler says of its metrics.csv; it lies beside it."""
-TRACE_FILE = "trace.json.gz"
 KEY_AVERAGES_FILE = "key_averages.txt"
 STACKS_FILE = "stacks.txt"
 WINDOW_FILE = "window.json"
@@ -87,3 +87,9 @@ class RankLayout:
     def window(self, index: int) -> Path:
         """The folder of one window's artifacts."""
         return self.root / f"window-{index:04d}"
+
+
+def run_name(epoch_ns: int, process_id: int) -> str:
+    """The default name of a run: when it began, and in which process."""
+    moment = datetime.datetime.fromtimestamp(epoch_ns / 1e9, tz=datetime.timezone.utc)
+    return f"{moment:%Y%m%dT%H%M%SZ}-{process_id}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import types
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,9 @@ from typing import Any, TypeVar
 import orjson
 
 from stepscope.errors import UnreadableInputError
+from stepscope.run.decoding import decode
 from stepscope.run.files import write_atomically
+from stepscope.run.step_record import ITERATION
 
 FORMAT_VERSION = 1
 """Raised when a reader of the older version would misunderstand a file."""
@@ -254,7 +255,7 @@ class RankManifest:
     state: str = "running"
     ended: str = ""
     verdict: str = ""
-    step_unit: str = "iteration"
+    step_unit: str = ITERATION
     steps: int = 0
     clock_epoch_ns: int = 0
     clock_monotonic_ns: int = 0
@@ -324,7 +325,7 @@ def read_job(path: Path) -> JobRecord:
     Raises:
         UnreadableInputError: The file is missing, malformed, or of a newer format.
     """
-    return read_record(path, JobRecord, "stepscope-run")
+    return read_record(path, JobRecord)
 
 
 def read_rank(path: Path) -> RankManifest:
@@ -333,7 +334,7 @@ def read_rank(path: Path) -> RankManifest:
     Raises:
         UnreadableInputError: The file is missing, malformed, or of a newer format.
     """
-    return read_record(path, RankManifest, "stepscope-rank")
+    return read_record(path, RankManifest)
 
 
 def read_finished(path: Path) -> FinishedRecord:
@@ -342,7 +343,7 @@ def read_finished(path: Path) -> FinishedRecord:
     Raises:
         UnreadableInputError: The file is missing, malformed, or of a newer format.
     """
-    return read_record(path, FinishedRecord, "stepscope-window")
+    return read_record(path, FinishedRecord)
 
 
 def read_external(path: Path) -> ExternalRecord:
@@ -351,16 +352,15 @@ def read_external(path: Path) -> ExternalRecord:
     Raises:
         UnreadableInputError: The file is missing, malformed, or of a newer format.
     """
-    return read_record(path, ExternalRecord, "stepscope-external")
+    return read_record(path, ExternalRecord)
 
 
-def read_record(path: Path, kind: type[_Record], word: str) -> _Record:
+def read_record(path: Path, kind: type[_Record]) -> _Record:
     """Read a record that `write_record` wrote.
 
     Args:
         path: The file.
-        kind: The dataclass.
-        word: The word that its field `format` must have.
+        kind: The dataclass; the default of its field `format` is the word that marks the file.
 
     Raises:
         UnreadableInputError: The file is missing, malformed, or of a newer format.
@@ -371,6 +371,7 @@ def read_record(path: Path, kind: type[_Record], word: str) -> _Record:
         raise UnreadableInputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except orjson.JSONDecodeError as error:
         raise UnreadableInputError(f"{path}: not valid JSON: {error}") from error
+    word = vars(kind)["format"]
     if not isinstance(data, dict) or data.get("format") != word:
         raise UnreadableInputError(f"{path}: not a {word} file")
     version = data.get("version")
@@ -380,39 +381,9 @@ def read_record(path: Path, kind: type[_Record], word: str) -> _Record:
             f"{FORMAT_VERSION}: upgrade stepscope"
         )
     try:
-        return typing.cast(_Record, _build(kind, data))
+        return typing.cast(_Record, decode(kind, data))
     except (TypeError, ValueError) as error:
         raise UnreadableInputError(f"{path}: {error}") from error
-
-
-def _build(kind: Any, value: Any) -> Any:
-    """Turn decoded JSON into the dataclass `kind`; unknown keys of newer writers are left out."""
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        if not isinstance(value, dict):
-            raise TypeError(f"{value!r} is not an object")
-        hints = typing.get_type_hints(kind)
-        known = {
-            f.name: _build(hints[f.name], value[f.name])
-            for f in dataclasses.fields(kind)
-            if f.name in value
-        }
-        return kind(**known)
-    origin = typing.get_origin(kind)
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise TypeError(f"{value!r} is not a list")
-        return tuple(_build(typing.get_args(kind)[0], item) for item in value)
-    if origin is dict:
-        if not isinstance(value, dict):
-            raise TypeError(f"{value!r} is not an object")
-        item = typing.get_args(kind)[1]
-        return {key: _build(item, entry) for key, entry in value.items()}
-    if origin in (typing.Union, types.UnionType):
-        return None if value is None else _build(typing.get_args(kind)[0], value)
-    # JSON's true is no number, although Python's is.
-    if kind is Any or (isinstance(value, kind) and (kind is bool or not isinstance(value, bool))):
-        return value
-    raise TypeError(f"{value!r} is not a {kind.__name__}")
 
 
 def with_reason(record: WindowRecord, reason: str) -> str:

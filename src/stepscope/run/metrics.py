@@ -6,10 +6,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.run.layout import METRICS_RECORD_FILE
+from stepscope.run.layout import METRICS_FILE, METRICS_RECORD_FILE
 from stepscope.run.manifest import FORMAT_VERSION, read_record, write_record
 
-_WORD = "stepscope-metrics"
 _TAIL_BYTES = 1 << 16
 CLOCK_REASON_BITS = {
     "gpu_idle": 0x1,
@@ -100,13 +99,13 @@ class MetricsRecord:
     cpu_s: float = 0.0
     gpus: tuple[GpuDescription, ...] = ()
     notes: tuple[Note, ...] = ()
-    format: str = _WORD
+    format: str = "stepscope-metrics"
     version: int = FORMAT_VERSION
 
 
 def record_path(metrics: Path) -> Path:
     """Where the record of a `metrics.csv` lies; of another file "NAME.json" beside it."""
-    if metrics.name == "metrics.csv":
+    if metrics.name == METRICS_FILE:
         return metrics.with_name(METRICS_RECORD_FILE)
     return metrics.with_name(f"{metrics.name}.json")
 
@@ -126,7 +125,7 @@ def read_metrics_record(metrics: Path) -> MetricsRecord:
     Raises:
         UnreadableInputError: It is missing or malformed.
     """
-    return read_record(record_path(metrics), MetricsRecord, _WORD)
+    return read_record(record_path(metrics), MetricsRecord)
 
 
 def last_sample(metrics: Path) -> list[dict[str, str]]:

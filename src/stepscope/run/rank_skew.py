@@ -32,10 +32,15 @@ from dataclasses import dataclass
 from stepscope.errors import UnreadableInputError
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import ClockSample, RankManifest, read_rank
-from stepscope.run.step_record import StepRecord, input_wait, read_last_steps
+from stepscope.run.step_record import (
+    BACKWARD,
+    COMMUNICATION,
+    TRAIN,
+    StepRecord,
+    input_wait,
+    read_last_steps,
+)
 
-COMMUNICATION = "communication"
-BACKWARD = "backward"
 STEP_BORDERS = "step borders"
 
 _FIRST_STEPS = 5
@@ -72,12 +77,12 @@ class RankSteps:
     def offset_at(self, time_ns: int) -> int:
         """What to add to a time of this rank's clock for rank 0's; between samples, their line."""
         samples = self.clock_samples
-        place = bisect.bisect(samples, time_ns, key=lambda sample: sample.time_ns)
+        index = bisect.bisect(samples, time_ns, key=lambda sample: sample.time_ns)
         if not samples:
             return self.clock_offset_ns or 0
-        if place in {0, len(samples)}:
-            return samples[max(0, place - 1)].offset_ns
-        before, after = samples[place - 1], samples[place]
+        if index in {0, len(samples)}:
+            return samples[max(0, index - 1)].offset_ns
+        before, after = samples[index - 1], samples[index]
         part = (time_ns - before.time_ns) / (after.time_ns - before.time_ns)
         return before.offset_ns + round(part * (after.offset_ns - before.offset_ns))
 
@@ -229,7 +234,8 @@ def rank_steps(
             offset_ns, samples = known.clock_offset_ns, known.clock_samples
             error_ns = max([known.clock_error_ns or 0, *(sample.error_ns for sample in samples)])
         stage = next(
-            (place for name, place in manifest.coordinates.items() if name.lower() in _STAGES), None
+            (at for name, at in manifest.coordinates.items() if name.lower() in _STAGES),
+            None,
         )
         result.append(RankSteps(manifest.rank, records, offset_ns, error_ns, stage, samples))
     return tuple(result)
@@ -248,13 +254,13 @@ def _in_common(ranks: Sequence[RankSteps]) -> list[list[StepRecord]]:
         for record in rank.records:
             if record.window is not None:
                 disturbed |= {record.step, record.step + 1}
-            elif record.kind == "train" and not record.is_partial:
+            elif record.kind == TRAIN and not record.is_partial:
                 by_step[record.step] = record
         usual.append(by_step)
     common = set(usual[0]).intersection(*usual[1:]) - disturbed
     steps = sorted(step for step in common if step >= _FIRST_STEPS)
     if len(steps) > _MOST_STEPS:
-        steps = [steps[place * len(steps) // _MOST_STEPS] for place in range(_MOST_STEPS)]
+        steps = [steps[index * len(steps) // _MOST_STEPS] for index in range(_MOST_STEPS)]
     return [[by_step[step] for by_step in usual] for step in steps]
 
 
@@ -263,12 +269,12 @@ def _by_phase(
 ) -> RankSkew | None:
     """From the time in a phase: who spends the least of it comes last."""
 
-    def place(record: StepRecord) -> int | None:
+    def position(record: StepRecord) -> int | None:
         phases = record.device_phases if is_device else record.phases
         spent_ns = _phase_ns(phases, name)
         return None if spent_ns is None else -spent_ns
 
-    return _compared(ranks, rows, place, name, is_device=is_device)
+    return _compared(ranks, rows, position, name, is_device=is_device)
 
 
 def _phase_ns(phases: dict[str, int], name: str) -> int | None:
@@ -281,44 +287,44 @@ def _by_borders(ranks: Sequence[RankSteps], rows: list[list[StepRecord]]) -> Ran
     """From the moment at which each rank has its batch, on one clock."""
     if any(rank.clock_offset_ns is None for rank in ranks):
         return None
-    places = [
+    positions = [
         [
             record.start_ns + rank.offset_at(record.start_ns) + input_wait(record)
             for record, rank in zip(row, ranks, strict=True)
         ]
         for row in rows
     ]
-    spread_ns = statistics.median(max(row) - min(row) for row in places)
+    spread_ns = statistics.median(max(row) - min(row) for row in positions)
     if spread_ns > statistics.median(record.dur_ns for row in rows for record in row):
         return None  # they do not meet in every step, or count their steps differently
     errors = sorted(rank.clock_error_ns for rank in ranks)
-    return _skew(ranks, rows, places, STEP_BORDERS, error_ns=errors[-1] + errors[-2])
+    return _skew(ranks, rows, positions, STEP_BORDERS, error_ns=errors[-1] + errors[-2])
 
 
 def _compared(
     ranks: Sequence[RankSteps],
     rows: list[list[StepRecord]],
-    place: Callable[[StepRecord], int | None],
+    position: Callable[[StepRecord], int | None],
     basis: str,
     *,
     is_device: bool,
 ) -> RankSkew | None:
-    known_rows, places = [], []
+    known_rows, positions = [], []
     for row in rows:
-        found = [place(record) for record in row]
+        found = [position(record) for record in row]
         known = [value for value in found if value is not None]
         if len(known) == len(row):
             known_rows.append(row)
-            places.append(known)
-    if len(places) < _LEAST_STEPS:
+            positions.append(known)
+    if len(positions) < _LEAST_STEPS:
         return None
-    return _skew(ranks, known_rows, places, basis, is_device=is_device)
+    return _skew(ranks, known_rows, positions, basis, is_device=is_device)
 
 
 def _skew(
     ranks: Sequence[RankSteps],
     rows: list[list[StepRecord]],
-    places: list[list[int]],
+    positions: list[list[int]],
     basis: str,
     *,
     error_ns: int = 0,
@@ -327,18 +333,18 @@ def _skew(
     """The ranks by their usual places; the greatest place is the last."""
     steps = len(rows)
     # Moments since the epoch are too great for halves: what is left of them is exact.
-    distances = [[place - row[0] for place in row] for row in places]
+    distances = [[position - row[0] for position in row] for row in positions]
     middles = [statistics.median(row) for row in distances]
     usual = [
         statistics.median(row[i] - middle for row, middle in zip(distances, middles, strict=True))
         for i in range(len(ranks))
     ]
-    waits = [max(usual) - place for place in usual]
+    waits = [max(usual) - position for position in usual]
     typical = statistics.median(sorted(waits)[1:])
     late = [i for i, wait in enumerate(waits) if wait < typical / 2] or [waits.index(0.0)]
     others = [wait for i, wait in enumerate(waits) if i not in late] or [0.0]
     last = [0] * len(ranks)
-    for row in places:
+    for row in positions:
         last[row.index(max(row))] += 1
     order = sorted(range(len(ranks)), key=lambda i: (waits[i], ranks[i].rank))
     return RankSkew(

@@ -76,7 +76,7 @@ class RankRun:
 
     @functools.cached_property
     def _steps_and_problems(self) -> tuple[list[StepRecord], list[str]]:
-        return read_steps(self.directory / "steps.jsonl") if self.manifest else ([], [])
+        return read_steps(RankLayout(self.directory).steps) if self.manifest else ([], [])
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,16 @@ class Run:
     def windows(self) -> tuple[Window, ...]:
         """All windows of all ranks."""
         return tuple(window for rank in self.ranks for window in rank.windows)
+
+    def artifacts(self, kind: str) -> tuple[Path, ...]:
+        """Paths of the windows' artifacts of one kind, such as "python_memory"."""
+        return tuple(
+            RunLayout(self.path).rank(window.rank).root / artifact.path
+            for window in self.windows
+            if window.record is not None
+            for artifact in window.record.artifacts
+            if artifact.kind == kind
+        )
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:

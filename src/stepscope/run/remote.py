@@ -32,6 +32,25 @@ def is_url(text: str) -> bool:
     return _URL.match(text) is not None
 
 
+def is_directory(url: str) -> bool:
+    """Whether a URL names a directory rather than one file.
+
+    A name with an ending is a file. On http(s), only a trailing slash makes a directory. Otherwise
+    the service is asked.
+    """
+    if "." in url.rstrip("/").rpartition("/")[2]:
+        return False
+    if url.startswith(("http://", "https://")):
+        return url.endswith("/")
+    from fsspec.core import url_to_fs
+
+    try:
+        file_system, path = url_to_fs(url)
+        return bool(file_system.isdir(path))
+    except Exception:  # noqa: BLE001 - services raise anything; reading will say more
+        return False
+
+
 def fetch_run(url: str) -> Path:
     """Copy what reports are made of to the user's cache; traces that are there already stay.
 

@@ -11,6 +11,23 @@ import orjson
 DATA_WAIT_RANGE = "stepscope.data_wait"
 """What the wait of `profiler.watch` for the next batch is called in a trace."""
 
+FORWARD = "forward"
+BACKWARD = "backward"
+OPTIMIZER = "optimizer"
+COMMUNICATION = "communication"
+"""Names of phases that are told from torch, or from a framework."""
+
+TRAIN = "train"
+EVALUATION = "evaluation"
+CHECKPOINT = "checkpoint"
+"""Kinds of steps."""
+
+ITERATION = "iteration"
+MICRO_BATCH = "micro-batch"
+OPTIMIZER_STEP = "optimizer step"
+STEP_UNITS = (ITERATION, MICRO_BATCH, OPTIMIZER_STEP)
+"""What a step is."""
+
 INPUT_PHASES = frozenset({"data", "input", "data_wait", "dataload", "dataloading", "load"})
 """Names of phases that are the wait for the batch."""
 _LINE_BYTES = 1024
@@ -51,7 +68,7 @@ class StepRecord:
     dur_ns: int
     data_wait_ns: int = 0
     phases: dict[str, int] = field(default_factory=dict)
-    kind: str = "train"
+    kind: str = TRAIN
     is_partial: bool = False
     window: int | None = None
     tokens: int | None = None
@@ -64,7 +81,7 @@ class StepRecord:
     @property
     def is_whole_step(self) -> bool:
         """Whether this is a training step from its beginning to its end."""
-        return self.kind == "train" and not self.is_partial
+        return self.kind == TRAIN and not self.is_partial
 
 
 def is_input_phase(name: str) -> bool:
@@ -88,7 +105,7 @@ def encode_step(record: StepRecord) -> bytes:
     }
     if record.phases:
         line["phases"] = record.phases
-    if record.kind != "train":
+    if record.kind != TRAIN:
         line["kind"] = record.kind
     if record.is_partial:
         line["is_partial"] = True
@@ -124,7 +141,7 @@ def decode_step(line: bytes) -> StepRecord:
             dur_ns=_whole(data["dur_ns"]),
             data_wait_ns=_whole(data.get("data_wait_ns", 0)),
             phases={str(k): _whole(v) for k, v in dict(data.get("phases", {})).items()},
-            kind=str(data.get("kind", "train")),
+            kind=str(data.get("kind", TRAIN)),
             is_partial=bool(data.get("is_partial", False)),
             window=_optional(data.get("window")),
             tokens=_optional(data.get("tokens")),

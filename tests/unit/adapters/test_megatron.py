@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import stepscope
 from stepscope.adapters.megatron import follow_timers
-from stepscope.capture.options.config import ConfigError
+from stepscope.capture.options.option import ConfigError
 from stepscope.errors import UsageError
 
 NAMES = ("forward-backward", "batch-generator", "forward-compute", "interval-time", "optimizer")

@@ -12,7 +12,7 @@ from tests.support.training import SmallTraining, bare_losses, batches
 
 from stepscope import open_run
 from stepscope.adapters.ray import current_profiler, profiled_worker
-from stepscope.capture.options.config import ConfigError
+from stepscope.capture.options.option import ConfigError
 from stepscope.errors import UsageError
 
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stepscope
+from stepscope.adapters.script import launch
 from stepscope.analysis.python_functions import is_sampled, python_functions
 from stepscope.commands.report import command as report
 
@@ -122,13 +123,16 @@ def _stream(events):
     return io.BytesIO(json.dumps(events).encode())
 
 
-def test_the_thread_that_waits_for_the_training_is_left_out():
+@pytest.mark.parametrize(
+    "file", [launch.__file__, "/x/site-packages/stepscope/adapters/launch.py"], ids=["now", "once"]
+)
+def test_the_thread_that_waits_for_the_training_is_left_out(file):
     waiting = call(
         "launch",
         0,
         5000,
         *call("wait", 0, 5000, file="/usr/lib/subprocess.py", tid=9),
-        file="/x/site-packages/stepscope/adapters/launch.py",
+        file=file,
         tid=9,
     )
     answer = python_functions(stepscope.load(_stream([*RECORDING, *waiting])))

@@ -9,10 +9,10 @@ import pytest
 from tests.support.gpu_trace import GpuTrace, us
 
 import stepscope
+from stepscope.analysis.questions import QUESTIONS
 from stepscope.analysis.selection.scope import EventChoice, Scope
 from stepscope.errors import UsageError
-from stepscope.report.answer.questions import QUESTIONS
-from stepscope.report.answer.tables import result_to_dict
+from stepscope.report.answer.json import result_to_dict
 from stepscope.trace.model import Trace
 
 ASKED = [one for one in QUESTIONS if not one.over_ranks]

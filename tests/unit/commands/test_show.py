@@ -16,11 +16,13 @@ from click.testing import CliRunner
 from rich.console import Console
 from tests.support.gpu_trace import BACKWARD_THREAD, GpuTrace, us
 
+from stepscope.analysis.questions import QUESTIONS, question
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.commands.show import command
 from stepscope.errors import StepscopeError, UsageError
-from stepscope.report.answer.questions import QUESTIONS, question
-from stepscope.report.answer.tables import print_result, result_to_markdown, shown
+from stepscope.report.answer.cells import shown
+from stepscope.report.answer.markdown import result_to_markdown
+from stepscope.report.answer.terminal import print_result
 
 
 def _training() -> GpuTrace:

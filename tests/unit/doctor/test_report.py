@@ -18,7 +18,8 @@ from stepscope.doctor.examination import examine, this_interpreter
 from stepscope.doctor.packages import CORE
 from stepscope.doctor.python_and_torch import dotted
 from stepscope.doctor.torch_check import TorchReport
-from stepscope.report.machine.checks import checks_to_dict, print_checks
+from stepscope.report.checks.json import checks_to_dict
+from stepscope.report.checks.terminal import print_checks
 
 OK = Check("recording", "operators", State.OK, "recorded")
 WARNING = Check("limits", "CPU", State.WARNING, "few [of them]", "set num_workers to 2")
@@ -50,10 +51,10 @@ class TestTerminal:
     @pytest.mark.parametrize(
         ("checks", "verdict"),
         [
-            ([OK], "Ready to record and to read."),
-            ([OK, WARNING], "Ready to record and to read. 1 warning."),
-            ([WARNING], "Ready to read, not to record. 1 warning."),
-            ([OK, WARNING, PROBLEM], "1 problem, 1 warning. Mend first: free space."),
+            ([OK], "Ready to record and read."),
+            ([OK, WARNING], "Ready to record and read. 1 warning."),
+            ([WARNING], "Ready to read, but not to record. 1 warning."),
+            ([OK, WARNING, PROBLEM], "1 problem, 1 warning. Fix first: free space."),
         ],
     )
     def test_the_first_line_is_the_verdict(self, checks, verdict):
@@ -147,7 +148,7 @@ class TestVerb:
     def test_a_torch_that_crashes(self, tmp_path, broken_torch):
         ended = self.run("--output-dir", str(tmp_path), PYTHONPATH=broken_torch)
         assert ended.returncode == 0, ended.stderr
-        assert "Mend first: torch" in ended.stdout
+        assert "Fix first: torch" in ended.stdout
         assert "SIGABRT" in ended.stdout
 
     @pytest.mark.parametrize(("level", "code"), [("problem", 1), ("warning", 1)])

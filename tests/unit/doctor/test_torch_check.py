@@ -8,20 +8,20 @@ import sys
 import pytest
 
 from stepscope.capture import torch_probe as program
-from stepscope.doctor.torch_check import read_report, run_self_test
+from stepscope.doctor.torch_check import probe_torch, read_report
 
 BEGIN = '{"begin": "torch"}'
 
 
 def run(code: str, timeout_seconds: float = 250.0, **options):
-    return run_self_test(timeout_seconds, [sys.executable, "-c", code], **options)
+    return probe_torch(timeout_seconds, [sys.executable, "-c", code], **options)
 
 
 @pytest.fixture(scope="module")
 def report():
     """What the torch of this environment says."""
     pytest.importorskip("torch")
-    return run_self_test(240.0)
+    return probe_torch(240.0)
 
 
 class TestReading:
@@ -110,7 +110,7 @@ class TestProcesses:
         assert report.last_words == "the end"
 
     def test_a_program_that_cannot_be_started(self):
-        report = run_self_test(5.0, ["/no/such/python"])
+        report = probe_torch(5.0, ["/no/such/python"])
         assert report.stopped_in == "torch"
         assert "could not be started" in report.reason
 

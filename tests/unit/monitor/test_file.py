@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.project import ROOT
 
-from stepscope.analysis.metrics import read_metrics
+from stepscope.analysis.record.metrics import read_metrics
 from stepscope.errors import UsageError
 from stepscope.monitor.columns import (
     ALIASES,

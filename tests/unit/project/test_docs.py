@@ -124,13 +124,33 @@ def test_python_in_the_pages_is_python(page):
             compile(body, str(page), "exec")
 
 
-def test_the_architecture_names_the_rooms():
+def test_the_architecture_names_the_rooms_and_their_sub_rooms():
     package = ROOT / "src" / "stepscope"
-    rooms = {path.parent.name for path in package.glob("*/__init__.py")}
+    rooms = {
+        path.parent.name: {inside.parent.name for inside in path.parent.glob("*/__init__.py")}
+        for path in package.glob("*/__init__.py")
+    }
     page = text_of(DOCS / "architecture.md")
     _, _, section = page.partition("## Rooms\n")
     section, _, _ = section.partition("### Rules")
-    assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) | {"capture"} == rooms
+    rows = re.findall(r"^\| `(\w+)` \|.*\|([^|]*)\|$", section, re.MULTILINE)
+    assert {room: set(re.findall(r"`(\w+)`", inside)) for room, inside in rows} == rooms
+
+
+def test_where_a_change_goes_names_files_that_exist():
+    page = text_of(DOCS / "where-does-a-change-go.md")
+    package = ROOT / "src" / "stepscope"
+    rooms = {path.parent.name for path in package.glob("*/__init__.py")}
+    named = {
+        path
+        for path in re.findall(r"`([\w/.-]+)`", page)
+        if path.partition("/")[0] in {*rooms, "docs", "tests", "examples"} and "/" in path
+    }
+    assert len(named) > 30
+    # Of files that a reader is to make, the folder exists.
+    made = {path: re.sub(r"[^/]*(NAME|ID|FORMAT|KIND)\b.*", "", path) for path in named}
+    places = [[root / kept for root in (package, ROOT)] for kept in made.values()]
+    assert [found for found in places if not any(path.exists() for path in found)] == []
 
 
 def test_the_architecture_says_of_each_dependency_why_it_is_there():

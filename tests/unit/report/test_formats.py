@@ -17,7 +17,7 @@ from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.thresholds import Thresholds
 from stepscope.commands.report import command
 from stepscope.errors import UsageError
-from stepscope.report.diagnosis.csv_tables import FINDINGS, PARTS, RANKS, diagnosis_tables
+from stepscope.report.diagnosis.tables import FINDINGS, PARTS, RANKS, diagnosis_tables
 from stepscope.run.reader import open_run
 
 
@@ -96,7 +96,7 @@ def test_csv_of_ranks_and_notes(late_rank):
 
 
 def test_the_table_belongs_to_csv_and_must_exist(starved):
-    with pytest.raises(click.UsageError, match="--table goes with --format csv"):
+    with pytest.raises(click.UsageError, match="--table needs --format csv"):
         report(starved, "--table", "parts")
     with pytest.raises(UsageError, match="it has findings, parts, ranks, notes"):
         report(starved, "--format", "csv", "--table", "kernels")
@@ -112,8 +112,8 @@ def test_markdown_says_what_the_screen_says(starved, late_rank):
         assert "## Where the step goes" in text
         assert "\n| compute | " in text
         assert "Scope: steps 0 to " in text
-    assert "rank 1 is the last in 4 of 8 collectives; the others wait 20.0 ms" in text
-    assert "| rank | step | waits for ranks | without that | comes last |" in text
+    assert "rank 1 arrives last in 4 of 8 collectives; the others wait 20.0 ms" in text
+    assert "| rank | step | wait for ranks | without it | arrives last |" in text
     assert re.search(r"\n\| 1 \| (\S+ ms) \| 0 ns \| \1 \| 4 of 8 \|\n", text)
 
 
@@ -185,7 +185,7 @@ def test_who_is_late_shows_where_all_ranks_are_at_hand(late_rank):
         assert "rank 1" in finding.title
         assert {item.label: item.value for item in finding.evidence}["waiting per step"] == ms(20)
     text = report(late_rank)
-    assert "rank 1 is the last in 4 of 8 collectives" in text
+    assert "rank 1 arrives last in 4 of 8 collectives" in text
     document = json.loads(report(late_rank, "--format", "json"))["between_ranks"]
     assert document["straggler"] == 1
     assert [row["wait_ns"] for row in document["ranks"]] == [ms(20), 0, ms(20)]

@@ -6,7 +6,10 @@ import json
 import polars as pl
 from rich.console import Console
 
-from stepscope.report import frames
+from stepscope.report.frames import print_frame
+from stepscope.report.rows.csv import rows_to_csv
+from stepscope.report.rows.json import rows_to_json
+from stepscope.report.rows.parquet import rows_to_parquet
 
 FRAME = pl.DataFrame(
     {
@@ -20,7 +23,7 @@ FRAME = pl.DataFrame(
 
 
 def test_csv_has_nested_values_as_json():
-    assert frames.frame_as_csv(FRAME).splitlines() == [
+    assert rows_to_csv(FRAME).splitlines() == [
         "name,n,many,raw,yes",
         f'a|b,{2**60},"[1, 2]",00ff,true',
         ",,,,",
@@ -29,32 +32,26 @@ def test_csv_has_nested_values_as_json():
 
 
 def test_json_keeps_integers_and_writes_bytes_as_hexadecimal():
-    rows = json.loads(frames.frame_as_json(FRAME))
+    rows = json.loads(rows_to_json(FRAME))
     assert rows[0] == {"name": "a|b", "n": 2**60, "many": [1, 2], "raw": "00ff", "yes": True}
     assert rows[1]["n"] is None
 
 
-def test_markdown_escapes_what_would_break_a_row():
-    lines = frames.frame_as_markdown(FRAME.select("name", "n")).splitlines()
-    assert lines[:2] == ["| name | n |", "| --- | ---: |"]
-    assert lines[2:] == [f"| a\\|b | {2**60} |", "|  |  |", "| [red]x[/red] | 1 |"]
-
-
 def test_the_table_shows_markup_as_text():
     text = io.StringIO()
-    frames.print_frame(FRAME, Console(file=text, width=200))
+    print_frame(FRAME, Console(file=text, width=200))
     assert "[red]x[/red]" in text.getvalue()
     assert "yes" in text.getvalue()
     assert "None" not in text.getvalue()
 
 
 def test_parquet_comes_back_as_it_was():
-    assert pl.read_parquet(io.BytesIO(frames.frame_as_parquet(FRAME))).equals(FRAME)
+    assert pl.read_parquet(io.BytesIO(rows_to_parquet(FRAME))).equals(FRAME)
 
 
 def test_steps_of_a_scope_are_told_as_runs_whatever_lies_between_them() -> None:
     from stepscope.analysis.selection.scope import AnsweredScope, Scope
-    from stepscope.report.answer.tables import describe_scope
+    from stepscope.report.scope import describe_scope
 
     steps = (3, 5, 6, 7, 9, 10, 999_999_999)
     text = describe_scope(AnsweredScope(Scope(steps=steps), steps, (), 0))

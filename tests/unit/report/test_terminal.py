@@ -11,7 +11,7 @@ from tests.support.step_records import MS, step_records, write_run
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.report import units
-from stepscope.report.diagnosis.as_json import diagnosis_to_dict
+from stepscope.report.diagnosis.json import diagnosis_to_dict
 from stepscope.report.diagnosis.terminal import print_diagnosis
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import WindowRecord, read_rank, write_record
@@ -35,9 +35,9 @@ EXPECTED = """\
 RUN
 1 rank  ·  2 CPUs, no GPU in use
 
-Verdict  input-bound: the step waits for its input; mending it saves 60% of the step
+Verdict  input-bound: the step waits for its input; fixing it saves 60% of the step
 
-Step     100 ms  median of 12 steady steps (1 slow at the start left out)
+Step     100 ms  median of 12 steady steps (excluding 1 slow at the start)
          10 steps/s  ·  longest 100 ms
 
 Where the step goes
@@ -49,36 +49,36 @@ Where the step goes
 
 Findings
   1. HIGH  input-bound  the step waits for its input
-     saves  60.0 ms per step: 100 ms → 40.0 ms
-     if     3 workers prepare batches beside the step and take no CPU time away from it
-     seen   step now                      100 ms
-            wait for input per step       60.0 ms
-            share of waiting in the step  60 %
-            steps measured                12
-            loader workers to begin with  3
-            measured by                   step record
-     do     Prepare batches in the background: DataLoader(num_workers=3,
-            persistent_workers=True, pin_memory=True on a GPU). If workers run already,
-            raise their number or prefetch_factor, or make the work per sample cheaper
-            (decode and tokenise ahead of time, store larger records, read from local
-            disk).
-     more   docs/findings/input-bound.md
+     saving  60.0 ms per step: 100 ms → 40.0 ms
+     if      3 workers prepare batches beside the step and take no CPU time away from it
+     seen    step now                      100 ms
+             wait for input per step       60.0 ms
+             share of waiting in the step  60 %
+             steps measured                12
+             loader workers to begin with  3
+             measured by                   step record
+     do      Prepare batches in the background: DataLoader(num_workers=3,
+             persistent_workers=True, pin_memory=True on a GPU). If workers run already,
+             raise their number or prefetch_factor, or make the work per sample cheaper
+             (decode and tokenise ahead of time, store larger records, read from local
+             disk).
+     more    docs/findings/input-bound.md
 
   2. MEDIUM  slow-first-steps  the first step is slow
-     saves  nothing per step can be promised: a cost at the start of the run, paid once
-            and not in every step
-     seen   time lost at the start        800 ms
-            that many steady steps        8.00×
-            share of the observed time    38 %
-            slowest of them               900 ms
-            steady step                   100 ms
-            slow means, times the median  2.00×
-     steps  0
-     do     Compilation, library start-up, first allocations and starting the loader's
-            workers fall here. It matters for short or often restarted runs: keep the
-            compile cache (TORCHINDUCTOR_CACHE_DIR) between runs, avoid changing shapes,
-            and record windows after these steps.
-     more   docs/findings/slow-first-steps.md
+     saving  not estimated: a cost at the start of the run, paid once and not in every
+             step
+     seen    time lost at the start        800 ms
+             that many steady steps        8.00×
+             share of the observed time    38 %
+             slowest of them               900 ms
+             steady step                   100 ms
+             slow means, times the median  2.00×
+     steps   0
+     do      Compilation, library start-up, first allocations and starting the loader's
+             workers fall here. It matters for short or often restarted runs: keep the
+             compile cache (TORCHINDUCTOR_CACHE_DIR) between runs, avoid changing
+             shapes, and record windows after these steps.
+     more    docs/findings/slow-first-steps.md
 """
 
 
@@ -100,7 +100,7 @@ def test_what_was_done_besides_the_steps_is_told(tmp_path):
     for step, kind in ((3, "evaluation"), (6, "evaluation"), (6, "checkpoint")):
         records.append(dataclasses.replace(records[step], dur_ns=750 * MS, kind=kind))
     shown = screen(write_run(tmp_path, {0: records}))
-    assert "besides the steps: evaluation 1.50 s in 2, checkpoint 750 ms in 1" in shown
+    assert "outside the steps: evaluation 1.50 s (2×), checkpoint 750 ms (1×)" in shown
     assert "median of 9 steady steps" in shown
 
 
@@ -111,8 +111,8 @@ def test_a_killed_rank_and_a_window_without_files_are_told_in_words(tmp_path):
     manifest = dataclasses.replace(read_rank(file), state="running", ended="", windows=(window,))
     write_record(file, manifest)
     told = " ".join(screen(path).split())
-    assert "running: no end was written: the process runs still, or was killed" in told
-    assert "window 0 is saving: its files were still being made" in told
+    assert "running: no end was recorded: the process is still running, or was killed" in told
+    assert "window 0 is saving: its files were not finished" in told
 
 
 def test_several_ranks_are_listed_the_slowest_first(tmp_path):

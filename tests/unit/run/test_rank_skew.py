@@ -289,7 +289,7 @@ def test_the_report_has_it_without_any_trace(tmp_path):
     assert finding.predicted_step_ns == 13 * MS
     assert diagnosis.verdict == (
         "late-rank: rank 2 comes last in 100% of the steps, and the others wait; "
-        "mending it saves 43% of rank 2's step"
+        "fixing it saves 43% of rank 2's step"
     )
 
 

@@ -1,9 +1,9 @@
-"""What Lightning's callbacks and its profiler are told, as a recording; for both of its packages.
+"""Turns the calls of Lightning's callbacks and profilers into a recording, for both packages.
 
-`stepscope.adapters.lightning` and `stepscope.adapters.pytorch_lightning` make of it the classes
-that each package wants its callbacks and profilers to be. A step ends with the batch after which
-`trainer.global_step` has grown: an optimizer step with all the batches whose gradients it took. In
-manual optimization with several optimizers that is one step for all of them.
+`stepscope.adapters.lightning` and `stepscope.adapters.pytorch_lightning` combine it with the base
+classes of their package. A step ends with the batch after which `trainer.global_step` has
+increased: an optimizer step with all the batches whose gradients it used. In manual optimization
+with several optimizers, that is one step for all of them.
 """
 
 from __future__ import annotations
@@ -13,40 +13,36 @@ import re
 import sys
 from typing import Any
 
-from stepscope.adapters.callbacks.training import (
-    CHECKPOINT,
-    EVALUATION,
-    TrainingDoor,
-    identity_of,
-)
+from stepscope.adapters.callbacks.training import TrainingDoor, identity_of
 from stepscope.adapters.profiler import Profiler
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.together.ranks import RankIdentity, identify
+from stepscope.run.step_record import CHECKPOINT, EVALUATION
 
 _RANGES = re.compile(
     r"\[(Callback|LightningDataModule)\].*|\[LightningModule\]\w+\.(on_\w+|configure_\w+)"
 )
-"""Actions that show in the trace by their names. Those that steps are made of have phases."""
+"""Actions that appear in the trace by name. The actions that make up steps are phases instead."""
 
 
 class StepCount:
-    """Tells whether the optimizer has stepped, as Lightning itself counts."""
+    """Detects optimizer steps by Lightning's own count."""
 
     def __init__(self) -> None:
         self._last = 0
 
     def begin(self, trainer: Any) -> None:
-        """The training begins, at step 0 or where a checkpoint left it."""
+        """Start counting, at step 0 or at the step of a checkpoint."""
         self._last = trainer.global_step
 
     def has_grown(self, trainer: Any) -> bool:
-        """Whether there was a step since the last time that this was asked."""
+        """Whether there was a step since the last call."""
         before, self._last = self._last, trainer.global_step
         return bool(self._last != before)
 
 
 def identity_in(trainer: Any) -> RankIdentity:
-    """Who this process is, as the trainer knows."""
+    """The rank of this process, according to the trainer."""
     return identity_of(trainer.global_rank, trainer.local_rank, trainer.world_size)
 
 
@@ -58,7 +54,7 @@ class CallbackEvents(TrainingDoor):
         self._count = StepCount()
 
     def on_train_start(self, trainer: Any, *_: Any) -> None:
-        """The training begins; the sanity check is over."""
+        """Start recording: the training begins after the sanity check."""
         self._recorder.begin(identity_in(trainer))
         self._count.begin(trainer)
 
@@ -70,48 +66,48 @@ class CallbackEvents(TrainingDoor):
         *_: Any,
         **__: Any,
     ) -> None:
-        """A batch has come."""
+        """Begin the forward phase: a batch has arrived."""
         self._recorder.forward()
         self._recorder.use_batch(batch)
 
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
-        """A batch has ended, and perhaps a step with it."""
+        """End the step if the optimizer has stepped."""
         self._recorder.leave_phase()
         has_grown = self._count.has_grown(trainer)
         if (has_grown or self._recorder.counts_micro_batches) and self._recorder.step_ended():
             trainer.should_stop = True
 
     def on_validation_start(self, *_: Any) -> None:
-        """An evaluation begins."""
+        """Exclude an evaluation from the steps."""
         self._recorder.step_aside(EVALUATION)
 
     def on_validation_end(self, *_: Any) -> None:
-        """An evaluation has ended."""
+        """Resume the steps after an evaluation."""
         if self._recorder.aside == EVALUATION:
             self._recorder.come_back()
 
     def on_save_checkpoint(self, *_: Any) -> None:
-        """A checkpoint is about to be saved: nobody says when that has ended."""
+        """Exclude a checkpoint from the steps; Lightning does not announce its end."""
         if not self._recorder.is_in_step:
             self._recorder.step_aside(CHECKPOINT)
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:  # noqa: ARG002
-        """The training ends with an error."""
+        """End the recording with the error that ended the training."""
         self._recorder.finish(exception)
 
     def on_train_end(self, *_: Any) -> None:
-        """The training has ended."""
+        """End the recording."""
         self._recorder.finish()
 
     def teardown(self, *_: Any, **__: Any) -> None:
-        """The trainer lets go of everything: where it was the tuner, without an end."""
+        """End the recording if the training ended without notice, as in the tuner."""
         self._recorder.finish()
 
 
 class ProfilerEvents(TrainingDoor):
     """The methods of a Lightning profiler, which is told when actions start and stop.
 
-    Besides steps and phases, what callbacks and the module's hooks do shows in the trace by name.
+    Besides steps and phases, the hooks of callbacks and of the module appear in the trace by name.
     """
 
     _lightning_module: Any = None
@@ -123,7 +119,7 @@ class ProfilerEvents(TrainingDoor):
         self._error_before: BaseException | None = None
 
     def start(self, action_name: str) -> None:
-        """An action of the trainer starts."""
+        """Handle the start of an action of the trainer."""
         recorder = self._recorder
         if action_name == "run_training_epoch":
             self._begin()
@@ -137,7 +133,8 @@ class ProfilerEvents(TrainingDoor):
         elif action_name == "save_checkpoint":
             recorder.step_aside(CHECKPOINT)
         elif action_name.endswith(".on_save_checkpoint") and not recorder.is_in_step:
-            # Older versions have no action around a checkpoint: it ends when the training goes on.
+            # Older versions have no action around a checkpoint: it ends when the training
+            # continues.
             recorder.step_aside(CHECKPOINT)
         elif action_name.endswith(".on_validation_model_eval"):
             recorder.step_aside(EVALUATION)
@@ -145,7 +142,7 @@ class ProfilerEvents(TrainingDoor):
             self._mark(action_name)
 
     def stop(self, action_name: str) -> None:
-        """An action of the trainer stops, also where an error ended it."""
+        """Handle the end of an action, including one that an error ended."""
         recorder = self._recorder
         opened = self._open.pop(action_name, None)
         if opened is not None:
@@ -162,19 +159,20 @@ class ProfilerEvents(TrainingDoor):
             if recorder.aside:
                 recorder.come_back()
             else:
-                # A checkpoint at its end was a thing of its own; the rest is no step either.
+                # A checkpoint at its end was excluded separately; the rest belongs to no step
+                # either.
                 recorder.restart_step()
         elif action_name.startswith("[LightningModule]") and action_name.endswith(".on_train_end"):
             recorder.finish()
 
     def teardown(self, stage: str | None) -> None:
-        """The trainer has done with its profiler."""
+        """End the recording when the trainer releases its profiler."""
         if getattr(self, "_recorder", None) is not None:
             self._recorder.finish()
         super().teardown(stage)  # type: ignore[misc]
 
     def _begin(self) -> None:
-        # An error that was being handled before the training is none of the training's.
+        # An error that was being handled before the training does not belong to it.
         self._error_before = sys.exc_info()[1]
         if self._recorder.is_on:
             return
@@ -185,7 +183,7 @@ class ProfilerEvents(TrainingDoor):
             self._count.begin(trainer)
 
     def _trainer(self) -> Any:
-        """The trainer, which Lightning lets its profilers reach over the module."""
+        """The trainer, which Lightning makes available to profilers through the module."""
         return getattr(self._lightning_module, "_trainer", None)
 
     def _end_batch(self) -> None:
@@ -203,7 +201,7 @@ class ProfilerEvents(TrainingDoor):
         if self._recorder.is_on and profiler is not None and profiler.is_recording:
             import torch
 
-            # Callbacks are named with all their settings, in braces.
+            # Callbacks are named with all their settings in braces.
             name = re.sub(r"\{.*\}", "", action_name)
             self._enter(action_name, torch.profiler.record_function(name))
 

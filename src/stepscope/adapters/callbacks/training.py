@@ -1,4 +1,4 @@
-"""A training that a framework drives: what its callbacks tell becomes a recording."""
+"""Turns the calls of a framework's callbacks into a recording."""
 
 from __future__ import annotations
 
@@ -12,42 +12,39 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from stepscope.adapters.callbacks.work import UNKNOWN, Work, work_of
 from stepscope.adapters.profiler import Profiler
 from stepscope.capture import profiler as capture
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.steps.phases import PhaseWatch
+from stepscope.capture.steps.work import UNKNOWN, Work, work_of
 from stepscope.capture.together.holder import NestedProfilerError
 from stepscope.capture.together.ranks import RankIdentity, identify
 from stepscope.errors import StepscopeError, UsageError
+from stepscope.run.step_record import EVALUATION, FORWARD, MICRO_BATCH, OPTIMIZER_STEP
 
 log = logging.getLogger("stepscope")
 
-MICRO_BATCH = "micro-batch"
-OPTIMIZER_STEP = "optimizer step"
-EVALUATION = "evaluation"
-CHECKPOINT = "checkpoint"
 _MOST_FETCHED = 4096
-"""Batches that a framework may have fetched and not used."""
+"""Maximum number of batches that a framework fetches ahead of using them."""
 
 
 _Door = TypeVar("_Door", bound="TrainingDoor")
 
 
 class BrokenOffError(StepscopeError):
-    """A training that had not come to its end when another one began."""
+    """A training that had not ended when another one began."""
 
 
 def prototype_of(profiler: Profiler | CaptureConfig | None, options: dict[str, Any]) -> Profiler:
-    """The profiler, not started, that each training gets one like.
+    """The profiler to copy for each training; never started itself.
 
     Args:
-        profiler: A profiler that was made but not started, or the options of one.
-        options: The options as keywords, where `profiler` is None.
+        profiler: A profiler that was not started, or its options.
+        options: The options as keywords, if `profiler` is None.
 
     Raises:
         UsageError: Both are given.
-        ConfigError: An option cannot work.
+        ConfigError: An option is invalid.
     """
     if not isinstance(profiler, Profiler):
         return Profiler(profiler, **options)
@@ -57,30 +54,30 @@ def prototype_of(profiler: Profiler | CaptureConfig | None, options: dict[str, A
 
 
 def unit_of(config: CaptureConfig) -> str:
-    """What a step is: the optimizer's, where micro-batches are not asked for."""
+    """The unit of a step: the optimizer step, unless micro-batches are requested."""
     return MICRO_BATCH if config.step_unit == MICRO_BATCH else OPTIMIZER_STEP
 
 
 def identity_of(rank: int, local_rank: int, world_size: int) -> RankIdentity:
-    """Who this process is according to a framework; the node as the launcher tells it."""
+    """The rank of this process according to a framework; the node according to the launcher."""
     if world_size < 2:
         return RankIdentity()
     return RankIdentity(rank, local_rank, world_size, identify().node)
 
 
 class TrainingRecorder:
-    """Records the trainings that a framework's callbacks tell of, each as a run of its own.
+    """Records the trainings that a framework's callbacks announce, each as a separate run.
 
-    Waits for DataLoaders, backward passes and optimizer steps are timed while a training goes on;
-    the callbacks say where a step ends, where a forward pass begins, and what is no part of a step.
-    Only the thread that began the training counts. An error that nobody catches ends the recording
-    as what it is.
+    Waits for DataLoaders, backward passes and optimizer steps are timed during a training. The
+    callbacks say where a step ends, where a forward pass begins, and what does not belong to a
+    step. Only the thread that began the training counts. An uncaught error ends the recording as
+    such.
 
     Args:
-        prototype: A profiler that was not started: each training gets one like it.
+        prototype: A profiler that was not started; each training gets a copy.
 
     Attributes:
-        profiler: That of the training that goes on, or of the last one; None before the first.
+        profiler: The profiler of the current or last training; None before the first.
     """
 
     def __init__(self, prototype: Profiler) -> None:
@@ -116,14 +113,15 @@ class TrainingRecorder:
         times_fetches: bool = True,
         keeps_work: bool = False,
     ) -> None:
-        """A training begins.
+        """Start recording a training.
 
         Args:
-            identity: Who this process is.
-            data: The training's dataset: other DataLoaders are not waited for. None for any.
-            times_fetches: Whether waits for DataLoaders are timed here.
-            keeps_work: Whether the framework uses each batch that was fetched, in their order, and
-                tells by `use_batch` when: it may fetch them long before.
+            identity: The rank of this process.
+            data: The training's dataset; waits for other DataLoaders are not timed. None for any
+                dataset.
+            times_fetches: Whether to time waits for DataLoaders here.
+            keeps_work: Whether the framework uses every fetched batch in order, and calls
+                `use_batch` for each: it may fetch them long before.
 
         Raises:
             NestedProfilerError: Another profiler is recording in this process.
@@ -138,7 +136,7 @@ class TrainingRecorder:
         try:
             profiler.start()
         except NestedProfilerError as error:
-            # `stepscope run` promises that the script goes on as without it.
+            # `stepscope run` promises that the script runs as if it were not there.
             if not os.environ.get("STEPSCOPE_LAUNCH"):
                 raise
             log.warning("stepscope: this callback records nothing: %s", error)
@@ -157,7 +155,7 @@ class TrainingRecorder:
         sys.excepthook = self._on_uncaught
 
     def finish(self, error: BaseException | None = None) -> None:
-        """The training has ended; or it was ended by an error. Nothing happens without one."""
+        """End the recording, with the error that ended the training if any. Idempotent."""
         profiler, watch = self.profiler, self._watch
         if not self._is_on or profiler is None or os.getpid() != self._owner[0]:
             return
@@ -179,14 +177,14 @@ class TrainingRecorder:
     # -- what the framework tells ---------------------------------------------------------------
 
     def forward(self) -> None:
-        """A batch has come, and its forward pass begins."""
+        """Begin the forward phase: a batch has arrived."""
         if self._is_on and self.profiler is not None and self._watch is not None:
             self.come_back()
             self._is_in_step = True
-            self._watch.enter(self.profiler, "forward")
+            self._watch.enter(self.profiler, FORWARD)
 
     def use_batch(self, batch: Any = None) -> None:
-        """The step uses a batch: this one, or of those that were fetched the oldest."""
+        """Count the work of a batch: this one, or the oldest that was fetched."""
         if not self._is_on or self.profiler is None:
             return
         if batch is not None:
@@ -195,22 +193,22 @@ class TrainingRecorder:
             self.profiler.offer(self._fetched.popleft() if self._fetched else UNKNOWN)
 
     def forget_batches(self) -> None:
-        """What was fetched and not used will not be."""
+        """Drop batches that were fetched and will not be used."""
         if self._fetched is not None:
             self._fetched.clear()
 
     def phase(self, name: str) -> None:
-        """A phase of the step begins; it ends with the next one, or with `leave_phase`."""
+        """Begin a phase; it ends with the next one or with `leave_phase`."""
         if self._is_on and self.profiler is not None and self._watch is not None:
             self._watch.enter(self.profiler, name)
 
     def leave_phase(self) -> None:
-        """The phase that is going on ends."""
+        """End the open phase."""
         if self._watch is not None:
             self._watch.leave()
 
     def step_ended(self) -> bool:
-        """A step has ended; returns whether the training shall end with it (`max_steps`)."""
+        """End the step; returns whether the training should end with it (`max_steps`)."""
         if not self._is_on or self.profiler is None:
             return False
         self.come_back()
@@ -220,9 +218,9 @@ class TrainingRecorder:
         return self.profiler.should_stop
 
     def step_aside(self, kind: str) -> None:
-        """What follows is no part of a step, until `come_back`: an evaluation, a checkpoint.
+        """Exclude what follows, such as an evaluation, from the steps until `come_back`.
 
-        In the middle of a step it is a phase of that step.
+        In the middle of a step, it becomes a phase of that step.
         """
         if not self._is_on or self.profiler is None:
             return
@@ -236,21 +234,21 @@ class TrainingRecorder:
         self._aside = (kind, context)
 
     def come_back(self) -> None:
-        """The training goes on: what was done besides it is over."""
+        """Resume the steps."""
         self._leave_aside(None)
 
     @property
     def aside(self) -> str:
-        """What is done besides the steps now; empty for nothing."""
+        """What is currently excluded from the steps; empty for nothing."""
         return self._aside[0] if self._aside is not None else ""
 
     @property
     def is_in_step(self) -> bool:
-        """Whether a step's work has begun, and has not ended."""
+        """Whether the work of a step has begun and not ended."""
         return self._is_in_step
 
     def restart_step(self) -> None:
-        """What came since the last step's end belongs to no step."""
+        """Restart the step: what came since the last one belongs to no step."""
         if self._is_on and self.profiler is not None and not self._is_in_step:
             self.leave_phase()
             self.profiler.restart_step()
@@ -273,7 +271,7 @@ class TrainingRecorder:
         return self._is_on and self._owner == (os.getpid(), threading.get_ident())
 
     def before_fetch(self, iterator: Any) -> Profiler | None:
-        """A batch is asked for: from the training's data, it ends what was done besides."""
+        """Decide whether to time a fetch. One from the training's data ends an exclusion."""
         if self._data is not None and id(getattr(iterator, "_dataset", None)) != self._data:
             return None
         if self.aside == EVALUATION or (self.aside and self._is_in_step):
@@ -282,32 +280,32 @@ class TrainingRecorder:
         return self.profiler
 
     def after_fetch(self, profiler: capture.Profiler, batch: Any) -> None:  # noqa: ARG002
-        """A batch has come: the framework says where its forward pass begins."""
+        """Remember the work of a batch; the framework says where its forward pass begins."""
         if self._fetched is not None:
             self._fetched.append(work_of(batch))
 
     def before_backward(self) -> Profiler | None:
-        """A backward pass begins."""
+        """Decide whether to time a backward pass."""
         return None if self._aside is not None else self.profiler
 
     def before_optimizer(self) -> Profiler | None:
-        """An optimizer's step begins."""
+        """Decide whether to time an optimizer step."""
         return None if self._aside is not None else self.profiler
 
     def after_optimizer(self, optimizer: Any) -> None:  # noqa: ARG002 - any will do
-        """An optimizer's step has ended."""
+        """Remember that the optimizer has stepped."""
         self.has_stepped = True
 
 
 class TrainingDoor:
-    """What callbacks of all frameworks have in common: their options, and the run that they make.
+    """Base of the callbacks of all frameworks: their options, and the run that they record.
 
     Args:
-        profiler: A `Profiler` that was made but not started, or a `CaptureConfig`.
+        profiler: A `Profiler` that was not started, or a `CaptureConfig`.
         **options: The options as keywords instead, as for `Profiler`.
 
     Raises:
-        ConfigError: An option cannot work.
+        ConfigError: An option is invalid.
         UsageError: Both a profiler and options are given.
     """
 
@@ -317,18 +315,18 @@ class TrainingDoor:
 
     @classmethod
     def from_args(cls: type[_Door], args: Any, *, dialect: str | None = None, **more: Any) -> _Door:
-        """One as parsed arguments want it, like `Profiler.from_args`.
+        """Create one from parsed arguments, like `Profiler.from_args`.
 
-        Where they do not ask for a recording, it does nothing.
+        It does nothing if they do not ask for a recording.
         """
         return cls(Profiler.from_args(args, dialect=dialect, **more))
 
     @property
     def profiler(self) -> Profiler | None:
-        """The profiler of the training that goes on, or of the last one; None before the first."""
+        """The profiler of the current or last training; None before the first."""
         return self._recorder.profiler
 
     @property
     def run_path(self) -> Path | None:
-        """The run's directory of that training."""
+        """The run directory of that training."""
         return self.profiler.run_path if self.profiler is not None else None

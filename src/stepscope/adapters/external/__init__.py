@@ -1,1 +1,1 @@
-"""Other profilers, launched by ours: py-spy, nsys and memray, one module each."""
+"""Other profilers that we launch: py-spy, nsys and memray, one module each."""

@@ -1,13 +1,16 @@
-"""Attaching py-spy to a process that runs."""
+"""Attaches py-spy to a running process."""
 
 from __future__ import annotations
 
 import contextlib
+import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import click
 
 from stepscope.adapters.external.keep import Recording, keep, scratch_folder
 from stepscope.adapters.external.py_spy import (
@@ -20,9 +23,10 @@ from stepscope.adapters.external.py_spy import (
 )
 from stepscope.adapters.external.tools import version_of
 from stepscope.errors import UsageError
+from stepscope.run.reader import Run
 
 _PATIENCE_S = 120.0
-"""How long py-spy may take to write its file after it has sampled."""
+"""How long py-spy may take to write its file after sampling."""
 
 
 def attach(
@@ -33,21 +37,21 @@ def attach(
     output: Path | None,
     allowance: Callable[[], str],
 ) -> Path:
-    """Sample a process and those below it.
+    """Sample a process and its children.
 
     Args:
-        process_id: Number of the process.
-        options: How.
-        seconds: How long.
-        run: The run's directory, which gets the file; None: it belongs to none.
-        output: The file; None for one in the run, or in the working directory.
-        allowance: Says what this machine allows, for the message where it does not.
+        process_id: The process.
+        options: How to record.
+        seconds: How long to sample.
+        run: The run directory to which the file belongs; None if it belongs to no run.
+        output: The file; None for one in the run or in the working directory.
+        allowance: Returns what this machine allows, for the error message.
 
     Returns:
         The file.
 
     Raises:
-        UsageError: py-spy is missing, not allowed, or the process is not one for it.
+        UsageError: py-spy is missing or not allowed, or cannot sample this process.
     """
     program = require_py_spy()
     try:
@@ -71,7 +75,8 @@ def attach(
         if recording is not None:
             keep(recording, None)
         if NO_PYTHON in said.lower():
-            # It says so of processes that it may not read, too; asked for one stack it is exact.
+            # py-spy also says so of processes that it may not read; asked for a single stack, it is
+            # exact.
             _, more = _run([program, "dump", "--pid", str(process_id)], 0.0)
             said = more or said
         raise explain(said, allowance())
@@ -81,8 +86,40 @@ def attach(
     return path if home is None else home / path.name
 
 
+def process_of_rank(run: Run, rank: int | None) -> int:
+    """The process ID of a rank that runs on this machine.
+
+    Args:
+        run: The run.
+        rank: Which rank; None: the lowest that runs here.
+
+    Raises:
+        click.UsageError: There is none.
+    """
+    import psutil
+
+    here = socket.gethostname()
+    known = {r.rank: r.manifest for r in run.ranks if r.manifest is not None}
+    if rank is not None and rank not in known:
+        raise click.UsageError(f"{run.path}: has no rank {rank}")
+    for number, manifest in sorted(known.items()):
+        if rank not in (None, number) or manifest.state != "running":
+            continue
+        if manifest.host == here and psutil.pid_exists(manifest.process_id):
+            return manifest.process_id
+        if rank is not None:
+            raise click.UsageError(
+                f"{run.path}: rank {rank} runs on {manifest.host}: attach to it there"
+                if manifest.host != here
+                else f"{run.path}: rank {rank} is no longer running (it was process "
+                f"{manifest.process_id})"
+            )
+    text = "no rank runs on this machine" if rank is None else f"rank {rank} is no longer running"
+    raise click.UsageError(f"{run.path}: {text}")
+
+
 def _run(command: list[str], seconds: float) -> tuple[int, str]:
-    """Run py-spy; its exit code, and what it wrote to standard error."""
+    """Run py-spy; returns its exit code and standard error."""
     with tempfile.TemporaryFile() as complaints:
         sampler = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=complaints)
         until = time.monotonic() + seconds + _PATIENCE_S
@@ -90,8 +127,8 @@ def _run(command: list[str], seconds: float) -> tuple[int, str]:
             if time.monotonic() > until:
                 sampler.kill()
                 sampler.wait()
-                return 1, f"py-spy did not end {_PATIENCE_S:.0f} s after it should have"
-            # A terminal sends Ctrl-C to py-spy too, which then writes what it has sampled.
+                return 1, f"py-spy was still running {_PATIENCE_S:.0f} s after the end"
+            # A terminal sends Ctrl-C to py-spy as well, which then writes its samples.
             with contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
                 sampler.wait(1.0)
         complaints.seek(0)

@@ -1,8 +1,8 @@
-"""`stepscope run` below another tool: the tool starts a second one, which runs the training.
+"""Runs `stepscope run` below another tool: the tool starts a second one, which runs the training.
 
-Tools that launch a program do not tell how it ended (py-spy ends with 0 whatever happens), and a
-signal ends them and leaves the program behind. So what they launch is `stepscope run` again: it
-passes signals on and writes down how the training ended, for the one above to read.
+Tools that launch a program do not report how it ended (py-spy always exits with 0), and a signal
+ends the tool but not the program. So the tool launches `stepscope run` again, which passes signals
+on and writes down how the training ended, for the outer one to read.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from stepscope.errors import UsageError
 from stepscope.run.files import write_atomically
 
 EARLY_S = 30.0
-"""A tool that ends sooner, and before the training, never began to record."""
+"""A tool that ends sooner than this, and before the training, never began to record."""
 _LOOK_S = 0.1
 
 
 class ToolFailedError(UsageError):
-    """The tool ended before the training, at the start: the training was ended as well."""
+    """The tool ended at the start, before the training, which was then terminated as well."""
 
 
 def write_beginning(path: Path) -> None:
-    """Say which process runs the training.
+    """Write which process runs the training.
 
     Raises:
         UsageError: The file cannot be written.
@@ -41,7 +41,7 @@ def write_beginning(path: Path) -> None:
 
 
 def write_result(path: Path, launched: Launched) -> None:
-    """Say what became of the training.
+    """Write the outcome of the training.
 
     Raises:
         UsageError: The file cannot be written.
@@ -52,7 +52,7 @@ def write_result(path: Path, launched: Launched) -> None:
 
 
 def read_result(path: Path) -> Launched | None:
-    """What became of the training; None while it runs, or where nobody said."""
+    """The outcome of the training; None while it runs or if it is unknown."""
     values = _read(path)
     if "exit_code" not in values:
         return None
@@ -73,19 +73,19 @@ def run_below(
 
     Args:
         command: The tool with its arguments, and `stepscope run` with its own.
-        result: Where that one tells how the training ended.
-        why_failed: Says what a tool that did not begin may lack.
+        result: Where the inner one writes how the training ended.
+        why_failed: Returns what a tool that did not start may lack.
 
     Returns:
-        What became of the training; and what went wrong with the tool.
+        The outcome of the training, and the problems of the tool.
 
     Raises:
         UsageError: The tool cannot be started.
-        ToolFailedError: It ended at the start, and so did the training.
+        ToolFailedError: The tool ended at the start, and so did the training.
     """
     started = time.monotonic()
-    # Ctrl-C is for the training alone: py-spy would kill what it started, and nobody would know
-    # how that ended. Only sudo needs the terminal, to ask for a password.
+    # Ctrl-C is for the training alone: py-spy would kill what it started, and nobody would know how
+    # that ended. Only sudo needs the terminal, to ask for a password.
     is_apart = command[0] != "sudo"
     try:
         tool = subprocess.Popen(list(command), start_new_session=is_apart)
@@ -110,7 +110,7 @@ def run_below(
             return _or_unknown(launched, code), [lost]
     if launched is None and inner is None:
         raise ToolFailedError(
-            f"{Path(command[0]).name} ended with {code} and did not start the training: "
+            f"{Path(command[0]).name} ended with {code} without starting the training: "
             f"{why_failed()}"
         )
     problems = [] if code in {0, _or_unknown(launched, code).exit_code} else [f"exit code {code}"]
@@ -118,13 +118,13 @@ def run_below(
 
 
 def _or_unknown(launched: Launched | None, code: int) -> Launched:
-    """What became of the training; where it was killed together with the tool, the tool's code."""
+    """The outcome of the training, or one with the tool's exit code if both were killed."""
     code = 128 - code if code < 0 else code
-    return launched or Launched(code or 1, (), True, 0, ("it is not known how it ended",), {})
+    return launched or Launched(code or 1, (), True, 0, ("its exit is unknown",), {})
 
 
 def _pass_on(number: int, result: Path, tool: subprocess.Popen[bytes]) -> None:
-    """A signal is meant for the training; the tool ends with it."""
+    """Pass a signal on to the training; the tool ends with it."""
     inner = _read(result).get("process_id")
     with contextlib.suppress(OSError):
         if isinstance(inner, int) and _is_alive(inner):
@@ -134,7 +134,7 @@ def _pass_on(number: int, result: Path, tool: subprocess.Popen[bytes]) -> None:
 
 
 def _wait(wait: Callable[[], int]) -> int:
-    """Wait, also through Ctrl-C, which a terminal sends to the tool and the training as well."""
+    """Wait, even through Ctrl-C, which a terminal sends to the tool and the training as well."""
     code: int | None = None
     while code is None:
         with contextlib.suppress(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Putting what another tool recorded into the run that it belongs to, with a manifest."""
+"""Moves the files of another tool into the run that they belong to, with a manifest."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from stepscope.run.manifest import ArtifactRecord, ExternalRecord, write_record
 
 @dataclass(frozen=True)
 class Recording:
-    """What a tool is recording, outside any run as long as there is none.
+    """A recording by a tool, outside any run until there is one.
 
     Attributes:
-        tool: Its name.
+        tool: The tool's name.
         folder: Where it writes.
         started_ns: When it began, nanoseconds since the epoch.
         command: How it was started.
-        tool_version: Its version; empty if that is not known.
+        tool_version: Its version; empty if unknown.
     """
 
     tool: str
@@ -36,10 +36,10 @@ class Recording:
 
 
 def scratch_folder(output: Path, tool: str) -> Path:
-    """A folder of this process for a tool's files, in the folder of the runs. It is made.
+    """Create a folder of this process for a tool's files, next to the runs.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be created.
     """
     name = f"{tool}-{socket.gethostname()}-{os.getpid()}"
     folder = output.absolute() / f"external-{name}"
@@ -52,15 +52,15 @@ def scratch_folder(output: Path, tool: str) -> Path:
 
 
 def keep(recording: Recording, run: Path | None, problems: Sequence[str] = ()) -> Path | None:
-    """Move a recording's files into the run, and say in a manifest what they are.
+    """Move a recording's files into the run, and describe them in a manifest.
 
     Args:
         recording: The recording; it has ended.
-        run: The run's directory; None where there is no run, and the files stay where they are.
+        run: The run directory; None to leave the files where they are.
         problems: What went wrong.
 
     Returns:
-        The folder of the files; None where there are none and there is no run to say so in.
+        The folder of the files; None if there are neither files nor a run.
 
     Raises:
         OSError: The files cannot be moved.

@@ -1,7 +1,7 @@
-"""memray: who allocates the host's memory, C++ and tensors in main memory included.
+"""memray: what allocates host memory, including C++ and tensors in host memory.
 
-The counting is `memray_tracker`'s, in the processes of the training. Here are its options, and what
-is made of its files afterwards.
+`memray_tracker` tracks memory in the processes of the training. This module has its options, and
+makes reports from its files.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _LIMIT_S = 600
 
 @dataclass(frozen=True)
 class MemrayOptions:
-    """How memray counts.
+    """How memray tracks memory.
 
     Attributes:
-        native: Whether frames of C and C++ are recorded too.
-        follow_fork: Whether children made by fork are counted, each into a file of its own.
+        native: Whether to record C and C++ frames as well.
+        follow_fork: Whether to track forked children, each in a separate file.
     """
 
     native: bool = False
@@ -41,10 +41,10 @@ class MemrayOptions:
 
 @dataclass(frozen=True)
 class MemrayResult:
-    """What came of memray's files.
+    """What was made from memray's files.
 
     Attributes:
-        peak_bytes: Greatest sum of allocations at one moment, by rank; for ranks with statistics.
+        peak_bytes: Peak of allocated bytes by rank, for ranks with statistics.
         problems: What could not be made.
     """
 
@@ -53,13 +53,13 @@ class MemrayResult:
 
 
 def require_memray(command: Sequence[str]) -> None:
-    """Make sure that the command's Python has memray, as far as that can be known beforehand.
+    """Check that the command's Python has memray, as far as that can be known in advance.
 
     Raises:
-        MissingToolError: It has not.
+        MissingToolError: It does not.
     """
     if sys.platform == "win32":
-        raise MissingToolError("memray is not made for Windows: use it under Linux or macOS")
+        raise MissingToolError("memray does not support Windows: use it under Linux or macOS")
     if importlib.util.find_spec("memray") is None:
         raise MissingToolError(f"memray is not installed: {INSTALL}")
     program = shutil.which(command[0])
@@ -88,7 +88,7 @@ def version() -> str:
 
 
 def wishes(options: MemrayOptions, folder: Path) -> dict[str, object]:
-    """What the processes of the training are told."""
+    """The request to the processes of the training."""
     return {
         "folder": str(folder),
         "native": options.native,
@@ -97,14 +97,14 @@ def wishes(options: MemrayOptions, folder: Path) -> dict[str, object]:
 
 
 def make_reports(folder: Path, ranks: Mapping[int, int]) -> MemrayResult:
-    """Name the files after ranks, and make flame graph, table and statistics of them.
+    """Name the files after ranks, and make flame graph, table and statistics.
 
     Files of processes that trained nothing are removed, unless no process did. The flame graph and
-    the table are made of the lowest rank, and show the moment of the greatest use.
+    the table are made for the lowest rank, and show the moment of peak use.
 
     Args:
         folder: Where the files are.
-        ranks: Number of process to rank, for those that trained.
+        ranks: Process ID to rank, for processes that trained.
     """
     named = _named_files(folder, ranks)
     if not named:
@@ -118,7 +118,7 @@ def make_reports(folder: Path, ranks: Mapping[int, int]) -> MemrayResult:
     wanted.append(["stats", str(first)])
     for word, ending in _REPORTS.items():
         target = str(first.with_name(first.stem + ending))
-        # Pages shall work without the internet.
+        # Pages should work without the internet.
         wanted.append([word, "--no-web", "--force", "--output", target, str(first)])
     results, problems = _run(wanted)
     for words, (code, output, complaints) in zip(wanted, results, strict=False):
@@ -143,7 +143,7 @@ def _peak_of(statistics: Path) -> int | None:
 
 
 def _named_files(folder: Path, ranks: Mapping[int, int]) -> list[tuple[int, Path]]:
-    """The files of processes that trained, by rank; or of all, numbered, where none did."""
+    """The files of processes that trained, by rank; or of all processes, numbered, if none did."""
     pattern = re.compile(re.escape(FILE_NAME).replace(r"\{process_id\}", r"(\d+)"))
     found = {
         int(match.group(1)): path
@@ -160,7 +160,7 @@ def _named_files(folder: Path, ranks: Mapping[int, int]) -> list[tuple[int, Path
         rank = ranks.get(process_id, position)
         stem = f"rank{rank:05d}" if trained else f"process{process_id}"
         target, number = folder / f"{stem}.bin", 2
-        while target.exists():  # two trainings one after the other, each of them rank 0
+        while target.exists():  # two trainings one after the other, both rank 0
             target, number = folder / f"{stem}-{number}.bin", number + 1
         path.rename(target)
         named.append((rank, target))
@@ -170,7 +170,7 @@ def _named_files(folder: Path, ranks: Mapping[int, int]) -> list[tuple[int, Path
 
 
 def _run(wanted: list[list[str]]) -> tuple[list[tuple[int, str, str]], list[str]]:
-    """Run memray's command lines; what came of each, and what went wrong with all of them."""
+    """Run memray's command lines; returns their results, and problems that concern all."""
     plain = {
         name: value
         for name, value in os.environ.items()
@@ -190,7 +190,7 @@ def _run(wanted: list[list[str]]) -> tuple[list[tuple[int, str, str]], list[str]
                 env={**plain, "NO_COLOR": "1", "COLUMNS": "120"},
             )
         except subprocess.TimeoutExpired:
-            return [], [f"its reports took longer than {_LIMIT_S} s and were given up"]
+            return [], [f"its reports took longer than {_LIMIT_S} s and were cancelled"]
         if not answer.is_file():
             said = done.stderr.strip().splitlines()
             return [], [f"its reports failed: {said[-1] if said else done.returncode}"]

@@ -1,7 +1,7 @@
-"""Makes reports of memray's files, in a process of its own: its files come from any training.
+"""Makes reports from memray's files in a separate process: the files come from any training.
 
-One process makes all of them, because memray takes a second to import. It is started with a list of
-command lines of memray and the file for what each of them said.
+A single process makes all of them, because memray takes a second to import. Its arguments are a
+list of memray command lines and the file for their output.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def make(command_lines: list[list[str]]) -> list[tuple[int, str, str]]:
     """Run memray's command lines one after the other.
 
     Returns:
-        For each of them its exit code, and what it wrote to standard output and standard error.
+        The exit code, standard output and standard error of each.
     """
     from memray.commands import main
 
@@ -35,7 +35,7 @@ def make(command_lines: list[list[str]]) -> list[tuple[int, str, str]]:
                 code = 1
                 complaints.write(f"{type(error).__name__}: {error}\n")
         results.append((code, output.getvalue(), complaints.getvalue()))
-        if code == _WRONG_USAGE and "--no-web" in words:  # an older one, which knows no such switch
+        if code == _WRONG_USAGE and "--no-web" in words:  # an older version without this switch
             results[-1] = make([[word for word in words if word != "--no-web"]])[0]
     return results
 

@@ -1,7 +1,7 @@
-"""memray inside a process of the training: it counts from the import of torch to the end.
+"""memray inside a process of the training: it tracks memory from the import of torch to the end.
 
-`memray run` would watch the process that it starts, and no other: below torchrun that is the
-launcher. So each process that imports torch is given a tracker of its own, which writes a file.
+`memray run` would watch only the process that it starts, which below torchrun is the launcher. So
+each process that imports torch gets its own tracker, which writes a separate file.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ FILE_NAME = "memray-{process_id}.bin"
 
 
 def begin(wishes: dict[str, Any]) -> None:
-    """Begin to count in this process.
+    """Begin to track memory in this process.
 
     Args:
-        wishes: "folder" for the file, "native" and "follow_fork" as `memray run` has them.
+        wishes: "folder" for the file, and "native" and "follow_fork" as in `memray run`.
 
     Raises:
         ModuleNotFoundError: memray is not installed for this interpreter.
@@ -30,7 +30,7 @@ def begin(wishes: dict[str, Any]) -> None:
     process_id = os.getpid()
     path = Path(wishes["folder"]) / FILE_NAME.format(process_id=process_id)
     tracker = memray.Tracker(
-        # A process may become another program by exec, and keeps its number.
+        # A process may become another program by exec and keep its ID.
         destination=memray.FileDestination(path, overwrite=True),
         native_traces=wishes["native"],
         follow_fork=wishes["follow_fork"],
@@ -38,7 +38,7 @@ def begin(wishes: dict[str, Any]) -> None:
     tracker.__enter__()
 
     def end() -> None:
-        # A forked child runs this too, and the tracker is not its own.
+        # A forked child runs this too, but the tracker is not its own.
         if os.getpid() == process_id:
             tracker.__exit__(None, None, None)
 

@@ -1,7 +1,7 @@
-"""nsys (NVIDIA Nsight Systems): the GPU's work, the CUDA calls, MPI and the system, all processes.
+"""nsys (NVIDIA Nsight Systems): GPU work, CUDA calls, MPI and the system, for all processes.
 
-torch's own profiler stays off below it: the driver serves only one such client. Windows are marked
-for it instead (`stepscope.capture.windows.cuda_range`), and it collects only in them.
+torch's own profiler stays off below it: the driver supports only one such client. Windows are
+marked for nsys instead (`stepscope.capture.windows.cuda_range`), and it collects only in them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TRACEABLE = (
     "vulkan",
     "none",
 )
-"""What `--trace` of nsys knows that matters to a training."""
+"""What nsys can `--trace` that matters to a training."""
 _SEVERAL_DEVICES_FROM = (2024, 5)
 """The version from which --gpu-metrics-device is called --gpu-metrics-devices."""
 REPORT = "report"
@@ -48,7 +48,7 @@ OURS = {
     "--capture-range": "give --nsys-range",
     "--capture-range-end": "give --nsys-range",
 }
-"""Arguments of `nsys profile` that are given by options of ours, and which."""
+"""Arguments of `nsys profile` that our own options set, and what to use instead."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ class NsysOptions:
     """How nsys records.
 
     Attributes:
-        trace: What it traces.
-        gpu_metrics: GPUs whose hardware counters it samples, such as "all" or "0,1"; empty: none.
-        cuda_memory: Whether it follows the CUDA memory that each process holds.
-        only_windows: Whether it collects only in the schedule's windows.
-        run_as: The user that the training runs as, while nsys itself runs as root; empty: ours.
-        arguments: More arguments of `nsys profile`, as they are.
+        trace: What to trace.
+        gpu_metrics: GPUs whose hardware counters to sample, such as "all" or "0,1"; empty for none.
+        cuda_memory: Whether to follow the CUDA memory of each process.
+        only_windows: Whether to collect only in the scheduled windows.
+        run_as: The user that runs the training while nsys runs as root; empty for the current user.
+        arguments: More arguments of `nsys profile`, passed on unchanged.
     """
 
     trace: tuple[str, ...] = ("cuda", "nvtx", "osrt")
@@ -73,16 +73,16 @@ class NsysOptions:
 
 
 def parse_trace(text: str) -> tuple[str, ...]:
-    """What to trace, from "cuda,mpi".
+    """Parse what to trace, such as "cuda,mpi".
 
     Raises:
-        UsageError: A word that nsys does not know.
+        UsageError: nsys does not know one of the words.
     """
     words = tuple(word.strip() for word in text.split(",") if word.strip())
     for word in words:
         if word not in TRACEABLE:
             raise UsageError(
-                f"--nsys-trace={text!r}: {word!r} is not known: some of {', '.join(TRACEABLE)}"
+                f"--nsys-trace={text!r}: {word!r} is unknown: choose some of {', '.join(TRACEABLE)}"
             )
     if not words:
         raise UsageError("--nsys-trace is empty: give some of " + ", ".join(TRACEABLE))
@@ -90,7 +90,7 @@ def parse_trace(text: str) -> tuple[str, ...]:
 
 
 def require_nsys() -> str:
-    """Where nsys is.
+    """The path of nsys.
 
     Raises:
         MissingToolError: It is not installed, or not on PATH.
@@ -110,16 +110,17 @@ def profile_command(
     """The command that records.
 
     Args:
-        options: How.
-        output: The report, without its ending.
+        options: How to record.
+        output: The report, without its suffix.
         below: The command to launch.
-        windows: Number of windows of the schedule; 0 for no end.
-        program: nsys.
-        version: Its version; the newest is assumed where it is not known.
+        windows: Number of scheduled windows; 0 for no limit.
+        program: The path of nsys.
+        version: Its version; the newest is assumed if unknown.
     """
     command: list[str] = []
     if options.run_as and _is_no_root():
-        # nsys needs root for --run-as; the environment is the training's, and must come through.
+        # nsys needs root for --run-as; the environment belongs to the training and must be
+        # preserved.
         command += ["sudo", "--preserve-env"]
     command += [program, "profile", f"--trace={','.join(options.trace)}", f"--output={output}"]
     if options.gpu_metrics:
@@ -137,7 +138,7 @@ def profile_command(
 
 
 def reports_in(folder: Path) -> list[Path]:
-    """The reports that it left: one, or one for each window."""
+    """The reports that it wrote: one, or one per window."""
     return sorted(folder.glob(f"{REPORT}*.nsys-rep"), key=lambda path: (len(path.name), path.name))
 
 

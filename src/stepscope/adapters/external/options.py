@@ -1,4 +1,4 @@
-"""The options of a command line that are about other tools: for launching, and for attaching."""
+"""Command-line options of other tools, for launching and for attaching."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _PY_SPY = (
         "--py-spy-format",
         type=click.Choice(list(FORMATS)),
         default=None,
-        help="Form of its file.  [default: flamegraph]",
+        help="Format of py-spy's file.  [default: flamegraph]",
     ),
     click.option(
         "--py-spy-rate",
         type=click.IntRange(1, 1000),
         default=None,
-        help="Samples in a second.  [default: 100]",
+        help="Samples per second.  [default: 100]",
     ),
     click.option(
         "--py-spy-arguments",
@@ -36,27 +36,27 @@ _PY_SPY = (
     ),
 )
 _NSYS = (
-    click.option("--nsys", is_flag=True, help="Record below nsys, in the schedule's windows."),
+    click.option("--nsys", is_flag=True, help="Record with nsys, in the scheduled windows."),
     click.option(
         "--nsys-trace",
         default=None,
         metavar="LIST",
-        help="What it traces, such as cuda,nvtx,osrt,mpi.  [default: cuda,nvtx,osrt]",
+        help="What nsys traces, such as cuda,nvtx,osrt,mpi.  [default: cuda,nvtx,osrt]",
     ),
     click.option(
         "--nsys-gpu-metrics",
         default=None,
         metavar="GPUS",
-        help="Sample hardware counters of these GPUs: all, or such as 0,1.",
+        help="Sample hardware counters of these GPUs: all, or a list such as 0,1.",
     ),
     click.option(
-        "--nsys-memory", is_flag=True, default=None, help="Follow each process's CUDA memory."
+        "--nsys-memory", is_flag=True, default=None, help="Track the CUDA memory of each process."
     ),
     click.option(
         "--nsys-range",
         type=click.Choice(["windows", "all"]),
         default=None,
-        help="Collect in the windows only, or all the time.  [default: windows]",
+        help="Collect only in windows, or all the time.  [default: windows]",
     ),
     click.option(
         "--nsys-run-as",
@@ -69,12 +69,15 @@ _NSYS = (
     ),
 )
 _MEMRAY = (
-    click.option("--memray", is_flag=True, help="Count the host's memory with memray."),
+    click.option("--memray", is_flag=True, help="Track host memory with memray."),
     click.option(
-        "--memray-native", is_flag=True, default=None, help="Record frames of C and C++ as well."
+        "--memray-native", is_flag=True, default=None, help="Record C and C++ frames as well."
     ),
     click.option(
-        "--memray-follow-fork", is_flag=True, default=None, help="Count forked children as well."
+        "--memray-follow-fork",
+        is_flag=True,
+        default=None,
+        help="Track forked child processes as well.",
     ),
 )
 _OF_TOOL = {"py_spy": "--py-spy", "nsys": "--nsys", "memray": "--memray"}
@@ -106,25 +109,25 @@ def external_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def py_spy_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say how py-spy records."""
+    """Add the options of py-spy."""
     for option in reversed(_PY_SPY[1:]):
         function = option(function)
     return function
 
 
 def take_tool(values: dict[str, Any]) -> Tool | None:
-    """The tool that the options ask for; they are taken out of `values`.
+    """The requested tool. Its options are removed from `values`.
 
     Raises:
-        click.UsageError: Two tools at once, or an option of a tool that is not asked for.
-        UsageError: An option cannot be understood.
+        click.UsageError: Two tools are requested, or an option belongs to a tool that is not.
+        UsageError: An option is invalid.
     """
     own = {name: values.pop(name) for name in list(values) if name in _NAMES}
     wanted = [name for name in _OF_TOOL if own[name]]
     if len(wanted) > 1:
         names = " and ".join(_OF_TOOL[name] for name in wanted)
         raise click.UsageError(
-            f"{names}: one at a time, since each slows and fills what the other measures"
+            f"{names}: use one at a time, since each affects what the other measures"
         )
     for name, value in own.items():
         tool = next(tool for tool in _OF_TOOL if name.startswith(tool))
@@ -140,10 +143,10 @@ def take_tool(values: dict[str, Any]) -> Tool | None:
 
 
 def read_py_spy(values: dict[str, Any]) -> PySpyOptions:
-    """How py-spy shall record.
+    """The options of py-spy.
 
     Raises:
-        UsageError: The arguments cannot be understood.
+        UsageError: The arguments are invalid.
     """
     return PySpyOptions(
         values["py_spy_format"] or "flamegraph",

@@ -1,7 +1,7 @@
-"""py-spy: which Python functions run, sampled from outside the process.
+"""py-spy: samples which Python functions run, from outside the process.
 
-It is launched with the training below it, which any user may do on Linux, or attached to one that
-runs, which needs a permission.
+It is launched with the training below it, which any user may do on Linux, or attached to a running
+process, which requires permission.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ FORMATS = {
     "chrometrace": ".json",
     "raw": ".txt",
 }
-"""Format of py-spy to the ending of its file."""
+"""Format of py-spy to file suffix."""
 
 _PLACED = "its file goes into the run; stepscope attach has --output"
-_TIMED = (
-    "py-spy ends what it started when the time is over; stepscope attach --seconds lets it go on"
-)
+_TIMED = "py-spy ends the training when the time is over; stepscope attach --seconds does not"
 OURS = {
     "-o": _PLACED,
     "--output": _PLACED,
@@ -39,7 +37,7 @@ OURS = {
     "-d": _TIMED,
     "--duration": _TIMED,
 }
-"""Arguments of `py-spy record` that are given by options of ours, and which."""
+"""Arguments of `py-spy record` that our own options set, and what to use instead."""
 
 INSTALL = 'pip install "stepscope[py-spy]"'
 NO_PYTHON = "no python processes found"
@@ -48,13 +46,13 @@ _SIGNS = {
     "operation not permitted": "py-spy may not read the other process",
     "requires root": "py-spy may not read the other process",
     "no such file or directory (os error 2)": "there is no such process",
-    NO_PYTHON: "no Python runs there: it has ended, or is another program",
-    "failed to find python version": "the process is no Python that py-spy knows",
+    NO_PYTHON: "it is not a Python process, or has ended",
+    "failed to find python version": "py-spy does not support the process's Python",
 }
 
 
 class NotAllowedError(UsageError):
-    """py-spy was refused: the message says what this machine allows and how to change it."""
+    """py-spy was refused. The message says what this machine allows and how to change it."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,8 @@ class PySpyOptions:
 
     Attributes:
         format: One of `FORMATS`.
-        rate: Samples in a second.
-        arguments: More arguments of `py-spy record`, as they are.
+        rate: Samples per second.
+        arguments: More arguments of `py-spy record`, passed on unchanged.
     """
 
     format: str = "flamegraph"
@@ -78,16 +76,16 @@ class PySpyOptions:
 
 
 def require_py_spy() -> str:
-    """Where py-spy is.
+    """The path of py-spy.
 
     Raises:
         MissingToolError: It is not installed.
-        NotAllowedError: This system lets only root use it, and we are not.
+        NotAllowedError: Only root may use it on this system.
     """
     program = require_program("py-spy", INSTALL)
     if sys.platform == "darwin" and os.geteuid() != 0:
         raise NotAllowedError(
-            "macOS lets only root read another process's memory: put sudo before the command"
+            "macOS lets only root read another process's memory: run the command with sudo"
         )
     return program
 
@@ -104,18 +102,18 @@ def record_command(
     """The command that records.
 
     Args:
-        options: How.
+        options: How to record.
         output: The file that it writes.
-        below: A command to launch, with all Python processes below it.
-        process_id: A process to attach to instead, with those below it.
-        seconds: How long; None until the process ends.
-        program: py-spy.
+        below: A command to launch, together with all its Python child processes.
+        process_id: A process to attach to instead, together with its children.
+        seconds: How long to record; None until the process ends.
+        program: The path of py-spy.
     """
     command = [program, "record", "--subprocesses", "--format", options.format]
     command += ["--rate", str(options.rate), "--output", str(output)]
     if options.format == "chrometrace":
-        # Lanes are told apart by the first. Without the second a thread that waits is drawn as
-        # still in what it ran before, and all its times are too long.
+        # The first separates threads into lanes. Without the second, a waiting thread is drawn as
+        # still running what it ran before, and all its times are too long.
         wanted = ("--threads", "--idle")
         command += [word for word in wanted if word not in options.arguments]
     if seconds is not None:
@@ -127,10 +125,10 @@ def record_command(
 
 
 def explain(said: str, allowance: str) -> UsageError:
-    """What py-spy's complaint means, and what to do.
+    """Explain py-spy's error message, with a remedy.
 
     Args:
-        said: What it wrote to standard error.
+        said: Its standard error.
         allowance: What this machine allows, and how to change it.
     """
     text = said.lower()
@@ -140,4 +138,4 @@ def explain(said: str, allowance: str) -> UsageError:
                 return NotAllowedError(f"{meaning}: {allowance}")
             return UsageError(meaning)
     lines = [line for line in said.splitlines() if line.strip()]
-    return UsageError(f"py-spy failed: {lines[0] if lines else 'it did not say why'}")
+    return UsageError(f"py-spy failed: {lines[0] if lines else 'no reason given'}")

@@ -1,4 +1,4 @@
-"""One training with another tool beside or around it, from the command to the files in the run."""
+"""One training with another tool, from the command to the files in the run."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _NAMES: dict[type, str] = {PySpyOptions: "py-spy", NsysOptions: "nsys", MemrayOp
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a training, and of the tool.
+    """The outcome of a training and of the tool.
 
     Attributes:
-        launched: The training.
-        tool: The tool's name; empty where there was none.
-        files: The tool's files, where they now lie.
+        launched: The outcome of the training.
+        tool: The tool's name; empty if there was none.
+        files: The tool's files at their final location.
         problems: What went wrong with the tool.
-        peak_bytes: Peak of the host's memory by rank, where memray counted.
+        peak_bytes: Peak of host memory by rank, if memray tracked it.
     """
 
     launched: Launched
@@ -45,7 +45,7 @@ class Outcome:
 
 
 def require(tool: Tool, command: Sequence[str]) -> str:
-    """Make sure that a tool is there, before anything begins; where its program is.
+    """Check that a tool is available before anything starts; returns the path of its program.
 
     Raises:
         UsageError: It is missing, or not allowed here.
@@ -66,18 +66,18 @@ def tool_command(
     settings: Settings,
     program: str = "",
 ) -> list[str]:
-    """What is run instead: the tool, below it `stepscope run`, and below that the command.
+    """The full command: the tool, below it `stepscope run`, and below that the training.
 
     Args:
         tool: The tool.
         folder: Where its files go.
         command: The training.
-        options: Options of `stepscope run` that hold for it.
-        settings: The same, resolved.
-        program: The tool's program; looked for by default, and its bare name where it is missing.
+        options: Options of `stepscope run` for the training.
+        settings: The same options, resolved.
+        program: The path of the tool; searched by default, and its bare name if it is missing.
     """
     if isinstance(tool, MemrayOptions):
-        return list(command)  # it counts from inside the processes
+        return list(command)  # it tracks memory from inside the processes
     program = program or find_program(_NAMES[type(tool)]) or _NAMES[type(tool)]
     inner = [sys.executable, "-m", "stepscope", "run", "--no-report"]
     inner += ["--result-file", str(folder / RESULT_FILE), *options, "--", *command]
@@ -101,15 +101,15 @@ def run_with(
     step_on: str,
     why_failed: Callable[[], str],
 ) -> Outcome:
-    """Run a training with a tool, and put the tool's files into the run.
+    """Run a training with a tool, and move the tool's files into the run.
 
     Args:
         tool: The tool.
         command: The training.
-        options: Options of `stepscope run` that hold for it.
-        settings: The same, resolved.
+        options: Options of `stepscope run` for the training.
+        settings: The same options, resolved.
         step_on: What ends a step.
-        why_failed: Says what a tool that did not begin may lack.
+        why_failed: Returns what a tool that did not start may lack.
 
     Raises:
         UsageError: The tool is missing, or failed at the start; the training has not run.
@@ -160,12 +160,12 @@ def _missing(tool: Tool, folder: Path) -> list[str]:
     if isinstance(tool, PySpyOptions):
         path = folder / tool.file_name
         if not path.is_file() or not path.stat().st_size:
-            return ["it took no samples, and wrote no file"]
+            return ["it took no samples and wrote no file"]
     if isinstance(tool, NsysOptions) and not nsys.reports_in(folder):
         return [
             "it wrote no report"
             + (
-                ": no window was marked for it, which only a training on CUDA does; "
+                ": no window was marked for it, which requires a training on CUDA; "
                 "--nsys-range all records without windows"
                 if tool.only_windows
                 else ""

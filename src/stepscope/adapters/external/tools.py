@@ -1,4 +1,4 @@
-"""Finding other tools, and saying how to get one that is missing."""
+"""Finds other tools, and explains how to install one that is missing."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
 class MissingToolError(UsageError):
-    """A tool that was asked for is not installed. Names the command that installs it."""
+    """A requested tool is not installed. The message has the command that installs it."""
 
 
 def find_program(name: str) -> str | None:
-    """Where a program is: on PATH, or beside this interpreter; None where it is not."""
+    """The path of a program, on PATH or beside this interpreter; None if there is none."""
     beside = Path(sys.executable).parent
     return shutil.which(name) or shutil.which(name, path=str(beside))
 
 
 def require_program(name: str, remedy: str) -> str:
-    """Where a program is.
+    """The path of a program.
 
     Args:
         name: Its name.
-        remedy: How to get it.
+        remedy: How to install it.
 
     Raises:
         MissingToolError: It is not installed.
@@ -42,7 +42,7 @@ def require_program(name: str, remedy: str) -> str:
 
 
 def version_of(program: str) -> str:
-    """The version that a program says it has; empty if it does not say."""
+    """The version that a program reports; empty if unknown."""
     try:
         answer = subprocess.run(
             [program, "--version"], capture_output=True, text=True, timeout=30, check=False
@@ -54,16 +54,16 @@ def version_of(program: str) -> str:
 
 
 def split_arguments(option: str, text: str, ours: Mapping[str, str]) -> tuple[str, ...]:
-    """Arguments as a shell would see them.
+    """Split arguments like a shell.
 
     Args:
-        option: The option that they were given in.
-        text: What was given.
-        ours: Arguments that must not be among them, such as "--output" or "-o", and what to do
+        option: The option with which they were given.
+        text: The arguments.
+        ours: Arguments that must not be among them, such as "--output" or "-o", and what to use
             instead.
 
     Raises:
-        UsageError: A quotation mark is left open, or an argument is one that we give ourselves.
+        UsageError: A quotation mark is not closed, or an argument is one that we set ourselves.
     """
     try:
         words = tuple(shlex.split(text))

@@ -1,1 +1,1 @@
-"""The options in every dialect, on command lines, in environment variables and files."""
+"""The options on command lines, in environment variables and in files, in every dialect."""

@@ -1,114 +1,16 @@
-"""The options' names in five frameworks and in our own, as tables: no code knows one by name.
+"""The dialects, as tables: no code knows a framework's option by name.
 
-The names, defaults and rules are those of the profiling guides of fsdp-qlora, of a widely used
-recipe for `torch.profiler`, of the SFM framework, of a Megatron-LM with torch's profiler, and of
-training scripts on the Hugging Face Trainer; and those of Megatron-LM itself.
+Names, defaults and rules are those of the profiling guides of fsdp-qlora, of a widely used recipe
+for `torch.profiler`, of the SFM framework, of a Megatron-LM with torch's profiler, and of training
+scripts on the Hugging Face Trainer; and those of Megatron-LM itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
 from stepscope.adapters.options.catalogue import OPTIONS
+from stepscope.adapters.options.dialect import BOTH, LIST, SWITCH, VALUE, WORD, Dialect, Flag, Rule
 from stepscope.errors import UsageError
-
-SWITCH = "flag"
-BOTH = "flag, --no-"
-WORD = "true|false"
-VALUE = "value"
-LIST = "values"
-
-
-@dataclass(frozen=True)
-class Flag:
-    """An option as a dialect writes it on the command line.
-
-    Attributes:
-        names: How it is spelled; the first is the one that its value is stored under.
-        option: The canonical option.
-        style: One of the words above.
-        on: What the option becomes where a flag or word says yes.
-        off: What it becomes where it says no.
-        is_shared: Whether the script has this option for a purpose of its own, too.
-    """
-
-    names: tuple[str, ...]
-    option: str
-    style: str = VALUE
-    on: Any = True
-    off: Any = False
-    is_shared: bool = False
-
-    @property
-    def destination(self) -> str:
-        """The name of its attribute in argparse's result."""
-        return self.names[0].lstrip("-").replace("-", "_")
-
-
-@dataclass(frozen=True)
-class Rule:
-    """An option that overrides others.
-
-    Attributes:
-        option: The option that decides.
-        unless: The rule holds for every value of it but this one.
-        sets: What the others become.
-        reason: Why, in a few words.
-    """
-
-    option: str
-    unless: Any
-    sets: tuple[tuple[str, Any], ...]
-    reason: str
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """How one framework speaks of a capture.
-
-    Attributes:
-        name: Its name, for `dialect=`.
-        about: Whose dialect it is.
-        flags: Its flags; options without one keep their default, or take it from the environment.
-        defaults: Its defaults where they differ from ours, by canonical option.
-        rules: What overrides what.
-        tensorboard_folder: Folder of TensorBoard's files inside the output folder; "." for itself.
-        layout: Name of the layout of files beside the run; empty for none.
-        files: What that layout promises, for people.
-        raises_max_steps: Whether the script's own limit is raised where it is too small for one
-            window.
-        needs: Arguments that must be true as well for a recording, where they are given.
-        known_by: Arguments by which a namespace that nobody has marked is known for one of its own.
-    """
-
-    name: str
-    about: str
-    flags: tuple[Flag, ...]
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    rules: tuple[Rule, ...] = ()
-    tensorboard_folder: str = "tensorboard"
-    layout: str = ""
-    files: tuple[str, ...] = ()
-    raises_max_steps: bool = False
-    needs: tuple[str, ...] = ()
-    known_by: tuple[str, ...] = ()
-
-    def default(self, name: str) -> Any:
-        """The default of a canonical option in this dialect."""
-        return self.defaults.get(name, OPTIONS[name].default)
-
-    @property
-    def ranks(self) -> str:
-        """The ranks that record by default, as text."""
-        ranks = self.default("ranks")
-        return ranks if isinstance(ranks, str) else ", ".join(map(str, ranks))
-
-    @property
-    def step_unit(self) -> str:
-        """What a step is in this dialect."""
-        return str(self.default("step_unit"))
+from stepscope.run.step_record import MICRO_BATCH, OPTIMIZER_STEP
 
 
 def _native_name(option: str) -> str:
@@ -160,7 +62,7 @@ DIALECTS: dict[str, Dialect] = {
                 "active": 1,
                 "repeat": 0,
                 "cycle_length": 10,
-                "step_unit": "micro-batch",
+                "step_unit": MICRO_BATCH,
             },
             rules=(_NEEDS_MEMORY,),
             layout="fsdp-qlora",
@@ -281,13 +183,13 @@ DIALECTS: dict[str, Dialect] = {
                     "memory_history",
                     False,
                     (("memory_snapshot_at_end", True),),
-                    "the history is there to be written",
+                    "the history should be written",
                 ),
             ),
             tensorboard_folder=".",
             files=(
                 "rank{rank}_{host}_{pid}.{ns}.pt.trace.json.gz",
-                "the file of --memory-snapshot-path; of other ranks with -rank{rank}",
+                "the file of --memory-snapshot-path; -rank{rank} is added on other ranks",
             ),
             needs=("profile",),
             known_by=("use_pytorch_profiler", "profile_step_start"),
@@ -309,7 +211,7 @@ DIALECTS: dict[str, Dialect] = {
             {
                 "output_dir": "profiler_traces",
                 "ranks": "node-first",
-                "step_unit": "optimizer step",
+                "step_unit": OPTIMIZER_STEP,
                 "record_shapes": True,
                 "profile_memory": True,
                 "with_stack": True,
@@ -324,11 +226,11 @@ DIALECTS: dict[str, Dialect] = {
         ),
     )
 }
-"""Dialect by name."""
+"""Name to dialect."""
 
 
 def find_dialect(name: str) -> Dialect:
-    """The dialect of a name.
+    """Find a dialect by its name.
 
     Raises:
         UsageError: There is none.
@@ -337,4 +239,4 @@ def find_dialect(name: str) -> Dialect:
         return DIALECTS[name]
     except (KeyError, TypeError):
         known = ", ".join(DIALECTS)
-        raise UsageError(f"dialect={name!r} is not known: the dialects are {known}") from None
+        raise UsageError(f"dialect={name!r} is unknown: the dialects are {known}") from None

@@ -1,4 +1,4 @@
-"""What each option is and why: flag before environment before pyproject.toml before default."""
+"""The value and origin of each option: flag, environment, pyproject.toml, then default."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.adapters.options.catalogue import OPTIONS, Option
-from stepscope.adapters.options.dialects import Dialect
-from stepscope.capture.options.config import DEFAULT_OUTPUT_DIR, CaptureConfig, ConfigError
+from stepscope.adapters.options.dialect import Dialect
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.options.option import ConfigError
+from stepscope.capture.options.rules import DEFAULT_OUTPUT_DIR
 from stepscope.run.remote import is_url
 
 PREFIX = "STEPSCOPE_"
@@ -27,12 +29,12 @@ _NOT_OPTIONS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One option's value and where it comes from.
+    """The value of one option and where it comes from.
 
     Attributes:
         option: The option.
         value: Its value.
-        origin: Where that was given, for people.
+        origin: Where it was set, for people.
     """
 
     option: Option
@@ -45,7 +47,7 @@ class Settings:
     """All options of a capture.
 
     Attributes:
-        dialect: The dialect that they were given in.
+        dialect: The dialect in which they were given.
         settings: Canonical name to setting, in the order of the options.
     """
 
@@ -57,10 +59,10 @@ class Settings:
         return self.settings[name].value
 
     def config(self, **more: Any) -> CaptureConfig:
-        """The capture's options; `more` are fields that only code can give.
+        """The capture's options; `more` are fields that only code can set.
 
         Raises:
-            ConfigError: Options cannot work together.
+            ConfigError: Options contradict each other.
         """
         values = {
             setting.option.field: setting.value
@@ -77,16 +79,16 @@ def resolve(
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> Settings:
-    """Bring everything together that says something about the options.
+    """Determine the value of each option from all sources.
 
     Args:
-        dialect: Whose defaults and rules hold.
-        given: Canonical name to what the command line or code gave, and where.
-        environment: Variables; those of the process by default.
+        dialect: The dialect whose defaults and rules apply.
+        given: Canonical name to the value from the command line or code, and its origin.
+        environment: Environment variables; those of the process by default.
         folder: Where the search for pyproject.toml begins; the working directory by default.
 
     Raises:
-        ConfigError: A value cannot be understood, or pyproject.toml names no option of ours.
+        ConfigError: A value is invalid, or pyproject.toml has an unknown option.
     """
     variables = os.environ if environment is None else environment
     path, table = project_table(folder)
@@ -124,12 +126,12 @@ def _apply_rules(dialect: Dialect, found: dict[str, Setting]) -> None:
         found["output_dir"] = Setting(output.option, DEFAULT_OUTPUT_DIR, "output_dir is a URL")
     board = found["tensorboard_dir"]
     if found["tensorboard"].value and board.value is None:
-        place = Path(found["output_dir"].value) / dialect.tensorboard_folder
-        found["tensorboard_dir"] = Setting(board.option, str(place), "tensorboard and output_dir")
+        folder = Path(found["output_dir"].value) / dialect.tensorboard_folder
+        found["tensorboard_dir"] = Setting(board.option, str(folder), "tensorboard and output_dir")
 
 
 def _apply_steps(found: dict[str, Setting]) -> None:
-    """Make a schedule of the first step to record and the one before which recording ends."""
+    """Translate the first step and the end of the window to a schedule."""
     start, end = found["start_step"].value, found["end_step"].value
     if start is None and end is None:
         return
@@ -140,8 +142,8 @@ def _apply_steps(found: dict[str, Setting]) -> None:
         end = start + active
     if not 0 <= start < end:
         raise ConfigError(
-            f"start_step={start} and end_step={end} leave no step to record: end_step is the step "
-            "before which recording ends, so give a greater one"
+            f"start_step={start} and end_step={end} leave no step to record: end_step is the first "
+            "step after the window, so choose a greater one"
         )
     warmup = min(found["warmup"].value, start)
     values = {
@@ -158,14 +160,14 @@ def _apply_steps(found: dict[str, Setting]) -> None:
 
 
 def project_table(folder: Path | None = None) -> tuple[Path | None, dict[str, Any]]:
-    """The nearest pyproject.toml, here or above, and its table [tool.stepscope].
+    """The nearest pyproject.toml, here or in a parent folder, and its table [tool.stepscope].
 
     Raises:
-        ConfigError: The file is no TOML, or the table holds what is no option.
+        ConfigError: The file is not valid TOML, or the table has an unknown option.
     """
     try:
         start = (folder or Path.cwd()).absolute()
-    except OSError:  # the working directory is gone
+    except OSError:  # the working directory has been removed
         return None, {}
     for candidate in (start, *start.parents):
         path = candidate / "pyproject.toml"
@@ -179,7 +181,7 @@ def _read_table(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return {}
-    # Most projects have no word for us, and need not be read further.
+    # Most projects do not mention us, and need not be parsed.
     if "stepscope" not in text:
         return {}
     if sys.version_info >= (3, 11):
@@ -198,17 +200,17 @@ def _read_table(path: Path) -> dict[str, Any]:
     tool = document.get("tool")
     table = tool.get("stepscope", {}) if isinstance(tool, dict) else {}
     if not isinstance(table, dict):
-        raise ConfigError(f"{path}: [tool.stepscope] is no table")
+        raise ConfigError(f"{path}: [tool.stepscope] is not a table")
     for key in table:
         if key.replace("-", "_") not in OPTIONS:
             near = difflib.get_close_matches(key, OPTIONS, n=1)
             hint = f": did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"{path}: [tool.stepscope] has {key!r}, which is no option{hint}")
+            raise ConfigError(f"{path}: [tool.stepscope] has the unknown option {key!r}{hint}")
     return {key.replace("-", "_"): value for key, value in table.items()}
 
 
 def strange_variables(environment: Mapping[str, str] | None = None) -> list[str]:
-    """STEPSCOPE_* variables that are no option: most likely misspelled."""
+    """STEPSCOPE_* variables that are not options, and so most likely misspelled."""
     variables = os.environ if environment is None else environment
     known = {PREFIX + name.upper() for name in OPTIONS} | _NOT_OPTIONS
     return sorted(name for name in variables if name.startswith(PREFIX) and name not in known)

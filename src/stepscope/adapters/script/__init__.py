@@ -1,1 +1,1 @@
-"""Recording a script that knows nothing of Stepscope."""
+"""Records scripts that do not use Stepscope."""

@@ -1,9 +1,9 @@
-"""Counting the steps of DeepSpeed's engines in a script that knows nothing of us.
+"""Counts the steps of DeepSpeed engines in scripts that do not use Stepscope.
 
-Such an engine calls the optimizer that it was given once for each group of parameters (ZeRO 1 and
-2) or once for each part of a group (ZeRO 3), once more while it is made (BF16), and not at all
-where an overflow makes it leave the update out. What it counts itself (`global_steps`) is right in
-every case, and is what `stepscope.adapters.deepspeed.follow` goes by too.
+Such an engine calls its optimizer once per parameter group (ZeRO 1 and 2) or once per part of a
+group (ZeRO 3), once more during its construction (BF16), and not at all if an overflow makes it
+skip the update. Its own count (`global_steps`) is right in every case;
+`stepscope.adapters.deepspeed.follow` uses it too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stepscope.capture.steps.phases import PhaseWatch
 
 
 class Recorder(Protocol):
-    """Who counts steps."""
+    """What counts steps."""
 
     watch: PhaseWatch
 
@@ -27,18 +27,18 @@ class Recorder(Protocol):
         """Whether this process and thread is the one whose steps are recorded."""
 
     def after_optimizer(self, optimizer: Any) -> None:
-        """An optimizer's step, or an engine's, has ended."""
+        """A step of an optimizer, or of an engine, has ended."""
 
 
 class EngineSteps:
-    """Makes one step of the recorder of what is one step of an engine.
+    """Turns one step of an engine into one step of the recorder.
 
     Args:
-        recorder: Who counts steps. It leaves out what happens while `is_making`, and optimizers
-            that step while `hides`.
+        recorder: Counts steps. It ignores what happens while `is_making`, and optimizers that step
+            while `hides`.
 
     Attributes:
-        is_making: Whether an engine is being made: its optimizer's steps there train nothing.
+        is_making: Whether an engine is being constructed: the steps of its optimizer train nothing.
         hides: Whether an optimizer that steps now does so on behalf of an engine.
     """
 
@@ -53,7 +53,7 @@ class EngineSteps:
         when_imported("deepspeed.runtime.pipe.engine", self._wrap_pipeline)
 
     def forget(self) -> None:
-        """This is another process now: what goes on in its parent does not go on here."""
+        """Reset the state after a fork: what happens in the parent does not happen here."""
         self.is_making = self.hides = False
 
     def _wrap_engine(self, module: ModuleType) -> None:
@@ -80,7 +80,7 @@ class EngineSteps:
         return made
 
     def _around_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """An engine's `step`: an optimizer's step where the engine counts one."""
+        """Wrap an engine's `step`: an optimizer step where the engine counts one."""
 
         @functools.wraps(step)
         def counted(engine: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -100,7 +100,7 @@ class EngineSteps:
         return counted
 
     def _around_train_batch(self, train_batch: Callable[..., Any]) -> Callable[..., Any]:
-        """A pipeline's `train_batch`, which has everything of a step in it."""
+        """Wrap a pipeline's `train_batch`, which contains everything of a step."""
 
         @functools.wraps(train_batch)
         def counted(engine: Any, *arguments: Any, **keywords: Any) -> Any:

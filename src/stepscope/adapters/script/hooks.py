@@ -1,6 +1,6 @@
-"""Recording a training that knows nothing of us: what `stepscope run` puts into its processes.
+"""The hooks that `stepscope run` installs in the processes of a training.
 
-Steps end where the optimizer's step ends, or where the next batch is asked for.
+Steps end where an optimizer step ends, or where the next batch is requested.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ from stepscope.capture.steps.phases import PhaseWatch
 from stepscope.capture.together.holder import NestedProfilerError
 from stepscope.run.files import write_atomically
 from stepscope.run.layout import RunLayout
+from stepscope.run.step_record import FORWARD
 
 log = logging.getLogger("stepscope")
 
 _THEIRS = (
-    "the script records itself: the run is its own, and the options given here do not hold for it"
+    "the script records itself: the run is its own, and the options given here do not apply to it"
 )
 _OTHERS_BEFORE_CHANGE = 50
-"""Steps of other optimizers after which the one that ends steps counts as no longer used."""
+"""After this many steps of other optimizers, the one that ends steps counts as unused."""
 
 
 def install(launch: dict[str, Any]) -> None:
     """Hook into torch, which has just been imported.
 
     Args:
-        launch: What `stepscope run` wants: "options", "step_on", "notes".
+        launch: The request of `stepscope run`: "options", "step_on", "notes".
     """
     options = dict(launch["options"])
     recorder = ScriptRecorder(options, launch["step_on"], Path(launch["notes"]))
@@ -62,18 +63,18 @@ def install(launch: dict[str, Any]) -> None:
 class ScriptRecorder:
     """Turns what a script does with torch into steps, waits and phases.
 
-    Only the main thread counts, and no worker of a DataLoader. The capture begins with the first
-    batch, backward or optimizer step, whichever comes first.
+    Only the main thread counts, and no DataLoader worker. The capture begins with the first batch,
+    backward pass or optimizer step, whichever comes first.
 
     Args:
         options: Fields of `CaptureConfig`.
         step_on: "optimizer" or "iteration".
-        notes: Folder in which each process tells what became of it.
+        notes: Folder in which each process reports what became of it.
 
     Attributes:
-        watch: What tells it of waits, phases and optimizers.
-        engines: What tells it of engines that have optimizers of their own.
-        error: What ended the script, where something did.
+        watch: Reports waits, phases and optimizers.
+        engines: Reports engines that have their own optimizers.
+        error: The error that ended the script, if any.
     """
 
     def __init__(self, options: dict[str, Any], step_on: str, notes: Path) -> None:
@@ -106,7 +107,7 @@ class ScriptRecorder:
         return threading.current_thread() is threading.main_thread()
 
     def before_fetch(self, iterator: Any) -> Profiler | None:
-        """A batch is asked for: end the iteration, or leave an evaluation out of the step."""
+        """End the iteration, or exclude an evaluation from the step: a batch is requested."""
         profiler = self._running(is_from_start=True)
         if profiler is None:
             return None
@@ -118,21 +119,21 @@ class ScriptRecorder:
         else:
             foreign = self._fetched - self._training_data - {data}
             if foreign and (data in self._training_data or not self._training_data):
-                # Batches that nothing was learned from, and now the training goes on.
+                # No backward pass followed these batches, and now the training continues.
                 profiler.restart_step()
                 self._fetched.clear()
-                # What comes back in every step is no evaluation but a part of the step.
+                # What recurs in every step is not an evaluation but part of the step.
                 self._training_data |= foreign & self._suspects
                 self._suspects |= foreign
         self._fetched.add(data)
         return profiler
 
     def after_fetch(self, profiler: Profiler, batch: Any) -> None:  # noqa: ARG002 - any will do
-        """A batch has come: what follows is the forward pass, until something else begins."""
-        self.watch.enter(profiler, "forward")
+        """Begin the forward phase: a batch has arrived."""
+        self.watch.enter(profiler, FORWARD)
 
     def before_backward(self) -> Profiler | None:
-        """A backward pass begins: the batches since the last step were for training."""
+        """Note that the batches since the last step were for training: a backward pass begins."""
         profiler = self._running(is_from_start=False)
         if profiler is not None:
             self._training_data |= self._fetched
@@ -140,11 +141,11 @@ class ScriptRecorder:
         return profiler
 
     def before_optimizer(self) -> Profiler | None:
-        """An optimizer's step begins."""
+        """Decide whether to time an optimizer step."""
         return self._running(is_from_start=False)
 
     def after_optimizer(self, optimizer: Any) -> None:
-        """An optimizer's step has ended, or an engine's with all that it had its optimizer do."""
+        """End the step: an optimizer, or an engine with everything it does, has stepped."""
         if self._profiler is None or self.engines.hides:
             return
         self._has_trained = True
@@ -152,7 +153,7 @@ class ScriptRecorder:
             self._end_step(self._profiler)
 
     def forked(self) -> None:
-        """This is a child now: what the parent records is none of its business."""
+        """Reset the state after a fork: the parent's recording is not ours."""
         self._is_off = self._is_off or self._profiler is not None
         self._profiler = None
         self._process_id = os.getpid()
@@ -162,7 +163,7 @@ class ScriptRecorder:
     # -- the steps ------------------------------------------------------------------------------
 
     def _running(self, *, is_from_start: bool) -> Profiler | None:
-        """The profiler, started if this is the first sign of a training."""
+        """The profiler, started at the first sign of a training."""
         if self._profiler is not None or self._is_off:
             return self._profiler
         import torch.utils.data
@@ -172,7 +173,7 @@ class ScriptRecorder:
             return None
         try:
             profiler = Profiler(CaptureConfig(**self._options))
-            # `stepscope run` says it, after everything else; of a copy only this process knows.
+            # `stepscope run` prints it after everything else; only this process knows about a copy.
             profiler.says_where = bool(profiler.config.upload_to)
             profiler.gives_way = self._give_way
             profiler.start()
@@ -191,15 +192,15 @@ class ScriptRecorder:
         if profiler.run_path is None:
             # The log has the reason.
             self._is_off = True
-            self._problem = f"no run could be begun in {profiler.config.output_dir}"
+            self._problem = f"no run could be created in {profiler.config.output_dir}"
             self.note()
             return None
         if not is_from_start:
-            # Its beginning was not seen: such a step must not be counted among the whole ones.
+            # Its start was not seen, so it must not count as a complete step.
             profiler.mark("begun late")
         self._profiler = profiler
         atexit.register(self.finish)
-        # Processes of multiprocessing that were forked end without atexit.
+        # Forked processes of multiprocessing do not run atexit handlers.
         process_util.Finalize(None, self.finish, exitpriority=100)
         self.note()
         return profiler
@@ -212,7 +213,7 @@ class ScriptRecorder:
         profiler.step()
 
     def _ends_steps(self, optimizer: Any) -> bool:
-        """Whether this optimizer is the one whose steps are counted: the first that is used."""
+        """Whether the steps of this optimizer are counted: those of the first one used are."""
         main = self._main() if self._main is not None else None
         if main is optimizer:
             self._others = 0
@@ -227,7 +228,7 @@ class ScriptRecorder:
     # -- the end --------------------------------------------------------------------------------
 
     def _give_way(self, theirs: Profiler) -> None:
-        """The script begins to record itself."""
+        """End the recording because the script begins to record itself."""
         self._theirs = theirs
         self._problem = _THEIRS
         profiler, self._profiler = self._profiler, None
@@ -240,7 +241,7 @@ class ScriptRecorder:
             _remove_run(profiler)
 
     def finish(self) -> None:
-        """The process ends: save everything, or remove what holds no training."""
+        """Save everything at the end of the process, or remove a run without training."""
         if os.getpid() != self._process_id:
             return
         if self._theirs is not None:
@@ -251,7 +252,7 @@ class ScriptRecorder:
         self._is_off = True
         self.watch.leave()
         if self._is_iteration and self._backwards and self.error is None:
-            # The loop was left: its last iteration has no other end than this.
+            # The loop was left: its last iteration has no other end.
             profiler.mark("ended late")
             profiler.step()
         error = self.error
@@ -261,7 +262,7 @@ class ScriptRecorder:
         self.note(profiler)
 
     def note(self, profiler: Profiler | None = None) -> None:
-        """Tell `stepscope run` how things stand in this process."""
+        """Report the state of this process to `stepscope run`."""
         profiler = profiler or self._profiler or self._theirs
         path = profiler.run_path if profiler is not None else None
         rank_path = profiler.rank_path if profiler is not None else None
@@ -279,7 +280,7 @@ class ScriptRecorder:
 
 
 def _remove_run(profiler: Profiler) -> None:
-    """Remove a run in which nothing was trained: this rank's part, and the rest if it is empty."""
+    """Remove a run without training: this rank's part, and the rest if it is empty."""
     root, rank = profiler.run_path, profiler.rank_path
     if root is None or rank is None:
         return

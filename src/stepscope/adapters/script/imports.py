@@ -1,4 +1,4 @@
-"""Doing something to a module as soon as somebody imports it, and nothing where nobody does."""
+"""Runs a function on a module once it is imported, and never imports it itself."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ log = logging.getLogger("stepscope")
 def when_imported(name: str, act: Callable[[ModuleType], object]) -> None:
     """Call a function with a module: now if it is loaded, otherwise once its code has run.
 
-    Whoever imports the module gets it as without us, whatever the function does: an error of its
-    own is told in the log named "stepscope".
+    The import is otherwise unaffected: if the function fails, a warning goes to the "stepscope"
+    logger.
 
     Args:
         name: The module's full name.
-        act: What to do with it.
+        act: The function.
     """
     module = sys.modules.get(name)
     if module is not None:
@@ -30,7 +30,7 @@ def when_imported(name: str, act: Callable[[ModuleType], object]) -> None:
 
 
 class _Finder:
-    """Finds one module as everybody else does, and acts once it has been executed."""
+    """Finds one module as usual, and calls the function once it has been executed."""
 
     def __init__(self, name: str, act: Callable[[ModuleType], object]) -> None:
         self._name = name
@@ -42,7 +42,7 @@ class _Finder:
         path: Sequence[str] | None = None,  # noqa: ARG002 - the import system gives it
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        """Where the module is; None for every other one."""
+        """The spec of the module; None for every other one."""
         if name != self._name:
             return None
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
@@ -63,4 +63,4 @@ def _try(act: Callable[[ModuleType], object], module: ModuleType) -> None:
     try:
         act(module)
     except Exception as error:  # noqa: BLE001 - nothing of ours may end the script
-        log.warning("stepscope: %s is not followed: %s", module.__name__, error)
+        log.warning("stepscope: cannot hook into %s: %s", module.__name__, error)

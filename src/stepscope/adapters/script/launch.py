@@ -1,4 +1,4 @@
-"""Running a command so that the trainings below it are recorded, without a change to them."""
+"""Runs a command so that the trainings below it are recorded without changing them."""
 
 from __future__ import annotations
 
@@ -16,25 +16,28 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from stepscope._package import IMPORT_ROOT, PACKAGE
 from stepscope.adapters.options.settings import Settings
 from stepscope.errors import UsageError
+from stepscope.run.step_record import ITERATION, OPTIMIZER_STEP
 
-BOOTSTRAP = Path(__file__).parent / "bootstrap"
-STEP_UNITS = {"optimizer": "optimizer step", "iteration": "iteration"}
+BOOTSTRAP = PACKAGE / "adapters" / "script" / "bootstrap"
+_STEP_UNITS = {"optimizer": OPTIMIZER_STEP, "iteration": ITERATION}
+"""What ends a step, to the unit of a step."""
 _FORWARDED = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
 @dataclass(frozen=True)
 class Launched:
-    """What became of a command.
+    """The outcome of a command.
 
     Attributes:
-        exit_code: Its exit code; 128 and the signal's number where a signal ended it.
-        runs: The run directories that it left, in no order.
+        exit_code: Its exit code; 128 plus the signal number if a signal ended it.
+        runs: The run directories that it wrote, in no particular order.
         imported_torch: Whether any process imported torch.
-        batches_per_step: Greatest number of backward passes in a step, over all processes.
+        batches_per_step: Maximum number of backward passes in a step, over all processes.
         problems: Why processes recorded nothing.
-        ranks: Number of each process that trained, to its rank.
+        ranks: Process ID to rank, for each process that trained.
     """
 
     exit_code: int
@@ -57,23 +60,24 @@ def launch(
         command: Program and arguments.
         settings: The options of the recording.
         step_on: What ends a step: "optimizer" or "iteration".
-        memray: What processes that import torch shall count their memory with; None: nothing.
+        memray: How processes that import torch should track their memory with memray; None to skip
+            this.
 
     Raises:
         UsageError: The program cannot be started.
-        ConfigError: Options cannot work together.
+        ConfigError: Options contradict each other.
     """
-    config = settings.config(enabled=True, step_unit=STEP_UNITS[step_on])
+    config = settings.config(enabled=True, step_unit=_STEP_UNITS[step_on])
     options = {
         setting.option.field: setting.value
         for setting in settings.settings.values()
         if setting.option.field
     }
-    # The script may change its folder before it begins to train.
+    # The script may change its working directory before it begins to train.
     options |= {
         "enabled": True,
         "keep_local": True,  # for the report at the end
-        "auto_phases": False,  # the hooks that find the steps tell the phases too
+        "auto_phases": False,  # the hooks that find the steps also time the phases
         "step_unit": config.step_unit,
         "output_dir": str(Path(config.output_dir).absolute()),
     }
@@ -84,7 +88,7 @@ def launch(
             "options": options,
             "step_on": step_on,
             "notes": notes,
-            "root": str(Path(__file__).resolve().parents[2]),
+            "root": str(IMPORT_ROOT),
             "python": list(sys.version_info[:2]),
             "memray": memray,
         }
@@ -101,7 +105,7 @@ def _environment(wishes: dict[str, Any]) -> dict[str, str]:
 
 
 def startable(command: Sequence[str]) -> tuple[str, ...]:
-    """The command, with this Python before a script that cannot be started by itself."""
+    """The command, preceded by this Python if it is a script that cannot be started directly."""
     first = Path(command[0])
     if first.suffix == ".py" and first.is_file() and shutil.which(command[0]) is None:
         return (sys.executable, *command)
@@ -109,10 +113,10 @@ def startable(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def run_command(command: Sequence[str], environment: dict[str, str]) -> int:
-    """Run a command and wait for it; what is sent to this process is passed on to it.
+    """Run a command and wait for it; signals to this process are passed on to it.
 
     Returns:
-        Its exit code; 128 and the signal's number where a signal ended it.
+        Its exit code; 128 plus the signal number if a signal ended it.
 
     Raises:
         UsageError: It cannot be started.
@@ -140,18 +144,18 @@ def run_command(command: Sequence[str], environment: dict[str, str]) -> int:
 def passing_signals_on(
     pass_on: Callable[[int], None], *, shares_terminal: bool = True
 ) -> Iterator[None]:
-    """While a child runs, what is sent to this process is meant for it.
+    """While a child runs, pass signals to this process on to it.
 
     Args:
         pass_on: Sends the child a signal; must not raise.
-        shares_terminal: Whether Ctrl-C at the terminal reaches the child by itself.
+        shares_terminal: Whether Ctrl-C at the terminal reaches the child directly.
     """
 
     def forward(number: int, _: FrameType | None) -> None:
         pass_on(number)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        # A terminal sends Ctrl-C to the whole group, the child included.
+        # A terminal sends Ctrl-C to the whole group, including the child.
         if not shares_terminal or not _is_in_foreground():
             forward(number, frame)
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.run.rank_skew import BACKWARD, COMMUNICATION
-from stepscope.run.step_record import StepRecord, input_wait
+from stepscope.run.step_record import BACKWARD, COMMUNICATION, StepRecord, input_wait
 
 MOST_STEPS = 4096
 _NONE = -1

@@ -1,1 +1,1 @@
-"""The options of a capture: checked once, and the schedule that follows from them."""
+"""The options of a capture, and the schedule that they describe."""

@@ -11,7 +11,7 @@ class Action(Enum):
 
     NONE = "none"
     WARMUP = "warmup"
-    """The profiler is armed but what it sees is thrown away: its start-up cost falls here."""
+    """The profiler runs but its events are discarded: its start-up cost falls here."""
     RECORD = "record"
     RECORD_AND_SAVE = "record_and_save"
     """The last step of a window."""
@@ -19,14 +19,14 @@ class Action(Enum):
 
 @dataclass(frozen=True)
 class Schedule:
-    """Cycles of waiting, warming up and recording, after some steps that are skipped once.
+    """Cycles of waiting, warming up and recording, after some skipped steps.
 
     Attributes:
-        skip_first: Steps before the first cycle.
-        wait: Steps at the start of each cycle in which nothing happens.
-        warmup: Steps of warming up that follow.
-        active: Steps that are recorded, which end the cycle; at least 1.
-        repeat: Number of cycles; 0 for no end.
+        skip_first: Number of steps before the first cycle.
+        wait: Number of steps at the start of each cycle in which nothing happens.
+        warmup: Number of warm-up steps that follow.
+        active: Number of recorded steps, which end the cycle; at least 1.
+        repeat: Number of cycles; 0 for no limit.
         skips_first_wait: Whether the first cycle begins with its warm-up, without waiting.
     """
 
@@ -39,7 +39,7 @@ class Schedule:
 
     @property
     def cycle(self) -> int:
-        """Number of steps of one cycle."""
+        """Number of steps in a cycle."""
         return self.wait + self.warmup + self.active
 
     def action(self, step: int) -> Action:
@@ -52,7 +52,7 @@ class Schedule:
         return Action.RECORD if position < self.cycle - 1 else Action.RECORD_AND_SAVE
 
     def window(self, step: int) -> int | None:
-        """Index of the window that the step's cycle ends in; None before and after all cycles."""
+        """Index of the window that ends the step's cycle; None outside all cycles."""
         return None if self._position(step) is None else (step - self._origin) // self.cycle
 
     def recorded_steps(self, window: int) -> range:
@@ -66,22 +66,22 @@ class Schedule:
 
     def first_quiet_step(self, first: int) -> int:
         """The first step from `first` on in which nothing is recorded; `first` if there is none."""
-        # Where a cycle waits, one of the next two does; where none waits, all must have passed.
+        # If a cycle waits, one of the next two does; if none waits, all must have passed.
         for step in range(first, max(first, self.first_end()) + self.cycle + 1):
             if self.action(step) is Action.NONE:
                 return step
         return max(first, self._origin + self.repeat * self.cycle) if self.repeat else first
 
     def room_for(self, first: int, steps: int, warmup: int) -> int:
-        """Where a window besides the schedule's can begin, with its warm-up, and meet none of them.
+        """Where a window can begin, with its warm-up, without overlapping the scheduled ones.
 
         Args:
-            first: The earliest step that it may record.
-            steps: Number of steps that it records.
-            warmup: Steps of warming up before them.
+            first: The earliest step to record.
+            steps: Number of steps to record.
+            warmup: Number of warm-up steps before them.
 
         Returns:
-            The first step from `first` on; `first` itself where the next cycle has no such room.
+            The first suitable step from `first` on, or `first` if the next cycle has no room.
         """
         start = first
         while start <= max(first, self.first_end()) + self.cycle:
@@ -97,7 +97,7 @@ class Schedule:
 
     @property
     def _origin(self) -> int:
-        """Where the first cycle would begin if it waited; before it, nothing is done."""
+        """Where the first cycle would begin if it waited; nothing is done before it."""
         return self.skip_first - (self.wait if self.skips_first_wait else 0)
 
     def _position(self, step: int) -> int | None:

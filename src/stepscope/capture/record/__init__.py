@@ -1,1 +1,1 @@
-"""What a capture writes down while it runs, and what is measured beside it."""
+"""What a capture writes while it runs, and what it measures beside the training."""

@@ -1,4 +1,4 @@
-"""Choosing the run's directory: the same for all ranks of a job, and never one that is in use."""
+"""Chooses the run directory: the same on all ranks of a job, and never one that is in use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.steps.recorder import Clock
 from stepscope.capture.together.ranks import RankIdentity
-from stepscope.run.layout import RunLayout
+from stepscope.run.layout import RunLayout, run_name
 
 log = logging.getLogger("stepscope")
 
@@ -21,31 +21,26 @@ _MOST_TRIES = 10_000
 
 
 def choose_home(config: CaptureConfig, identity: RankIdentity, clock: Clock) -> RunLayout:
-    """The layout of this run, in which this rank's folder has been made, and is nobody else's.
+    """The layout of this run, with this rank's folder newly created.
 
-    The name is the option's, else one that all ranks of the job arrive at: over the process
-    group's store where it is up, else from what the launcher gave to every rank. Where there is a
-    run of that name already (a restart), the first rank adds a number and tells the others; where
-    it cannot tell them, each rank adds a number if its own folder is there. The path is absolute:
-    the training may change its working directory.
+    The name is that of the option, or else one that all ranks of the job arrive at: through the
+    process group's store if it is up, or from what the launcher gave to every rank. If a run of
+    that name exists (a restart), the first rank adds a number and tells the others. If it cannot
+    tell them, each rank adds a number if its own folder exists. The path is absolute, because the
+    training may change its working directory.
 
     Raises:
-        OSError: The folder cannot be made.
+        OSError: The folder cannot be created.
     """
     root = Path(config.output_dir).absolute()
-    name = config.run_name or _own_name(clock)
+    name = config.run_name or run_name(clock.epoch_ns, os.getpid())
     if identity.world_size > 1:
-        # Under a name that is given and free, all ranks meet without a word.
+        # Under a given name that is free, all ranks meet without communication.
         is_known = config.run_name is not None and not _is_taken(root, name, identity)
         proposal = _free(root, name) if identity.rank == 0 else name
         agreed = _agree(identity, proposal, waits=not is_known)
         name = agreed or config.run_name or _launcher_name()
     return _claim(root, name, identity)
-
-
-def _own_name(clock: Clock) -> str:
-    moment = datetime.datetime.fromtimestamp(clock.epoch_ns / 1e9, tz=datetime.timezone.utc)
-    return f"{moment:%Y%m%dT%H%M%SZ}-{os.getpid()}"
 
 
 def _is_taken(root: Path, name: str, identity: RankIdentity) -> bool:
@@ -54,16 +49,16 @@ def _is_taken(root: Path, name: str, identity: RankIdentity) -> bool:
 
 
 def _free(root: Path, name: str) -> str:
-    """The name, with a number where a run has it already. For the first rank."""
+    """The name, with a number if a run already has it. For the first rank."""
     first = RankIdentity()
     tries = (name, *(f"{name}-{number}" for number in range(2, _MOST_TRIES)))
     return next(candidate for candidate in tries if not _is_taken(root, candidate, first))
 
 
 def _claim(root: Path, name: str, identity: RankIdentity) -> RunLayout:
-    """Make this rank's folder, under the first name where it is not there yet.
+    """Create this rank's folder, under the first name for which it does not exist.
 
-    Two processes that both take themselves for this rank come to different folders thereby.
+    Two processes that both believe to be this rank get different folders this way.
     """
     for number in range(1, _MOST_TRIES):
         layout = RunLayout(root / (name if number == 1 else f"{name}-{number}"))
@@ -78,14 +73,15 @@ def _claim(root: Path, name: str, identity: RankIdentity) -> RunLayout:
 
 
 def _agree(identity: RankIdentity, own: str, *, waits: bool) -> str | None:
-    """Rank 0's proposal, passed over the process group's store; None if that cannot be."""
+    """Rank 0's proposal, passed through the process group's store; None if that is impossible."""
     from torch import distributed
 
     if not (distributed.is_available() and distributed.is_initialized()):
         return None
     try:
         store = distributed.distributed_c10d._get_default_store()
-        # A process may capture several times: the ranks' first runs go together, and so on.
+        # A process may capture several times: the first runs of all ranks belong together, and so
+        # on.
         key = f"{_KEY}/{store.add(f'{_KEY}/asked/{identity.rank}', 1)}"
         if identity.rank == 0:
             store.set(key, own)
@@ -105,7 +101,7 @@ def _agree(identity: RankIdentity, own: str, *, waits: bool) -> str | None:
 
 
 def _launcher_name() -> str:
-    """A name made of what the launcher gave to every rank of the job."""
+    """A name made from what the launcher gave to every rank of the job."""
     variables = os.environ
     run_id = variables.get("TORCHELASTIC_RUN_ID", "")
     if run_id and run_id != "none":
@@ -115,7 +111,7 @@ def _launcher_name() -> str:
         step = variables.get("SLURM_STEP_ID", "")
         name = f"slurm-{variables['SLURM_JOB_ID']}" + (f".{step}" if step else "")
     else:
-        # The launcher is the parent of all ranks of a node.
+        # The launcher is the parent process of all ranks of a node.
         port = variables.get("MASTER_PORT", "")
         name = "-".join(word for word in ("job", port, str(os.getppid())) if word)
     return re.sub(r"[^A-Za-z0-9._+=@-]", "_", name)

@@ -1,4 +1,4 @@
-"""What a run's description says of the job: command, versions, machine. Secrets are left out."""
+"""Describes the job for `run.json`: command, versions, machine. Secrets are left out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HIDDEN = "(hidden)"
 def describe_job(
     config: CaptureConfig, identity: RankIdentity, clock: Clock, name: str
 ) -> JobRecord:
-    """Describe the job, as `run.json` keeps it."""
+    """Describe the job for `run.json`."""
     return JobRecord(
         name=name,
         created_ns=clock.epoch_ns,

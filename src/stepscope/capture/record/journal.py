@@ -1,4 +1,4 @@
-"""What a capture writes down while it runs: the job, the rank's manifest, the step record."""
+"""Writes the files of a rank while it runs: the job, the manifest, the step record."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Journal:
     """The files of one rank of one run, kept up to date.
 
     Attributes:
-        layout: Where the run lies.
-        window_ready: Called with the record of a window whose files are there; must not raise.
-        file_ready: Called with the record of each snapshot and of each file that belongs to no
-            window, once it is there; must not raise.
+        layout: The layout of the run.
+        window_ready: Called with the record of a window whose files exist; must not raise.
+        file_ready: Called with the record of each snapshot, and of each file that belongs to no
+            window, once it exists; must not raise.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class Journal:
 
     @classmethod
     def open(cls, config: CaptureConfig, identity: RankIdentity, clock: Clock) -> Journal:
-        """Make the run's directory, describe the job and begin the manifest.
+        """Create the run directory, describe the job and begin the manifest.
 
         Raises:
-            OSError: The directory cannot be made or written.
+            OSError: The directory cannot be created or written.
         """
         layout = choose_home(config, identity, clock)
         rank = layout.rank(identity.rank)
@@ -107,7 +107,7 @@ class Journal:
             self._lines.write(encode_step(record))
 
     def flush_steps(self) -> None:
-        """Write the steps that were gathered because the file system is slow."""
+        """Write the steps that were buffered because the file system is slow."""
         if self._lines is not None:
             self._lines.flush()
 
@@ -117,7 +117,7 @@ class Journal:
         if self._clock_offsets:
             is_first = self._manifest.clock_offset_ns is None
             self._take_clock_offsets()
-            if is_first:  # later ones are written with what comes next
+            if is_first:  # later ones are written with the next change
                 self._write_quietly()
 
     def _take_clock_offsets(self) -> None:
@@ -135,7 +135,7 @@ class Journal:
         )
 
     def add_window(self, record: WindowRecord) -> None:
-        """Note a window."""
+        """Add a window to the manifest."""
         self._windows[record.index] = record
         self._forget_windows()
         self._write_quietly()
@@ -157,13 +157,13 @@ class Journal:
             self.window_ready(record)
 
     def add_snapshot(self, record: ArtifactRecord) -> None:
-        """Note a memory snapshot."""
+        """Add a memory snapshot to the manifest."""
         snapshots = (*self._manifest.snapshots, record)[-_MOST_PROBLEMS:]
         self._manifest = dataclasses.replace(self._manifest, snapshots=snapshots)
         self._noted(record)
 
     def add_text(self, kind: str, name: str, text: str) -> Path | None:
-        """Write a text into the rank's folder and note it; None where that cannot be."""
+        """Write a text file into the rank's folder and note it; returns None if that fails."""
         path = self.layout.rank(self._identity.rank).root / name
         try:
             write_atomically(path, text.encode("utf-8", errors="replace"))
@@ -175,7 +175,7 @@ class Journal:
         return None if record.problem else path
 
     def add_artifact(self, record: ArtifactRecord) -> None:
-        """Note a file that belongs to no window, in place of an older one of the same path."""
+        """Note a file that belongs to no window; replaces an older one with the same path."""
         others = [item for item in self._manifest.artifacts if item.path != record.path]
         artifacts = (*others, record)[-_MOST_PROBLEMS:]
         self._manifest = dataclasses.replace(self._manifest, artifacts=artifacts)
@@ -187,14 +187,14 @@ class Journal:
             self.file_ready(record)
 
     def note_clock(self, offset: ClockOffset) -> None:
-        """Note how far this rank's clock is from rank 0's; it is taken in when a step or all ends.
+        """Note the offset between this rank's clock and rank 0's.
 
-        May be called from any thread.
+        It is written when the next step or the run ends. May be called from any thread.
         """
         self._clock_offsets.append(offset)
 
     def note(self, where: str, message: str, step: int) -> None:
-        """Note something that went wrong; after a hundred of them, only the log has them."""
+        """Note a problem. After a hundred of them, only the log has more."""
         if len(self._manifest.problems) >= _MOST_PROBLEMS:
             return
         problem = ProblemRecord(where, message, step, time.time_ns())
@@ -203,7 +203,7 @@ class Journal:
         )
 
     def close(self, error: BaseException | None, ended: str, verdict: str = "") -> None:
-        """Write down how the run ended and what its steps show, and close the files.
+        """Write how the run ended and what its steps show, and close the files.
 
         Raises:
             OSError: The manifest cannot be written.
@@ -225,12 +225,12 @@ class Journal:
         self._write()
 
     def end(self, ended: str) -> None:
-        """Write the manifest once more, when the files of the last windows are there."""
+        """Write the manifest again once the files of the last windows exist."""
         self._manifest = dataclasses.replace(self._manifest, ended=ended)
         self._write_quietly()
 
     def _forget_windows(self) -> None:
-        """Let go of the oldest windows that left no files, so that nothing grows without end."""
+        """Forget the oldest windows without files, so that the manifest stays bounded."""
         if len(self._windows) <= _MOST_WINDOWS:
             return
         for index, window in self._windows.items():
@@ -242,7 +242,7 @@ class Journal:
                 return
 
     def _write_quietly(self) -> None:
-        """Bring the manifest on the disk up to date; a disk that refuses is told once."""
+        """Update the manifest on disk; a disk that refuses is reported once."""
         try:
             self._write()
             self._has_failed = False

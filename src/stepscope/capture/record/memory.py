@@ -1,6 +1,6 @@
-"""Device memory beside the trace: the allocator's history, snapshots, and a line every N steps.
+"""Device memory beside the trace: allocator history, snapshots, and a log line every N steps.
 
-Without CUDA all of it is left out, with one line that says so.
+Without CUDA, all of it is left out, with a single warning.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ log = logging.getLogger("stepscope")
 
 MEMORY_LOG_FILE = "memory.log"
 _PICKLE_PROTOCOL = 4
-"""The newest that the public page for snapshots can read."""
+"""The newest protocol that PyTorch's snapshot viewer can read."""
 _GIB = 1024**3
 
 
 class MemoryWatch:
-    """The allocator's history and state of this process, as the options want them.
+    """Records the allocator's history and state of this process as the options ask.
 
     Args:
         config: The capture's options.
         layout: The rank's directory.
         rank: The rank.
-        note: Receives each snapshot's record.
-        torch_module: torch, or what stands for it in a test.
+        note: Called with each snapshot's record.
+        torch_module: torch, or a substitute in tests.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class MemoryWatch:
         self.is_available = bool(torch_module.cuda.is_available())
 
     def start(self) -> None:
-        """Begin what the options want from the start."""
+        """Begin what the options ask for from the start."""
         config = self._config
         wanted = [
             name
@@ -72,7 +72,7 @@ class MemoryWatch:
         ]
         if wanted and not self.is_available:
             log.warning(
-                "stepscope: %s: left out, since torch finds no CUDA device here", ", ".join(wanted)
+                "stepscope: %s: skipped, since torch finds no CUDA device here", ", ".join(wanted)
             )
             return
         if not self.is_available:
@@ -83,7 +83,7 @@ class MemoryWatch:
             self.record()
 
     def step_ended(self, step: int) -> None:
-        """Do what the options want after this step."""
+        """Do what the options ask for after this step."""
         if not self.is_available:
             return
         config = self._config
@@ -98,7 +98,7 @@ class MemoryWatch:
             self._write_line(step)
 
     def record(self) -> None:
-        """Start the allocator's history; its number of entries is always capped."""
+        """Start the allocator's history; its number of entries is always limited."""
         if self._is_recording or not self.is_available:
             return
         self._torch.cuda.memory._record_memory_history(
@@ -113,7 +113,7 @@ class MemoryWatch:
             self._torch.cuda.memory._record_memory_history(enabled=None)
 
     def snapshot(self, reason: str) -> Path | None:
-        """Write the allocator's state and history; None where that cannot be.
+        """Write the allocator's state and history; returns None if that is impossible.
 
         The file is named after host, time and rank. Nothing is allocated on the device.
         """
@@ -140,10 +140,10 @@ class MemoryWatch:
         return path
 
     def close(self) -> None:
-        """End everything; takes the last snapshot if the options want one.
+        """End everything; take the last snapshot if the options ask for one.
 
-        A history that is still being recorded, and that no snapshot has shown, gets one in any
-        case: it would be lost otherwise.
+        A history that is still being recorded and is in no snapshot yet always gets one: it would
+        be lost otherwise.
         """
         if self._is_closed:
             return
@@ -159,10 +159,10 @@ class MemoryWatch:
             self._lines.close()
 
     def _attach_when_in_use(self) -> None:
-        """Ask the allocator to call before it raises, now or as soon as CUDA is brought up.
+        """Register the out-of-memory observer, now or as soon as CUDA is initialised.
 
-        The first step is the likeliest to run out of memory, so that waiting for its end is too
-        late; and asking earlier would bring CUDA up in a process that may want to fork before.
+        The first step is the likeliest to run out of memory, so waiting for its end would be too
+        late. Registering earlier would initialise CUDA in a process that may want to fork first.
         """
         cuda = self._torch.cuda
         if cuda.is_initialized():
@@ -173,20 +173,20 @@ class MemoryWatch:
             later(self._attach)
 
     def _attach(self) -> None:
-        """Ask the allocator to call before it raises for want of memory. Never raises."""
+        """Register the observer that the allocator calls before it raises. Never raises."""
         attach = getattr(self._torch._C, "_cuda_attach_out_of_memory_observer", None)
         if attach is None or self._is_closed or os.getpid() != self._process_id:
             return
         try:
             attach(self._on_out_of_memory)
         except Exception as error:  # noqa: BLE001 - torch calls this while it brings CUDA up
-            log.warning("stepscope: no snapshot will be taken on lack of memory: %s", error)
+            log.warning("stepscope: no snapshot will be taken when memory runs out: %s", error)
 
     def _on_out_of_memory(
         self, device: int, wanted: int, _allocated: int, device_free: int
     ) -> None:
-        """The allocator is about to raise. Once is enough: a loop may catch it and try again."""
-        # The allocator keeps its observers for good, and a fork has them too.
+        """Take a snapshot before the allocator raises, once: a loop may catch the error."""
+        # The allocator keeps its observers for good, and a fork inherits them.
         if self._had_oom or self._is_closed or os.getpid() != self._process_id:
             return
         self._had_oom = True

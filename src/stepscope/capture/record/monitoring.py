@@ -1,4 +1,4 @@
-"""The monitor beside a rank: started with the capture, told which GPU is the rank's, ended."""
+"""Runs the monitor beside a rank and tells it which GPU the rank uses."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from stepscope.run.layout import RankLayout
 class RankMonitor:
     """Samples the rank's GPU, its host and its processes into `metrics.csv`.
 
-    A rank that is alone gets all GPUs that it can see. Of several ranks each can see all GPUs of
-    the machine as a rule, and uses one: which, is known when it has put something there.
+    A single rank gets all visible GPUs. With several ranks, each can usually see all GPUs of the
+    machine but uses only one, which is known once it has allocated memory there.
 
     Args:
         config: The options.
@@ -37,7 +37,7 @@ class RankMonitor:
         )
 
     def step_ended(self) -> None:
-        """Look whether the rank has begun to use its GPU; costs nothing once it has."""
+        """Check whether the rank has begun to use its GPU; free once it has."""
         if not self._has_to_tell:
             return
         self._has_to_tell = False  # what raises here once would raise at each step
@@ -52,10 +52,10 @@ class RankMonitor:
         if not used:
             self._has_to_tell = True
             return
-        # A torch that does not tell the UUID leaves all visible GPUs to be shown.
+        # If torch does not report the UUID, all visible GPUs are sampled.
         properties = cuda.get_device_properties(used[0])
         self._beside.use_gpu(str(getattr(properties, "uuid", "")) if len(used) == 1 else "")
 
     def close(self, patience_s: float = PATIENCE_S) -> str:
-        """End it within so many seconds; returns what went wrong, or an empty text."""
+        """End the monitor within this many seconds; returns the problem, or an empty string."""
         return self._beside.close(patience_s)

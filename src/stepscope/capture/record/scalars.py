@@ -1,8 +1,8 @@
-"""The step record as curves: means over some steps, with the least and the greatest rank.
+"""The step record as curves: means over some steps, with the minimum and maximum rank.
 
-Every rank averages its steps; rank 0 gathers the averages over the process group's store and
-writes mean, minimum and maximum. All of it happens in the listening thread; a rank that is late or
-dead is left out of the curves, and nobody waits for it.
+Every rank averages its steps. Rank 0 gathers the averages through the process group's store and
+writes mean, minimum and maximum. All of this happens in the listening thread. A rank that is late
+or dead is left out of the curves, and nobody waits for it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST_PENDING = 8
 
 
 class StepAverages:
-    """Means of some consecutive steps."""
+    """Means over consecutive steps."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = defaultdict(float)
@@ -43,7 +43,7 @@ class StepAverages:
         self._samples = 0
 
     def add(self, record: StepRecord) -> None:
-        """Count a step in."""
+        """Add a step."""
         self._steps += 1
         self._total_ns += record.dur_ns
         self._worst_ns = max(self._worst_ns, record.dur_ns)
@@ -54,7 +54,7 @@ class StepAverages:
             self._sums[f"phase_ms/{name}"] += duration_ns / 1e6
 
     def values(self) -> dict[str, float]:
-        """The means: milliseconds a step, tokens and samples a second."""
+        """The means: milliseconds per step, tokens and samples per second."""
         steps = max(1, self._steps)
         seconds = max(1, self._total_ns) / 1e9
         result = {"step_ms": self._total_ns / 1e6 / steps, "worst_step_ms": self._worst_ns / 1e6}
@@ -67,15 +67,15 @@ class StepAverages:
 
 
 class ScalarSink:
-    """Averages steps, gathers the ranks' averages, and writes them as curves.
+    """Averages steps, gathers the averages of all ranks, and writes them as curves.
 
-    The listening thread looks, and the training's thread closes: one of them at a time.
+    The listening thread calls `look` and the training thread `close`; only one runs at a time.
 
     Args:
         writer: "tensorboard", "wandb", or a function.
-        every: Steps to a point of the curves.
+        every: Number of steps per point.
         directory: Where TensorBoard's files go.
-        identity: Who this rank is.
+        identity: This rank.
     """
 
     def __init__(
@@ -95,24 +95,24 @@ class ScalarSink:
         self._is_closed = False
 
     def step_ended(self, record: StepRecord) -> None:
-        """Count a step in; steps of another kind and recorded ones would bend the curves."""
-        if record.kind == "train" and record.window is None and not record.is_partial:
+        """Add a step. Steps of another kind and recorded steps are left out."""
+        if record.is_whole_step and record.window is None:
             self._averages.add(record)
         if (record.step + 1) % self._every == 0:
             averages, self._averages = self._averages, StepAverages()
             self._ready.append((record.step, averages.values()))
 
     def look(self, store: SharedStore | None) -> None:
-        """Send on and write what is ready. Called in the listening thread."""
+        """Send and write what is ready. Called in the listening thread."""
         with self._lock:
             if not self._is_closed:
                 self._look(store)
 
     def close(self, store: SharedStore | None) -> None:
         """Write what there is, without waiting for other ranks."""
-        # A look that imports the writer's package takes seconds; one at a dead store, for ever.
+        # A look that imports the writer's package takes seconds; one at a dead store never returns.
         if not self._lock.acquire(timeout=_LAST_LOOK_S):
-            log.warning("stepscope: the last points of the curves are left out: a look hangs")
+            log.warning("stepscope: the last points of the curves are lost: the listener hangs")
             return
         try:
             self._is_closed = True
@@ -136,7 +136,7 @@ class ScalarSink:
             elif len(self._own) > _MOST_PENDING:
                 del self._own[min(self._own)]
         if has_news and self._identity.rank and store is not None:
-            # One key for each rank, written over again: the store must not grow with the run.
+            # One key per rank, overwritten each time: the store must not grow with the run.
             latest = {str(step): values for step, values in self._own.items()}
             store.put(f"scalars/{self._identity.rank}", orjson.dumps(latest))
         while self._gathering:
@@ -187,7 +187,7 @@ class ScalarSink:
 
 
 def merged(points: list[dict[str, float]]) -> dict[str, float]:
-    """Mean over the ranks of each value; with several ranks also the least and the greatest."""
+    """The mean of each value over the ranks; with several ranks, minimum and maximum as well."""
     names = sorted({name for point in points for name in point})
     result = {}
     for name in names:
@@ -199,7 +199,7 @@ def merged(points: list[dict[str, float]]) -> dict[str, float]:
 
 
 class _TensorBoardWriter:
-    """Writes an event file that TensorBoard reads."""
+    """Writes an event file for TensorBoard."""
 
     def __init__(self, directory: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -215,7 +215,7 @@ class _TensorBoardWriter:
 
 
 class _WandbWriter:
-    """Adds to what the training itself logs next, so that its own count of steps stays."""
+    """Adds to what the training itself logs next, so that its step count is unaffected."""
 
     def __init__(self) -> None:
         wandb = sys.modules.get("wandb")

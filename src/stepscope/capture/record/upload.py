@@ -1,9 +1,9 @@
-"""Copying a run to where an fsspec URL leads (`s3://…`), while it grows and beside the training.
+"""Uploads a run to an fsspec URL (`s3://…`) while it grows, beside the training.
 
-Everything is written locally first; what is finished is copied by a thread of its own, which looks
-every few seconds. A copy is checked by its size and tried again; what cannot be copied stays where
-it is, and the manifest tells. The manifest is copied last, so that whoever reads the copy finds
-what it speaks of. Each rank copies its own folder, and the first one what they have in common.
+Everything is written locally first. A separate thread uploads finished files every few seconds.
+Each upload is checked by its size and retried; what cannot be uploaded stays local, and the
+manifest says so. The manifest is uploaded last, so that everything it lists is already there. Each
+rank uploads its own folder, and the first rank the files that all have in common.
 """
 
 from __future__ import annotations
@@ -19,41 +19,42 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stepscope.capture.record.memory import MEMORY_LOG_FILE
 from stepscope.run.layout import MANIFEST_FILE, METRICS_FILE, STEPS_FILE, RunLayout
 
 log = logging.getLogger("stepscope")
 
 _LOOK_S = 5.0
 _GROWING_S = 60.0
-"""How often files are copied again that grow all the time."""
-_GROWING = frozenset({STEPS_FILE, METRICS_FILE, MANIFEST_FILE, "memory.log"})
+"""How often files that keep growing are uploaded again."""
+_GROWING = frozenset({STEPS_FILE, METRICS_FILE, MANIFEST_FILE, MEMORY_LOG_FILE})
 _PAUSES_S = (1.0, 4.0)
-"""Between the first attempt and the second, and the second and the third."""
+"""Pauses between the first and second attempt, and the second and third."""
 _BLOCK_BYTES = 4 << 20
 _OF_A_RANK = re.compile(r"rank(\d+)[_.]")
 
 
 @dataclass(frozen=True)
 class _Version:
-    """What a file was when it was copied."""
+    """The state of a file when it was uploaded."""
 
     size: int
     modified_ns: int
 
 
 class Uploader:
-    """Copies one rank's part of a run.
+    """Uploads one rank's part of a run.
 
     Args:
-        url: Folder in which the run's copy is made; the copy has the run's name.
-        layout: The run.
+        url: Folder in which the copy is created; the copy has the name of the run.
+        layout: The layout of the run.
         rank: This rank.
-        file_system: What the URL leads to, and the path there; found out in the thread by default.
-        look_s: How often to look.
-        pauses_s: How long to wait before each further attempt.
+        file_system: Returns the file system and path of a URL; fsspec's by default.
+        look_s: How often to look for new files, in seconds.
+        pauses_s: How long to wait before each further attempt, in seconds.
 
     Attributes:
-        target: Where the run's copy is.
+        target: URL of the run's copy.
     """
 
     def __init__(
@@ -86,22 +87,22 @@ class Uploader:
         self._thread = threading.Thread(target=self._work, name="stepscope upload", daemon=True)
 
     def start(self) -> None:
-        """Begin to copy."""
+        """Start the upload thread."""
         self._thread.start()
 
     def add_beside(self, path: Path) -> None:
-        """Copy a file too that lies beside the run, below the folder that holds it."""
+        """Also upload a file beside the run, below the folder that contains the run."""
         if path.is_relative_to(self._root.parent):
             self._beside.add(path)
 
     def finish(self, limit_s: Callable[[], float]) -> None:
-        """Copy what is left, except the manifest, and wait for that within a limit."""
+        """Upload what is left, except the manifest, waiting up to a limit."""
         self._is_ending = True
         self._wake.set()
         self._wait(self._thread, limit_s)
 
     def finish_manifest(self, limit_s: Callable[[], float]) -> None:
-        """Copy the manifest, which now tells the end, and wait for that within a limit."""
+        """Upload the final manifest, waiting up to a limit."""
         if self._thread.is_alive():
             return
         path = self._own / MANIFEST_FILE
@@ -113,22 +114,22 @@ class Uploader:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all that is there has been copied as it is now."""
+        """Whether all files have been uploaded as they are now."""
         return not self._thread.is_alive() and not any(self._is_new(path) for path in self._files())
 
     def problems(self) -> list[str]:
-        """What could not be copied, for the manifest; it stays where it is."""
+        """What could not be uploaded and stays local, for the manifest."""
         if self._problem:
             return [f"nothing was copied to {self.target}: {self._problem}"]
         left = [path for path in self._files() if path.name != MANIFEST_FILE and self._is_new(path)]
         return [
-            f"{path.relative_to(self._base(path))} stays here, {path}: "
+            f"{path.relative_to(self._base(path))} was not copied and stays at {path}: "
             f"{self._failed.get(path, 'there was no time left')}"
             for path in left
         ]
 
     def remove_copied(self) -> None:
-        """Remove the local files of this rank that have been copied as they are."""
+        """Remove this rank's local files that were uploaded in their present state."""
         for path in self._files():
             if not self._is_new(path):
                 with contextlib.suppress(OSError):
@@ -139,7 +140,7 @@ class Uploader:
                 path for path in self._root.iterdir() if RunLayout.rank_of(path.name) is None
             ]
         for folder in sorted({path for path in folders if path.is_dir()}, reverse=True):
-            with contextlib.suppress(OSError):  # somebody's files are still in it
+            with contextlib.suppress(OSError):  # somebody else's files are still in it
                 folder.rmdir()
 
     # -- the thread -----------------------------------------------------------------------------
@@ -147,7 +148,7 @@ class Uploader:
     def _work(self) -> None:
         while True:
             is_last = self._is_ending
-            with contextlib.suppress(FileNotFoundError):  # a folder was removed meanwhile
+            with contextlib.suppress(FileNotFoundError):  # a folder was removed in the meantime
                 self._copy_all(self._due(is_last=is_last))
             if is_last:
                 return
@@ -155,7 +156,7 @@ class Uploader:
             self._wake.clear()
 
     def _due(self, *, is_last: bool) -> list[Path]:
-        """What is to be copied now, the manifest last."""
+        """The files to upload now, the manifest last."""
         now = time.monotonic()
         due = []
         for path in self._files():
@@ -183,7 +184,7 @@ class Uploader:
                 return
 
     def _connect(self) -> str:
-        """Find out what the URL leads to; why that cannot be, or nothing."""
+        """Resolve the URL; returns the problem, or an empty string."""
         if self._file_system is None:
             try:
                 self._file_system, self._remote = self._open(self.target)
@@ -194,7 +195,7 @@ class Uploader:
         return ""
 
     def _try(self, path: Path) -> str:
-        """Copy one file; why it could not be, or nothing."""
+        """Upload one file; returns the problem, or an empty string."""
         problem = ""
         for pause_s in (0.0, *self._pauses_s):
             if pause_s and self._is_ending:
@@ -205,7 +206,7 @@ class Uploader:
                 self._copy(path)
             except FileNotFoundError as error:
                 if not path.exists():
-                    return ""  # removed to keep within the disk's share
+                    return ""  # removed to stay within the disk limit
                 problem = f"{type(error).__name__}: {error}"
             except Exception as error:  # noqa: BLE001 - a service can fail in any way
                 problem = f"{type(error).__name__}: {error}"
@@ -216,8 +217,8 @@ class Uploader:
     def _copy(self, path: Path) -> None:
         version = _version(path)
         base = self._base(path)
-        place = self._remote if base == self._root else self._remote.rpartition("/")[0]
-        remote = f"{place}/{path.relative_to(base).as_posix()}"
+        folder = self._remote if base == self._root else self._remote.rpartition("/")[0]
+        remote = f"{folder}/{path.relative_to(base).as_posix()}"
         parent = remote.rpartition("/")[0]
         self._file_system.makedirs(parent, exist_ok=True)
         left = version.size
@@ -238,14 +239,14 @@ class Uploader:
     # -- what there is ---------------------------------------------------------------------------
 
     def _files(self) -> Iterator[Path]:
-        """This rank's files; for the first rank also those that are nobody's."""
-        # Another rank may be removing its folder: that is not looked into, and a folder that is
-        # gone is passed over.
+        """This rank's files; for the first rank, also those that belong to no rank."""
+        # Another rank may be removing its folder, so it is not entered; a folder that disappears is
+        # skipped.
         found = []
         for folder, folders, names in os.walk(self._root):
             if folder == str(self._root):
                 folders[:] = [name for name in folders if self._is_mine(name)]
-            # Names that begin with a dot are of files that are still being written.
+            # Names that begin with a dot belong to files that are still being written.
             folders[:] = [name for name in folders if not name.startswith(".")]
             found += [Path(folder, name) for name in names if not name.startswith(".")]
         for path in sorted(found):
@@ -255,14 +256,14 @@ class Uploader:
                     continue
             if path.is_file():
                 yield path
-        # A copy of the set: the training's thread adds to it.
+        # A copy of the set: the training thread adds to it.
         yield from sorted(path for path in tuple(self._beside) if path.is_file())
 
     def _is_mine(self, folder: str) -> bool:
         return RunLayout.rank_of(folder) is None or folder == self._own.name
 
     def _base(self, path: Path) -> Path:
-        """The folder that a file's place in the copy is told from."""
+        """The folder to which a file's path in the copy is relative."""
         return self._root if path.is_relative_to(self._root) else self._root.parent
 
     def _is_new(self, path: Path) -> bool:

@@ -1,1 +1,1 @@
-"""Windows besides the schedule: who asks for them, and how."""
+"""Windows outside the schedule: what requests them, and how."""

@@ -1,4 +1,4 @@
-"""Signals: the end that a scheduler announces, and a window on demand."""
+"""Signals: the termination that a scheduler announces, and windows on demand."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ log = logging.getLogger("stepscope")
 
 
 class TerminationSignalError(BaseException):
-    """Stands for SIGTERM where an exception tells why the loop ended. It is never raised."""
+    """Represents SIGTERM where an exception says why the loop ended. It is never raised."""
 
 
 class SignalWatch:
-    """Takes part in two signals while a capture runs, and leaves them as they were afterwards.
+    """Handles two signals while a capture runs, and restores their handlers afterwards.
 
-    SIGTERM: what was recorded is saved first; then whatever would have happened happens. A
-    signal that the training ignores stays ignored. SIGUSR2 (which otherwise ends a process) asks
-    for a window, unless the training uses it itself.
+    SIGTERM: what was recorded is saved first; then the usual effect follows. A signal that the
+    training ignores stays ignored. SIGUSR2 (which normally ends a process) requests a window,
+    unless the training uses it itself.
 
     Args:
-        terminate: Called on SIGTERM; its argument says whether the process will end now. It
-            answers whether it could do its work; if not, `resume` must be called soon.
+        terminate: Called on SIGTERM with whether the process will end now. Returns whether it could
+            do its work; if not, `resume` must be called soon.
         trigger: Called on SIGUSR2; None leaves that signal alone.
     """
 
@@ -41,13 +41,13 @@ class SignalWatch:
         self._is_postponed = False
 
     def install(self) -> None:
-        """Begin to take part. Outside the main thread Python allows no handlers: then nothing."""
+        """Install the handlers. Does nothing outside the main thread, where Python allows none."""
         if threading.current_thread() is not threading.main_thread():
             log.debug("stepscope: not in the main thread, so signals are left alone")
             return
         if self._terminate is not None:
             current = signal.getsignal(signal.SIGTERM)
-            # None: set by something other than Python, which we could not call in turn.
+            # None means that it was set outside Python, and we could not call it in turn.
             if current is signal.SIG_DFL or callable(current):
                 self._set(signal.SIGTERM, self._on_terminate)
         number = getattr(signal, "SIGUSR2", None)
@@ -59,7 +59,7 @@ class SignalWatch:
             self._set(number, self._on_trigger)
 
     def remove(self) -> None:
-        """Put back what was there before, unless somebody has set another handler meanwhile."""
+        """Restore the previous handlers, unless somebody has set others in the meantime."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number, previous in self._previous.items():
@@ -70,12 +70,12 @@ class SignalWatch:
         self._previous = {}
 
     def resume(self) -> None:
-        """Do what had to be put off when SIGTERM came at a bad moment."""
+        """Handle a SIGTERM that was postponed because it came at a bad moment."""
         if not self._is_postponed or os.getpid() != self._process_id:
             return
         is_fatal = not callable(self._previous.get(signal.SIGTERM, signal.SIG_DFL))
         if is_fatal and threading.current_thread() is not threading.main_thread():
-            # Only the main thread may end the process as the signal would: let it come again.
+            # Only the main thread may end the process as the signal would: send it again.
             os.kill(os.getpid(), signal.SIGTERM)
             return
         self._is_postponed = False
@@ -103,6 +103,6 @@ class SignalWatch:
 
 
 def end_by(number: int) -> None:
-    """End this process by a signal, so that whoever waits for it sees the usual status."""
+    """End this process by a signal, so that its parent sees the usual status."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

@@ -1,4 +1,4 @@
-"""Everything that may ask for a window besides the schedule, brought together for one rank."""
+"""Everything that may request a window outside the schedule, for one rank."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from stepscope.capture.steps.recorder import Clock
 from stepscope.capture.together.clock_sync import ClockRounds
 from stepscope.capture.together.ranks import RankIdentity, parse_ranks
 from stepscope.capture.together.shared_store import SharedStore
-from stepscope.capture.windows.plans import WindowPlanner, WindowRequest
-from stepscope.run.step_record import StepRecord
+from stepscope.capture.windows.planner import WindowPlanner, WindowRequest
+from stepscope.run.step_record import TRAIN, StepRecord
 from stepscope.run.triggers import Trigger
 
 log = logging.getLogger("stepscope")
 
 
 class RequestSources:
-    """Signals, files, code, slow steps and conditions, and the way to the window planner.
+    """Passes requests from signals, files, code, slow steps and conditions to the planner.
 
     Args:
         config: The capture's options.
-        identity: Who this rank is.
+        identity: This rank.
         journal: Where problems are noted.
-        planner: What decides when windows open.
+        planner: Decides when windows open.
         clock: This rank's clock.
     """
 
@@ -78,7 +78,7 @@ class RequestSources:
             )
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start listening."""
         if self._desk is not None:
             self._desk.start()
 
@@ -90,11 +90,11 @@ class RequestSources:
                 self._scalars.close(self._desk.store)
 
     def on_signal(self) -> None:
-        """SIGUSR2 came: the next step's end asks."""
+        """Handle SIGUSR2: the request is made at the end of the step."""
         self._was_signalled = True
 
     def step_ended(self, record: StepRecord | None) -> None:
-        """Look whether the step that ended asks for a window."""
+        """Check whether the step that ended requests a window."""
         if record is None:
             return
         if self._desk is not None:
@@ -104,8 +104,8 @@ class RequestSources:
         if self._was_signalled:
             self._was_signalled = False
             self.ask("signal")
-        # Steps inside a window are slower because of it, and no news.
-        is_usual = record.window is None and record.kind == "train"
+        # Steps inside a window are slower because of it, which means nothing.
+        is_usual = record.window is None and record.kind == TRAIN
         if self._slow is not None and is_usual and self._slow.is_slow(record.step, record.dur_ns):
             self.ask("slow step")
         if self._conditions and record.step >= self._quiet_until:
@@ -114,7 +114,7 @@ class RequestSources:
     def ask(
         self, cause: str, steps: int = 0, ranks: str = "", *, with_memory: bool = False
     ) -> None:
-        """Ask for a window on all ranks.
+        """Request a window on all ranks.
 
         Raises:
             UsageError: `ranks` is not understood.
@@ -128,7 +128,7 @@ class RequestSources:
             self._desk.ask(trigger)
 
     def _accept(self, trigger: Trigger) -> None:
-        """A window was agreed on; called in the listening thread or the training's."""
+        """Take in an agreed window. Called in the listening thread or the training thread."""
         self._planner.request(
             WindowRequest(
                 trigger.cause,

@@ -1,10 +1,10 @@
-"""Windows besides the schedule: who asks for them, and how all ranks agree on the steps.
+"""How all ranks agree on the steps of a window that was requested.
 
-Rank 0 decides. Everything that asks (a file, a signal, code, a slow step, a condition) reaches it
-through the process group's store, or through files in the run directory where there is no store.
-It picks a first step that lies far enough ahead for every rank to hear of it in time, and
-announces it on both ways. A thread does the listening, so that a slow file system or a dead store
-never holds the training; no rank ever waits for another.
+Rank 0 decides. Every request (from a file, a signal, code, a slow step, a condition) reaches it
+through the process group's store, or through files in the run directory if there is no store. It
+picks a first step far enough ahead for every rank to hear of it in time, and announces it both
+ways. A separate thread listens, so that a slow file system or a dead store never holds up the
+training. No rank ever waits for another.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from stepscope.run.triggers import Trigger
 log = logging.getLogger("stepscope")
 
 _HEAR_S = 3.0
-"""Time in which every rank surely looks once more."""
+"""Time within which every rank looks once more."""
 _CLOSE_S = 2.0
 _TURN_S = 0.01
-"""What a rank takes in a round of comparing clocks, in which the others wait for their turn."""
+"""Time per rank in a round of clock comparison, while the others wait for their turn."""
 
 
 class TriggerDesk:
-    """Takes requests in on any rank and hands agreed windows out on every rank.
+    """Takes requests on any rank and hands out agreed windows on every rank.
 
     Args:
         run: The run directory.
-        identity: Who this rank is.
-        connect: Gives the process group's store, or None while there is none; called in the
-            listening thread until it gives one.
-        accept: Receives each agreed trigger, with its first step, in the listening thread.
-        clocks: Compares this rank's clock with rank 0's, again and again; None for not at all.
-        chore: Something else to do at every look, with the store.
-        is_listening: Whether requests are heard at all; otherwise only the chore is done.
-        poll_s: How often to look.
-        active: Steps of a window that does not say how many.
-        warmup: Steps of warming up before it.
-        room_for: Says from which step on a window meets none of the schedule's: the earliest
-            step, its number of steps and its warm-up.
+        identity: This rank.
+        connect: Returns the process group's store, or None until there is one; called in the
+            listening thread.
+        accept: Called with each agreed trigger and its first step, in the listening thread.
+        clocks: Compares this rank's clock with rank 0's repeatedly; None to skip this.
+        chore: Called with the store at every look.
+        is_listening: Whether to handle requests at all; otherwise only the chore is done.
+        poll_s: Seconds between two looks.
+        active: Number of steps of a window that does not say how many.
+        warmup: Number of warm-up steps before it.
+        room_for: Returns the first step at which a window does not overlap the schedule, given the
+            earliest step, the number of steps and the warm-up.
     """
 
     def __init__(
@@ -93,14 +93,14 @@ class TriggerDesk:
         self._thread = threading.Thread(target=self._listen, name="stepscope", daemon=True)
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start the listening thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening; a look that hangs is not waited for longer than moments.
+        """Stop listening; does not wait long for a look that hangs.
 
-        A thread that is within a call of torch's when the interpreter ends takes the process down
-        with it, so that one that does not hang is let come to its end.
+        If a thread is inside a call to torch when the interpreter exits, the process crashes. So a
+        thread that does not hang is waited for.
         """
         self._is_closed = True
         self._wakeup.set()
@@ -112,12 +112,12 @@ class TriggerDesk:
         return self._store
 
     def note_step(self, step: int, duration_ns: int) -> None:
-        """Tell which step is going on, and how long the last one took."""
+        """Report the current step and how long the last one took."""
         self._step = step
         self._recent_s.append(duration_ns / 1e9)
 
     def ask(self, trigger: Trigger) -> None:
-        """Ask for a window, from any thread or signal handler. Returns at once."""
+        """Request a window, from any thread or signal handler. Returns at once."""
         self._outbox.append(trigger)
         self._wakeup.set()
 
@@ -125,7 +125,7 @@ class TriggerDesk:
 
     def _listen(self) -> None:
         while not self._is_closed:
-            with contextlib.suppress(Exception):  # the next look may fare better
+            with contextlib.suppress(Exception):  # the next look may succeed
                 self.look()
             self._wakeup.wait(self._poll_s)
             self._wakeup.clear()
@@ -163,7 +163,7 @@ class TriggerDesk:
                 if trigger.ranks:
                     parse_ranks(trigger.ranks)
             except (OSError, ValueError, UsageError) as error:
-                log.warning("stepscope: trigger %s is left out: %s", path.name, error)
+                log.warning("stepscope: trigger %s is ignored: %s", path.name, error)
                 continue
             finally:
                 with contextlib.suppress(OSError):
@@ -184,10 +184,10 @@ class TriggerDesk:
         files.put(self._run, trigger)
 
     def _decide(self, trigger: Trigger) -> None:
-        """Rank 0 alone: choose the first step, and tell everybody.
+        """Choose the first step and announce it. Only on rank 0.
 
-        What one rank notices, the others notice too, and code runs on all of them: what asks for
-        the same as the window that is to come asks for that one.
+        What one rank notices, the others notice too, and code runs on all of them. So a request
+        that equals the upcoming window is taken as a request for that one.
         """
         trigger = dataclasses.replace(trigger, steps=trigger.steps or self._active)
         coming = self._agreed
@@ -248,11 +248,11 @@ def _asks_the_same(trigger: Trigger, agreed: Trigger) -> bool:
 
 
 class SlowStepWatch:
-    """Notices steps that take much longer than usual.
+    """Detects steps that take much longer than usual.
 
     Args:
         factor: How many times the rolling median a step must take.
-        cooldown: Steps after a slow one in which none is noticed.
+        cooldown: Number of steps after a slow one in which none is reported.
     """
 
     _MEMORY = 50
@@ -265,7 +265,7 @@ class SlowStepWatch:
         self._quiet_until = 0
 
     def is_slow(self, step: int, duration_ns: int) -> bool:
-        """Whether the step was slow. Call it for every step that nothing of ours lengthened."""
+        """Whether the step was slow. Call it for every step that was not slowed down by us."""
         known = len(self._durations)
         median_ns = statistics.median(self._durations) if known >= self._LEAST else math.inf
         self._durations.append(duration_ns)
@@ -276,7 +276,7 @@ class SlowStepWatch:
 
 
 def applies_to(trigger: Trigger, identity: RankIdentity, default: bool) -> bool:
-    """Whether a rank shall record the window that a trigger asks for."""
+    """Whether a rank should record the window that a trigger requests."""
     if not trigger.ranks:
         return default
     try:

@@ -1,1 +1,1 @@
-"""The steps of the loop: their times, phases and waits, at a cost of microseconds."""
+"""The steps of the loop: times, phases and waits, at a cost of microseconds."""

@@ -1,4 +1,4 @@
-"""The option `auto_phases`: a capture that tells its phases from what the loop does with torch."""
+"""The option `auto_phases`: detects phases from what the loop does with torch."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from stepscope.capture.steps.phases import FORWARD, PhaseTimer, PhaseWatch
+from stepscope.capture.steps.phases import PhaseTimer, PhaseWatch
+from stepscope.run.step_record import FORWARD
 
 
 class AutoPhases:
-    """Listens to torch for a profiler whose loop ends the steps itself.
+    """Detects phases for a profiler whose loop ends the steps itself.
 
-    Only the thread that made it counts.
+    Only the thread that created it counts.
 
     Args:
-        running: Gives what times the phases, or None while nothing is recorded.
+        running: Returns what times the phases, or None while nothing is recorded.
 
     Attributes:
-        watch: What is put into torch.
+        watch: The hooks in torch.
     """
 
     def __init__(self, running: Callable[[], PhaseTimer | None]) -> None:
@@ -29,11 +30,11 @@ class AutoPhases:
         self.watch = PhaseWatch(self, running)
 
     def listens(self) -> bool:
-        """Whether this is the training's thread, in its process."""
+        """Whether this is the training thread, in its process."""
         return self._owner == (os.getpid(), threading.get_ident())
 
     def begin_fetch(self) -> bool:
-        """The loop itself waits for a batch from now on, of which a DataLoader's wait is a part.
+        """Start the loop's own wait for a batch; a DataLoader's wait inside is part of it.
 
         Returns:
             Whether `end_fetch` must follow.
@@ -45,11 +46,11 @@ class AutoPhases:
         return True
 
     def end_fetch(self) -> None:
-        """The loop's wait is over, whether the batch came or not."""
+        """End the loop's wait, whether or not a batch arrived."""
         self._fetches -= 1
 
     def batch_came(self) -> None:
-        """The batch that the loop waited for is there."""
+        """Begin the forward phase: the batch has arrived."""
         timer = self._running() if self.listens() else None
         if timer is not None:
             self.watch.enter(timer, FORWARD)
@@ -57,20 +58,20 @@ class AutoPhases:
     # -- what the watch asks and tells ----------------------------------------------------------
 
     def before_fetch(self, iterator: Any) -> PhaseTimer | None:  # noqa: ARG002 - any counts
-        """An iterator over a DataLoader is asked for a batch."""
+        """Decide whether to time a wait for a DataLoader's batch."""
         return None if self._fetches else self._running()
 
     def after_fetch(self, profiler: Any, batch: Any) -> None:  # noqa: ARG002 - any counts
-        """It has given one."""
+        """Begin the forward phase."""
         self.watch.enter(profiler, FORWARD)
 
     def before_backward(self) -> PhaseTimer | None:
-        """A backward pass begins."""
+        """Decide whether to time a backward pass."""
         return self._running()
 
     def before_optimizer(self) -> PhaseTimer | None:
-        """An optimizer's step begins."""
+        """Decide whether to time an optimizer step."""
         return self._running()
 
     def after_optimizer(self, optimizer: Any) -> None:
-        """An optimizer's step has ended; steps end where the loop says so."""
+        """Do nothing: steps end where the loop says so."""

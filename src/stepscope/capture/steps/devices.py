@@ -1,4 +1,4 @@
-"""Reading memory and time from the GPUs that the process uses, without initialising any."""
+"""Reads memory and time from the GPUs that the process uses, without initialising any."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from stepscope.capture.steps.recorder import DeviceTimer
 
 
 class DeviceProbe:
-    """Knows whether the process has begun to use a GPU, and reads its memory peaks.
+    """Detects whether the process has begun to use a GPU, and reads its memory peaks.
 
-    Nothing here initialises CUDA or waits for a device: until the training itself has brought
-    CUDA up, there is nothing to read.
+    Nothing here initialises CUDA or waits for a device: until the training itself initialises CUDA,
+    there is nothing to read.
     """
 
     _LOOK_AGAIN_READS = 100
@@ -38,9 +38,9 @@ class DeviceProbe:
         )
 
     def peak_memory(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """(allocated, reserved) peak bytes, one number per visible device; 0 where unused.
+        """(allocated, reserved) peak bytes, one number per visible device; 0 if unused.
 
-        The peaks are those since the process started or the training reset them: resetting them
+        The peaks are those since the process started or the training reset them. Resetting them
         here would change what the training reads.
         """
         cuda = self._torch.cuda

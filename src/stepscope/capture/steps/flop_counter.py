@@ -1,8 +1,8 @@
-"""The floating-point operations of one step, counted by torch's own counter, as a text.
+"""Counts the floating-point operations of one step with torch's own counter.
 
-The counter sees the operators of one step as they are dispatched, forward and backward, and knows a
-formula for matrix products, convolutions and attention; what it does not know counts as nothing. A
-multiply-add is two operations. It slows the step that it counts, which is therefore marked.
+The counter sees the operators of one step as they are dispatched, forward and backward, and has
+formulas for matrix products, convolutions and attention; other operators count as zero. A
+multiply-add is two operations. Counting slows the step down, so the step is marked.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 STEP_KIND = "flop counter"
-"""What a step is marked as in which operations are counted."""
+"""Kind of the step in which operations are counted."""
 FLOP_COUNTER_FILE = "flop_counter.txt"
 FLOP_COUNTER_KIND = "flop_counter"
 _ALL = "Global"
-"""The counter's name for everything, beside those of modules."""
+"""The counter's name for the total, next to the names of modules."""
 
 
 class FlopCount:
-    """Counts one step, from its beginning to its end, on the training thread.
+    """Counts one step, from start to end, on the training thread.
 
     Args:
         step: The step.
-        write: Receives the text.
+        write: Called with the text.
     """
 
     def __init__(self, step: int, write: Callable[[str], object]) -> None:
@@ -34,12 +34,12 @@ class FlopCount:
 
     @property
     def missed(self) -> str:
-        """Why nothing was counted, once the training is over; empty where something was."""
+        """Why nothing was counted, once the training is over; empty if something was."""
         if self._counts is not None:
             return ""
         return (
-            f"the training ended before the end of step {self._step}, of which operations were to "
-            "be counted: give flop_counter_step another one"
+            f"the training ended before the end of step {self._step}, whose operations were to be "
+            "counted: set flop_counter_step to another step"
         )
 
     @property
@@ -48,7 +48,7 @@ class FlopCount:
         return self._mode is not None
 
     def step_begins(self, step: int) -> None:
-        """A step begins: count it if it is the one."""
+        """Start counting if this is the step to count."""
         if step != self._step or self._mode is not None:
             return
         from torch.utils.flop_counter import FlopCounterMode
@@ -58,25 +58,25 @@ class FlopCount:
         self._mode = mode
 
     def step_ended(self, step: int) -> bool:
-        """A step has ended: stop counting and write the text; whether anything was done."""
+        """Stop counting and write the text; returns whether anything was done."""
         if self._mode is None:
             return False
         if self._counts is None:
             self._counts = _counts_of(self._mode)
-        # Modes form a stack, and one that the training entered and has not left lies on ours: to
-        # leave then would take theirs away. It can be left after one of the next steps.
+        # Modes form a stack. If the training entered one and has not left it, it lies on top of
+        # ours, and leaving now would remove theirs. Ours can be left after one of the next steps.
         if not _is_innermost(self._mode):
             return False
         self.leave()
         if step == self._step:
             self._write(table_of(self._counts, step))
         else:
-            note = f"The counter could not be left before the end of step {step}.\n"
+            note = f"The counter could not be removed before the end of step {step}.\n"
             self._write(table_of(self._counts, self._step) + note)
         return True
 
     def leave(self) -> None:
-        """Stop counting, whatever was counted."""
+        """Stop counting."""
         mode, self._mode = self._mode, None
         if mode is not None and _is_innermost(mode):
             mode.__exit__(None, None, None)
@@ -93,15 +93,15 @@ def _is_innermost(mode: Any) -> bool:
     from torch.utils import _python_dispatch
 
     current: Callable[[], Any] = _python_dispatch._get_current_dispatch_mode
-    # The counter has a mode of its own, or is one itself (2.4).
+    # The counter has a separate mode, or is one itself (2.4).
     return current() is getattr(mode, "mode", mode)
 
 
 def table_of(counts: Mapping[str, Mapping[str, int]], step: int) -> str:
-    """The text: the total, its parts by operator, and the modules with all that is inside them.
+    """The text: the total, operations by operator, and by module including submodules.
 
     Args:
-        counts: Operations by module and operator; "Global" has everything.
+        counts: Operations by module and operator; "Global" has the total.
         step: The step that was counted.
     """
     everything = counts.get(_ALL, {})
@@ -109,7 +109,7 @@ def table_of(counts: Mapping[str, Mapping[str, int]], step: int) -> str:
     lines = [
         f"Floating-point operations of step {step}, counted by torch.utils.flop_counter",
         "A multiply-add is two. Matrix products, convolutions and attention are counted, forward",
-        "and backward; what the counter has no formula for counts as nothing.",
+        "and backward; what the counter has no formula for counts as zero.",
         "",
         f"Total: {total} ({short(total)})",
         "",
@@ -117,16 +117,16 @@ def table_of(counts: Mapping[str, Mapping[str, int]], step: int) -> str:
     ]
     modules = [
         (_indented(name), sum(counts[name].values()))
-        for name in sorted(counts, key=_by_place)
+        for name in sorted(counts, key=_by_path)
         if name != _ALL
     ]
     if modules:
-        lines += ["", *_rows("Module, with what is inside it", modules, total)]
+        lines += ["", *_rows("Module, with its submodules", modules, total)]
     return "\n".join(lines) + "\n"
 
 
 def short(count: int) -> str:
-    """A number of operations in the unit that a person would choose."""
+    """A number of operations in a readable unit."""
     value = float(count)
     for unit in ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"):
         if value < 1000:
@@ -135,8 +135,8 @@ def short(count: int) -> str:
     return f"{value:.4g} PFLOP"
 
 
-def _by_place(name: str) -> list[tuple[bool, int, str]]:
-    """Sorts parents before their children, and numbered children by their number."""
+def _by_path(name: str) -> list[tuple[bool, int, str]]:
+    """Sort key: parents before children, and numbered children by number."""
     return [
         (not part.isdecimal(), int(part) if part.isdecimal() else 0, part)
         for part in name.split(".")

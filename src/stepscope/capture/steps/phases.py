@@ -1,14 +1,13 @@
-"""Input waits and phases of a training that does not name them, by what it does with torch.
+"""Detects input waits and phases from what the training does with torch.
 
-*input* is the wait for a DataLoader's batch. *forward* lasts from the batch's arrival to the
-beginning of backward, *backward* and *optimizer* as long as torch works on them, *communication* as
-long as a collective holds the training thread, wherever it is called. What lies between them is no
-phase. Where nothing tells that a batch has come, nothing tells when forward begins, and it is left
-out.
+*input* is the wait for a DataLoader's batch. *forward* lasts from the arrival of the batch to the
+start of backward. *backward* and *optimizer* last as long as torch works on them. *communication*
+lasts as long as a collective holds the training thread, wherever it is called. Time in between
+belongs to no phase. If nothing reveals when a batch arrives, forward is left out.
 
 DataLoaders, `torch.autograd.backward`, optimizers and the collectives of torch.distributed are
-wrapped while a `PhaseWatch` is installed. What is wrapped calls the original with the same
-arguments and hands on what it returns or raises.
+wrapped while a `PhaseWatch` is installed. Each wrapper calls the original with the same arguments
+and passes on what it returns or raises.
 """
 
 from __future__ import annotations
@@ -19,10 +18,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
-FORWARD = "forward"
-BACKWARD = "backward"
-OPTIMIZER = "optimizer"
-COMMUNICATION = "communication"
+from stepscope.run.step_record import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER
 
 _COLLECTIVES = (
     "all_gather",
@@ -53,7 +49,7 @@ _Result = TypeVar("_Result")
 
 
 def _attempt(call: Callable[..., _Result], *given: Any) -> _Result | None:
-    """Call what listens. It stands in the way of the training's own calls: it must not raise."""
+    """Call a listener. It runs inside the training's own calls, so it must not raise."""
     try:
         return call(*given)
     except Exception as error:
@@ -65,43 +61,44 @@ class PhaseTimer(Protocol):
     """What times phases and waits: a profiler."""
 
     def phase(self, name: str, /) -> AbstractContextManager[None]:
-        """Time what lies inside as a phase."""
+        """Time the block as a phase."""
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Time what lies inside as the wait for a batch."""
+        """Time the block as the wait for a batch."""
 
 
 class Listener(Protocol):
-    """Who wants to know, and decides what is timed: None as an answer means that nothing is."""
+    """Is told about calls into torch and decides what is timed; None means not timed."""
 
     def listens(self) -> bool:
         """Whether this process and thread is the one whose steps are recorded."""
 
     def before_fetch(self, iterator: Any) -> PhaseTimer | None:
-        """An iterator over a DataLoader is asked for a batch."""
+        """An iterator over a DataLoader is about to fetch a batch."""
 
     def after_fetch(self, profiler: Any, batch: Any) -> None:
-        """It has given one."""
+        """The iterator has returned a batch."""
 
     def before_backward(self) -> PhaseTimer | None:
-        """A backward pass begins."""
+        """A backward pass is about to begin."""
 
     def before_optimizer(self) -> PhaseTimer | None:
-        """An optimizer's step begins."""
+        """An optimizer step is about to begin."""
 
     def after_optimizer(self, optimizer: Any) -> None:
-        """An optimizer's step has ended, and none is going on around it."""
+        """An optimizer step has ended, and no other one surrounds it."""
 
 
 class PhaseWatch:
-    """Times waits, "backward" and "optimizer", and whatever phases its owner enters.
+    """Times waits, "backward", "optimizer", and the phases that its owner enters.
 
-    At most one of the phases is going on at a time: the next one ends it. A phase that the loop
-    itself names comes first: while one is open (`stand_back`), none of these is.
+    At most one of these phases is open at a time: the next one ends it. Phases that the loop names
+    itself come first: while one is open (`stand_back`), none of these is.
 
     Args:
-        listener: Who is asked and told.
-        running: Gives what times collectives, or None while nothing does. None for not at all.
+        listener: Is told about the calls, and decides.
+        running: Returns what times collectives, or None while nothing does. None to ignore
+            collectives.
     """
 
     def __init__(
@@ -123,10 +120,10 @@ class PhaseWatch:
     # -- into torch and out of it ---------------------------------------------------------------
 
     def install(self, *, fetches: bool = True) -> None:
-        """Wrap what the training will use.
+        """Wrap the functions that the training will use.
 
         Args:
-            fetches: Whether waits for DataLoaders are wanted: not where the owner times them.
+            fetches: Whether to time waits for DataLoaders; False if the owner does that itself.
         """
         import torch.utils.data.dataloader as loaders
         from torch import autograd
@@ -146,7 +143,7 @@ class PhaseWatch:
 
         if not distributed.is_available():
             return
-        # The compiler looks its own substitutes up by function, and must have read them before.
+        # The compiler looks up its substitutes by function, so it must have been loaded before.
         from torch.distributed import _functional_collectives, distributed_c10d
 
         del _functional_collectives
@@ -167,14 +164,14 @@ class PhaseWatch:
         setattr(owner, name, wrapped)
 
         def put_back() -> None:
-            # Somebody else may have wrapped it again: then ours stays inside, and does nothing.
+            # If somebody else wrapped it again, ours stays inside and does nothing.
             if getattr(owner, name) is wrapped:
                 setattr(owner, name, original)
 
         self._undo.append(put_back)
 
     def remove(self) -> None:
-        """Leave torch as it was."""
+        """Restore torch."""
         self.leave()
         while self._undo:
             self._undo.pop()()
@@ -182,28 +179,28 @@ class PhaseWatch:
     # -- phases ---------------------------------------------------------------------------------
 
     def enter(self, profiler: PhaseTimer, name: str) -> None:
-        """Begin a phase; one that is going on ends."""
+        """Begin a phase, ending the open one."""
         self.leave()
         self._wanted = (profiler, name)
         self._open()
 
     def leave(self) -> None:
-        """End the phase that is going on, if any."""
+        """End the open phase, if any."""
         self._wanted = None
         self._close()
 
     def forget(self) -> None:
-        """This is another process now: the phase that is going on is its parent's."""
+        """Forget the open phase: after a fork, it belongs to the parent."""
         self._phase = self._wanted = None
 
     def stand_back(self) -> None:
-        """The loop begins a phase of its own."""
+        """Interrupt our phases: the loop begins a phase of its own."""
         if self._listener.listens():
             self._own_depth += 1
             self._close()
 
     def come_back(self) -> None:
-        """A phase of the loop's own has ended: what went on before goes on."""
+        """Resume our phases: a phase of the loop's own has ended."""
         if self._own_depth and self._listener.listens():
             self._own_depth -= 1
             self._open()
@@ -222,7 +219,7 @@ class PhaseWatch:
     # -- what is wrapped ------------------------------------------------------------------------
 
     def around_fetch(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """`__next__` of a DataLoader's iterator, with its wait timed."""
+        """Wrap `__next__` of a DataLoader's iterator to time its wait."""
 
         @functools.wraps(fetch)
         def next_batch(iterator: Any) -> Any:
@@ -244,12 +241,12 @@ class PhaseWatch:
             return None
         profiler = self._listener.before_fetch(iterator)
         if profiler is not None:
-            self._optimizer_depth = 0  # an optimizer's step that raised has left it behind
+            self._optimizer_depth = 0  # left behind by an optimizer step that raised
             self.leave()
         return profiler
 
     def around_backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
-        """`torch.autograd.backward`, timed as a phase."""
+        """Wrap `torch.autograd.backward` to time it as a phase."""
 
         @functools.wraps(backward)
         def timed(*arguments: Any, **keywords: Any) -> Any:
@@ -279,12 +276,12 @@ class PhaseWatch:
     def _around_collective(
         self, collective: Callable[..., Any], running: Callable[[], PhaseTimer | None]
     ) -> Callable[..., Any]:
-        """A function of torch.distributed, timed as a phase unless it returns before it is done."""
+        """Wrap a function of torch.distributed to time it, unless it returns before it is done."""
         from torch.compiler import is_compiling
 
         @functools.wraps(collective)
         def timed(*arguments: Any, **keywords: Any) -> Any:
-            # Where torch compiles the caller, it must find its own function and nothing else.
+            # When torch compiles the caller, it must find its own function.
             if is_compiling():
                 return collective(*arguments, **keywords)
             is_inside = self._communication_depth or self._own_depth
@@ -305,7 +302,7 @@ class PhaseWatch:
     def before_optimizer(
         self, _: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Called by torch before any optimizer's step; a closure is timed as what it is."""
+        """Hook that torch calls before any optimizer step; a closure is timed by its content."""
         return _attempt(self._begin_optimizer, arguments, keywords)
 
     def _begin_optimizer(
@@ -317,11 +314,11 @@ class PhaseWatch:
         if profiler is None:
             return None
         if self._has_gone_on:
-            # A backward pass since: the step that was begun has raised, and somebody caught that.
+            # A backward pass since then: the step that began has raised, and the caller caught it.
             self._optimizer_depth, self._has_gone_on = 0, False
         self._optimizer_depth += 1
         if self._optimizer_depth > 1:
-            return None  # one inside another, as wrappers have them
+            return None  # nested, as in wrapped optimizers
         self.enter(profiler, OPTIMIZER)
         if callable(keywords.get("closure")):
             closure = self._around_closure(profiler, keywords["closure"])
@@ -334,7 +331,7 @@ class PhaseWatch:
     def _around_closure(
         self, profiler: PhaseTimer, closure: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """The forward and backward that a script gives to the optimizer, as no part of it."""
+        """Wrap the forward and backward that a script passes to the optimizer as a closure."""
 
         @functools.wraps(closure)
         def timed(*arguments: Any, **keywords: Any) -> Any:
@@ -349,7 +346,7 @@ class PhaseWatch:
         return timed
 
     def after_optimizer(self, optimizer: Any, *_: Any) -> None:
-        """Called by torch after any optimizer's step."""
+        """Hook that torch calls after any optimizer step."""
         _attempt(self._end_optimizer, optimizer)
 
     def _end_optimizer(self, optimizer: Any) -> None:

@@ -1,4 +1,4 @@
-"""Timing the steps of the loop: what makes the step record, at a cost of microseconds."""
+"""Times the steps of the loop for the step record, at a cost of microseconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from stepscope.run.step_record import StepRecord
+from stepscope.run.step_record import TRAIN, StepRecord
 
 
 @dataclass(frozen=True)
@@ -31,22 +31,22 @@ class Clock:
         return cls(time.time_ns(), time.perf_counter_ns())
 
     def epoch(self, monotonic_ns: int) -> int:
-        """Epoch nanoseconds of a moment of the monotonic clock."""
+        """Epoch nanoseconds of a time of the monotonic clock."""
         return self.epoch_ns + monotonic_ns - self.monotonic_ns
 
 
 class DeviceTimer:
-    """Time between step boundaries on the current stream of a GPU, without ever waiting for it.
+    """Times steps on the current stream of a GPU without ever waiting for it.
 
-    An event is recorded at each boundary. A step's time is asked for later, when both of its
-    events have passed; a step whose events are still on the way after `LATEST` further steps is
-    given up, so that nothing accumulates when the host runs far ahead. While the stream is being
-    captured into a graph, nothing is recorded or asked: that would become part of the training's
-    graph, or break its capture.
+    An event is recorded at each step boundary. A step's time is read later, when both of its events
+    have passed. A step whose events are still pending after `LATEST` further steps is dropped, so
+    that nothing accumulates when the host runs far ahead. Nothing is recorded or read while the
+    stream is being captured into a graph: it would become part of the training's graph, or break
+    its capture.
 
     Args:
-        event: Makes a timing event, such as `torch.cuda.Event(enable_timing=True)`.
-        is_capturing: Whether the current stream is being captured into a graph.
+        event: Creates a timing event, such as `torch.cuda.Event(enable_timing=True)`.
+        is_capturing: Returns whether the current stream is being captured into a graph.
     """
 
     LATEST = 64
@@ -60,7 +60,7 @@ class DeviceTimer:
         self._last: Any = None
 
     def boundary(self) -> tuple[Any, Any] | None:
-        """Record an event now; returns it with the one of the boundary before, if there is one."""
+        """Record an event now; returns it with that of the previous boundary, if there is one."""
         if self.is_capturing():
             self._last = None
             return None
@@ -70,7 +70,7 @@ class DeviceTimer:
         return None if before is None else (before, event)
 
     def mark(self) -> Any:
-        """Record an event now, for a phase's beginning or end; None while that cannot be."""
+        """Record an event now, for the start or end of a phase; None during graph capture."""
         if self.is_capturing():
             return None
         event = self._spare.pop() if self._spare else self._event()
@@ -78,14 +78,14 @@ class DeviceTimer:
         return event
 
     def between(self, start: Any, end: Any) -> int | None:
-        """Nanoseconds between two marks, or None while the device has not passed both."""
+        """Nanoseconds between two marks, or None until the device has passed both."""
         if not (start.query() and end.query()):
             return None
         milliseconds: float = start.elapsed_time(end)
         return round(milliseconds * 1_000_000)
 
     def give_back(self, marks: list[Any]) -> None:
-        """Take marks back that nobody needs any more."""
+        """Take back marks that are no longer needed."""
         self._spare.extend(marks)
 
     def restart(self) -> None:
@@ -93,7 +93,7 @@ class DeviceTimer:
         self._last = None
 
     def result(self, pair: tuple[Any, Any]) -> int | None:
-        """Nanoseconds between two events, or None while the device has not passed them."""
+        """Nanoseconds between two events, or None until the device has passed them."""
         before, after = pair
         if not after.query():
             return None
@@ -104,7 +104,7 @@ class DeviceTimer:
 
 @dataclass
 class _OpenPhase:
-    """A phase that is going on. `mark` is where it began on the device, if that is timed."""
+    """An open phase. `mark` is its start on the device, if that is timed."""
 
     name: str
     entered_ns: int
@@ -113,7 +113,7 @@ class _OpenPhase:
 
 @dataclass
 class _DeviceMarks:
-    """What a step recorded on the device: its boundaries, its phases, and marks to give back."""
+    """What a step recorded on the device: its boundaries, its phases, and marks to reuse."""
 
     boundaries: tuple[Any, Any] | None
     phases: list[tuple[str, Any, Any]]
@@ -121,14 +121,14 @@ class _DeviceMarks:
 
 
 class StepRecorder:
-    """Keeps the step that is going on and hands finished ones to `write`.
+    """Keeps the current step and passes finished ones to `write`.
 
-    Only the training thread, the last one to end a step, times phases; other threads' phases are
+    Only the training thread, the last one to end a step, times phases. Phases of other threads are
     left out, since they run beside the step and not in it.
 
     Args:
         clock: The rank's clock.
-        write: Receives each finished record, in order.
+        write: Called with each finished record, in order.
 
     Attributes:
         problem: Why the device is no longer read, or None.
@@ -148,7 +148,7 @@ class StepRecorder:
         self._owned_marks: list[Any] = []
         self._data_wait_ns = 0
         self._phases: dict[str, int] = {}
-        self._kind = "train"
+        self._kind = TRAIN
         self._tokens: int | None = None
         self._samples: int | None = None
 
@@ -163,11 +163,11 @@ class StepRecorder:
 
     @property
     def is_open(self) -> bool:
-        """Whether a step is going on."""
+        """Whether a step is open."""
         return self._start_ns is not None
 
     def begin(self) -> None:
-        """Start a step now, forgetting one that may be going on."""
+        """Start a step now, dropping one that is open."""
         self._clear()
         self._start_ns = time.perf_counter_ns()
         if self._device_timer is not None:
@@ -180,10 +180,10 @@ class StepRecorder:
     def end(
         self, step: int, *, window: int | None = None, is_partial: bool = False
     ) -> StepRecord | None:
-        """End the step that is going on and begin the next at the same moment.
+        """End the current step and begin the next at the same moment.
 
         Returns:
-            The ended step, without its device time, which comes late; None if none was going on.
+            The ended step, without its device time, which follows later; None if no step was open.
         """
         now_ns = time.perf_counter_ns()
         self._thread = threading.get_ident()
@@ -217,33 +217,33 @@ class StepRecorder:
         return record
 
     def cancel(self) -> None:
-        """Forget the step that is going on: it was none."""
+        """Drop the current step: it turned out not to be one."""
         self._clear()
         self._start_ns = None
 
     def close(self) -> None:
-        """Hand over what still waits for the device, without waiting for it."""
+        """Pass on the steps that still wait for the device, without waiting for it."""
         while self._waiting:
             record, marks = self._waiting.popleft()
             self._write(self._completed(record, marks, self._device_time(marks.boundaries)))
 
     def settle(self) -> None:
-        """Hand over the finished steps that the device has passed by now."""
+        """Pass on the finished steps that the device has passed by now."""
         self._drain()
 
     def add_wait(self, duration_ns: int) -> None:
-        """Count time in which the training thread waited for its batch."""
+        """Add time in which the training thread waited for its batch."""
         self._data_wait_ns += duration_ns
 
     def count(self, tokens: int | None, samples: int | None) -> None:
-        """Count work done in the step that is going on."""
+        """Add to the work done in the current step."""
         if tokens is not None:
             self._tokens = (self._tokens or 0) + int(tokens)
         if samples is not None:
             self._samples = (self._samples or 0) + int(samples)
 
     def mark(self, kind: str) -> None:
-        """Say of what kind the step that is going on is."""
+        """Set the kind of the current step."""
         self._kind = kind
 
     def enter_phase(self, name: str) -> bool:
@@ -264,7 +264,7 @@ class StepRecorder:
             self._open_phases.pop()
 
     def _add_phase(self, depth: int, now_ns: int, mark: Any) -> None:
-        """Count the open phase at `depth` (from 1) up to now, on the device up to `mark`."""
+        """Add the time of the open phase at `depth` (from 1): to now, on the device to `mark`."""
         phase = self._open_phases[depth - 1]
         path = "/".join(outer.name for outer in self._open_phases[:depth])
         entered_ns = phase.entered_ns
@@ -276,7 +276,7 @@ class StepRecorder:
             phase.mark = mark
 
     def _mark(self) -> Any:
-        """An event on the device now; None where there is no device or it fails."""
+        """An event on the device now; None if there is no device or it fails."""
         if self._device_timer is None:
             return None
         try:
@@ -292,10 +292,10 @@ class StepRecorder:
         self._data_wait_ns = 0
         self._phases = {}
         self._device_phases = []
-        # The marks of phases that are still open belong to the step in which they end.
+        # The marks of open phases belong to the step in which the phases end.
         still_open = [phase.mark for phase in self._open_phases if phase.mark is not None]
         self._owned_marks = [mark for mark in self._owned_marks if mark in still_open]
-        self._kind = "train"
+        self._kind = TRAIN
         self._tokens = None
         self._samples = None
 
@@ -313,14 +313,14 @@ class StepRecorder:
         return pair, peaks
 
     def _give_up_device(self, error: Exception) -> None:
-        """Go on without the device: its failure is the training's business, not the record's."""
+        """Stop reading the device: its failure concerns the training, not the record."""
         self._device_timer = None
         self._peak_memory = None
         if self.problem is None:
             self.problem = f"reading the device: {type(error).__name__}: {error}"
 
     def _drain(self) -> None:
-        """Hand over the finished steps whose device time is known, or need not be waited for."""
+        """Pass on the finished steps whose device time is known or no longer awaited."""
         if self._device_timer is not None and self._device_timer.is_capturing():
             return
         while self._waiting:
@@ -336,7 +336,7 @@ class StepRecorder:
     def _completed(
         self, record: StepRecord, marks: _DeviceMarks, device_ns: int | None
     ) -> StepRecord:
-        """The record with what the device has told by now; its marks can be used again."""
+        """The record with the device times known by now; its marks become reusable."""
         if device_ns is None:
             return record
         phases: dict[str, int] = {}

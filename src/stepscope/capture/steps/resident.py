@@ -1,4 +1,4 @@
-"""How much memory of the host this process holds."""
+"""How much host memory this process uses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def resident_bytes() -> int | None:
-    """Resident memory of this process; None where the system does not tell. Takes microseconds."""
+    """Resident memory of this process; None if the system does not say. Takes microseconds."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):

@@ -1,7 +1,7 @@
-"""A verdict from the steps alone, kept up while they pass, in constant memory.
+"""A verdict from the step times alone, updated with each step, in constant memory.
 
-It says in a sentence what the step record of this rank shows at the end of a run, with or without
-windows. The report, which reads all ranks and the whole record, says more.
+At the end of a run, it says in one sentence what the step record of this rank shows, with or
+without windows. The report reads all ranks and the whole record, and says more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stepscope.capture.steps.resident import resident_bytes
 from stepscope.run.step_record import StepRecord
 
 _SKIPPED = 5
-"""First steps are slow in every run and tell nothing about the rest."""
+"""The first steps are slow in every run and say nothing about the rest."""
 _EARLY = 200
 _RECENT = 500
 _LEAST = 10
@@ -27,14 +27,14 @@ _CREEP = 1.05
 _HOST_CREEP = 1.1
 _HOST_CREEP_BYTES = 64 << 20
 _HOST_EVERY = 50
-"""Steps from one look at the process's memory to the next."""
+"""Number of steps between two readings of the process's memory."""
 
 
 class StepTally:
-    """Sums and samples of the steps that went by. Steps inside windows are left out.
+    """Sums and samples of the steps so far, without those inside windows.
 
     Args:
-        resident: Tells the process's memory on the host; None where it cannot.
+        resident: Returns the process's memory on the host, or None if unknown.
     """
 
     def __init__(self, resident: Callable[[], int | None] = resident_bytes) -> None:
@@ -51,11 +51,11 @@ class StepTally:
         self._last_peak = 0
 
     def add(self, record: StepRecord) -> None:
-        """Count a step in, if it is a whole training step outside windows."""
+        """Count a step, if it is a complete training step outside windows."""
         if record.window is not None:
-            # Recording takes memory of its own, some of it for good: begin to look anew.
+            # Recording takes memory, some of it for good: start over.
             self._first_host = self._last_host = None
-        if record.is_partial or record.kind != "train" or record.window is not None:
+        if not record.is_whole_step or record.window is not None:
             return
         self._steps += 1
         if self._steps <= _SKIPPED:
@@ -78,13 +78,13 @@ class StepTally:
             heapq.heappushpop(self._worst, worst)
 
     def verdict(self) -> str:
-        """What the steps show, in a sentence; empty where there were too few of them.
+        """What the steps show, in one sentence; empty if there were too few.
 
         *input-bound*: at least a fifth of the time went to waiting for batches. *uneven*: of the
-        last 500 steps the slowest twentieth took half again as long as the median, or longer.
-        *drifting*: the median of the last 500 is a tenth off that of the first 200. *memory
-        creep*: a GPU's peak memory still grew by a twentieth after the first 200 steps, or the
-        process's own memory by a tenth, and by 64 MiB, since then and since the last window.
+        last 500 steps, the slowest twentieth took at least 1.5 times the median. *drifting*: the
+        median of the last 500 steps differs by more than a tenth from that of the first 200.
+        *memory creep*: a GPU's peak memory grew by at least a twentieth after the first 200 steps,
+        or the process's own memory by a tenth and 64 MiB since then and since the last window.
         """
         if len(self._recent) < _LEAST:
             return ""
@@ -108,7 +108,7 @@ class StepTally:
             if not 1 / _DRIFT < change < _DRIFT:
                 word = "slower" if change > 1 else "faster"
                 findings.append(
-                    f"drifting, steps became {abs(change - 1):.0%} {word} than at first"
+                    f"drifting, steps became {abs(change - 1):.0%} {word} than at the start"
                 )
             if self._first_peak and self._last_peak >= _CREEP * self._first_peak:
                 grown = (self._last_peak - self._first_peak) / 1e6
@@ -125,6 +125,6 @@ class StepTally:
 
 
 def _milliseconds(duration_ns: float) -> str:
-    """Three digits, and never an exponent."""
+    """Three significant digits, never an exponent."""
     value = duration_ns / 1e6
     return f"{value:.0f} ms" if value >= 1000 else f"{value:.3g} ms"

@@ -1,1 +1,1 @@
-"""What the ranks of a job, and the profilers of a process, have to agree on."""
+"""What the ranks of a job and the profilers of a process have to agree on."""

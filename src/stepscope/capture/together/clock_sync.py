@@ -1,10 +1,10 @@
-"""How far this rank's clock is from rank 0's, and how sure that is.
+"""The offset between this rank's clock and rank 0's, with an error bound.
 
-Cristian's method over the process group's store: ask, let rank 0 answer with its time, and take
-the middle of the round trip; half of the shortest round trip bounds the error. Clocks drift apart,
-so that it is done again and again: rank 0 announces a round every minute, and answers whoever comes
-in its first seconds. It runs in the listening threads, over connections of their own; nobody else
-waits for it, and what it leaves in the store is removed.
+Cristian's method over the process group's store: ask, let rank 0 answer with its time, and take the
+middle of the round trip. Half of the shortest round trip bounds the error. Clocks drift apart, so
+the measurement is repeated: rank 0 announces a round every minute and answers the ranks that join
+in its first seconds. Everything runs in the listening threads, over separate connections; nobody
+else waits for it, and keys are removed from the store afterwards.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ _EVERY_S = 60.0
 _SOON_S = 5.0
 _FIRST_ROUNDS = 12
 _COME_S = 3.0
-"""How long rank 0 waits for other ranks to come, in all, after it has announced a round."""
+"""How long rank 0 waits in total for other ranks to join a round."""
 _PATIENCE_S = 10.0
 _LOOK_S = 0.002
 _QUICK_LOOK_S = 0.0002
-"""Short, as it counts into the bound of the error; but the training's thread needs its turns."""
+"""Short, because it adds to the error bound; but the training thread needs its turns."""
 
 ReadClock = Callable[[], int]
-"""Gives epoch nanoseconds of the rank's own clock, which never jumps."""
+"""Returns epoch nanoseconds of the rank's own clock, which never jumps."""
 
 
 @dataclass(frozen=True)
 class ClockOffset:
-    """Rank 0's clock less this rank's, at one moment.
+    """Rank 0's clock minus this rank's, at one moment.
 
     Attributes:
         offset_ns: What to add to this rank's epoch times to get rank 0's.
-        error_ns: The offset is right to within this much.
-        time_ns: When it was found, on this rank's clock.
+        error_ns: Bound of the offset's error.
+        time_ns: When it was measured, on this rank's clock.
     """
 
     offset_ns: int
@@ -49,16 +49,17 @@ class ClockOffset:
 
 
 class ClockRounds:
-    """Takes part in rounds of comparing clocks, as the one that tells the time or one that asks.
+    """Takes part in rounds of clock comparison; rank 0 answers, the others ask.
 
-    Every rank comes once; after that one of each machine does, since its processes have one clock.
+    Every rank joins once. After that, one rank of each machine does, since its processes share a
+    clock.
 
     Args:
         rank: This rank.
         local_rank: Its number on its machine.
         world_size: Number of ranks.
-        read_clock: This rank's clock.
-        found: Receives each offset that was found; never called on rank 0.
+        read_clock: Reads this rank's clock.
+        found: Called with each measured offset; never on rank 0.
     """
 
     def __init__(
@@ -84,8 +85,8 @@ class ClockRounds:
 
         Args:
             store: The store, over a connection that nobody else uses.
-            prefix: Put before every key.
-            is_over: Whether to stop waiting at once, since the capture ends.
+            prefix: Prefix of every key.
+            is_over: Returns whether to stop waiting at once because the capture ends.
         """
         if self._rank == 0:
             if time.monotonic() < self._next_s:
@@ -94,7 +95,7 @@ class ClockRounds:
             self._all_who_came += tell(
                 store, prefix, self._round, self._world_size, self._read_clock, is_over
             )
-            # At first some may not be there yet.
+            # At first, some ranks may not be there yet.
             is_waited_for = (
                 self._all_who_came < self._world_size - 1 and self._round < _FIRST_ROUNDS
             )
@@ -125,19 +126,19 @@ def measure(
     """Ask rank 0 for the time in a round; None if it does not answer."""
     best: ClockOffset | None = None
     try:
-        place = store.add(f"{prefix}clock/{number}/come", 1)
+        turn = store.add(f"{prefix}clock/{number}/come", 1)
     except Exception as error:  # noqa: BLE001 - a store can fail in many ways
-        log.debug("stepscope: no place in a round of the clocks: %s", error)
+        log.debug("stepscope: no turn in a clock round: %s", error)
         return None
     for question in range(_QUESTIONS):
-        key = f"{prefix}clock/{number}/{place}/{question}"
+        key = f"{prefix}clock/{number}/{turn}/{question}"
         asked_ns = read_clock()
         try:
             store.set(f"{key}/ask", b"?")
             _wait(store, f"{key}/answer", _PATIENCE_S, is_over, is_first=question == 0)
             answer_ns = int(store.get(f"{key}/answer"))
         except Exception as error:  # noqa: BLE001 - a store can fail in many ways
-            log.debug("stepscope: rank 0 did not tell the time: %s", error)
+            log.debug("stepscope: rank 0 did not answer with its time: %s", error)
             return best
         told_ns = read_clock()
         _remove(store, f"{key}/ask", f"{key}/answer")
@@ -156,29 +157,29 @@ def tell(
     read_clock: ReadClock,
     is_over: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Rank 0: announce a round, and tell every rank that comes the time, one after the other.
+    """Announce a round and answer every rank that joins, one after the other. Only on rank 0.
 
     Returns:
-        How many have come.
+        How many ranks joined.
     """
     came = 0
     store.set(f"{prefix}clock/round", str(number).encode())
     until_s = time.monotonic() + _COME_S
-    for place in range(1, world_size):
+    for turn in range(1, world_size):
         for question in range(_QUESTIONS):
-            key = f"{prefix}clock/{number}/{place}/{question}"
+            key = f"{prefix}clock/{number}/{turn}/{question}"
             patience_s = max(0.01, until_s - time.monotonic()) if question == 0 else 1.0
             try:
                 _wait(store, f"{key}/ask", patience_s, is_over, is_first=question == 0)
                 store.set(f"{key}/answer", str(read_clock()).encode())
             except Exception as error:  # noqa: BLE001 - one silent rank must not cost the others
-                log.debug("stepscope: place %d of round %d stays empty: %s", place, number, error)
+                log.debug("stepscope: turn %d of round %d is not taken: %s", turn, number, error)
                 break
         else:
             came += 1
             continue
         if question == 0:
-            break  # places are taken in order: nobody else has come
+            break  # turns are taken in order: nobody else has joined
     store.set(f"{prefix}clock/round", b"0")
     _remove(store, f"{prefix}clock/{number - 1}/come")
     return came
@@ -189,11 +190,11 @@ def _wait(
 ) -> None:
     """Wait for a key in many short calls.
 
-    The store's own wait is one long call: a thread that is still in it when the interpreter ends
-    takes the process down with it.
+    The store's own wait is one long call, and a thread that is still in it when the interpreter
+    exits crashes the process.
 
     Raises:
-        TimeoutError: It did not come, or the capture ends.
+        TimeoutError: The key did not appear, or the capture ends.
     """
     until_s = time.monotonic() + patience_s
     while not store.check([key]):
@@ -203,7 +204,7 @@ def _wait(
 
 
 def _remove(store: Any, *keys: str) -> None:
-    """Let the store forget; not all of torch's can."""
+    """Delete keys from the store, if it supports that."""
     with contextlib.suppress(Exception):
         for key in keys:
             store.delete_key(key)

@@ -1,4 +1,4 @@
-"""One profiler per process: torch can serve only one at a time."""
+"""One profiler per process: torch supports only one at a time."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from stepscope.errors import UsageError
 
 
 class NestedProfilerError(UsageError, RuntimeError):
-    """A second profiler in a process that already has one: torch can serve only one at a time."""
+    """A second profiler in a process that already has one: torch supports only one at a time."""
 
 
 class ProcessClaim:
-    """Which object owns the process's profiling. There is one claim per process.
+    """The claim of one object on the process's profiling. There is one claim per process.
 
-    Deliberately shared by the whole process: it stands for something of which the process has
-    only one. What a fork has taken over from its parent is the parent's, and no claim here.
+    It is shared by the whole process on purpose: it stands for something that exists only once.
+    What a fork inherits is its parent's claim, not its own.
     """
 
     _lock = threading.Lock()
@@ -35,13 +35,13 @@ class ProcessClaim:
 
     @classmethod
     def holder(cls) -> Any:
-        """What holds the claim; None where nothing does."""
+        """The object that holds the claim, or None."""
         with cls._lock:
             return cls._current()
 
     @classmethod
     def give_back(cls, owner: object) -> None:
-        """Let go of the claim; nothing happens if `owner` does not hold it."""
+        """Release the claim; does nothing if `owner` does not hold it."""
         with cls._lock:
             if cls._owner is owner:
                 cls._owner = None

@@ -1,4 +1,4 @@
-"""Who this process is in the job, and whether it is one of those that record windows."""
+"""Who this process is in the job, and whether it records windows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stepscope.errors import UsageError
 RanksOption = str | Sequence[int]
 
 NOBODY = (1 << 62,)
-"""Ranks that record no windows: none. For captures whose windows come from elsewhere."""
+"""Value of `ranks` for captures whose windows come from elsewhere: no rank records."""
 
 _EVERY = re.compile(r"every:([1-9]\d*)")
 _LIST = re.compile(r"\d+([,\s]+\d+)*")
@@ -20,13 +20,13 @@ _LIST = re.compile(r"\d+([,\s]+\d+)*")
 
 @dataclass(frozen=True)
 class RankIdentity:
-    """A process's place in its job.
+    """The position of a process in its job.
 
     Attributes:
         rank: Global rank, from 0.
         local_rank: Rank on its node, from 0.
         world_size: Number of ranks.
-        node: Number of its node, from 0; None where the launcher does not tell.
+        node: Number of its node, from 0; None if the launcher does not say.
     """
 
     rank: int = 0
@@ -36,10 +36,10 @@ class RankIdentity:
 
 
 def identify(environment: Mapping[str, str] | None = None) -> RankIdentity:
-    """Find the process's rank from torch.distributed where it is up, else from the launcher.
+    """Find the process's rank from torch.distributed if it is up, else from the launcher.
 
-    The variables of torchrun come first, then Slurm's, Open MPI's and PMI's; a process that none
-    of them describes is rank 0 of 1. Nonsense in a variable counts as its absence.
+    The variables of torchrun come first, then those of Slurm, Open MPI and PMI. A process that none
+    of them describes is rank 0 of 1. Invalid values are ignored.
     """
     variables = os.environ if environment is None else environment
     rank = _first(variables, "RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -58,10 +58,10 @@ def identify(environment: Mapping[str, str] | None = None) -> RankIdentity:
 
 
 def parse_ranks(option: RanksOption) -> RanksOption:
-    """Check the option `ranks` and bring it into one form: a word, or a tuple of ranks.
+    """Check the option `ranks` and normalise it to a word or a tuple of ranks.
 
     Raises:
-        UsageError: The option is none of the forms that the message lists.
+        UsageError: The option has none of the forms that the message lists.
     """
     if isinstance(option, str):
         text = option.strip()
@@ -78,7 +78,7 @@ def parse_ranks(option: RanksOption) -> RanksOption:
 
 
 def records(option: RanksOption, identity: RankIdentity) -> bool:
-    """Whether the process is one of those that the (parsed) option names."""
+    """Whether the (parsed) option selects this process."""
     if isinstance(option, str):
         if option == "all":
             return True

@@ -9,14 +9,14 @@ log = logging.getLogger("stepscope")
 
 
 class SharedStore:
-    """What all ranks of a job can read and write, where a process group is up.
+    """What all ranks of a job can read and write while a process group is up.
 
     The first failure ends its use: a store that is gone must not cost every later step a timeout.
 
     Args:
-        store: torch's store.
-        prefix: Put before every key, so that runs do not meet.
-        is_own: Whether the connection is used by nobody else, so that a call may wait.
+        store: Torch's store.
+        prefix: Prefix of every key, which keeps runs apart.
+        is_own: Whether nobody else uses the connection, so that a call may wait.
     """
 
     def __init__(self, store: Any, prefix: str, *, is_own: bool = False) -> None:
@@ -27,11 +27,11 @@ class SharedStore:
 
     @classmethod
     def connect(cls, run_name: str, *, own_connection: bool) -> SharedStore | None:
-        """The default process group's store; None where there is no group.
+        """The default process group's store; None without a group.
 
         Args:
             run_name: Name of the run.
-            own_connection: Whether to open a connection of its own, for use in another thread.
+            own_connection: Whether to open a separate connection, for use in another thread.
         """
         from torch import distributed
 
@@ -50,7 +50,7 @@ class SharedStore:
         return self._try(lambda: self.store.set(self.prefix + key, value)) is not False
 
     def get(self, key: str) -> bytes | None:
-        """The value of a key, or None if it is not set (or the store failed)."""
+        """The value of a key, or None if it is not set or the store failed."""
 
         def read() -> bytes | None:
             name = self.prefix + key
@@ -60,7 +60,7 @@ class SharedStore:
         return value if isinstance(value, bytes) else None
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a counter and return it; 0 reads it. -1 if the store failed."""
+        """Add to a counter and return it; 0 reads it. Returns -1 if the store failed."""
         value = self._try(lambda: int(self.store.add(self.prefix + key, amount)))
         return value if isinstance(value, int) and not isinstance(value, bool) else -1
 

@@ -1,4 +1,4 @@
-"""What a window may cost: the pause of the training, and the room on the disk."""
+"""The limits on a window: the pause of the training, and disk space."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.windows.window import WindowPlan
+from stepscope.capture.windows.plan import WindowPlan
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import WindowRecord
 
@@ -24,12 +24,12 @@ _TIMEOUT_PART = 0.5
 
 @dataclass(frozen=True)
 class StepSample:
-    """What one recorded step costs.
+    """The cost of one recorded step.
 
     Attributes:
-        pause_ns: What stopping and handing over took, for each step.
-        raw_bytes: Size of the trace before compression, for each step.
-        stack_share: Part of the events that are Python functions; 0 without stacks.
+        pause_ns: Time to stop and hand over, per step.
+        raw_bytes: Size of the trace before compression, per step.
+        stack_share: Share of the events that are Python functions; 0 without stacks.
     """
 
     pause_ns: float
@@ -38,7 +38,7 @@ class StepSample:
 
 
 class Budget:
-    """Fits windows to the limits of the options and to the disk.
+    """Fits windows to the limits in the options and to the disk.
 
     Args:
         config: The capture's options.
@@ -58,11 +58,11 @@ class Budget:
         return config.max_pause_s is not None or config.max_window_bytes is not None
 
     def learn(self, sample: StepSample) -> None:
-        """Remember what a step cost on trial."""
+        """Store the cost of a trial step."""
         self._sample = sample
 
     def learn_from(self, record: WindowRecord) -> None:
-        """Remember what the steps of a finished window cost."""
+        """Learn the cost of a step from a finished window."""
         if record.state != "complete" or not record.raw_bytes or not record.planned_steps:
             return
         share = self._sample.stack_share if self._sample is not None else 0.0
@@ -71,11 +71,11 @@ class Budget:
         self._sample = StepSample(pause_ns / steps, record.raw_bytes / steps, share)
 
     def predicted_pause_ns(self, plan: WindowPlan) -> int | None:
-        """What the window's end will cost the training; None if nothing is known yet."""
+        """How long the window's end will pause the training; None if unknown."""
         return None if self._sample is None else round(self._sample.pause_ns * plan.steps)
 
     def fit(self, plan: WindowPlan) -> WindowPlan:
-        """The plan, made smaller where it would break a limit; its note says so."""
+        """The plan, reduced if it would exceed a limit; its note says how."""
         sample = self._sample
         if sample is None or not self.wants_sample:
             return plan
@@ -98,36 +98,36 @@ class Budget:
             }
             given = ", ".join(f"{k}={v:g}" for k, v in limits.items() if v is not None)
             note = (
-                f"{note} to keep within {given}: a step costs about "
+                f"{note} to stay within {given}: a step costs about "
                 f"{sample.pause_ns / 1e9:.3g} s of pause and {sample.raw_bytes / 1e6:.3g} MB"
             )
             log.warning("stepscope: window %d: %s", plan.index, note)
         return dataclasses.replace(plan, steps=fitted, with_stack=with_stack, note=note)
 
     def refusal(self, steps: int) -> str:
-        """Why no window of so many steps may be opened now; empty if nothing speaks against it."""
+        """Why a window of this many steps may not be opened now; empty if it may."""
         needed = float(self._config.min_free_bytes)
         if self._sample is not None and needed:
             window_bytes = self._sample.raw_bytes * steps * _ROOM_FACTOR
             needed = max(needed, window_bytes)
         if not needed:
             return ""
-        place = self._layout.root
-        while not place.exists() and place != place.parent:
-            place = place.parent
+        folder = self._layout.root
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
         try:
-            free = shutil.disk_usage(place).free
+            free = shutil.disk_usage(folder).free
         except OSError as error:
-            return f"the disk cannot be looked at: {error}"
+            return f"the free disk space is unknown: {error}"
         if free >= needed:
             return ""
         return (
-            f"only {free / 1e6:.0f} MB are free where it would be written, and it may need "
+            f"only {free / 1e6:.0f} MB are free on its disk, and it may need "
             f"{needed / 1e6:.0f} MB (min_free_bytes={self._config.min_free_bytes})"
         )
 
     def warn_of_timeout(self, plan: WindowPlan) -> None:
-        """Say once if the pause may let other ranks' collectives time out."""
+        """Warn once if the pause may let other ranks' collectives time out."""
         pause_ns = self.predicted_pause_ns(plan)
         if pause_ns is None or self._has_warned:
             return
@@ -136,17 +136,17 @@ class Budget:
             self._has_warned = True
             log.warning(
                 "stepscope: the window's end may stop this rank for %.1f s, and the process "
-                "group gives up after %.1f s: record fewer steps (active, max_pause_s), or give "
+                "group times out after %.1f s: record fewer steps (active, max_pause_s), or give "
                 "init_process_group a longer timeout",
                 pause_ns / 1e9,
                 timeout_s,
             )
 
     def prune(self, windows: tuple[WindowRecord, ...]) -> list[WindowRecord]:
-        """Remove the oldest windows' files beyond the share of the disk.
+        """Remove the files of the oldest windows that exceed the limits.
 
         Returns:
-            The records of those that were removed, as they shall read from now on.
+            The new records of the windows that were removed.
         """
         config = self._config
         finished = [window for window in windows if window.state in {"complete", "partial"}]
@@ -168,7 +168,7 @@ class Budget:
             )
             removed.append(
                 dataclasses.replace(
-                    window, state="removed", artifacts=(), reason=f"removed to keep {limit}"
+                    window, state="removed", artifacts=(), reason=f"removed to stay within {limit}"
                 )
             )
         return removed
@@ -183,7 +183,7 @@ class Budget:
 
 
 def sample_of(path: Path, pause_ns: int) -> StepSample:
-    """What one recorded step costs, from its raw trace."""
+    """The cost of one recorded step, from its raw trace."""
     events = functions = 0
     with path.open("rb") as file:
         for line in file:
@@ -195,7 +195,7 @@ def sample_of(path: Path, pause_ns: int) -> StepSample:
 
 
 def process_group_timeout_s() -> float | None:
-    """After how many seconds the default process group gives up; None without one."""
+    """Timeout of the default process group in seconds; None without a group."""
     import torch
     from torch import distributed
 

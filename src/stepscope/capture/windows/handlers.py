@@ -1,4 +1,4 @@
-"""Calling the user's on_trace_ready functions, which were written for torch.profiler."""
+"""Calls the user's on_trace_ready functions, which were written for torch.profiler."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from stepscope.artifacts.compress import compress
+from stepscope.artifacts.compress import compress, format_of
 from stepscope.capture.options.config import TraceHandler
 from stepscope.run.files import replacing
 from stepscope.run.manifest import ArtifactRecord
@@ -24,14 +24,14 @@ def call_handlers(
     renames: dict[str, str],
     step_number: int,
 ) -> list[ArtifactRecord]:
-    """Call each function with torch's profiler; one that raises becomes a problem, no more.
+    """Call each function with torch's profiler, and record those that raise.
 
     Args:
         handlers: The functions.
         profiler: Torch's profiler, stopped and exported.
         raw: The trace that torch wrote.
-        renames: Names that step ranges get in what a function exports.
-        step_number: What functions find in `step_num`, as torch.profiler counts it.
+        renames: Names of ranges to replace in what a function exports.
+        step_number: Value of `step_num` for the functions, as torch.profiler counts it.
 
     Returns:
         A record for each function that raised.
@@ -54,26 +54,27 @@ def call_handlers(
 
 
 def _keep_export(profiler: Any, raw: Path, renames: dict[str, str]) -> None:
-    """Let functions export the trace again: torch itself refuses a second time."""
+    """Let functions export the trace again: torch itself refuses a second export."""
 
     def export_chrome_trace(path: str, *_: object, **__: object) -> None:
         target = Path(path)
-        trace_format = {".gz": "json.gz", ".zst": "json.zst"}.get(target.suffix, "json")
         with replacing(target) as temporary:
-            compress(raw, temporary, trace_format, renames)
+            compress(raw, temporary, format_of(target), renames)
 
     profiler.export_chrome_trace = export_chrome_trace
 
 
 def torch_memory_timeline(profiler: Any, directory: Path) -> ArtifactRecord | None:
-    """Let torch write its own memory timeline; a record of the problem if it cannot.
+    """Let torch write its own memory timeline; returns a record of the problem if that fails.
 
-    It takes about 0.3 ms for each memory event, on this thread, and fails on some models.
+    It takes about 0.3 ms per memory event, on this thread, and fails on some models.
     """
     path = directory / TORCH_TIMELINE
     try:
         with replacing(path) as temporary, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it is deprecated, for something that does not exist
+            warnings.simplefilter(
+                "ignore"
+            )  # it is deprecated in favour of something that does not exist
             written = temporary.with_name(f"{temporary.name}.json.gz")
             try:
                 profiler.export_memory_timeline(str(written), device=_device_of(profiler))

@@ -1,4 +1,4 @@
-"""Handing a stopped window over: to the user's functions, and to the process beside us."""
+"""Hands a stopped window over to the user's functions and to the finishing process."""
 
 from __future__ import annotations
 
@@ -14,27 +14,36 @@ from stepscope.artifacts.custom import FinishedWindow, address_of, make_custom
 from stepscope.artifacts.job import FinishJob
 from stepscope.artifacts.raw import RawTrace
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.windows.finishing import Exporter
+from stepscope.capture.options.option import options_of
+from stepscope.capture.windows.finishing import WindowFinisher
 from stepscope.capture.windows.handlers import TORCH_TIMELINE, call_handlers, torch_memory_timeline
-from stepscope.capture.windows.window import WindowCapture
+from stepscope.capture.windows.plan import WindowPlan
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 SCRATCH = ".raw"
-"""Folder in a window's own, of what is only needed until its files are made."""
+"""Folder inside a window's folder for files that are only needed until the window is finished."""
 
 
 def hand_over(
-    exporter: Exporter,
-    window: WindowCapture,
+    finisher: WindowFinisher,
+    profiler: Any,
     job: FinishJob,
     record: WindowRecord,
     config: CaptureConfig,
     step_number: int,
 ) -> tuple[WindowRecord, BaseException | None]:
-    """Give the window to the exporter; also calls the user's functions.
+    """Give a stopped window to the finisher, after calling the user's functions.
+
+    Args:
+        finisher: Makes the files.
+        profiler: Torch's profiler, stopped.
+        job: What to make of its events.
+        record: What is known about the window.
+        config: The capture's options.
+        step_number: Value of `step_num` for the functions, as torch.profiler counts it.
 
     Returns:
-        The record, and what interrupted a user's function, to be raised in the end.
+        The record, and the exception that interrupted a user function, to be raised in the end.
     """
     scratch = job.raw_path.parent
     scratch.mkdir(parents=True, exist_ok=True)
@@ -42,49 +51,55 @@ def hand_over(
     interruption: BaseException | None = None
     if handlers:
         started_ns = time.perf_counter_ns()
-        window.profiler.export_chrome_trace(job.raw)
+        profiler.export_chrome_trace(job.raw)
         RawTrace(job.raw_path).check_ends()
         record = dataclasses.replace(record, export_ns=time.perf_counter_ns() - started_ns)
         try:
-            problems = call_handlers(
-                handlers, window.profiler, job.raw_path, job.renames, step_number
-            )
+            problems = call_handlers(handlers, profiler, job.raw_path, job.renames, step_number)
             record = dataclasses.replace(record, artifacts=tuple(problems))
         except BaseException as error:  # noqa: BLE001 - raised again once the window is safe
             interruption = error
     if config.memory_timeline == "torch":
-        problem = torch_memory_timeline(window.profiler, window.plan.directory)
+        problem = torch_memory_timeline(profiler, job.window_path)
         if problem is not None:
             record = dataclasses.replace(record, artifacts=(*record.artifacts, problem))
         else:
             made = (*job.made, ("memory_timeline", TORCH_TIMELINE))
             job = dataclasses.replace(job, made=made)
-    record = exporter.submit(window.profiler, job, record, is_raw_there=bool(handlers))
+    record = finisher.submit(profiler, job, record, is_raw_there=bool(handlers))
     return record, interruption
 
 
 def job_of(
-    config: CaptureConfig, window: WindowCapture, rank: int, activities: list[Any]
+    config: CaptureConfig,
+    plan: WindowPlan,
+    steps: tuple[int, ...],
+    renames: dict[str, str],
+    rank: int,
+    activities: list[Any],
 ) -> FinishJob:
-    """What the finishing process shall make of a window."""
-    plan = window.plan
+    """The job of the finishing process for a window.
+
+    Args:
+        config: The capture's options.
+        plan: What the window was planned to record.
+        steps: The steps that were recorded from start to end.
+        renames: Names of ranges to replace in the trace.
+        rank: The rank.
+        activities: The torch activities that were recorded.
+    """
     return FinishJob(
         raw=str(plan.directory / SCRATCH / "trace.json"),
         directory=str(plan.directory),
         index=plan.index,
-        steps=window.ranges.whole_steps,
+        steps=steps,
         rank=rank,
         needs_kernels=_uses_gpu(activities),
-        renames=window.ranges.renames(),
+        renames=renames,
         trace=config.export_trace,
         trace_format=config.trace_format,
-        key_averages=config.key_averages,
-        key_averages_sort=config.key_averages_sort,
-        key_averages_rows=config.key_averages_rows,
         flops=config.with_flops,
-        stacks=plan.with_stack,
-        stacks_metric=config.stacks_metric,
-        memory_timeline=config.memory_timeline == "trace",
+        artifacts=artifact_options(config, with_stack=plan.with_stack),
         made=(("execution_trace", "execution_trace.json"),) if config.execution_trace else (),
         custom=tuple(filter(None, map(address_of, config.custom_artifacts))),
         tensorboard_directory=str(Path(config.tensorboard_dir or "").absolute())
@@ -96,10 +111,25 @@ def job_of(
     )
 
 
+def artifact_options(config: CaptureConfig, **changes: Any) -> dict[str, dict[str, Any]]:
+    """The modules that make a window's files, each with the options that it reads.
+
+    Args:
+        config: The capture's options.
+        **changes: Options that differ for this window.
+    """
+    chosen: dict[str, dict[str, Any]] = {}
+    for field, info in options_of(config):
+        if info.artifact:
+            value = changes.get(field.name, getattr(config, field.name))
+            chosen.setdefault(info.artifact, {})[field.name] = value
+    return chosen
+
+
 def with_own_artifacts(
     record: WindowRecord, config: CaptureConfig, directory: Path, rank: int
 ) -> WindowRecord:
-    """Call custom artifacts that no other process could import."""
+    """Call custom artifacts that no other process can import."""
     if record.state not in {"complete", "partial"}:
         return record
     files = {

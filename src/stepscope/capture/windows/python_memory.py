@@ -1,15 +1,15 @@
-"""A window that tracemalloc records: which lines of Python hold more memory after it than before.
+"""A window that tracemalloc records: which lines of Python hold more memory afterwards.
 
-tracemalloc counts what Python's own allocators give out: objects, lists, strings, bytes. The
-memory of tensors comes from torch's allocators and is not in it, nor is any other of C++ code. It
-runs only from a window's warm-up to its end: while it runs, every allocation costs a few times as
+tracemalloc counts what Python's own allocators hand out: objects, lists, strings, bytes. It does
+not see the memory of tensors, which comes from torch's allocators, or any other memory of C++ code.
+It runs only from a window's warm-up to its end: meanwhile, every allocation costs several times as
 much and leaves a record.
 
 Definitions
-    Current: bytes allocated since tracing began and not yet freed. Peak of a step: the greatest
-    such number in it.
-    Change of a place: its bytes at the end of the window's last step less those at the beginning
-    of its first. All places' changes add up to the change that the table's head gives.
+    Current: bytes allocated since tracing began and not yet freed. Peak of a step: the maximum
+    of current in the step.
+    Change of a location: its bytes at the end of the window's last step minus its bytes at the
+    start of the first. The changes of all locations add up to the change in the table's header.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from dataclasses import dataclass
 
 from stepscope._package import PACKAGE
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.windows.window import WindowPlan
+from stepscope.capture.windows.kinds import WindowMaker, WindowTools, finished
+from stepscope.capture.windows.plan import WindowPlan
 from stepscope.run.files import digest_of, write_atomically
-from stepscope.run.manifest import ArtifactRecord
+from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 PYTHON_MEMORY_FILE = "python_memory.txt"
 _OWN_FOLDER = str(PACKAGE / "capture")
@@ -37,9 +38,9 @@ class StepMemory:
 
     Attributes:
         step: Its number.
-        current_bytes: Allocated since tracing began and not freed, at the step's end.
-        peak_bytes: Greatest such number in the step.
-        is_whole: Whether the step came to its end.
+        current_bytes: Bytes allocated since tracing began and not freed, at the step's end.
+        peak_bytes: Maximum of that number in the step.
+        is_whole: Whether the step was completed.
     """
 
     step: int
@@ -49,15 +50,15 @@ class StepMemory:
 
 
 class MeasuredSteps:
-    """The steps of the window and what each held; stands where a trace has its ranges.
+    """The steps of the window and the memory of each.
 
     Args:
-        max_bytes: Memory of tracemalloc's own at which the tracing ends.
-        end: Called then.
+        max_bytes: Size of tracemalloc's own memory at which tracing ends.
+        end: Called when that size is reached.
 
     Attributes:
         measured: The steps so far.
-        is_over: Whether the tracing had to end.
+        is_over: Whether tracing had to end.
     """
 
     def __init__(self, max_bytes: int, end: Callable[[], None]) -> None:
@@ -69,17 +70,17 @@ class MeasuredSteps:
 
     @property
     def whole_steps(self) -> tuple[int, ...]:
-        """The steps that were traced to their end."""
+        """The steps that were traced from start to end."""
         return tuple(entry.step for entry in self.measured if entry.is_whole)
 
     def open(self, step: int) -> None:
-        """A step begins: its peak is counted from here."""
+        """Begin a step and reset the peak."""
         if not self.is_over:
             self._step = step
             tracemalloc.reset_peak()
 
     def close(self, *, is_whole: bool) -> None:
-        """The step ends: note it, and end the tracing where that has grown too large."""
+        """Record the step, and end tracing if it has grown too large."""
         step, self._step = self._step, None
         if step is None:
             return
@@ -91,9 +92,9 @@ class MeasuredSteps:
 
 
 class PythonMemoryWindow:
-    """Drives tracemalloc through warm-up, recording and stopping, and writes what it found.
+    """Drives tracemalloc through warm-up, recording and stopping, and writes the result.
 
-    Where the script itself traces already, its tracing goes on afterwards.
+    If the script itself is tracing already, its tracing continues afterwards.
 
     Args:
         config: The capture's options.
@@ -106,6 +107,8 @@ class PythonMemoryWindow:
         is_prepared: Whether tracing has begun.
     """
 
+    is_of_one_thread = False
+
     def __init__(self, config: CaptureConfig, plan: WindowPlan) -> None:
         self.plan = plan
         self.ranges = MeasuredSteps(config.tracemalloc_max_bytes, self._end_tracing)
@@ -117,22 +120,27 @@ class PythonMemoryWindow:
         self._last: tracemalloc.Snapshot | None = None
         self._own_bytes = 0
 
+    @property
+    def lengthens_step(self) -> bool:
+        """Whether the window slows the current step down: it traces from the warm-up on."""
+        return self.is_prepared or self.is_recording
+
     def prepare(self) -> None:
-        """Begin to trace."""
+        """Begin tracing."""
         self._is_foreign = tracemalloc.is_tracing()
         if not self._is_foreign:
             tracemalloc.start(self._config.tracemalloc_frames)
         self.is_prepared = True
 
     def start(self) -> None:
-        """Begin the window: remember what is held now."""
+        """Begin the window: take the first snapshot."""
         if not self.is_prepared:
             self.prepare()
         self._first = tracemalloc.take_snapshot()
         self.is_recording = True
 
     def stop(self) -> int:
-        """End the window; returns the nanoseconds that it took."""
+        """End the window; returns how long that took, in nanoseconds."""
         started_ns = time.perf_counter_ns()
         self.ranges.close(is_whole=False)
         self.is_recording = False
@@ -140,32 +148,45 @@ class PythonMemoryWindow:
         return time.perf_counter_ns() - started_ns
 
     def abandon(self) -> None:
-        """Leave a warm-up: tracing ends."""
+        """Leave the warm-up and stop tracing."""
         self._first = None
         self._end_tracing()
 
-    def files(self) -> tuple[ArtifactRecord, ...]:
-        """Write the table of what changed.
+    def discard(self, *, has_thread_ended: bool = False) -> None:  # noqa: ARG002
+        """Give the window up: stop tracing if the window is open."""
+        if self.is_recording:
+            self.stop()
+
+    def save(
+        self,
+        record: WindowRecord,
+        step_number: int,  # noqa: ARG002 - there are no functions to tell it
+    ) -> tuple[WindowRecord, BaseException | None]:
+        """Write the table of changes; see `Window.save`.
 
         Raises:
             OSError: The file cannot be written.
             RuntimeError: The script stopped the tracing.
         """
+        files = () if record.last_step is None else (self._write(),)
+        return finished(record, files), None
+
+    def _write(self) -> ArtifactRecord:
         first, last, self._first, self._last = self._first, self._last, None, None
         if first is None or last is None:
             raise RuntimeError("tracemalloc was stopped by the script while the window was open")
         path = self.plan.directory / PYTHON_MEMORY_FILE
         write_atomically(path, self._text(first, last).encode("utf-8", "backslashreplace"))
         relative = f"{path.parent.name}/{path.name}"
-        return (ArtifactRecord("python_memory", relative, path.stat().st_size, digest_of(path)),)
+        return ArtifactRecord("python_memory", relative, path.stat().st_size, digest_of(path))
 
     def _end_tracing(self) -> None:
-        """Remember what is held now, and stop; a second call does nothing."""
+        """Take the last snapshot and stop tracing; a second call does nothing."""
         if not self.is_prepared:
             return
         self.is_prepared = False
         try:
-            # A script may have stopped the tracing, which is one for the whole process.
+            # The script may have stopped tracing, of which there is only one per process.
             if self._first is not None and tracemalloc.is_tracing():
                 self._own_bytes = tracemalloc.get_tracemalloc_memory()
                 self._last = tracemalloc.take_snapshot()
@@ -179,14 +200,14 @@ class PythonMemoryWindow:
         total = sum(change.size_diff for change in changes)
         whole = max(1, len(self.ranges.whole_steps))
         lines = [
-            "Memory of Python objects, as tracemalloc counts it: what Python's own allocators gave",
-            "out since tracing began and did not get back. Tensors' memory is not in it.",
+            "Memory of Python objects as counted by tracemalloc: allocated by Python since tracing",
+            "began, and not yet freed. It does not include the memory of tensors.",
             "",
-            f"{'step':>8} {'at its end':>16} {'peak in it':>16}  bytes",
+            f"{'step':>8} {'at end':>16} {'peak':>16}  bytes",
         ]
         lines += [
             f"{entry.step:>8} {entry.current_bytes:>16,} {entry.peak_bytes:>16,}"
-            + ("" if entry.is_whole else "  (not to its end)")
+            + ("" if entry.is_whole else "  (incomplete)")
             for entry in steps
         ]
         if self.ranges.is_over:
@@ -203,9 +224,9 @@ class PythonMemoryWindow:
         lines += [
             f"tracemalloc's own memory: {self._own_bytes:,} bytes",
             "",
-            f"Change over the window: {total:+,} bytes, {total / whole:+,.0f} bytes each step",
+            f"Change over the window: {total:+,} bytes, {total / whole:+,.0f} bytes per step",
             "",
-            f"{'change':>16} {'each step':>16} {'blocks':>10} {'held':>16}  place",
+            f"{'change':>16} {'per step':>16} {'blocks':>10} {'held':>16}  location",
         ]
         shown = changes[: self._config.tracemalloc_rows]
         for change in shown:
@@ -220,22 +241,45 @@ class PythonMemoryWindow:
             held = sum(c.size for c in rest)
             lines.append(
                 f"{size:>+16,} {size / whole:>+16,.0f} {blocks:>+10,} {held:>16,}  "
-                f"{len(rest):,} other places"
+                f"{len(rest):,} other locations"
             )
         return "\n".join(lines) + "\n"
+
+
+class PythonMemoryMaker:
+    """Makes windows that tracemalloc records.
+
+    Args:
+        tools: What the windows need to do their work.
+    """
+
+    uses_torchs_profiler = False
+    hindrance = ""
+
+    def __init__(self, tools: WindowTools) -> None:
+        self._config = tools.config
+
+    def get_ready(self) -> None:
+        """Do nothing: tracemalloc is part of Python."""
+
+    def make(self, plan: WindowPlan) -> PythonMemoryWindow:
+        """Make a window that has not begun."""
+        return PythonMemoryWindow(self._config, plan)
+
+    def make_trial(self, plan: WindowPlan) -> None:  # noqa: ARG002
+        """Return None: the end of the window causes no pause worth measuring."""
+        return
 
 
 def changes_between(
     first: tracemalloc.Snapshot, last: tracemalloc.Snapshot, *, by_stack: bool
 ) -> list[tracemalloc.StatisticDiff]:
-    """What changed, place by place, the greatest change first.
-
-    Places of this recorder and of tracemalloc itself are left out.
+    """The changes by location, largest first, without those of this recorder and of tracemalloc.
 
     Args:
         first: The state before.
         last: The state after.
-        by_stack: Whether a place is a whole stack, and not only its innermost line.
+        by_stack: Whether a location is a whole stack rather than its innermost line.
     """
     own = [
         tracemalloc.Filter(inclusive=False, filename_pattern=f"{_OWN_FOLDER}/*"),
@@ -247,7 +291,7 @@ def changes_between(
 
 
 def _place(traceback: tracemalloc.Traceback) -> str:
-    """The innermost line, and what stands on it."""
+    """The innermost line and its source code."""
     frame = traceback[-1]
     code = linecache.getline(frame.filename, frame.lineno).strip()[:_LONGEST_LINE]
     return f"{_frame(frame)}  {code}".rstrip()
@@ -255,3 +299,6 @@ def _place(traceback: tracemalloc.Traceback) -> str:
 
 def _frame(frame: tracemalloc.Frame) -> str:
     return f"{frame.filename}:{frame.lineno}"
+
+
+MAKER: type[WindowMaker] = PythonMemoryMaker

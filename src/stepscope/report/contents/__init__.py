@@ -1,1 +1,1 @@
-"""What a file or directory holds, one module per output."""
+"""What a trace file holds, one module per output."""

@@ -1,4 +1,4 @@
-"""The diagnosis as GitHub's Markdown, for a pull request or a wiki."""
+"""The diagnosis as GitHub Markdown, for a pull request or a wiki."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from stepscope.advice.diagnosis import Diagnosis
 from stepscope.advice.finding import Finding
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.report import units
-from stepscope.report.answer.tables import describe_scope, markdown_text
 from stepscope.report.diagnosis.words import (
     besides,
     between_ranks,
@@ -21,10 +20,18 @@ from stepscope.report.diagnosis.words import (
     saving,
     step_basis,
 )
+from stepscope.report.outputs import Layout, Sink
+from stepscope.report.scope import describe_scope
+from stepscope.report.text import markdown_text
+
+
+def write(diagnosis: Diagnosis, sink: Sink, _layout: Layout) -> None:
+    """Write the diagnosis."""
+    sink.write(diagnosis_to_markdown(diagnosis))
 
 
 def diagnosis_to_markdown(diagnosis: Diagnosis) -> str:
-    """The same as on a terminal."""
+    """The diagnosis, as on a terminal."""
     shown = diagnosis.shown
     lines = [
         f"# {markdown_text(str(diagnosis.run.path))}",
@@ -96,7 +103,7 @@ def _finding(number: int, finding: Finding, where: str) -> list[str]:
     lines = [
         f"### {number}. {title}{place}",
         "",
-        f"- saves: {markdown_text(saving(finding))}",
+        f"- saving: {markdown_text(saving(finding))}",
     ]
     if finding.assumption:
         lines.append(f"- if: {markdown_text(finding.assumption)}")

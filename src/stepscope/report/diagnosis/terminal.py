@@ -1,4 +1,4 @@
-"""The diagnosis on a terminal: the verdict, where the step goes, and what to do about it."""
+"""The diagnosis on a terminal: the verdict, where the step goes, and what to change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.analysis.selection.partition import Partition
 from stepscope.report import units
-from stepscope.report.answer.tables import describe_scope, printable
 from stepscope.report.diagnosis.words import (
     MOST_RANKS,
     besides,
@@ -29,7 +28,10 @@ from stepscope.report.diagnosis.words import (
     saving,
     step_basis,
 )
-from stepscope.report.metrics.reports import print_metrics
+from stepscope.report.metrics.terminal import print_metrics
+from stepscope.report.outputs import Layout, Sink
+from stepscope.report.scope import describe_scope
+from stepscope.report.text import printable
 
 _STYLES = {
     Severity.HIGH: "bold red",
@@ -39,6 +41,11 @@ _STYLES = {
 }
 _BAR_WIDTH = 24
 _MOST_NOTES = 5
+
+
+def write(diagnosis: Diagnosis, sink: Sink, _layout: Layout) -> None:
+    """Print the diagnosis."""
+    print_diagnosis(diagnosis, sink.console())
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
@@ -70,12 +77,12 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
 
 
 def _plain(text: str, style: str = "") -> Text:
-    """Text that a file may have a part in: no markup, and nothing that steers a terminal."""
+    """Text that may come from a file: no markup, no control characters."""
     return Text(printable(text), style)
 
 
 def _beside(label: str, content: RenderableType) -> Table:
-    """A label with its content beside it, so that wrapped lines stay in their column."""
+    """A label beside its content, so that wrapped lines stay aligned."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, style="bold", min_width=7)
     table.add_column()
@@ -190,7 +197,7 @@ def _finding(number: int, finding: Finding, where: str) -> RenderableType:
     table.add_column()
     promised, sign, change = saving(finding).partition(": ")
     style = "" if finding.saving_ns is None else "bold green"
-    table.add_row("saves", Text.assemble((promised, style), sign, change))
+    table.add_row("saving", Text.assemble((promised, style), sign, change))
     if finding.assumption:
         table.add_row("if", _plain(finding.assumption))
     table.add_row("seen", _evidence(finding))

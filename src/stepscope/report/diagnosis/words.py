@@ -1,4 +1,4 @@
-"""The diagnosis in words: what terminal and Markdown say alike, laid out by each in its way."""
+"""The diagnosis in words, shared by terminal and Markdown."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from stepscope.advice.rules import slow_phase
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.report import units
-from stepscope.report.diagnosis.csv_tables import ranks_table
+from stepscope.report.diagnosis.tables import ranks_table
 from stepscope.run.rank_skew import RankSkew
 
 MOST_RANKS = 16
 _MOST_ODD = 6
-_NO_END = "no end was written: the process runs still, or was killed"
+_NO_END = "no end was recorded: the process is still running, or was killed"
 _NO_REASON = "the manifest does not say why"
-_STILL_MADE = "its files were still being made when the manifest was written"
+_STILL_MADE = "its files were not finished when the manifest was written"
 _RANK_COLUMNS = {
     "rank": "rank",
     "steady_steps": "steps",
     "step_ns": "step",
     "input_wait_ns": "input wait",
     "longest_ns": "longest",
-    "wait_ns": "waits for ranks",
-    "own_ns": "without that",
-    "last": "comes last",
-    "record_wait_ns": "waits for others",
+    "wait_ns": "wait for ranks",
+    "own_ns": "without it",
+    "last": "arrives last",
+    "record_wait_ns": "wait for others",
 }
 
 
 def header(diagnosis: Diagnosis) -> str:
-    """How many ranks, and on what."""
+    """How many ranks, and what they run on."""
     count = len(diagnosis.ranks)
     job = diagnosis.run.job
     world = job.world_size if job else count
@@ -48,23 +48,23 @@ def header(diagnosis: Diagnosis) -> str:
 
 
 def step_basis(diagnosis: Diagnosis, rank: RankSummary) -> str:
-    """What the printed step is."""
+    """What the shown step time is."""
     whose = f"rank {rank.rank}: " if len(diagnosis.ranks) > 1 else ""
     summary = rank.steps
     if summary is None and rank.window is not None and not rank.window_steps:
-        return f"{whose}the whole file: no step is annotated; recording slows it down"
+        return f"{whose}the whole file: it has no step annotations; recording slows it down"
     if summary is None:
         which = "median" if rank.device is None else "mean"
         return f"{whose}{which} of the steps in the trace; recording slows them down"
     left_out = _left_out(summary)
     return (
         f"{whose}median of {units.plural(len(summary.steps), 'steady step')}"
-        f"{f' ({left_out} left out)' if left_out else ''}"
+        f"{f' (excluding {left_out})' if left_out else ''}"
     )
 
 
 def partition_basis(rank: RankSummary) -> str:
-    """What was divided into parts."""
+    """What the partition divides."""
     partition = rank.partition
     if partition is None:
         return ""
@@ -92,16 +92,16 @@ def _left_out(summary: StepSummary) -> str:
 
 
 def besides(summary: StepSummary) -> str:
-    """What the loop did besides training steps."""
+    """What the loop did outside training steps."""
     kinds = (
-        f"{other.kind} {units.duration(other.total_ns)} in {other.times}"
+        f"{other.kind} {units.duration(other.total_ns)} ({other.times}×)"
         for other in summary.other_kinds
     )
-    return f"besides the steps: {', '.join(kinds)}"
+    return f"outside the steps: {', '.join(kinds)}"
 
 
 def between_ranks(diagnosis: Diagnosis) -> str:
-    """Who comes last, to the collectives or else in the step records; empty where nothing tells."""
+    """Which rank arrives last, by collectives or by step records; empty if unknown."""
     between = diagnosis.between
     if between is None:
         return _skew(diagnosis.skew)
@@ -109,7 +109,7 @@ def between_ranks(diagnosis: Diagnosis) -> str:
         return ""
     row = between.table.filter(rank=between.straggler).row(0, named=True)
     words = (
-        f"rank {between.straggler} is the last in {row['last']} of {row['collectives']} "
+        f"rank {between.straggler} arrives last in {row['last']} of {row['collectives']} "
         f"collectives; the others wait {units.duration(between.others_wait_ns)} per step on average"
     )
     if between.report.clock is Clock.ALIGNED:
@@ -127,7 +127,7 @@ def _skew(skew: RankSkew | None) -> str:
 
 
 def odd_ranks(diagnosis: Diagnosis) -> list[str]:
-    """What sets single ranks apart, the greatest difference first."""
+    """What sets single ranks apart, the largest difference first."""
     rows = diagnosis.odd_parts.head(_MOST_ODD).iter_rows(named=True)
     return [
         f"rank {row['rank']}: '{row['part']}' takes {units.duration(row['per_step_ns'])} per step, "
@@ -137,12 +137,12 @@ def odd_ranks(diagnosis: Diagnosis) -> list[str]:
 
 
 def rank_columns(diagnosis: Diagnosis) -> list[str]:
-    """Headings of the table of ranks: those for which any rank has something."""
+    """Headings of the table of ranks: the columns for which any rank has a value."""
     return [_RANK_COLUMNS[name] for name in _known_columns(ranks_table(diagnosis))]
 
 
 def rank_rows(diagnosis: Diagnosis) -> list[list[str]]:
-    """Its rows, at most `MOST_RANKS`: who waits least for the others first, else the slowest."""
+    """Its rows, at most `MOST_RANKS`: the rank that waits least first, or else the slowest."""
     table = ranks_table(diagnosis)
     kept = _known_columns(table)
     waits = [name for name in ("wait_ns", "record_wait_ns") if name in kept]
@@ -152,7 +152,7 @@ def rank_rows(diagnosis: Diagnosis) -> list[list[str]]:
 
 
 def _known_columns(table: pl.DataFrame) -> list[str]:
-    """Columns in which any rank has something; of the two that tell of waiting the exacter one."""
+    """Columns in which any rank has a value; of the two wait columns, the more exact one."""
     known = [name for name in _RANK_COLUMNS if table[name].null_count() < len(table)]
     return [name for name in known if name != "record_wait_ns" or "wait_ns" not in known]
 
@@ -167,17 +167,17 @@ def _rank_cell(name: str, row: dict[str, int | None]) -> str:
 
 
 def findings_alike(findings: tuple[Finding, ...]) -> list[list[Finding]]:
-    """What one rule found on several ranks, the greatest saving first."""
+    """Findings of one rule on several ranks, the largest saving first."""
     groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
-        # One rank may have several slow phases, each named in the title.
+        # One rank may have several slow phases; the title tells them apart.
         which = finding.title if finding.id == slow_phase.ID else ""
         groups.setdefault((finding.id, which), []).append(finding)
     return list(groups.values())
 
 
 def ranks_with(group: list[Finding]) -> str:
-    """On which ranks a rule found something, the one with the greatest saving first."""
+    """The ranks that have a finding, the one with the largest saving first."""
     others = sorted({finding.rank for finding in group[1:]} - {group[0].rank})
     words = f"rank {group[0].rank}"
     if others:
@@ -189,9 +189,9 @@ def ranks_with(group: list[Finding]) -> str:
 
 
 def saving(finding: Finding) -> str:
-    """What mending it saves, or why nothing can be promised."""
+    """What the fix saves, or why that is not estimated."""
     if finding.saving_ns is None or finding.predicted_step_ns is None:
-        return f"nothing per step can be promised: {finding.saving_reason}"
+        return f"not estimated: {finding.saving_reason}"
     now_ns = finding.saving_ns + finding.predicted_step_ns
     return (
         f"{units.duration(finding.saving_ns)} per step: {units.duration(now_ns)} → "
@@ -200,7 +200,7 @@ def saving(finding: Finding) -> str:
 
 
 def notes(diagnosis: Diagnosis) -> list[str]:
-    """What could not be read, went wrong in the recording, or limits the answer."""
+    """What could not be read, what went wrong while recording, and what limits the answer."""
     told = [*diagnosis.run.problems, *diagnosis.notes]
     for rank_run, rank in zip(diagnosis.run.ranks, diagnosis.ranks, strict=True):
         prefix = f"rank {rank.rank}: " if len(diagnosis.ranks) > 1 else ""

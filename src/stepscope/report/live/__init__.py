@@ -1,1 +1,1 @@
-"""A run while it is written."""
+"""A run that is being written."""

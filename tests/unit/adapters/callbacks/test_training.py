@@ -21,15 +21,10 @@ from torch.utils.data import DataLoader, TensorDataset
 import stepscope
 from stepscope import open_run
 from stepscope.adapters.callbacks.lightning_events import CallbackEvents, ProfilerEvents
-from stepscope.adapters.callbacks.training import (
-    CHECKPOINT,
-    EVALUATION,
-    TrainingDoor,
-    TrainingRecorder,
-    identity_of,
-)
+from stepscope.adapters.callbacks.training import TrainingDoor, TrainingRecorder, identity_of
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.errors import UsageError
+from stepscope.run.step_record import CHECKPOINT, EVALUATION
 
 QUICK = {"wait": 1, "warmup": 1, "active": 2, "activities": "cpu", "triggers": False}
 ALONE = RankIdentity()

@@ -144,7 +144,7 @@ def test_more_arguments_are_passed_as_they_are():
 
 def test_unknown_words_to_trace_are_refused():
     assert parse_trace("cuda, mpi") == ("cuda", "mpi")
-    with pytest.raises(UsageError, match="'cude' is not known: some of cuda, nvtx"):
+    with pytest.raises(UsageError, match="'cude' is unknown: choose some of cuda, nvtx"):
         parse_trace("cuda,cude")
     with pytest.raises(UsageError, match="is empty"):
         parse_trace(" ")
@@ -187,10 +187,13 @@ def test_lanes_of_a_chrome_trace_are_told_apart():
         ("Error: Operation not permitted (os error 1)", "may not read.*: rule 5"),
         ("This program requires root on OSX.", "may not read.*: rule 5"),
         ("Caused by:\n 0: No such file or directory (os error 2)", "there is no such process"),
-        ("Error: No python processes found in process 9 or", "no Python runs there"),
-        ("Error: Failed to find python version from target process", "no Python that py-spy knows"),
+        ("Error: No python processes found in process 9 or", "it is not a Python process"),
+        (
+            "Error: Failed to find python version from target process",
+            "py-spy does not support the process's Python",
+        ),
         ("\nsomething else\nmore", "py-spy failed: something else$"),
-        ("", "it did not say why"),
+        ("", "no reason given"),
     ],
 )
 def test_py_spys_complaints_are_explained(said, meaning):
@@ -204,7 +207,7 @@ def test_macos_lets_only_root_sample(monkeypatch):
     monkeypatch.setattr(py_spy, "require_program", lambda *_: "py-spy")
     monkeypatch.setattr(py_spy.sys, "platform", "darwin")
     monkeypatch.setattr(py_spy.os, "geteuid", lambda: 501)
-    with pytest.raises(UsageError, match="put sudo before"):
+    with pytest.raises(UsageError, match="with sudo"):
         py_spy.require_py_spy()
     monkeypatch.setattr(py_spy.os, "geteuid", lambda: 0)
     assert py_spy.require_py_spy() == "py-spy"
@@ -236,7 +239,7 @@ def test_another_interpreter_is_asked_for_memray(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--py-spy", "--memray"], "--py-spy and --memray: one at a time"),
+        (["--py-spy", "--memray"], "--py-spy and --memray: use one at a time"),
         (["--py-spy", "--nsys", "--memray"], "--py-spy and --nsys and --memray"),
         (["--py-spy-rate", "10"], "--py-spy-rate needs --py-spy"),
         (["--nsys-memory"], "--nsys-memory needs --nsys"),
@@ -246,9 +249,9 @@ def test_another_interpreter_is_asked_for_memray(tmp_path, monkeypatch):
         (["--tracemalloc", "--window-recorder", "torch"], "another --window-recorder"),
         (["--nsys", "--window-recorder", "torch"], "marks none"),
         (["--py-spy", "--py-spy-arguments", "'open"], "No closing quotation"),
-        (["--nsys", "--nsys-trace", "gpu"], "'gpu' is not known"),
+        (["--nsys", "--nsys-trace", "gpu"], "'gpu' is unknown"),
         # py-spy would end the training after the duration.
-        (["--py-spy", "--py-spy-arguments", "-d 5"], "leave -d out: py-spy ends what it started"),
+        (["--py-spy", "--py-spy-arguments", "-d 5"], "leave -d out: py-spy ends the training"),
         (["--py-spy", "--py-spy-arguments", "--native --duration=5"], "leave --duration out"),
         (["--py-spy", "--py-spy-arguments", "-ox.svg"], "leave -o out"),
         (["--nsys", "--nsys-arguments", "--capture-range=nvtx"], "give --nsys-range"),
@@ -388,8 +391,8 @@ def make_run(root, **manifest):
 @pytest.mark.parametrize(
     ("manifest", "options", "said"),
     [
-        ({"state": "finished"}, [], "no rank of it runs on this machine"),
-        ({"state": "finished"}, ["--rank", "0"], "rank 0 does not run any more"),
+        ({"state": "finished"}, [], "no rank runs on this machine"),
+        ({"state": "finished"}, ["--rank", "0"], "rank 0 is no longer running"),
         ({}, ["--rank", "4"], "has no rank 4"),
     ],
 )
@@ -405,16 +408,16 @@ def test_a_rank_on_another_machine_or_dead_is_told(tmp_path):
         gone.wait()
     root = make_run(tmp_path / "job", process_id=gone.pid)
     done = CliRunner().invoke(attach, [str(root), "--rank", "0"])
-    assert "no longer runs" in done.output
+    assert "no longer running" in done.output
     manifest = RunLayout(root).rank(0).manifest
     manifest.write_text(manifest.read_text().replace(socket.gethostname(), "elsewhere"))
     done = CliRunner().invoke(attach, [str(root), "--rank", "0"])
-    assert "runs on elsewhere, not here" in done.output
+    assert "runs on elsewhere: attach to it there" in done.output
 
 
 def test_a_process_has_no_ranks():
     done = CliRunner().invoke(attach, ["12", "--rank", "0"])
-    assert "--rank needs a run's directory" in done.output
+    assert "--rank needs a run directory" in done.output
 
 
 def test_options_of_memray_are_read():
@@ -432,5 +435,8 @@ def test_options_of_memray_are_read():
 
 def test_the_help_of_run_tells_defaults():
     text = " ".join(CliRunner().invoke(run, ["--help"]).output.split())
-    assert "--wait INT Steps of each cycle in which nothing is recorded. [default: 5]" in text
-    assert "--trace-format json.gz|json|json.zst Format of the trace. [default: json.gz]" in text
+    assert "--wait INT Steps at the start of each cycle that are not recorded. [default: 5]" in text
+    assert (
+        "--trace-format json.gz|json|json.zst Format of the trace: json.gz, json or json.zst. "
+        "[default: json.gz]" in text
+    )

@@ -14,10 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stepscope
-from stepscope.adapters.options.catalogue import CODE_ONLY, OPTIONS, as_text, parse_size
-from stepscope.adapters.options.dialects import BOTH, DIALECTS, LIST, SWITCH, WORD, find_dialect
+from stepscope.adapters.options import catalogue
+from stepscope.adapters.options.catalogue import OPTIONS
+from stepscope.adapters.options.dialect import BOTH, LIST, SWITCH, WORD
+from stepscope.adapters.options.dialects import DIALECTS, find_dialect
 from stepscope.adapters.options.settings import resolve, strange_variables
-from stepscope.capture.options.config import CaptureConfig, ConfigError
+from stepscope.adapters.options.values import as_text, parse_size
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.options.option import ConfigError, described, option, options_of
 from stepscope.commands.main import main
 from stepscope.errors import UsageError
 
@@ -48,8 +52,35 @@ def config_of(words, dialect="native", **more):
 
 
 def test_every_field_of_the_capture_is_an_option_or_code_only():
+    code_only = {"coordinates", "trigger_when", "artifacts", "on_trace_ready"}
     fields = {field.name for field in dataclasses.fields(CaptureConfig)}
-    assert {option.field for option in OPTIONS.values()} - {""} == fields - set(CODE_ONLY)
+    assert {option.field for option in OPTIONS.values()} - {""} == fields - code_only
+
+
+def test_an_option_is_one_field(monkeypatch):
+    @dataclasses.dataclass(frozen=True)
+    class More(CaptureConfig):
+        colour: str = option("red", "Colour of the step.", choices=("red", "blue"))
+        most_bytes: int | None = option(None, "Greatest size.", kind="size", least=10)
+
+    monkeypatch.setattr(catalogue, "CaptureConfig", More)
+    options = catalogue._all_options()
+    assert list(options)[: len(OPTIONS)] == list(OPTIONS)
+    colour, most = options["colour"], options["most_bytes"]
+    assert (colour.kind, colour.default, colour.help) == ("word", "red", "Colour of the step.")
+    assert (most.kind, most.default, most.is_optional) == ("size", None, True)
+    assert most.parse("1KiB", "here") == 1024
+    assert "colour: Colour of the step." in described(More)
+    with pytest.raises(ConfigError, match="colour='green' is unknown: choose one of red, blue"):
+        More(colour="green")
+    with pytest.raises(ConfigError, match="most_bytes=9 is too small: give 10 or more"):
+        More(most_bytes=9)
+    assert More(most_bytes=None).options()["colour"] == "red"
+
+
+def test_the_class_describes_each_of_its_options():
+    for field, info in options_of(CaptureConfig):
+        assert f"\n        {field.name}: {info.about}" in CaptureConfig.__doc__
 
 
 @pytest.mark.parametrize("name", DIALECTS)
@@ -59,9 +90,9 @@ def test_a_dialect_names_only_options_that_exist_and_its_defaults_work(name):
     assert set(dialect.defaults) <= set(OPTIONS)
     config = stepscope.Profiler.from_args(parsed([], name)).config
     assert not config.enabled
-    for option, value in dialect.defaults.items():
-        if OPTIONS[option].field and option != "output_dir":
-            assert getattr(config, option) == value
+    for setting, value in dialect.defaults.items():
+        if OPTIONS[setting].field and setting != "output_dir":
+            assert getattr(config, setting) == value
 
 
 @pytest.mark.parametrize("name", DIALECTS)
@@ -77,7 +108,7 @@ def test_every_flag_of_every_dialect_reaches_its_option(name):
             number = "11" if option.name == "start_step" else "12"
             text = option.choices[-1] if option.choices else others.get(option.kind, number)
             words, wanted = [flag.names[-1], text or "name"], option.parse(text or "name", "")
-        from stepscope.adapters.options.arguments import settings_of
+        from stepscope.adapters.options.reading import settings_of
 
         setting = settings_of(parsed(words, name)).settings[flag.option]
         assert setting.value == wanted
@@ -109,7 +140,7 @@ def test_fsdp_qlora_memory_timeline_overrides_stack_and_shapes():
     assert config.with_stack
     assert config.record_shapes
     assert config.profile_memory
-    from stepscope.adapters.options.arguments import settings_of
+    from stepscope.adapters.options.reading import settings_of
 
     assert "memory timeline" in settings_of(arguments).settings["with_stack"].origin
 

@@ -6,7 +6,7 @@ import pytest
 
 from stepscope.adapters.options.layouts import (
     LAYOUTS,
-    Place,
+    Destination,
     memory_overview,
     put_lone_file,
     put_snapshot,
@@ -37,8 +37,8 @@ def finished(folder, index):
 def test_what_windows_share_is_the_newest_ones_in_whatever_order_they_come(layout, tmp_path):
     rank = tmp_path / "run" / "rank00000"
     newer, older = finished(rank, 1), finished(rank, 0)
-    LAYOUTS[layout](Place(tmp_path), rank, newer)
-    LAYOUTS[layout](Place(tmp_path, is_newest=False), rank, older)
+    LAYOUTS[layout](Destination(tmp_path), rank, newer)
+    LAYOUTS[layout](Destination(tmp_path, is_newest=False), rank, older)
     assert "of window 1" in (tmp_path / SHARED[layout]).read_text()
 
 
@@ -67,8 +67,12 @@ def test_what_windows_share_is_the_newest_ones_in_whatever_order_they_come(layou
 )
 def test_what_each_window_has_for_itself(layout, words, names, tmp_path):
     rank = tmp_path / "run" / "rank00002"
-    place = Place(tmp_path, RankIdentity(2, 0, 4), words, is_newest=False)
-    put = [path for index in (1, 0) for path in LAYOUTS[layout](place, rank, finished(rank, index))]
+    destination = Destination(tmp_path, RankIdentity(2, 0, 4), words, is_newest=False)
+    put = [
+        path
+        for index in (1, 0)
+        for path in LAYOUTS[layout](destination, rank, finished(rank, index))
+    ]
     found = {path.relative_to(tmp_path).as_posix() for path in put}
     assert {name for name in found if "pt.trace" not in name} == names
 
@@ -77,7 +81,7 @@ def test_files_of_no_window(tmp_path):
     source = tmp_path / "run" / "host_20260101T000000Z_rank1.pickle"
     source.parent.mkdir()
     source.write_text("content")
-    first, second = Place(tmp_path), Place(tmp_path, RankIdentity(1, 1, 2))
+    first, second = Destination(tmp_path), Destination(tmp_path, RankIdentity(1, 1, 2))
     name = put_lone_file("sfm", first, "deepspeed_flops", source).name
     assert name == "profiler_ds.txt"
     assert put_lone_file("sfm", second, "deepspeed_flops", source).name == "profiler_ds-rank1.txt"
@@ -93,8 +97,8 @@ def test_files_of_no_window(tmp_path):
 
 def test_an_overview_of_memory_has_what_others_add(tmp_path):
     rank = tmp_path / "run" / "rank00000"
-    place = Place(tmp_path, overviews=(lambda: "theirs\n",))
-    LAYOUTS["sfm"](place, rank, finished(rank, 0))
+    destination = Destination(tmp_path, overviews=(lambda: "theirs\n",))
+    LAYOUTS["sfm"](destination, rank, finished(rank, 0))
     text = (tmp_path / "profiler_list.dat").read_text()
     assert text.startswith("key_averages of window 0")
     assert text.endswith("\ntheirs\n")

@@ -18,7 +18,7 @@ from stepscope.analysis.comparison.side import make_side
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.commands.compare import command
 from stepscope.errors import UsageError
-from stepscope.report.comparison.reports import comparison_to_markdown
+from stepscope.report.comparison.markdown import comparison_to_markdown
 
 
 def trace(products=4, length=100, jitter=(0, 3, 5, 2, 4), extra=None, module="layer", steps=5):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stepscope import CaptureConfig, Profiler
-from stepscope.capture.options.config import ConfigError
+from stepscope.capture.options.option import ConfigError
 from stepscope.errors import StepscopeError, UsageError
 
 

@@ -105,7 +105,7 @@ def test_a_hostile_trigger_is_left_out_and_removed(tmp_path, data, caplog):
         desk.look()
     assert accepted == []
     assert list(folder.iterdir()) == []
-    assert "left out" in caplog.text
+    assert "is ignored" in caplog.text
 
 
 def test_only_a_running_job_can_be_asked(tmp_path):
@@ -328,7 +328,7 @@ def test_waiting_for_a_dead_rank_has_a_limit(clock, caplog, has_begun, waits_s):
         words.begin(5)
     with caplog.at_level(logging.WARNING, "stepscope"):
         assert words.wait(5) == pytest.approx(waits_s, abs=0.1)
-    assert "went on" in caplog.text
+    assert "continued after waiting" in caplog.text
 
 
 def test_a_dead_store_ends_the_waiting(clock):

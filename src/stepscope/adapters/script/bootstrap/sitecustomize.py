@@ -1,7 +1,7 @@
-"""What Python runs first in each process below `stepscope run`: it waits for torch to be imported.
+"""Runs first in each Python process below `stepscope run`, and waits for torch to be imported.
 
-It leaves no trace but one object that listens for that import, and then runs the sitecustomize that
-would have run without it.
+It leaves only one object that listens for that import, and then runs the sitecustomize that would
+have run without it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 
 class _TorchWatch:
-    """Finds torch as everybody else does, and has the hooks installed once it is imported."""
+    """Finds torch as usual, and installs the hooks once it is imported."""
 
     @staticmethod
     def find_spec(
@@ -26,7 +26,7 @@ class _TorchWatch:
         path: Sequence[str] | None = None,  # noqa: ARG004 - the import system gives it
         target: ModuleType | None = None,  # noqa: ARG004
     ) -> importlib.machinery.ModuleSpec | None:
-        """Where torch is; None for every other module."""
+        """The spec of torch; None for every other module."""
         if name != "torch":
             return None
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not _TorchWatch]
@@ -45,11 +45,11 @@ class _TorchWatch:
 
 
 def _ours(name: str, launch: dict[str, Any]) -> ModuleType:
-    """One of our modules, in whatever interpreter this is."""
+    """Import one of our modules, in whatever interpreter this is."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        # Another interpreter than the one of `stepscope run` may not have the package.
+        # An interpreter other than that of `stepscope run` may not have the package.
         if (error.name or "").partition(".")[0] != "stepscope":
             raise
         if launch["python"] != list(sys.version_info[:2]):
@@ -59,23 +59,23 @@ def _ours(name: str, launch: dict[str, Any]) -> ModuleType:
 
 
 def _begin_counting() -> None:
-    """Begin to count memory, if that is wanted; a process that cannot ends before it trains."""
+    """Begin to track memory if requested; a process that cannot do so exits before it trains."""
     try:
         launch = json.loads(os.environ["STEPSCOPE_LAUNCH"])
         if launch.get("memray"):
             _ours("stepscope.adapters.external.memray_tracker", launch).begin(launch["memray"])
     except ModuleNotFoundError as error:
         if error.name != "memray":
-            _say(f"memray counts nothing in process {os.getpid()}: {error}")
+            _say(f"memray tracks nothing in process {os.getpid()}: {error}")
             return
         _say(f"this Python has no memray: {sys.executable} -m pip install memray")
         raise SystemExit(2) from None
     except Exception as error:  # noqa: BLE001 - nothing of ours may end the script
-        _say(f"memray counts nothing in process {os.getpid()}: {type(error).__name__}: {error}")
+        _say(f"memray tracks nothing in process {os.getpid()}: {type(error).__name__}: {error}")
 
 
 def _install() -> None:
-    """Install the hooks; what goes wrong is told, and the script goes on without them."""
+    """Install the hooks; if that fails, report it and let the script continue without them."""
     try:
         launch = json.loads(os.environ["STEPSCOPE_LAUNCH"])
         _ours("stepscope.adapters.script.hooks", launch).install(launch)
@@ -89,7 +89,7 @@ def _say(message: str) -> None:
 
 
 def _run_the_other() -> None:
-    """Run the sitecustomize that this one stands before, if there is one."""
+    """Run the sitecustomize that this one shadows, if there is one."""
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None:
         return

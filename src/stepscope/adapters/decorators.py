@@ -1,0 +1,143 @@
+"""Decorators that give a command or a main function its profiler, for click and any parser."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from stepscope.adapters.options.arguments import add_flags
+from stepscope.adapters.options.catalogue import OPTIONS
+from stepscope.adapters.options.dialect import BOTH, SWITCH, WORD, Dialect, Flag
+from stepscope.adapters.options.dialects import find_dialect
+from stepscope.adapters.options.settings import resolve
+from stepscope.adapters.profiler import Profiler
+from stepscope.errors import UsageError
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def click_options(dialect: str = "native") -> Callable[[_Function], _Function]:
+    """Add the options to a click command, which gets `profiler` as a keyword.
+
+        @click.command()
+        @stepscope.click_options()
+        def main(profiler): ...
+
+    The profiler is created but not started. An option that the command declares itself
+    (`--max-steps`), below this decorator, is still passed to it.
+
+    Raises:
+        UsageError: The dialect is unknown.
+    """
+    import click
+
+    chosen = find_dialect(dialect)
+
+    def decorate(function: _Function) -> _Function:
+        own = {parameter.name for parameter in getattr(function, "__click_params__", ())}
+
+        @functools.wraps(function)
+        def call(*positional: Any, **keywords: Any) -> Any:
+            context = click.get_current_context()
+            given: dict[str, tuple[object, str]] = {}
+            for flag in chosen.flags:
+                source = context.get_parameter_source(flag.destination)
+                value = keywords.get(flag.destination)
+                if flag.destination not in own:
+                    keywords.pop(flag.destination, None)
+                if source is click.core.ParameterSource.COMMANDLINE and value is not None:
+                    given[flag.option] = (flag.meant(value), flag.names[0])
+            settings = resolve(chosen, given)
+            return function(
+                *positional, profiler=Profiler.from_settings(settings, context.params), **keywords
+            )
+
+        for flag in reversed(chosen.flags):
+            if flag.destination not in own:
+                click.option(*_click_names(flag), **_click_shape(flag))(call)
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+def _click_names(flag: Flag) -> list[str]:
+    if flag.style == BOTH:
+        yes = flag.names[0]
+        return [flag.destination, f"{yes}/--no-{yes.removeprefix('--')}"]
+    return [flag.destination, *flag.names]
+
+
+def _click_shape(flag: Flag) -> dict[str, Any]:
+    import click
+
+    option = OPTIONS[flag.option]
+    if flag.style in {SWITCH, BOTH}:
+        return {"is_flag": True, "default": None, "help": option.help}
+    if flag.style == WORD:
+        return {"type": click.BOOL, "default": None, "help": option.help}
+    kind: Any = click.Choice(option.choices) if option.choices else str
+    return {"type": kind, "default": None, "help": option.help, "metavar": option.kind.upper()}
+
+
+def profiled(dialect: str = "native") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Take our flags off the command line for a main function that parses its own.
+
+        @stepscope.profiled("sfm")
+        def main(profiler):
+            ...  # sys.argv no longer holds our flags
+
+    Our flags are removed from `sys.argv` before the call and restored afterwards. Flags that the
+    script uses for its own purposes as well are left there. The function gets the running profiler
+    as the keyword `profiler`.
+
+    Raises:
+        UsageError: The dialect is unknown, or the function takes no `profiler`.
+    """
+    chosen = find_dialect(dialect)
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        parameters = inspect.signature(function).parameters.values()
+        if not any(
+            parameter.name == "profiler" or parameter.kind is parameter.VAR_KEYWORD
+            for parameter in parameters
+        ):
+            raise UsageError(f"{function.__name__} must take the keyword 'profiler'")
+
+        @functools.wraps(function)
+        def call(*positional: Any, **keywords: Any) -> Any:
+            arguments, rest = _take_flags(chosen, sys.argv[1:])
+            profiler = Profiler.from_args(arguments)
+            with profiler:
+                before = sys.argv
+                sys.argv = [before[0], *rest]
+                try:
+                    return function(*positional, profiler=profiler, **keywords)
+                finally:
+                    sys.argv = before
+
+        return call
+
+    return decorate
+
+
+def _take_flags(dialect: Dialect, words: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    arguments, rest = _parser_of(dialect).parse_known_args(words)
+    if any(flag.is_shared for flag in dialect.flags):
+        _, rest = _parser_of(_without_shared(dialect)).parse_known_args(words)
+    return arguments, rest
+
+
+def _parser_of(dialect: Dialect) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    add_flags(parser, dialect)
+    return parser
+
+
+def _without_shared(dialect: Dialect) -> Dialect:
+    flags = tuple(flag for flag in dialect.flags if not flag.is_shared)
+    return dataclasses.replace(dialect, flags=flags)

@@ -1,0 +1,122 @@
+"""A dialect: one framework's flags, defaults and rules for the options of a capture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stepscope.adapters.options.catalogue import OPTIONS
+from stepscope.adapters.options.values import parse_bool
+
+SWITCH = "flag"
+BOTH = "flag, --no-"
+WORD = "true|false"
+VALUE = "value"
+LIST = "values"
+_YES_OR_NO = (SWITCH, BOTH, WORD)
+
+
+@dataclass(frozen=True)
+class Flag:
+    """An option as a dialect spells it on the command line.
+
+    Attributes:
+        names: Its spellings. The value is stored under the first.
+        option: The canonical option.
+        style: One of the constants above.
+        on: The option's value if a flag or word says yes.
+        off: The option's value if it says no.
+        is_shared: Whether the script uses this option for a purpose of its own as well.
+    """
+
+    names: tuple[str, ...]
+    option: str
+    style: str = VALUE
+    on: Any = True
+    off: Any = False
+    is_shared: bool = False
+
+    @property
+    def destination(self) -> str:
+        """Its attribute in the result of argparse."""
+        return self.names[0].lstrip("-").replace("-", "_")
+
+    def spoken(self, value: Any) -> Any:
+        """The value of the option as the flag expresses it."""
+        return value != self.off if self.style in _YES_OR_NO else value
+
+    def meant(self, value: Any) -> Any:
+        """The value of the option that a value of the flag stands for.
+
+        Raises:
+            ValueError: It must mean yes or no, and means neither.
+        """
+        if self.style not in _YES_OR_NO:
+            return value
+        return self.on if parse_bool(value) else self.off
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An option that overrides others.
+
+    Attributes:
+        option: The option that decides.
+        unless: The rule applies to every value of it except this one.
+        sets: The values that the other options get.
+        reason: Why, in a few words.
+    """
+
+    option: str
+    unless: Any
+    sets: tuple[tuple[str, Any], ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The options of a capture in one framework's terms.
+
+    Attributes:
+        name: Its name, for `dialect=`.
+        about: Which framework or script it belongs to.
+        flags: Its flags. Options without a flag keep their default, or take it from the
+            environment.
+        defaults: Its defaults where they differ from ours, by canonical option.
+        rules: Options that override others.
+        tensorboard_folder: Folder of TensorBoard's files inside the output folder; "." for the
+            output folder itself.
+        layout: Name of the layout of files beside the run; empty for none.
+        files: The files of that layout, for people.
+        raises_max_steps: Whether to raise the script's own limit if it is too small for one window.
+        needs: Arguments that must also be true for a recording, if they exist.
+        known_by: Arguments that identify a namespace as one of this dialect.
+    """
+
+    name: str
+    about: str
+    flags: tuple[Flag, ...]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    rules: tuple[Rule, ...] = ()
+    tensorboard_folder: str = "tensorboard"
+    layout: str = ""
+    files: tuple[str, ...] = ()
+    raises_max_steps: bool = False
+    needs: tuple[str, ...] = ()
+    known_by: tuple[str, ...] = ()
+
+    def default(self, name: str) -> Any:
+        """The default of a canonical option in this dialect."""
+        return self.defaults.get(name, OPTIONS[name].default)
+
+    @property
+    def ranks(self) -> str:
+        """The ranks that record by default, as text."""
+        ranks = self.default("ranks")
+        return ranks if isinstance(ranks, str) else ", ".join(map(str, ranks))
+
+    @property
+    def step_unit(self) -> str:
+        """What a step is in this dialect."""
+        return str(self.default("step_unit"))

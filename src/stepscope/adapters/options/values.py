@@ -1,0 +1,127 @@
+"""Option values as text: parse words, numbers and sizes, and format them for people."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+_TRUE = {"true", "yes", "on", "1", "t", "y"}
+_FALSE = {"false", "no", "off", "0", "f", "n"}
+_NONE = {"none", ""}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def is_none(value: object) -> bool:
+    """Whether a value means that an option is unset."""
+    return value is None or str(value).strip().lower() in _NONE
+
+
+def parse_bool(value: object) -> bool:
+    """Parse a word or a boolean.
+
+    Raises:
+        ValueError: It means neither true nor false.
+    """
+    if isinstance(value, bool):
+        return value
+    word = str(value).strip().lower()
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    raise ValueError("true or false")
+
+
+def parse_size(value: object) -> int:
+    """Parse a size in bytes, such as "500MB" (powers of 1000) or "2GiB" (powers of 1024).
+
+    Raises:
+        ValueError: It is not a size.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = _SIZE.fullmatch(str(value).strip())
+    if match is None or isinstance(value, bool):
+        raise ValueError("a size such as 500MB or 2GiB")
+    base = 1024 if match.group(3) else 1000
+    factor: int = base ** _POWERS[match.group(2).lower()]
+    return round(Fraction(match.group(1)) * factor)
+
+
+def as_text(value: object) -> str:
+    """A value as a person would write it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))
+    return str(value)
+
+
+def parse_whole(value: object) -> int:
+    """Parse a whole number.
+
+    Raises:
+        ValueError: It is not a whole number.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise ValueError("a whole number")
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError("a whole number") from None
+
+
+def parse_number(value: object) -> float:
+    """Parse a finite number.
+
+    Raises:
+        ValueError: It is not a finite number.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError("a number")
+    try:
+        number = float(value)
+    except ValueError:
+        raise ValueError("a number") from None
+    if not math.isfinite(number):
+        raise ValueError("a number")
+    return number
+
+
+def parse_pair(value: object) -> tuple[int, int]:
+    """Parse two whole numbers, such as "10,20".
+
+    Raises:
+        ValueError: It is something else.
+    """
+    parts = re.split(r"[,\s]+", value.strip()) if isinstance(value, str) else value
+    if not isinstance(parts, Sequence) or len(parts) != 2:
+        raise ValueError("two whole numbers such as 10,20")
+    first, last = (parse_whole(part) for part in parts)
+    return first, last
+
+
+def parse_several(value: object) -> str | tuple[Any, ...]:
+    """Parse words or ranks: a single text stays a text, and a list of digits becomes numbers.
+
+    Raises:
+        ValueError: It is not a list, or it is empty.
+    """
+    if isinstance(value, bool):
+        raise ValueError("a list")
+    if isinstance(value, int):
+        return (value,)
+    parts = re.split(r"[,\s]+", value.strip()) if isinstance(value, str) else value
+    if not isinstance(parts, Sequence) or not parts:
+        raise ValueError("a list")
+    if all(isinstance(part, int) or str(part).isdecimal() for part in parts):
+        return tuple(int(part) for part in parts)
+    if len(parts) == 1:
+        return str(parts[0])
+    return tuple(str(part) for part in parts)

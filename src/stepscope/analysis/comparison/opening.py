@@ -1,0 +1,30 @@
+"""Opens one side of a comparison: a rank's step record and its last window."""
+
+from __future__ import annotations
+
+from stepscope.analysis.comparison.side import Side, make_side
+from stepscope.analysis.record.summary import summarise_steps
+from stepscope.analysis.selection.scope import Scope
+from stepscope.run.step_record import StepRecord
+from stepscope.trace.paths import resolve_path
+
+
+def open_side(path: str, rank: int | None, scope: Scope) -> Side:
+    """Open one side.
+
+    Args:
+        path: A path from the user; see `stepscope.trace.paths`.
+        rank: The rank; None: the first.
+        scope: Steps, devices and GPU events that count. With steps, the step record is not used.
+
+    Raises:
+        UnreadableInputError: There is nothing to read, or it cannot be read.
+        UsageError: There is no such rank, or nothing in it to compare.
+    """
+    chosen = resolve_path(path).rank(rank)
+    last = chosen.last_with(scope.steps)
+    trace = None if last is None else last.open()
+    records: tuple[StepRecord, ...] = ()
+    if chosen.record is not None and scope.steps is None:
+        records = chosen.record.steps
+    return make_side(path, trace, records, summarise_steps(records), scope)

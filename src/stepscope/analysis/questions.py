@@ -1,0 +1,338 @@
+"""Every question that `stepscope show` answers, in one table. Importing it imports no analysis.
+
+A question is a function `(trace, scope) -> result`. The result is a frozen dataclass: its
+`scope` says what it covers, its `notes` say what a reader must know, its polars frames are tables,
+and its other fields are numbers. Names carry units (`_ns`, `_bytes`, `_share`), which reporters
+rely on. A field with the metadata {"show": False} is for programs only.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from stepscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from stepscope.analysis.selection.scope import Scope
+    from stepscope.trace.model import Trace
+    from stepscope.trace.paths import TraceRef
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question.
+
+    Attributes:
+        name: Its name on the command line, and of its page in docs/questions.
+        about: What it answers, in one line.
+        home: Module and function, "stepscope.analysis.timeline:timeline".
+        titles: Field of the result to the title of its table, in display order. Tables without a
+            title follow under their field's name.
+        over_ranks: The function takes [(rank, trace), …] instead of one trace.
+        takes_baseline: The function takes `baseline`, the trace of a healthy run.
+    """
+
+    name: str
+    about: str
+    home: str
+    titles: Mapping[str, str] = field(default_factory=dict)
+    over_ranks: bool = False
+    takes_baseline: bool = False
+
+    def ask(self, trace: Trace, scope: Scope | None = None, baseline: Trace | None = None) -> Any:
+        """Answer it.
+
+        Raises:
+            UsageError: The scope names steps or devices that the trace does not have, or the
+                question takes no baseline.
+        """
+        if baseline is None:
+            return self._function()(trace, scope)
+        if not self.takes_baseline:
+            able = ", ".join(one.name for one in QUESTIONS if one.takes_baseline)
+            raise UsageError(
+                f"'{self.name}' takes no baseline, only {able} does; to compare two runs, use"
+                " `stepscope compare`"
+            )
+        return self._function()(trace, scope, baseline=baseline)
+
+    def ask_ranks(self, ranks: Sequence[tuple[int, Trace]], scope: Scope | None = None) -> Any:
+        """Answer it from the traces of several ranks.
+
+        Raises:
+            UsageError: There are too few ranks, or the scope does not fit them.
+        """
+        return self._function()(ranks, scope)
+
+    def _function(self) -> Callable[..., Any]:
+        module, _, function = self.home.partition(":")
+        found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+        return found
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer about one trace, or about the traces of several ranks together.
+
+    Attributes:
+        path: The trace, or the traces.
+        origin_ns: Their first moment; people read other moments relative to it.
+        result: The answer, as described above.
+    """
+
+    path: str
+    origin_ns: int
+    result: Any
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers to a question.
+
+    Attributes:
+        question: The question.
+        traces: How many traces it was asked of.
+        answers: The answers. Each is computed when the iterator reaches it.
+    """
+
+    question: Question
+    traces: int
+    answers: Iterable[Answer]
+
+
+def ask_all(
+    question: Question,
+    traces: Sequence[TraceRef],
+    scope: Scope | None = None,
+    baseline: Trace | None = None,
+) -> Answers:
+    """Ask a question of traces: of each alone, or of all ranks' traces together.
+
+    Args:
+        question: The question.
+        traces: The traces. One is open at a time, unless the question needs all of them.
+        scope: What the answers cover.
+        baseline: The trace of a healthy run.
+    """
+    if question.over_ranks:
+        return Answers(question, len(traces), _together(question, traces, scope))
+    return Answers(question, len(traces), _one_by_one(question, traces, scope, baseline))
+
+
+def _one_by_one(
+    question: Question,
+    traces: Sequence[TraceRef],
+    scope: Scope | None,
+    baseline: Trace | None,
+) -> Iterator[Answer]:
+    for described in traces:
+        yield _one(question, described, scope, baseline)
+
+
+def _one(
+    question: Question, described: TraceRef, scope: Scope | None, baseline: Trace | None
+) -> Answer:
+    trace = described.open()  # freed on return, before the next one is opened
+    return Answer(described.name, _first_moment(trace), question.ask(trace, scope, baseline))
+
+
+def _together(
+    question: Question, traces: Sequence[TraceRef], scope: Scope | None
+) -> Iterator[Answer]:
+    loaded = [described.open() for described in traces]
+    recorded = [_rank_of(trace) for trace in loaded]
+    told = [rank for rank in recorded if rank is not None]
+    # Files without a rank, or with the same one, are numbered in the order given.
+    ranks = told if len(set(told)) == len(loaded) else list(range(len(loaded)))
+    result = question.ask_ranks(list(zip(ranks, loaded, strict=True)), scope)
+    names = ", ".join(described.name for described in traces)
+    yield Answer(names, min(map(_first_moment, loaded), default=0), result)
+
+
+def _rank_of(trace: Trace) -> int | None:
+    about = trace.header.get("distributedInfo")
+    rank = about.get("rank") if isinstance(about, dict) else None
+    return rank if isinstance(rank, int) else None
+
+
+def _first_moment(trace: Trace) -> int:
+    import polars as pl
+
+    first = trace.events.select(pl.col("start_ns").min()).collect().item()
+    return int(first or 0)
+
+
+QUESTIONS: tuple[Question, ...] = (
+    Question(
+        "timeline",
+        "what each GPU did: compute, exposed communication, exposed copies, idle",
+        "stepscope.analysis.timeline:timeline",
+        {"devices": "Devices", "steps": "Steps"},
+    ),
+    Question(
+        "steps",
+        "each step: its time on host and device, and where it went",
+        "stepscope.analysis.steps:step_table",
+        {"steps": "Steps", "summary": "Over the steps"},
+    ),
+    Question(
+        "idle",
+        "why the GPU was idle: each gap by its cause",
+        "stepscope.analysis.idle:idle_causes",
+        {
+            "causes": "Causes",
+            "longest": "The longest gaps",
+            "details": "Causes by what explains them",
+            "steps": "Steps",
+        },
+    ),
+    Question(
+        "kernels",
+        "what ran on the GPU: by category and name, short kernels, sequences, tensor cores",
+        "stepscope.analysis.kernels:kernels",
+        {
+            "groups": "By category",
+            "kernels": "By name",
+            "short": "Short kernels",
+            "sequences": "Sequences that an operator repeats",
+            "tensor_cores": "Matrix kernels and tensor cores",
+            "counters": "Hardware counters",
+        },
+    ),
+    Question(
+        "launches",
+        "how the host feeds the GPU: launch delays, queues, launch-bound stretches, blocking calls",
+        "stepscope.analysis.launches:launches",
+        {
+            "blocking": "Blocking calls",
+            "stretches": "Launch-bound stretches",
+            "delays": "Launching calls",
+            "queues": "Queues",
+            "queue_steps": "Queues by step",
+            "copies": "Copies",
+            "pageable": "Copies to the GPU that block the host",
+        },
+    ),
+    Question(
+        "input",
+        "the input pipeline: how long each step waited for its batch, and what that cost",
+        "stepscope.analysis.input_pipeline:input_pipeline",
+        {
+            "steps": "Steps",
+            "sources": "What was waited for",
+            "inside": "What ran inside the waits",
+            "workers": "Threads of the loader",
+        },
+    ),
+    Question(
+        "memory",
+        "allocated and reserved memory over time, the peak, and the operators that hold it",
+        "stepscope.analysis.memory_timeline:memory_timeline",
+        {
+            "devices": "Devices",
+            "at_peak": "Held at the peak",
+            "steps": "Steps",
+            "timeline": "Over time",
+        },
+    ),
+    Question(
+        "operators",
+        "what each operator costs: host and device time, its backward, recomputation",
+        "stepscope.analysis.operators:analyse_operators",
+        {"table": "Operators"},
+    ),
+    Question(
+        "operators-by-shape",
+        "the same for each combination of input shapes and types",
+        "stepscope.analysis.operators:analyse_operators_by_shape",
+        {"table": "Operators by shape"},
+    ),
+    Question(
+        "modules",
+        "what each module of the model costs: forward, backward, recomputation",
+        "stepscope.analysis.modules:analyse_modules",
+        {"table": "Modules"},
+    ),
+    Question(
+        "call-tree",
+        "who called what: host events merged by call path, with self time and device time",
+        "stepscope.analysis.call_tree:build_call_tree",
+        {"nodes": "Call tree"},
+    ),
+    Question(
+        "python-functions",
+        "where the interpreter's time went: functions and threads, from py-spy or stacks",
+        "stepscope.analysis.python_functions:python_functions",
+        {"functions": "Functions", "threads": "Threads"},
+    ),
+    Question(
+        "communication",
+        "collectives: size, bandwidth, overlap with computation, exposed time",
+        "stepscope.analysis.communication:analyse_communication",
+        {"devices": "Devices", "sizes": "By kind and size", "collectives": "Collectives"},
+    ),
+    Question(
+        "abnormal-collectives",
+        "collectives far slower than comparable ones, and what memory did meanwhile",
+        "stepscope.analysis.abnormal_collectives:find_abnormal_collectives",
+        {"table": "Abnormal collectives"},
+        takes_baseline=True,
+    ),
+    Question(
+        "stragglers",
+        "which rank makes the others wait, and why, from the traces of several ranks",
+        "stepscope.fleet.stragglers:find_stragglers",
+        {
+            "ranks": "Ranks",
+            "causes": "Causes",
+            "groups": "Process groups",
+            "sets": "Collectives",
+            "arrivals": "Arrivals",
+        },
+        over_ranks=True,
+    ),
+    Question(
+        "flops",
+        "FLOPs from shapes: achieved speed, roofline, MFU",
+        "stepscope.analysis.flops:analyse_flops",
+        {"steps": "Steps", "operators": "Operators"},
+    ),
+    Question(
+        "critical-path",
+        "what would have to be shorter for the steps to end earlier",
+        "stepscope.analysis.critical_path:critical_path",
+        {
+            "causes": "Causes",
+            "kernels": "GPU work on the path",
+            "steps": "Steps",
+            "segments": "The path",
+        },
+    ),
+    Question(
+        "what-if",
+        "how long the step would take if a cause were gone",
+        "stepscope.analysis.what_if:what_if_table",
+        {"causes": "Without a cause"},
+    ),
+)
+"""In the order of the list."""
+
+
+def question(name: str) -> Question:
+    """The question of that name.
+
+    Raises:
+        UsageError: There is none; suggests the nearest.
+    """
+    for candidate in QUESTIONS:
+        if candidate.name == name:
+            return candidate
+    import difflib
+
+    names = [candidate.name for candidate in QUESTIONS]
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean '{near[0]}'?" if near else "`stepscope show --list` lists them"
+    raise UsageError(f"no question '{name}': {hint}")

@@ -1,0 +1,268 @@
+"""The steps of the loop: what happens at their boundaries, and what is timed inside them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from stepscope.capture.containment import Containment
+from stepscope.capture.steps.auto_phases import AutoPhases
+from stepscope.capture.steps.devices import DeviceProbe
+from stepscope.capture.steps.flop_counter import STEP_KIND, FlopCount
+from stepscope.capture.steps.recorder import StepRecorder
+from stepscope.capture.windows.keeper import WindowKeeper
+from stepscope.run.step_record import DATA_WAIT_RANGE, StepRecord
+
+StepListener = Callable[[int, StepRecord | None], object]
+"""Called with the number of each ended step and its record, or None if it has none."""
+
+
+class Stepping:
+    """Everything that happens from step to step.
+
+    Args:
+        containment: Keeps failures from the training.
+        is_on: Returns whether anything is being recorded.
+
+    Attributes:
+        number: Number of the current step.
+        recorder: Times the steps.
+        windows: Opens and closes windows.
+        phases: Detects phases from calls into torch, with `auto_phases`; None otherwise.
+        flops: Counts the operations of one step, if requested.
+        probe: Looks for a device in use; None once one was found.
+        is_closing: Whether the capture is ending, so that steps no longer count.
+    """
+
+    def __init__(self, containment: Containment, is_on: Callable[[], bool]) -> None:
+        self.number = 0
+        self.recorder: StepRecorder | None = None
+        self.windows: WindowKeeper | None = None
+        self.phases: AutoPhases | None = None
+        self.flops: FlopCount | None = None
+        self.probe: DeviceProbe | None = None
+        self.is_closing = False
+        self._listeners: list[tuple[str, StepListener]] = []
+        self._attempt = containment.attempt
+        self._contain = containment.contain
+        self._is_on = is_on
+        self._is_aside = False
+
+    def add_listener(self, where: str, listener: StepListener) -> None:
+        """Call a function after each step.
+
+        Args:
+            where: What the function does, for the message if it fails.
+            listener: The function.
+        """
+        self._listeners.append((where, listener))
+
+    @property
+    def recording_index(self) -> int | None:
+        """Index of the window that is being recorded, or None."""
+        return self.windows.recording_index if self.windows is not None else None
+
+    # -- where steps begin and end --------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Open step 0."""
+        if self.windows is not None:
+            self.windows.enter(0)
+        self._attach_device()
+        if self.recorder is not None:
+            self.recorder.begin()
+        if self.flops is not None:
+            self.flops.step_begins(0)
+
+    def advance(self) -> None:
+        """End the current step and begin the next."""
+        if self._is_aside or self.is_closing:
+            return
+        self._leave_phase()
+        recorder = self.recorder
+        if recorder is None:
+            self.number += 1
+            return
+        if not recorder.is_open:
+            recorder.begin()
+            return
+        windows = self.windows
+        ended = self.number
+        if self.flops is not None and self.flops.is_counting:
+            recorder.mark(STEP_KIND)
+        self.number += 1
+        index = windows.lengthening_index if windows is not None else None
+        record = self._attempt("recording a step", recorder.end, ended, window=index)
+        for where, listener in self._listeners:
+            self._attempt(where, listener, ended, record)
+        has_worked = self._count_flops(ended)
+        if windows is not None and self._attempt("advancing a window", windows.advance, ended):
+            has_worked = True
+        if has_worked:
+            # The time to open or save a window is the profiler's, not a step's.
+            recorder.begin()
+        if self.probe is not None:
+            self._attempt("reading the device", self._attach_device)
+        if self.flops is not None:
+            self._attempt("counting operations", self.flops.step_begins, self.number)
+
+    def begin_afresh(self) -> None:
+        """Restart the current step at the start of a loop."""
+        if self._is_aside or self.is_closing:
+            return
+        self._leave_phase()
+        if self.windows is not None:
+            self.windows.restart_step(self.number)
+        if self.recorder is not None:
+            self.recorder.begin()
+
+    def leave_loop(self) -> None:
+        """Drop the step that was opened for the next batch: the loader is exhausted."""
+        if self._is_aside:
+            return
+        self._leave_phase()
+        if self.windows is not None:
+            self.windows.leave_step()
+        if self.recorder is not None:
+            self.recorder.cancel()
+
+    def break_off(self) -> None:
+        """Close the current step as partial: the loop was left from inside."""
+        recorder = self.recorder
+        if not self._is_on() or recorder is None or self._is_aside:
+            return
+        self._leave_phase()
+        if self.windows is not None:
+            self.windows.leave_step()
+        if recorder.is_open:
+            recorder.end(self.number, window=self.recording_index, is_partial=True)
+        recorder.cancel()
+
+    def close(self, error: BaseException | None) -> None:
+        """Close the current step at the end of the capture.
+
+        Args:
+            error: The error that ended the loop, if any.
+        """
+        recorder = self.recorder
+        if recorder is None or not recorder.is_open:
+            return
+        # After a clean loop, the open step is only the time since the last boundary: not a step.
+        if error is not None or self.number == 0:
+            recorder.end(self.number, window=self.recording_index, is_partial=True)
+        recorder.cancel()
+
+    def _count_flops(self, ended: int) -> bool:
+        """Let the counter end its step; returns whether it did anything. Drop it if it fails."""
+        flops = self.flops
+        if flops is None:
+            return False
+        has_worked = self._attempt("counting operations", flops.step_ended, ended)
+        if has_worked is None:
+            self.flops = None
+            with contextlib.suppress(Exception):
+                flops.leave()
+        return bool(has_worked)
+
+    def _leave_phase(self) -> None:
+        if self.phases is not None:
+            self._attempt("listening to torch", self.phases.watch.leave)
+
+    def _attach_device(self) -> None:
+        """Time and measure the GPU from the first step in which it is in use."""
+        if self.probe is not None and self.recorder is not None and self.probe.is_ready:
+            self.recorder.attach_device(self.probe.timer(), self.probe.peak_memory)
+            self.probe = None
+
+    # -- inside a step: what the loop itself calls, so that nothing may raise --------------------
+
+    @contextlib.contextmanager
+    def fetching(self) -> Iterator[None]:
+        """Time inside is the loop's wait for a batch; call `batch_came` if one arrived."""
+        phases = self.phases
+        is_heard = phases is not None and self._attempt("listening to torch", phases.begin_fetch)
+        try:
+            with self.range(DATA_WAIT_RANGE):
+                yield
+        finally:
+            if phases is not None and is_heard:
+                self._attempt("listening to torch", phases.end_fetch)
+
+    def batch_came(self, waited_ns: int) -> None:
+        """Record the wait for a batch that has arrived."""
+        if self.recorder is not None:
+            self._attempt("timing a wait", self.recorder.add_wait, waited_ns)
+        if self.phases is not None:
+            self._attempt("listening to torch", self.phases.batch_came)
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a part of the step and mark it in the trace."""
+        recorder = self.recorder if self._is_on() else None
+        is_timed = recorder is not None and self._attempt(
+            "timing a phase", recorder.enter_phase, str(name)
+        )
+        try:
+            with self.range(name):
+                yield
+        finally:
+            if is_timed and recorder is not None:
+                self._attempt("timing a phase", recorder.leave_phase)
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time inside as waiting for the step's batch, unless it ends with an error."""
+        started_ns = time.perf_counter_ns()
+        with self.range(DATA_WAIT_RANGE):
+            yield
+        if self._is_on() and self.recorder is not None:
+            waited_ns = time.perf_counter_ns() - started_ns
+            self._attempt("timing a wait", self.recorder.add_wait, waited_ns)
+
+    @contextlib.contextmanager
+    def aside(self, kind: str) -> Iterator[None]:
+        """Exclude the time inside from the steps; see `Profiler.aside`."""
+        recorder = self.recorder
+        if not self._is_on() or recorder is None or self._is_aside:
+            yield
+            return
+        with self._contain("excluding time from the steps"):
+            self.leave_loop()
+            recorder.begin()
+            recorder.mark(kind)
+        is_whole = False
+        self._is_aside = True
+        try:
+            yield
+            is_whole = True
+        finally:
+            self._is_aside = False
+            if self._is_on():
+                with self._contain("resuming the steps"):
+                    recorder.end(self.number, is_partial=not is_whole)
+                    if is_whole:
+                        self.begin_afresh()
+                    else:
+                        recorder.cancel()
+
+    @contextlib.contextmanager
+    def range(self, name: str) -> Iterator[None]:
+        """Mark a range in the trace while one is being recorded."""
+        marked = self._attempt("marking a range", self._open_range, name)
+        try:
+            yield
+        finally:
+            if marked is not None:
+                self._attempt("marking a range", marked.__exit__, None, None, None)
+
+    def _open_range(self, name: str) -> Any:
+        """A range that has been entered, or None if nothing is being recorded."""
+        if self.recording_index is None:
+            return None
+        import torch
+
+        marked = torch.profiler.record_function(str(name))
+        marked.__enter__()
+        return marked

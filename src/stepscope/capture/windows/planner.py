@@ -1,0 +1,145 @@
+"""Which window comes next: a scheduled one, or one that was requested."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.options.schedule import Action
+from stepscope.capture.together.ranks import RankIdentity, records
+from stepscope.capture.windows.plan import WindowPlan
+from stepscope.run.layout import RankLayout
+
+log = logging.getLogger("stepscope")
+
+_MOST_REQUESTS = 16
+
+
+@dataclass(frozen=True)
+class WindowRequest:
+    """A request for a window outside the schedule.
+
+    Attributes:
+        cause: What requested it.
+        steps: Number of steps to record.
+        first_step: The first step to record; None for as soon as possible.
+        warmup: Number of warm-up steps before it.
+        is_ours: Whether this rank records it. If not, the rank only pauses with those that do.
+        with_memory: Whether to take a memory snapshot as well.
+    """
+
+    cause: str
+    steps: int
+    first_step: int | None = None
+    warmup: int = 1
+    is_ours: bool = True
+    with_memory: bool = False
+
+
+class WindowPlanner:
+    """Decides when a window begins, and numbers the windows.
+
+    Args:
+        config: The capture's options.
+        layout: The rank's directory.
+        identity: This rank.
+        note: Notes a window that will not be recorded: its plan, a state and the reason.
+        hindrance: Why no window can be recorded at all; empty if windows can be recorded.
+
+    Attributes:
+        follows_schedule: Whether this rank records the scheduled windows.
+    """
+
+    def __init__(
+        self,
+        config: CaptureConfig,
+        layout: RankLayout,
+        identity: RankIdentity,
+        note: Callable[[WindowPlan, str, str], None],
+        hindrance: str = "",
+    ) -> None:
+        self._config = config
+        self._schedule = config.schedule
+        self._layout = layout
+        self._note = note
+        self._hindrance = hindrance
+        self.follows_schedule = not hindrance and records(config.ranks, identity)
+        self._others: dict[int, int] = {}
+        self._requests: deque[WindowRequest] = deque()
+        self._next_index = 0
+        self._last_cycle = -1
+
+    def request(self, request: WindowRequest) -> None:
+        """Request a window outside the schedule. May be called from any thread."""
+        if self._hindrance:
+            log.warning("stepscope: a requested window is skipped: %s", self._hindrance)
+        elif len(self._requests) < _MOST_REQUESTS:
+            self._requests.append(request)
+        else:
+            log.warning("stepscope: too many windows were requested at once: one is skipped")
+
+    def wants_window(self, step: int) -> bool:
+        """Whether a window may begin at this step; a cheap check."""
+        if self._requests:
+            return True
+        return self.follows_schedule and self._schedule.action(step) is not Action.NONE
+
+    def others_window(self, ended: int) -> int | None:
+        """First step of a window that ends here and that only other ranks recorded."""
+        first_step = self._others.pop(ended, None)
+        if not self.follows_schedule and self._schedule.action(ended) is Action.RECORD_AND_SAVE:
+            cycle = self._schedule.window(ended)
+            first_step = self._schedule.recorded_steps(cycle).start if cycle is not None else None
+        return first_step
+
+    def next_plan(self, step: int) -> WindowPlan | None:
+        """The window whose warm-up begins at this step, or None."""
+        if self._requests:
+            request = self._requests[0]
+            first = step + request.warmup if request.first_step is None else request.first_step
+            if step >= first - request.warmup:
+                self._requests.popleft()
+                if not request.is_ours:
+                    self._others[first + request.steps - 1] = first
+                    return None
+                plan = self._plan(first, request.steps, request.cause, request.with_memory)
+                if step <= first:
+                    return plan
+                self._note(
+                    plan,
+                    "skipped",
+                    "it should have begun while another window was open, or before this rank knew",
+                )
+                return None
+        if not self.follows_schedule:
+            return None
+        cycle = self._schedule.window(step)
+        if cycle is None or cycle == self._last_cycle:
+            return None
+        if self._schedule.action(step) is Action.NONE:
+            return None
+        self._last_cycle = cycle
+        steps = self._schedule.recorded_steps(cycle)
+        plan = self._plan(steps.start, len(steps), "schedule")
+        if step > steps.start:
+            self._note(plan, "skipped", "another window was open when it should have begun")
+            return None
+        return plan
+
+    def _plan(
+        self, first_step: int, steps: int, cause: str, with_memory: bool = False
+    ) -> WindowPlan:
+        index = self._next_index
+        self._next_index += 1
+        return WindowPlan(
+            index,
+            first_step,
+            steps,
+            self._layout.window(index),
+            cause,
+            with_stack=self._config.with_stack,
+            with_memory=with_memory,
+        )

@@ -1,0 +1,104 @@
+"""Samples in nvidia-smi's form, printed or appended to a file: `--query-gpu=… -l 1`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepscope.errors import UsageError
+from stepscope.monitor.columns import ALIASES, COLUMNS, DEFAULT_COLUMNS, header_of, parse_columns
+from stepscope.monitor.metrics_file import MetricsFile
+from stepscope.monitor.notes import Notes
+from stepscope.monitor.processes import is_running
+from stepscope.monitor.sampler import Sampler, Watched
+from stepscope.monitor.stream import CsvFormat, stream
+from stepscope.run.metrics import Note
+
+_INTERVAL_S = 1.0
+
+
+@dataclass(frozen=True)
+class Query:
+    """What to sample, and how.
+
+    Attributes:
+        columns: Columns by nvidia-smi's names; None: those of `metrics.csv`.
+        layout: How they are printed.
+        interval_s: Seconds between samples; None: take one sample, or 1 if there are several.
+        count: How many samples; None for no end.
+        ids: GPUs; empty for those that are visible.
+        pid: A process to watch until it ends; None for none.
+        file: Where the samples go; None: they are printed.
+    """
+
+    columns: str | None
+    layout: CsvFormat
+    interval_s: float | None = None
+    count: int | None = None
+    ids: tuple[str, ...] = ()
+    pid: int | None = None
+    file: Path | None = None
+
+
+def answer(query: Query, show: Callable[[str], object], note: Callable[[Note], None]) -> None:
+    """Take samples until there are enough, or until the watched process ends.
+
+    Args:
+        query: What to sample.
+        show: Called with lines to print, if there is no file.
+        note: Called with what could not be read.
+
+    Raises:
+        UsageError: A column, a GPU or the process does not exist, or the file cannot be written.
+    """
+    columns = DEFAULT_COLUMNS if query.columns is None else parse_columns(query.columns)
+    pid, layout, interval_s = query.pid, query.layout, query.interval_s
+    if (query.count is not None or pid is not None) and interval_s is None:
+        interval_s = _INTERVAL_S
+    if pid is not None and not is_running(pid):
+        raise UsageError(f"--pid={pid}: there is no such process")
+    # Without a process there is no training to watch, so nothing counts as its children.
+    watched = Watched(pid or os.getpid(), is_root=pid is not None, ids=query.ids)
+    sampler = Sampler(columns, watched, Notes(note))
+
+    def is_over() -> bool:
+        return pid is not None and not is_running(pid)
+
+    def print_rows(rows: list[list[str]]) -> None:
+        show("".join(f"{', '.join(row)}\n" for row in rows))
+
+    try:
+        if query.file is None:
+            if layout.has_header:
+                show(f"{header_of(columns)}\n")
+            stream(sampler, print_rows, layout, interval_s, query.count, is_over)
+            return
+        with _opened(query.file, sampler, layout) as file:
+            stream(sampler, file.write, layout, interval_s, query.count, is_over)
+    finally:
+        sampler.close()
+
+
+@contextmanager
+def _opened(path: Path, sampler: Sampler, layout: CsvFormat) -> Iterator[MetricsFile]:
+    try:
+        file = MetricsFile(path, sampler.columns, with_header=layout.has_header)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
+    try:
+        yield file
+    finally:
+        file.close()
+    if file.problem:
+        raise UsageError(f"{path}: {file.problem}")
+
+
+def column_lines() -> Iterator[str]:
+    """Every column with its aliases, and its description below."""
+    for column in COLUMNS.values():
+        others = [alias for alias, name in ALIASES.items() if name == column.name]
+        yield f"{column.heading}{' (or ' + ', '.join(others) + ')' if others else ''}"
+        yield f"    {column.about}"

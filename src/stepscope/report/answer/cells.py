@@ -1,0 +1,80 @@
+"""Columns and cells for people. The end of a column's name tells its unit.
+
+Times and sizes get convenient units. Moments are relative to the first event of the trace.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any
+
+from stepscope.report import units
+
+_FLOPS = re.compile(r"(^|_)flops(_per_s)?$")
+_SUFFIXES: tuple[tuple[str, Callable[[Any], str]], ...] = (
+    ("_ns", units.duration),
+    ("_bytes", units.size),
+    ("_share", units.share),
+)
+IDENTITIES = frozenset(
+    {"event", "step", "device", "stream", "rank", "launch", "op", "ended_by", "lane_id", "gap"}
+)
+"""Numbers that identify things: written without separators."""
+
+
+def label(name: str) -> str:
+    """A column's name without its unit: "exposed_comm_ns" reads "exposed comm"."""
+    if _FLOPS.search(name):
+        name = name.removesuffix("_per_s")
+    for suffix, _ in _SUFFIXES:
+        if name.endswith(suffix) and name != suffix[1:]:
+            name = name.removesuffix(suffix) + ("" if suffix != "_share" else " %")
+            break
+    return name.replace("_", " ").strip()
+
+
+def headings(columns: Sequence[str]) -> dict[str, str]:
+    """The label of each column; a time whose label would equal another one gets "time" added."""
+    labels = {name: label(name) for name in columns}
+    taken = list(labels.values())
+    return {
+        name: f"{text} time" if name.endswith("_ns") and taken.count(text) > 1 else text
+        for name, text in labels.items()
+    }
+
+
+def shown(name: str, value: Any, origin_ns: int = 0) -> str:
+    """A cell for people; the column's name tells the unit."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, (list, tuple)):
+        return ", ".join(shown("", item) for item in value) if value else "–"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {shown(str(key), item)}" for key, item in value.items())
+    if not isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "–"
+    if _is_moment(name):
+        return f"+{units.duration(value - origin_ns)}" if value >= origin_ns else str(value)
+    for suffix, write in _SUFFIXES:
+        if name.endswith(suffix) or name == suffix[1:]:
+            return write(value)
+    if _FLOPS.search(name):
+        return units.flops(value) + ("/s" if name.endswith("_per_s") else "")
+    if name in IDENTITIES or name.endswith("_id"):
+        return str(value)
+    return units.count(value)
+
+
+def _is_moment(name: str) -> bool:
+    return name in {"start_ns", "end_ns", "time_ns"} or name.endswith(
+        ("_start_ns", "_end_ns", "_time_ns")
+    )

@@ -1,0 +1,16 @@
+"""One table of each answer as CSV: all rows, integer nanoseconds."""
+
+from __future__ import annotations
+
+from stepscope.analysis.questions import Answers
+from stepscope.report.answer.tables import table_of
+from stepscope.report.outputs import Layout, Sink
+from stepscope.report.plain import frame_to_csv
+
+
+def write(answers: Answers, sink: Sink, layout: Layout) -> None:
+    """Write the chosen table of each answer, or the first one."""
+    for number, answer in enumerate(answers.answers):
+        if answers.traces > 1 and number == 0:
+            sink.remark(f"{answers.traces} traces, one CSV after the other")
+        sink.write(frame_to_csv(table_of(answer.result, answers.question, layout.table)))

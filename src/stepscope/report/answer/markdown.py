@@ -1,0 +1,77 @@
+"""Answers as GitHub Markdown, with numbers in convenient units."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepscope.analysis.questions import Answers, Question
+from stepscope.report.answer.cells import headings, label, shown
+from stepscope.report.answer.tables import chosen_tables, numbers_of
+from stepscope.report.outputs import Layout, Sink
+from stepscope.report.scope import describe_scope
+from stepscope.report.text import markdown_text
+
+
+def write(answers: Answers, sink: Sink, layout: Layout) -> None:
+    """Write the answers; several ones each below the name of their trace."""
+    for answer in answers.answers:
+        if answers.traces > 1:
+            sink.write(f"# {answer.path}\n\n")
+        text = result_to_markdown(
+            answer.result,
+            answers.question,
+            origin_ns=answer.origin_ns,
+            rows=layout.rows,
+            table=layout.table,
+        )
+        sink.write(f"{text}\n")
+
+
+def result_to_markdown(
+    result: Any,
+    question: Question,
+    *,
+    origin_ns: int = 0,
+    rows: int | None = None,
+    table: str | None = None,
+) -> str:
+    """A result as Markdown.
+
+    Args:
+        result: The result.
+        question: What it answers.
+        origin_ns: Moments are relative to this.
+        rows: Maximum number of rows of each table; None: all.
+        table: Only the table of this field.
+
+    Raises:
+        UsageError: The result has no such table.
+    """
+    lines = [f"## {question.name}: {question.about}", ""]
+    if table is None:
+        numbers = {k: v for k, v in numbers_of(result).items() if v is not None}
+        lines += [
+            f"- {markdown_text(label(name))}: {markdown_text(shown(name, value, origin_ns))}"
+            for name, value in numbers.items()
+        ]
+    for name, frame in chosen_tables(result, question, table).items():
+        lines += ["", f"### {question.titles.get(name, label(name))}", ""]
+        columns = frame.columns
+        labels = headings(columns)
+        lines.append("| " + " | ".join(markdown_text(labels[c]) for c in columns) + " |")
+        sides = ("---:" if kind.is_numeric() else "---" for kind in frame.dtypes)
+        lines.append("|" + "|".join(sides) + "|")
+        lines += [
+            "| "
+            + " | ".join(
+                markdown_text(shown(column, item, origin_ns))
+                for column, item in zip(columns, row, strict=True)
+            )
+            + " |"
+            for row in (frame.head(rows) if rows else frame).iter_rows()
+        ]
+        if rows and len(frame) > rows:
+            lines += ["", f"and {len(frame) - rows:,} more rows"]
+    lines += ["", markdown_text(describe_scope(result.scope))]
+    lines += [f"\n> {markdown_text(note)}" for note in result.notes]
+    return "\n".join(lines) + "\n"

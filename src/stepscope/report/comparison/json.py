@@ -1,0 +1,45 @@
+"""A comparison as JSON: all rows, integer nanoseconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepscope.analysis.comparison.compare import Comparison
+from stepscope.analysis.comparison.side import Side
+from stepscope.report.comparison.result import CheckedComparison
+from stepscope.report.outputs import Layout, Sink
+from stepscope.report.plain import json_text, plain, scope_to_dict
+
+FORMAT_VERSION = 1
+
+
+def write(checked: CheckedComparison, sink: Sink, _layout: Layout) -> None:
+    """Write the comparison."""
+    sink.write(json_text(comparison_to_dict(checked.comparison, checked.failed)))
+
+
+def comparison_to_dict(comparison: Comparison, failed: str | None) -> dict[str, Any]:
+    """Plain values: both sides, the step, every change, notes, and the failed conditions."""
+    return {
+        "format": "stepscope-compare",
+        "version": FORMAT_VERSION,
+        "a": _side(comparison.a),
+        "b": _side(comparison.b),
+        "step": plain(comparison.step),
+        "changes": plain(comparison.changes),
+        "notes": list(comparison.notes),
+        "failed": failed,
+    }
+
+
+def _side(side: Side) -> dict[str, Any]:
+    return {
+        "path": side.path,
+        "basis": side.basis,
+        "steps": list(side.steps),
+        # Of parts, kernels and operators; without a trace, of the step record.
+        "scope": {"steps": list(side.steps)} if side.scope is None else scope_to_dict(side.scope),
+        "step_ns": side.step_ns.tolist(),
+        "parts_basis": side.parts_basis,
+        "operators_basis": side.operators_basis,
+    }

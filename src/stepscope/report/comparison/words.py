@@ -1,0 +1,100 @@
+"""A comparison in words, shared by terminal and Markdown."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import polars as pl
+
+from stepscope.analysis.comparison.compare import Comparison, StepChange
+from stepscope.analysis.comparison.side import SEPARATOR, Side
+from stepscope.report import units
+from stepscope.report.scope import describe_scope
+from stepscope.report.text import printable
+
+TITLES = {"part": "Parts of the step", "kernel": "Kernels", "operator": "Operators"}
+COLUMNS = ("name", "before", "after", "change", "noise", "")
+"""Headings of `cells`."""
+_WIDEST_NAME = 52
+
+
+def headline(step: StepChange) -> str:
+    """How the step changed, and whether by more than noise."""
+    words = "no change"
+    if step.delta_ns:
+        words = f"{units.share(abs(step.change_share))} {'more' if step.delta_ns > 0 else 'less'}"
+    noise = "noise unknown" if step.noise_ns is None else f"noise ±{units.duration(step.noise_ns)}"
+    verdict = "" if step.is_beyond_noise or not step.delta_ns else ": within the noise"
+    return (
+        f"step {units.duration(step.a_ns)} → {units.duration(step.b_ns)}: {words} "
+        f"({noise}){verdict}"
+    )
+
+
+def steps_of(side: Side) -> str:
+    """How many steps a side has, and what they are."""
+    return f"{len(side.steps)} step{'s' if len(side.steps) != 1 else ''}: {side.basis}"
+
+
+def scopes(comparison: Comparison) -> list[str]:
+    """The scope of parts, kernels and operators; one line if both sides agree."""
+    told = [
+        "" if side.scope is None else describe_scope(side.scope)
+        for side in (comparison.a, comparison.b)
+    ]
+    if told[0] == told[1]:
+        return [told[0]] if told[0] else []
+    return [f"{word}: {text}" for word, text in zip(("before", "after"), told, strict=True) if text]
+
+
+def chosen_rows(comparison: Comparison, table: str, rows: int | None) -> pl.DataFrame:
+    """The rows of a table to show: all parts, or the largest changes of kernels and operators."""
+    found = comparison.changes.filter(pl.col("table") == table)
+    if table == "part":
+        return found
+    # What took no time on either side changed nothing, however often it was called.
+    took = (pl.col("a_ns") > 0) | (pl.col("b_ns") > 0)
+    chosen = found.filter(pl.col("status") != "same", took)
+    if rows is not None:
+        chosen = chosen.head(rows)
+    return chosen.with_columns(name=_told_apart(chosen)) if table == "operator" else chosen
+
+
+def cells(row: dict[str, Any]) -> tuple[str, ...]:
+    """A row's texts, one for each of `COLUMNS`."""
+    noise = row["noise_ns"]
+    sign = "+" if row["delta_ns"] > 0 else ("−" if row["delta_ns"] < 0 else "")
+    count = "" if row["a_count"] == row["b_count"] else _counts(row)
+    return (
+        _name(row["name"]),
+        units.duration(row["a_ns"]),
+        units.duration(row["b_ns"]),
+        sign + units.duration(abs(row["delta_ns"])),
+        "?" if noise is None else f"±{units.duration(noise)}",
+        f"{row['status']}{count}",
+    )
+
+
+def _counts(row: dict[str, Any]) -> str:
+    return f", {units.count(row['a_count'])} → {units.count(row['b_count'])} per step"
+
+
+def _told_apart(rows: pl.DataFrame) -> pl.Series:
+    """Names of operators; one that occurs several times gets the name of an outer operator."""
+    names = rows["name"].to_list()
+    around = [(place or "").split(SEPARATOR)[-2::-1] for place in rows["place"].to_list()]
+    words = []
+    for at, name in enumerate(names):
+        others = [set(around[n]) for n in range(len(names)) if n != at and names[n] == name]
+        telling = (outer for outer in around[at] if not any(outer in other for other in others))
+        nearest = next(telling, around[at][0] if around[at] else None)
+        words.append(f"{name} in {nearest}" if others and nearest else name)
+    return pl.Series(words, dtype=pl.String)
+
+
+def _name(name: str) -> str:
+    """A kernel's name without return type and arguments, cut to a readable length."""
+    bare = re.sub(r"^void ", "", printable(name))
+    bare = re.sub(r"(?<=\w)\(.*\)$|(?<=>)\(.*\)$", "", bare)
+    return bare if len(bare) <= _WIDEST_NAME else f"{bare[: _WIDEST_NAME - 1]}…"

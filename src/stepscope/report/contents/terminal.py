@@ -1,0 +1,101 @@
+"""What a trace file holds, on one screen."""
+
+from __future__ import annotations
+
+import polars as pl
+from rich.console import Console
+
+from stepscope.analysis.contents import Contents
+from stepscope.report.console import print_heading, print_line
+from stepscope.report.frames import print_frame
+from stepscope.report.outputs import Layout, Sink
+from stepscope.report.units import count, duration, size
+
+_SHOWN_LANES = 20
+_RECORDER_SWITCHES = ("record_shapes", "with_stack", "profile_memory", "with_modules", "with_flops")
+
+
+def write(contents: Contents, sink: Sink, _layout: Layout) -> None:
+    """Print what the file holds."""
+    print_contents(contents, sink.console(keeps_padding=True))
+
+
+def print_contents(contents: Contents, console: Console) -> None:
+    """Print what a trace holds, on one screen."""
+    _print_facts(contents, console)
+    if len(contents.devices):
+        print_heading(console, "Devices")
+        memory = contents.devices["total_memory_bytes"].to_list()
+        sizes = pl.Series("memory", [None if m is None else size(m) for m in memory], pl.String)
+        shown = contents.devices.select("device", "name", sizes, "multiprocessors", "events")
+        print_frame(shown, console)
+    print_heading(console, "Events")
+    print_frame(
+        contents.categories.select(
+            "category",
+            pl.Series("events", [count(n) for n in contents.categories["events"]], pl.String),
+            "names",
+            pl.Series("total", [duration(t) for t in contents.categories["total_ns"]], pl.String),
+        ),
+        console,
+    )
+    print_heading(console, "Steps")
+    _print_steps(contents.steps, console)
+    print_heading(console, "Lanes")
+    lanes = contents.lanes.sort("events", descending=True)
+    print_frame(
+        lanes.head(_SHOWN_LANES).select("pid", "tid", "process_name", "thread_name", "events"),
+        console,
+    )
+    if len(lanes) > _SHOWN_LANES:
+        print_line(console, f"… and {len(lanes) - _SHOWN_LANES} lanes with fewer events")
+    print_heading(console, "Problems")
+    if contents.problems.is_empty():
+        print_line(console, "none")
+    for row in contents.problems.iter_rows(named=True):
+        place = f", first at {row['place']}" if row["place"] else ""
+        print_line(console, f"{row['problem']} ({count(row['count'])}{place}): {row['message']}")
+
+
+def _print_facts(contents: Contents, console: Console) -> None:
+    facts = [("File", contents.path)]
+    if contents.size_bytes is not None:
+        facts.append(("Size", size(contents.size_bytes)))
+    facts.append(("Written by", contents.producer))
+    if contents.accelerator:
+        facts.append(("Accelerator", contents.accelerator))
+    if contents.rank is not None:
+        of = "" if contents.world_size is None else f" of {contents.world_size}"
+        by = "" if contents.backend is None else f", {contents.backend}"
+        facts.append(("Rank", f"{contents.rank}{of}{by}"))
+    switches = [key for key in _RECORDER_SWITCHES if contents.header.get(key)]
+    if switches:
+        facts.append(("Recorded", ", ".join(switches)))
+    if contents.start_ns is not None and contents.end_ns is not None:
+        facts.append(("Covers", duration(contents.end_ns - contents.start_ns)))
+    facts.append(("Rows", ", ".join(f"{count(n)} {t}" for t, n in contents.tables.rows() if n)))
+    if contents.store:
+        facts.append(("Store", contents.store))
+    for key, value in facts:
+        print_line(console, f"{key + ':':<13}{value}")
+
+
+def _print_steps(steps: pl.DataFrame, console: Console) -> None:
+    if steps.is_empty():
+        print_line(console, "no step annotations: numbers are for the whole file")
+        return
+    lengths = (steps["end_ns"] - steps["start_ns"]).to_list()
+    marks = [
+        "empty" if row["is_empty"] else "" if row["is_complete"] else "cut off"
+        for row in steps.iter_rows(named=True)
+    ]
+    print_frame(
+        pl.DataFrame(
+            {
+                "step": steps["step"],
+                "host time": [duration(length) for length in lengths],
+                "": marks,
+            }
+        ),
+        console,
+    )

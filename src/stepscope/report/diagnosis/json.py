@@ -1,0 +1,135 @@
+"""The diagnosis as JSON: integer nanoseconds, and the scope of every number."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from stepscope.advice.diagnosis import Diagnosis
+from stepscope.advice.finding import Finding
+from stepscope.advice.rank_summary import RankSummary
+from stepscope.advice.ranks import RankComparison
+from stepscope.analysis.selection.partition import Partition
+from stepscope.report.metrics.json import metrics_to_dict
+from stepscope.report.outputs import Layout, Sink
+from stepscope.report.plain import json_text, plain, scope_to_dict
+
+FORMAT_VERSION = 1
+
+
+def write(diagnosis: Diagnosis, sink: Sink, _layout: Layout) -> None:
+    """Write the diagnosis."""
+    sink.write(json_text(diagnosis_to_dict(diagnosis), default=str))
+
+
+def diagnosis_to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Plain values, as `stepscope report --format json` prints them."""
+    job = diagnosis.run.job
+    return {
+        "format": "stepscope-report",
+        "version": FORMAT_VERSION,
+        "path": str(diagnosis.run.path),
+        "job": None if job is None else _plain(job),
+        "verdict": diagnosis.verdict,
+        "rank_shown": diagnosis.shown.rank,
+        "ranks": [_rank(rank, diagnosis) for rank in diagnosis.ranks],
+        "rank_skew": dataclasses.asdict(diagnosis.skew) if diagnosis.skew is not None else None,
+        "between_ranks": _between(diagnosis.between),
+        "odd_parts": plain(diagnosis.odd_parts),
+        "findings": [_finding(finding) for finding in diagnosis.findings],
+        "problems": list(diagnosis.run.problems),
+        "notes": list(diagnosis.notes),
+    }
+
+
+def _rank(rank: RankSummary, diagnosis: Diagnosis) -> dict[str, Any]:
+    run = next(candidate for candidate in diagnosis.run.ranks if candidate.rank == rank.rank)
+    manifest = run.manifest
+    summary = rank.steps
+    steps: dict[str, Any] | None = None
+    if summary is not None:
+        steps = {
+            key: item
+            for key, item in _plain(summary).items()
+            if key not in {"steps", "excluded", "partition"}
+        }
+        steps["scope"] = {
+            "steps": list(summary.steps),
+            "excluded": _plain(summary.excluded),
+        }
+        steps["partition"] = _partition(summary.partition)
+    trace = _trace(rank)
+    return {
+        "rank": rank.rank,
+        "state": manifest.state if manifest else None,
+        "ended": manifest.ended if manifest else None,
+        "windows": [_plain(window) for window in manifest.windows] if manifest else [],
+        "capture_problems": [_plain(item) for item in manifest.problems] if manifest else [],
+        "step_ns": rank.step_ns,
+        "step_record": steps,
+        "trace": trace,
+        "metrics": None if rank.metrics is None else metrics_to_dict(rank.metrics),
+        "notes": list(rank.notes),
+    }
+
+
+def _trace(rank: RankSummary) -> dict[str, Any] | None:
+    """The recorded window: the GPUs' steps if there is GPU work, else the main thread's."""
+    path = str(rank.window.trace_path) if rank.window else None
+    if rank.scope is None:
+        return None
+    if rank.device is not None and rank.device_steps is not None and rank.critical_path is not None:
+        return {
+            "path": path,
+            "scope": scope_to_dict(rank.scope),
+            "partition": _partition(rank.device),
+            "steps": plain(rank.device_steps.to_dicts()),
+            "critical_path": _partition(rank.critical_path),
+        }
+    if rank.host is None:
+        return None
+    return {
+        "path": path,
+        "scope": {
+            **scope_to_dict(rank.scope),
+            "steps": list(rank.scope.steps),
+        },
+        "partition": _partition(rank.host.partition),
+        "steps": rank.host.steps.to_dicts(),
+    }
+
+
+def _between(between: RankComparison | None) -> dict[str, Any] | None:
+    """What the ranks' traces show together; `wait_ns` and `own_ns` are per step."""
+    if between is None:
+        return None
+    report = between.report
+    return {
+        "straggler": between.straggler,
+        "steps": between.steps,
+        "clock": report.clock.value,
+        "clock_reason": report.clock_reason,
+        "matched_by": report.matched_by,
+        "ranks": plain(between.table),
+        "scope": scope_to_dict(report.scope),
+    }
+
+
+def _partition(partition: Partition) -> dict[str, Any]:
+    return {
+        "basis": partition.basis,
+        "steps": partition.steps,
+        "total_ns": partition.total_ns,
+        "parts": [
+            {"name": part.name, "total_ns": part.total_ns, "share": partition.share(part)}
+            for part in partition.parts
+        ],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {**_plain(finding), "page": finding.page}
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    return dataclasses.asdict(record)

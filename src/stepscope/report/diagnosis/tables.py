@@ -1,0 +1,139 @@
+"""The diagnosis as tables: all rows, integer nanoseconds."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.advice.diagnosis import Diagnosis
+from stepscope.advice.rank_summary import RankSummary
+from stepscope.report.units import value
+
+FINDINGS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "id": pl.String,
+    "severity": pl.String,
+    "rank": pl.Int64,
+    "title": pl.String,
+    "saving_ns": pl.Int64,  # per step; null: not estimated
+    "saving_reason": pl.String,  # why not
+    "assumption": pl.String,
+    "predicted_step_ns": pl.Int64,
+    "steps": pl.List(pl.Int64),
+    "evidence": pl.String,  # as text for people
+    "advice": pl.String,
+    "page": pl.String,
+}
+"""One row per finding, the largest saving first."""
+
+PARTS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "rank": pl.Int64,
+    "basis": pl.String,  # what was divided
+    "steps": pl.Int64,
+    "part": pl.String,
+    "total_ns": pl.Int64,  # over all steps; the parts of a rank add up
+    "per_step_ns": pl.Int64,
+    "share": pl.Float64,
+}
+"""One row per rank and part of its step."""
+
+RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "rank": pl.Int64,
+    "step_ns": pl.Int64,
+    "steady_steps": pl.Int64,  # of the step record; null: there is none
+    "input_wait_ns": pl.Int64,  # median of these
+    "longest_ns": pl.Int64,
+    "wait_ns": pl.Int64,  # per step, for other ranks in collectives; null: not known
+    "own_ns": pl.Int64,  # mean step of the window less that
+    "last": pl.Int64,  # collectives that it joined last
+    "collectives": pl.Int64,  # matched between the ranks
+    "record_wait_ns": pl.Int64,  # per step, for late ranks, from the step records
+}
+"""One row per rank."""
+
+
+def diagnosis_tables(diagnosis: Diagnosis) -> dict[str, pl.DataFrame]:
+    """The tables of a diagnosis by name: findings, parts, ranks, notes."""
+    return {
+        "findings": _findings(diagnosis),
+        "parts": _parts(diagnosis),
+        "ranks": ranks_table(diagnosis),
+        "notes": _notes(diagnosis),
+    }
+
+
+def ranks_table(diagnosis: Diagnosis) -> pl.DataFrame:
+    """Columns `RANKS`."""
+    rows = []
+    for rank in diagnosis.ranks:
+        summary = rank.steps
+        rows.append(
+            (
+                rank.rank,
+                rank.step_ns,
+                len(summary.steps) if summary else None,
+                summary.median_wait_ns if summary else None,
+                summary.worst_ns if summary else None,
+            )
+        )
+    table = pl.DataFrame(rows, schema=dict(list(RANKS.items())[:5]), orient="row")
+    if diagnosis.between is not None:
+        table = table.join(diagnosis.between.table, on="rank", how="left", maintain_order="left")
+    if diagnosis.skew is not None:
+        waits = {wait.rank: wait.wait_ns for wait in diagnosis.skew.ranks}
+        late = pl.DataFrame({"rank": list(waits), "record_wait_ns": list(waits.values())})
+        table = table.join(late, on="rank", how="left", maintain_order="left")
+    return table.select(
+        (pl.col(name) if name in table.columns else pl.lit(None)).cast(dtype).alias(name)
+        for name, dtype in RANKS.items()
+    )
+
+
+def _findings(diagnosis: Diagnosis) -> pl.DataFrame:
+    rows = [
+        (
+            finding.id,
+            finding.severity.value,
+            finding.rank,
+            finding.title,
+            finding.saving_ns,
+            finding.saving_reason,
+            finding.assumption,
+            finding.predicted_step_ns,
+            list(finding.steps),
+            "; ".join(f"{item.label}: {value(item.value, item.unit)}" for item in finding.evidence),
+            finding.advice,
+            finding.page,
+        )
+        for finding in diagnosis.findings
+    ]
+    return pl.DataFrame(rows, schema=FINDINGS, orient="row")
+
+
+def _parts(diagnosis: Diagnosis) -> pl.DataFrame:
+    rows = [row for rank in diagnosis.ranks for row in _parts_of(rank)]
+    return pl.DataFrame(rows, schema=PARTS, orient="row")
+
+
+def _parts_of(rank: RankSummary) -> list[tuple[object, ...]]:
+    partition = rank.partition
+    if partition is None:
+        return []
+    return [
+        (
+            rank.rank,
+            partition.basis,
+            partition.steps,
+            part.name,
+            part.total_ns,
+            partition.per_step_ns(part),
+            partition.share(part),
+        )
+        for part in partition.parts
+    ]
+
+
+def _notes(diagnosis: Diagnosis) -> pl.DataFrame:
+    rows: list[tuple[int | None, str]] = [
+        (rank.rank, note) for rank in diagnosis.ranks for note in rank.notes
+    ]
+    rows += [(None, note) for note in diagnosis.run.problems]
+    return pl.DataFrame(rows, schema={"rank": pl.Int64, "note": pl.String}, orient="row")

@@ -1,0 +1,1 @@
+"""Option names of other frameworks, one module per output."""

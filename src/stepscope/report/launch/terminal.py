@@ -1,0 +1,72 @@
+"""The outcome of a launched training, in lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.report.units import size
+from stepscope.run.reader import Run
+
+if TYPE_CHECKING:
+    from stepscope.adapters.external.session import Outcome
+
+
+def outcome_lines(
+    outcome: Outcome, *, counts_steps: bool, memray_chose_recorder: bool
+) -> Iterator[str]:
+    """What went wrong, and what may surprise.
+
+    Args:
+        outcome: The outcome of the training, and of the tool beside it.
+        counts_steps: Whether a step ends with the optimizer's step.
+        memray_chose_recorder: Whether no windows were recorded because of memray.
+    """
+    launched = outcome.launched
+    yield from launched.problems
+    for problem in outcome.problems:
+        yield f"{outcome.tool}: {problem}"
+    if memray_chose_recorder:
+        yield (
+            "memray: no windows were recorded, because memray would count torch's profiler; to "
+            "record them anyway, use --window-recorder torch"
+        )
+    if not launched.runs and not launched.problems:
+        yield _why_nothing(launched.imported_torch)
+    elif launched.batches_per_step > 1 and counts_steps:
+        yield f"gradients are accumulated: {launched.batches_per_step} batches per step"
+
+
+def table_lines(run: Run) -> Iterator[str]:
+    """Where tracemalloc's tables are."""
+    for path in run.artifacts("python_memory"):
+        yield f"tracemalloc: {path}"
+
+
+def file_lines(outcome: Outcome) -> Iterator[str]:
+    """Where the tool's files are, and how to look at them."""
+    for rank, peak in sorted(outcome.peak_bytes.items()):
+        yield f"memray: rank {rank} used at most {size(peak)} of host memory"
+    for path in outcome.files:
+        yield f"{outcome.tool}: {_how_to_open(path)}"
+
+
+def _how_to_open(path: Path) -> str:
+    if path.name.endswith((".nsys-rep", "py-spy.json")):
+        return f"next: stepscope report {path}"
+    if path.suffix in {".html", ".svg"}:
+        return f"open in a browser: {path}"
+    return str(path)
+
+
+def _why_nothing(imported_torch: bool) -> str:
+    if imported_torch:
+        return (
+            "nothing was trained: torch was imported, but no optimizer of torch.optim made a step "
+            "in a main thread, so there is no run"
+        )
+    return (
+        "nothing was trained: no process imported torch, so there is no run (Python started with "
+        "-I, -E or -S cannot be recorded)"
+    )

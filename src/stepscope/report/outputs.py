@@ -1,0 +1,168 @@
+"""The outputs of every kind of result, in one table. Importing it imports no output.
+
+An output is a module with a function `write(result, sink, layout)`, which lays the result out and
+writes it to the sink. Results that come in pieces are written in pieces.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from stepscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class Sink(Protocol):
+    """Where an output goes: standard output, a file."""
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether it is a terminal, which has a width."""
+
+    def console(self, *, keeps_padding: bool = False, width: int | None = None) -> Console:
+        """A console that writes here.
+
+        Args:
+            keeps_padding: Whether trailing spaces are kept.
+            width: Width in columns; by default that of the terminal.
+        """
+
+    def write(self, content: str | bytes) -> None:
+        """Write text or bytes."""
+
+    def remark(self, text: str) -> None:
+        """Print a remark about the output, outside it."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How much of a result to show. An output ignores what does not apply to it.
+
+    Attributes:
+        table: Only this table; None: the output's default.
+        rows: Maximum number of rows of each table; None: all.
+    """
+
+    table: str | None = None
+    rows: int | None = None
+
+
+@dataclass(frozen=True)
+class Format:
+    """An output format.
+
+    Attributes:
+        name: Its name for `--format`.
+        is_for_people: Whether numbers have convenient units and long tables are cut. Programs get
+            integer nanoseconds and bytes, and all rows.
+        is_text: Whether a terminal can show it.
+    """
+
+    name: str
+    is_for_people: bool
+    is_text: bool = True
+
+
+TABLE = Format("table", is_for_people=True)
+MARKDOWN = Format("md", is_for_people=True)
+JSON = Format("json", is_for_people=False)
+CSV = Format("csv", is_for_people=False)
+PARQUET = Format("parquet", is_for_people=False, is_text=False)
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output of one kind of result.
+
+    Attributes:
+        format: Its format.
+        module: Its module in `stepscope.report`.
+        picks_table: Whether `Layout.table` applies to it.
+    """
+
+    format: Format
+    module: str
+    picks_table: bool = False
+
+    def write(self, result: Any, sink: Sink, layout: Layout | None = None) -> None:
+        """Lay out a result and write it.
+
+        Raises:
+            UsageError: The layout names a table that the result does not have.
+        """
+        module = importlib.import_module(f"stepscope.report.{self.module}")
+        module.write(result, sink, layout or Layout())
+
+
+OUTPUTS: Mapping[str, tuple[Output, ...]] = {
+    # Where the step goes, why, and what to change: advice.diagnosis.Diagnosis.
+    "diagnosis": (
+        Output(TABLE, "diagnosis.terminal"),
+        Output(JSON, "diagnosis.json"),
+        Output(CSV, "diagnosis.csv", picks_table=True),
+        Output(MARKDOWN, "diagnosis.markdown"),
+    ),
+    # py-spy recordings: a sequence of analysis.python_functions.SampledRecording.
+    "samples": (
+        Output(TABLE, "samples.terminal"),
+        Output(JSON, "samples.json"),
+        Output(CSV, "samples.terminal"),
+        Output(MARKDOWN, "samples.terminal"),
+    ),
+    # Answers to a question about traces: analysis.questions.Answers.
+    "answer": (
+        Output(TABLE, "answer.terminal", picks_table=True),
+        Output(JSON, "answer.json"),
+        Output(CSV, "answer.csv", picks_table=True),
+        Output(MARKDOWN, "answer.markdown", picks_table=True),
+    ),
+    # What changed between two runs: comparison.result.CheckedComparison.
+    "comparison": (
+        Output(TABLE, "comparison.terminal"),
+        Output(JSON, "comparison.json"),
+        Output(CSV, "comparison.csv"),
+        Output(MARKDOWN, "comparison.markdown"),
+    ),
+    # Rows of a query: a polars frame.
+    "rows": (
+        Output(TABLE, "rows.terminal"),
+        Output(CSV, "rows.csv"),
+        Output(JSON, "rows.json"),
+        Output(PARQUET, "rows.parquet"),
+    ),
+    # What a trace file holds: analysis.contents.Contents.
+    "contents": (Output(TABLE, "contents.terminal"), Output(JSON, "contents.json")),
+    # What a run directory holds: analysis.record.listing.RunListing.
+    "run": (Output(TABLE, "run.terminal"), Output(JSON, "run.json")),
+    # What was sampled beside a training: analysis.record.metrics.MetricsSummary.
+    "metrics": (Output(TABLE, "metrics.terminal"), Output(JSON, "metrics.json")),
+    # What the doctor found: a sequence of doctor.check.Check.
+    "checks": (Output(TABLE, "checks.terminal"), Output(JSON, "checks.json")),
+    # Each recording option, and where its value comes from: adapters.options.sheets.
+    "settings": (Output(TABLE, "settings.terminal"), Output(JSON, "settings.json")),
+    # Option names of other frameworks: a sequence of adapters.options.sheets.DialectSheet.
+    "dialects": (Output(TABLE, "dialects.terminal"), Output(JSON, "dialects.json")),
+    # The stores of traces on disk: a sequence of trace.store.listing.StoreInfo.
+    "stores": (Output(TABLE, "stores.terminal"), Output(JSON, "stores.json")),
+    # What the demo predicted and measured: demo.runner.DemoOutcome.
+    "demo": (Output(TABLE, "demo.terminal"), Output(JSON, "demo.json")),
+}
+"""Kind of result to its outputs, the default first."""
+
+
+def output(kind: str, format_name: str) -> Output:
+    """The output of a kind of result in a format.
+
+    Raises:
+        UsageError: This kind of result has no such output.
+    """
+    for candidate in OUTPUTS[kind]:
+        if candidate.format.name == format_name:
+            return candidate
+    names = ", ".join(candidate.format.name for candidate in OUTPUTS[kind])
+    raise UsageError(f"--format {format_name} is not available for this input: choose {names}")

@@ -1,0 +1,84 @@
+"""Results as plain values, and as JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import polars as pl
+
+if TYPE_CHECKING:
+    from stepscope.analysis.selection.scope import AnsweredScope
+
+
+def plain(value: Any) -> Any:
+    """A value that JSON can hold; NaN and infinity become null."""
+    if isinstance(value, pl.DataFrame):
+        return [
+            {name: plain(item) for name, item in row.items()} for row in value.iter_rows(named=True)
+        ]
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return value
+
+
+def scope_to_dict(scope: AnsweredScope) -> dict[str, Any]:
+    """What an answer covers; `steps` is null for the whole file."""
+    asked = scope.asked
+    return {
+        "steps": None if asked.steps is None else list(scope.steps),
+        "devices": list(scope.devices),
+        "events": asked.events.value,
+        "counted": scope.events,
+        "excluded": dict(scope.excluded),
+    }
+
+
+def json_text(document: Any, default: Callable[[Any], Any] | None = None) -> str:
+    """A document as indented JSON, with a final newline.
+
+    Args:
+        document: Plain values.
+        default: Converts values that are not plain; without it they are errors.
+    """
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2, default=default).decode() + "\n"
+
+
+def frame_to_csv(frame: pl.DataFrame) -> str:
+    """A table as CSV with a header; lists as JSON, numbers in full precision."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(frame.columns)
+    writer.writerows([_csv_cell(item) for item in row] for row in frame.iter_rows())
+    return out.getvalue()
+
+
+def _csv_cell(value: Any) -> Any:
+    if isinstance(value, (list, tuple, dict)):
+        return orjson.dumps(plain(value)).decode()
+    return value
+
+
+def json_cell(value: object) -> str:
+    """A list or struct as JSON on one line; bytes become hexadecimal."""
+    return json.dumps(value, ensure_ascii=False, default=json_scalar)
+
+
+def json_scalar(value: object) -> str:
+    """A value that JSON has no form for: bytes as hexadecimal, anything else as its text."""
+    return value.hex() if isinstance(value, bytes) else str(value)

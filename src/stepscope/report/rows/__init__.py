@@ -1,0 +1,1 @@
+"""Rows of a query, one module per output."""

@@ -1,0 +1,1 @@
+"""What a run directory holds, one module per output."""

@@ -1,0 +1,1 @@
+"""Recordings of py-spy, one module per output."""

@@ -1,0 +1,39 @@
+"""The scope of an answer, in one line for people."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stepscope.analysis.selection.scope import AnsweredScope
+
+
+def describe_scope(scope: AnsweredScope) -> str:
+    """The scope in one line."""
+    asked = scope.asked
+    if asked.steps is None:
+        where = "the whole file" + (f", {_steps(scope.steps)}" if scope.steps else "")
+    else:
+        where = _steps(scope.steps)
+    parts = [f"Scope: {where}"]
+    if scope.devices:
+        word = "device" if len(scope.devices) == 1 else "devices"
+        parts.append(f"{word} {', '.join(map(str, scope.devices))}")
+    if scope.devices or scope.events:
+        parts.append(f"{asked.events.value} events ({scope.events:,} counted)")
+    parts += [f"left out: {count:,} {reason}" for reason, count in scope.excluded.items()]
+    return "; ".join(parts)
+
+
+def _steps(steps: tuple[int, ...]) -> str:
+    if len(steps) == 1:
+        return f"step {steps[0]}"
+    # Step numbers come from files, so the gap between two of them may be huge.
+    breaks = [at for at in range(1, len(steps)) if steps[at] != steps[at - 1] + 1]
+    runs = [(steps[a], steps[b - 1]) for a, b in pairwise([0, *breaks, len(steps)])]
+    words = [
+        f"{first} to {last}" if last > first + 1 else ", ".join(map(str, sorted({first, last})))
+        for first, last in runs
+    ]
+    return f"steps {', '.join(words)}"

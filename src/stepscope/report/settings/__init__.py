@@ -1,0 +1,1 @@
+"""Recording options and where their values come from, one module per output."""

@@ -1,0 +1,23 @@
+"""Recording options, their values and origins, on a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from stepscope.report.outputs import Layout, Sink
+
+if TYPE_CHECKING:
+    from stepscope.adapters.options.sheets import SettingSheet
+
+
+def write(sheet: SettingSheet, sink: Sink, _layout: Layout) -> None:
+    """Print the options; values that are not defaults stand out."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in ("option", "value", "from"):
+        table.add_column(heading, overflow="fold")
+    for line in sheet.lines:
+        style = "dim" if line.is_default else "bold"
+        table.add_row(line.name, line.text, line.origin, style=style)
+    sink.console(keeps_padding=True).print(table)

@@ -1,0 +1,1 @@
+"""The stores of traces on disk, one module per output."""

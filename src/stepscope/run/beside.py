@@ -1,0 +1,40 @@
+"""Starting processes of our own beside a training: they find this very package, and go last."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from stepscope._package import IMPORT_ROOT
+
+_NICER = 5
+
+
+def command_of(module: str, argument: str) -> list[str]:
+    """The command that runs a module of ours with one argument."""
+    # The working directory must not decide which modules are found.
+    safe_path = ["-P"] if sys.version_info >= (3, 11) else []
+    return [sys.executable, *safe_path, "-m", module, argument]
+
+
+def environment_of(search_path: Sequence[str] = ()) -> dict[str, str]:
+    """The environment of such a process.
+
+    Args:
+        search_path: More folders in which it finds modules.
+    """
+    environment = dict(os.environ)
+    paths = [str(IMPORT_ROOT), *search_path, environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    return environment
+
+
+def go_last() -> None:
+    """Lower this process's priority: it only takes what the training leaves.
+
+    Raises:
+        OSError: The system does not let it.
+    """
+    if hasattr(os, "nice"):
+        os.nice(_NICER)

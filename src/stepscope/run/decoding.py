@@ -1,0 +1,46 @@
+"""Making dataclasses of decoded JSON, with a check of every type."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from typing import Any
+
+
+def decode(kind: Any, value: Any) -> Any:
+    """Turn decoded JSON into the dataclass `kind`; unknown keys of newer writers are left out.
+
+    Args:
+        kind: A dataclass, or the type of one of its fields.
+        value: What JSON has for it.
+
+    Raises:
+        TypeError: A value is of another type, or a field without a default is missing.
+    """
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        if not isinstance(value, dict):
+            raise TypeError(f"{value!r} is not an object")
+        hints = typing.get_type_hints(kind)
+        known = {
+            f.name: decode(hints[f.name], value[f.name])
+            for f in dataclasses.fields(kind)
+            if f.name in value
+        }
+        return kind(**known)
+    origin = typing.get_origin(kind)
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise TypeError(f"{value!r} is not a list")
+        return tuple(decode(typing.get_args(kind)[0], item) for item in value)
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise TypeError(f"{value!r} is not an object")
+        item = typing.get_args(kind)[1]
+        return {key: decode(item, entry) for key, entry in value.items()}
+    if origin in (typing.Union, types.UnionType):
+        return None if value is None else decode(typing.get_args(kind)[0], value)
+    # JSON's true is no number, although Python's is.
+    if kind is Any or (isinstance(value, kind) and (kind is bool or not isinstance(value, bool))):
+        return value
+    raise TypeError(f"{value!r} is not a {kind.__name__}")

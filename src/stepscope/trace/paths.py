@@ -1,0 +1,245 @@
+"""Resolves a path from the user: which run, which ranks, which traces.
+
+| Path | Stands for |
+|---|---|
+| `-` | the trace on standard input |
+| a file | that trace, or a file of metrics |
+| a run directory, or a folder in one | its ranks and their windows |
+| a directory of runs | the newest of them |
+| another directory, a glob | the traces in it, by rank |
+| an fsspec URL | that trace, or the run or traces in that directory |
+
+Every verb that reads resolves its paths here. Resolving opens no trace. A `TraceRef` describes one;
+the caller opens it and decides how long it stays in memory.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from stepscope.errors import UnreadableInputError, UsageError
+from stepscope.run.discover import has_wildcard
+from stepscope.run.layout import MANIFEST_FILE, METRICS_FILE, RUN_FILE
+from stepscope.run.reader import RankRun, Run, open_run
+from stepscope.run.remote import is_directory
+from stepscope.trace.load import load
+from stepscope.trace.model import Trace
+
+STANDARD_INPUT = "-"
+
+
+@dataclass(frozen=True)
+class TraceRef:
+    """A trace that can be opened.
+
+    Attributes:
+        name: Its path or URL; `-` for standard input.
+        rank: The rank that recorded it; 0 if unknown.
+        window: Its number in the rank, from 0.
+    """
+
+    name: str
+    rank: int = 0
+    window: int = 0
+
+    def open(self) -> Trace:
+        """Load the trace. Each call loads it again.
+
+        Raises:
+            UnreadableInputError: It cannot be read; says why and what to do.
+            UsageError: It is standard input, which is a terminal.
+        """
+        return load(_standard_input() if self.name == STANDARD_INPUT else self.name)
+
+
+@dataclass(frozen=True)
+class RankTraces:
+    """A rank, and its traces.
+
+    Attributes:
+        rank: The rank; for loose traces without one, their position.
+        traces: Its windows that have a trace, in order.
+        record: What else the run directory holds of it; None for standard input.
+    """
+
+    rank: int
+    traces: tuple[TraceRef, ...]
+    record: RankRun | None = None
+
+    @property
+    def is_loose(self) -> bool:
+        """Whether no manifest says that its traces are windows of one run."""
+        return self.record is None or self.record.manifest is None
+
+    def newest_first(self) -> Iterator[TraceRef]:
+        """Its traces, from the last window to the first."""
+        return reversed(self.traces)
+
+    def last_with(self, steps: tuple[int, ...] | None) -> TraceRef | None:
+        """The last trace that has all the given steps, else the last; None without traces.
+
+        Traces are opened one at a time and not kept.
+
+        Args:
+            steps: The steps; None: any.
+        """
+        if not self.traces:
+            return None
+        if steps is None or len(self.traces) == 1:
+            return self.traces[-1]
+        for candidate in self.newest_first():
+            try:
+                have = set(candidate.open().steps["step"].to_list())
+            except UnreadableInputError:
+                continue
+            if have.issuperset(steps):
+                return candidate
+        return self.traces[-1]
+
+
+@dataclass(frozen=True)
+class PathTarget:
+    """What a path stands for; see the table above.
+
+    Attributes:
+        path: The path as it was given.
+        is_run: Whether it can stand for several files: a directory, a glob, a URL of a directory.
+        metrics: The file of metrics that it stands for: itself, or the one in a folder that holds
+            no run. Otherwise None.
+    """
+
+    path: str
+    is_run: bool
+    metrics: Path | None = None
+
+    @functools.cached_property
+    def run(self) -> Run:
+        """The run. A single trace is a run of one rank. From a URL, what is needed is fetched.
+
+        Raises:
+            UnreadableInputError: There is no run or trace; says what was looked for.
+        """
+        return open_run(self.path)
+
+    @functools.cached_property
+    def ranks(self) -> tuple[RankTraces, ...]:
+        """The ranks, by number.
+
+        Raises:
+            UnreadableInputError: There is no run.
+        """
+        if self.path == STANDARD_INPUT:
+            return (RankTraces(0, (TraceRef(self.path),)),)
+        return tuple(map(traces_of_rank, self.run.ranks))
+
+    def rank(self, number: int | None) -> RankTraces:
+        """One rank; by default the first.
+
+        Raises:
+            UnreadableInputError: There is no run.
+            UsageError: It has no such rank.
+        """
+        by_number = {candidate.rank: candidate for candidate in self.ranks}
+        if not by_number:
+            raise UsageError(f"{self.path}: contains no rank")
+        wanted = min(by_number) if number is None else number
+        if wanted not in by_number:
+            have = ", ".join(map(str, sorted(by_number)))
+            raise UsageError(f"{self.path}: no rank {wanted}; it has {have}")
+        return by_number[wanted]
+
+    def traces(self, steps: tuple[int, ...] | None = None) -> tuple[TraceRef, ...]:
+        """Its traces in order: one window per rank of a run, or every loose trace.
+
+        Args:
+            steps: Take the last window that has these steps; None: the last window.
+
+        Raises:
+            UnreadableInputError: There is no trace that could be read.
+        """
+        if not self.is_run:
+            return (TraceRef(self.path),)
+        found: list[TraceRef] = []
+        for rank in self.ranks:
+            if rank.is_loose:
+                found += rank.traces
+            elif (last := rank.last_with(steps)) is not None:
+                found.append(last)
+        if not found:
+            raise self._nothing()
+        return tuple(found)
+
+    def one_trace(self) -> TraceRef:
+        """The trace to use if there can be only one: the last of the first rank.
+
+        Raises:
+            UnreadableInputError: There is none that could be read.
+        """
+        if not self.is_run:
+            return TraceRef(self.path)
+        if not self.ranks or not self.ranks[0].traces:
+            raise self._nothing()
+        return self.ranks[0].traces[-1]
+
+    def _nothing(self) -> UnreadableInputError:
+        return UnreadableInputError(f"{self.path}: the run has no trace that could be read")
+
+
+def resolve_path(path: str) -> PathTarget:
+    """Find out what a path stands for, without opening a trace.
+
+    Args:
+        path: A path, a glob, an fsspec URL, or `-` for standard input.
+
+    Raises:
+        UnreadableInputError: There is nothing there.
+    """
+    if path == STANDARD_INPUT:
+        return PathTarget(path, is_run=False)
+    if "://" in path:  # includes chained URLs, such as simplecache::s3://…
+        return PathTarget(path, is_run=is_directory(path))
+    place = Path(path)
+    if not place.exists():
+        if has_wildcard(path):
+            return PathTarget(path, is_run=True)
+        raise UnreadableInputError(f"{path}: no such file or directory")
+    return PathTarget(path, is_run=place.is_dir(), metrics=_metrics(place))
+
+
+def resolve_traces(paths: tuple[str, ...], steps: tuple[int, ...] | None = None) -> list[TraceRef]:
+    """The traces that several paths stand for, in order; see `PathTarget.traces`.
+
+    Raises:
+        UnreadableInputError: One of them has no trace that could be read.
+    """
+    return [trace for path in paths for trace in resolve_path(path).traces(steps)]
+
+
+def traces_of_rank(rank: RankRun) -> RankTraces:
+    """The traces of a rank of an open run."""
+    traces = (
+        TraceRef(str(window.trace_path), rank.rank, window.index)
+        for window in rank.windows
+        if window.trace_path is not None
+    )
+    return RankTraces(rank.rank, tuple(traces), rank)
+
+
+def _metrics(path: Path) -> Path | None:
+    if path.suffix == ".csv" and path.is_file():
+        return path
+    file = path / METRICS_FILE
+    is_alone = file.is_file() and not (path / RUN_FILE).exists()
+    return file if is_alone and not (path / MANIFEST_FILE).exists() else None
+
+
+def _standard_input() -> IO[bytes]:
+    # Unbuffered: a reader waiting for a silent pipe must not hold a lock when the process ends.
+    opened = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 - it stays open
+    if opened.isatty():
+        raise UsageError("- means standard input, and that is a terminal: pipe a trace into it")
+    return opened

@@ -1,0 +1,48 @@
+"""What `stepscope run` puts into other processes: the bootstrap finds this very package."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from stepscope import _package
+from stepscope.adapters.options.dialects import find_dialect
+from stepscope.adapters.options.settings import resolve
+from stepscope.adapters.script import launch
+from stepscope.artifacts import stacks
+
+LOAD = """
+import importlib.util, json, os, sys
+spec = importlib.util.spec_from_file_location("bootstrap", sys.argv[1])
+bootstrap = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(bootstrap)
+launch = json.loads(os.environ["STEPSCOPE_LAUNCH"])
+print(bootstrap._ours("stepscope._package", launch).__file__)
+"""
+
+
+def test_an_interpreter_without_the_package_finds_it(monkeypatch, tmp_path):
+    environments = []
+    monkeypatch.setattr(launch, "run_command", lambda _, given: environments.append(given) or 0)
+    given = {"output_dir": (str(tmp_path), "here")}
+    launch.launch(["true"], resolve(find_dialect("native"), given))
+    (environment,) = environments
+    assert json.loads(environment["STEPSCOPE_LAUNCH"])["root"] == str(_package.IMPORT_ROOT)
+    # Without site-packages and without PYTHONPATH, only the bootstrap's own way is left.
+    found = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", LOAD, str(launch.BOOTSTRAP / "sitecustomize.py")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    assert Path(found.stdout.strip()) == Path(_package.__file__)
+
+
+def test_the_captures_own_thread_is_known_by_a_function_that_exists():
+    path = _package.IMPORT_ROOT / stacks._OWN_FILE.rstrip("(")
+    assert f"def {stacks._OWN_LOOP.removeprefix(': ')}(" in path.read_text(encoding="utf-8")

@@ -1,0 +1,72 @@
+"""What a window asks of torch, in versions of torch that know more and less."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.windows import torch_recorder as module
+from stepscope.capture.windows.plan import WindowPlan
+
+
+class Asked(dict):
+    """torch's experimental configuration, as it was asked for."""
+
+
+def torch_that_knows(*names):
+    def make(**wishes):
+        unknown = set(wishes) - set(names)
+        if unknown:
+            raise TypeError(f"incompatible arguments: {unknown}")
+        return Asked(wishes)
+
+    return make
+
+
+ALL = ("verbose", "trace_only", "enable_cuda_sync_events")
+
+
+@pytest.mark.parametrize(
+    ("known", "options", "with_stack", "expected"),
+    [
+        (ALL, {}, False, {"trace_only": True}),
+        (ALL, {}, True, {"verbose": True}),
+        (ALL, {"on_trace_ready": print}, False, None),
+        (
+            ALL,
+            {"cuda_sync_events": True},
+            False,
+            {"trace_only": True, "enable_cuda_sync_events": True},
+        ),
+        (
+            ALL,
+            {"cuda_sync_events": True},
+            True,
+            {"verbose": True, "enable_cuda_sync_events": True},
+        ),
+        (ALL[::2], {"cuda_sync_events": True}, False, {"enable_cuda_sync_events": True}),
+        (ALL[:1], {}, False, None),
+        (ALL[:1], {"cuda_sync_events": True}, False, None),
+    ],
+)
+def test_torch_is_asked_for_what_it_knows(
+    tmp_path, monkeypatch, known, options, with_stack, expected
+):
+    seen = {}
+    monkeypatch.setattr(torch._C._profiler, "_ExperimentalConfig", torch_that_knows(*known))
+    monkeypatch.setattr(torch.profiler, "profile", lambda **given: seen.update(given))
+    plan = WindowPlan(0, 3, 1, tmp_path, with_stack=with_stack)
+    module.make_profiler(CaptureConfig(**options), plan, [], None)
+    assert seen.get("experimental_config") == expected
+
+
+def test_a_wish_that_torch_cannot_fulfil_is_told(monkeypatch, caplog):
+    monkeypatch.setattr(torch._C._profiler, "_ExperimentalConfig", torch_that_knows())
+    assert module._experimental_config({"enable_cuda_sync_events": True}) is None
+    assert "cannot record with enable_cuda_sync_events" in caplog.text
+
+
+def test_this_torch_takes_them():
+    config = module._experimental_config({"verbose": True, "enable_cuda_sync_events": True})
+    assert isinstance(config, torch._C._profiler._ExperimentalConfig)

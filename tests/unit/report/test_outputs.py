@@ -1,0 +1,198 @@
+"""The registry of outputs: what it promises is there, and verbs offer what it has."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import io
+import json
+import re
+import subprocess
+import sys
+
+import click
+import polars as pl
+import pytest
+from rich.console import Console
+from tests.support.project import ROOT
+
+from stepscope.analysis.questions import Answer, Answers, question
+from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.commands.main import cli
+from stepscope.commands.sinks import FileSink, StandardSink, sink_for
+from stepscope.errors import UsageError
+from stepscope.report.outputs import OUTPUTS, Layout, output
+
+EVERY = [(kind, one) for kind, outputs in OUTPUTS.items() for one in outputs]
+VERBS = {
+    "report": "diagnosis",
+    "show": "answer",
+    "compare": "comparison",
+    "query": "rows",
+    "info": "contents",
+    "doctor": "checks",
+    "dialects": "dialects",
+    "demo": "demo",
+}
+STANDS_IN = {"samples": "diagnosis", "run": "contents", "metrics": "contents", "settings": "checks"}
+"""Kinds that a verb shows in place of the one whose formats it offers."""
+
+
+@pytest.mark.parametrize(("kind", "one"), EVERY, ids=lambda x: getattr(x, "module", x))
+def test_every_output_is_a_module_that_writes(kind, one):
+    module = importlib.import_module(f"stepscope.report.{one.module}")
+    assert callable(module.write)
+    assert module.__doc__
+
+
+def test_every_module_called_after_a_format_is_in_the_registry():
+    named = {one.module for _, one in EVERY}
+    report = ROOT / "src" / "stepscope" / "report"
+    found = {
+        f"{path.parent.name}.{path.stem}"
+        for path in report.glob("*/*.py")
+        if re.search(r"^def write\(", path.read_text(), re.MULTILINE)
+    }
+    assert found == named
+
+
+@pytest.mark.parametrize(("verb", "kind"), VERBS.items())
+def test_a_verb_offers_the_formats_of_its_result(verb, kind):
+    command = cli.get_command(click.Context(cli), verb)
+    assert command is not None
+    (option,) = (one for one in command.params if "--format" in one.opts)
+    assert isinstance(option.type, click.Choice)
+    assert list(option.type.choices) == [one.format.name for one in OUTPUTS[kind]]
+    assert option.default == OUTPUTS[kind][0].format.name
+
+
+@pytest.mark.parametrize(("kind", "instead_of"), STANDS_IN.items())
+def test_what_stands_in_for_another_kind_has_all_its_formats(kind, instead_of):
+    wanted = {one.format.name for one in OUTPUTS[instead_of]}
+    assert wanted <= {one.format.name for one in OUTPUTS[kind]}
+
+
+def test_no_verb_knows_a_format_by_name():
+    names = {one.format.name for _, one in EVERY}
+    for path in (ROOT / "src" / "stepscope" / "commands").glob("*.py"):
+        compared = re.findall(r"[!=]= ?\"(\w+)\"|in \{\"(\w+)\"", path.read_text())
+        assert not {word for pair in compared for word in pair} & names, path.name
+
+
+def test_an_output_that_is_not_there_is_refused_with_those_that_are():
+    with pytest.raises(
+        UsageError, match=r"--format csv is not available for this input: choose table, json"
+    ):
+        output("contents", "csv")
+
+
+def test_the_registry_loads_no_output():
+    code = (
+        "import sys, stepscope.report.outputs\n"
+        "print([n for n in sys.modules if n.startswith('stepscope.report.')"
+        " or n in ('rich', 'polars', 'orjson')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['stepscope.report.outputs']"
+
+
+FRAME = pl.DataFrame({"name": ["é", "x" * 300], "n": [2**60, 1]})
+
+
+@pytest.mark.parametrize("name", ["table", "csv", "json", "parquet"])
+def test_a_file_gets_what_standard_output_gets(name, tmp_path, capfdbinary):
+    chosen = output("rows", name)
+    path = tmp_path / "file"
+    with sink_for(str(path)) as sink:
+        assert not path.exists()  # nothing was written yet
+        chosen.write(FRAME, sink)
+    chosen.write(FRAME, StandardSink())
+    assert path.read_bytes() == capfdbinary.readouterr().out
+    if name == "json":
+        assert json.loads(path.read_bytes()) == FRAME.to_dicts()
+    if name == "parquet":
+        assert pl.read_parquet(io.BytesIO(path.read_bytes())).equals(FRAME)
+
+
+def test_a_file_takes_text_and_tables_in_order(tmp_path):
+    sink = FileSink(tmp_path / "file")
+    sink.write("first\n")
+    sink.console().print("second")
+    sink.write(b"third\n")
+    sink.console().print("fourth")
+    sink.close()
+    assert (tmp_path / "file").read_text().splitlines() == ["first", "second", "third", "fourth"]
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    sink = FileSink(tmp_path / "absent" / "file")
+    with pytest.raises(UsageError, match=r"absent/file: cannot be written: No such file"):
+        output("rows", "csv").write(FRAME, sink)
+    sink.close()
+
+
+def test_remarks_stand_beside_the_output(capfd):
+    StandardSink().remark("two traces")
+    seen = capfd.readouterr()
+    assert (seen.out, seen.err) == ("", "two traces\n")
+
+
+def test_standard_error_can_take_an_output(capfd):
+    output("rows", "json").write(FRAME, StandardSink(is_error=True))
+    seen = capfd.readouterr()
+    assert seen.out == ""
+    assert json.loads(seen.err)[0]["n"] == 2**60
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """An answer with one table."""
+
+    steps: pl.DataFrame
+    scope: AnsweredScope
+    notes: tuple[str, ...] = ()
+
+
+class Page:
+    """A sink that keeps what it is given."""
+
+    is_terminal = False
+
+    def __init__(self) -> None:
+        self.stream = io.StringIO()
+        self.remarks: list[str] = []
+
+    def console(self, **_: object) -> Console:
+        return Console(file=self.stream, width=80)
+
+    def write(self, content: str) -> None:
+        self.stream.write(content)
+
+    def remark(self, text: str) -> None:
+        self.remarks.append(text)
+
+
+def written(name: str, traces: int = 1, layout: Layout | None = None) -> Page:
+    page = Page()
+    result = Result(pl.DataFrame({"step": range(100, 109)}), AnsweredScope(Scope(), (), (), 0))
+    answers = (Answer(f"trace-{number}", 0, result) for number in range(traces))
+    output("answer", name).write(Answers(question("steps"), traces, answers), page, layout)
+    return page
+
+
+@pytest.mark.parametrize(("name", "count"), [("table", 4), ("md", 4), ("csv", 9), ("json", 9)])
+def test_rows_are_limited_for_people_alone(name, count):
+    text = written(name, layout=Layout(rows=4)).stream.getvalue()
+    assert re.findall(r"\b10\d\b", text) == [str(100 + n) for n in range(count)]
+
+
+def test_several_answers_are_told_apart():
+    assert len(json.loads(written("json", 3).stream.getvalue())) == 3
+    assert isinstance(json.loads(written("json").stream.getvalue()), dict)
+    csv = written("csv", 3)
+    assert csv.remarks == ["3 traces, one CSV after the other"]
+    assert csv.stream.getvalue().count("step\n") == 3
+    for name in ("table", "md"):
+        text = written(name, 3).stream.getvalue()
+        assert [text.count(f"trace-{number}") for number in range(3)] == [1, 1, 1]
+    assert "trace-0" not in written("md").stream.getvalue()
