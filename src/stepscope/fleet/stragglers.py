@@ -12,18 +12,20 @@ Definitions
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
 
 from stepscope.analysis.ranks.arrivals import RankArrivals, read_arrivals
 from stepscope.analysis.ranks.clocks import Aligned, Clock, choose_clock, with_waits
+from stepscope.analysis.ranks.matching import match_collectives
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.analysis.stragglers import StragglerReport, check_ranks, compare_arrivals
 from stepscope.fleet.blame.report import LATE_START, SLOW_LINK, Blame, find_blame
 from stepscope.fleet.clocks.ranks import RankClocks, solve_rank_clocks
 from stepscope.fleet.groups import find_groups
+from stepscope.fleet.job import Job
 from stepscope.fleet.matched import OTHER, Matched, match
 from stepscope.trace.model import Trace
 
@@ -115,6 +117,16 @@ def find_stragglers(
     return judge_arrivals(read, clock=clock)
 
 
+def stragglers_of_job(job: Job) -> Stragglers:
+    """Finds who makes whom wait among the ranks of a job.
+
+    Raises:
+        UsageError: Fewer than two ranks, or ranks of jobs of different sizes.
+    """
+    found = judge_arrivals([part.arrivals for part in job.parts])
+    return replace(found, notes=(*found.notes, *job.notes))
+
+
 def judge_arrivals(
     ranks: Sequence[RankArrivals],
     steps: tuple[int, ...] | None = None,
@@ -167,6 +179,18 @@ def judge_arrivals(
     )
 
 
+def match_arrivals(ranks: Sequence[RankArrivals]) -> Matched:
+    """Matches the collectives of several ranks.
+
+    Args:
+        ranks: The arrivals of each.
+    """
+    comparison = _Comparison(ranks)
+    found = pl.concat([rank.table() for rank in ranks], how="diagonal")
+    comparison.match(match_collectives(found).table)
+    return comparison.matched
+
+
 class _Comparison:
     """Matches collectives for blame, and brings the clocks together on the way."""
 
@@ -180,6 +204,11 @@ class _Comparison:
 
     def align(self, table: pl.DataFrame, ranks: Sequence[int], clock: Clock | str) -> Aligned:
         """Like `analysis.ranks.clocks.align`, with drift, over the graph of process groups."""
+        self.match(table)
+        return self._aligned(table, ranks, clock)
+
+    def match(self, table: pl.DataFrame) -> None:
+        """Matches collectives, columns of `analysis.ranks.matching.Matched.table`."""
         groups = find_groups(table, self._described, self._world_size)
         keys = groups.select("key", pl.col("group").alias("place"))
         rows = table.join(
@@ -194,6 +223,8 @@ class _Comparison:
             group="place", number=pl.col("key").cast(pl.Int64), step=pl.col("step").cast(pl.Int64)
         ).drop("place")
         self.matched = match(arrivals, groups)
+
+    def _aligned(self, table: pl.DataFrame, ranks: Sequence[int], clock: Clock | str) -> Aligned:
         self.clocks = solve_rank_clocks(self.matched)
         offsets = (
             pl.DataFrame({"rank": list(ranks)}, schema={"rank": pl.Int64})

@@ -89,7 +89,7 @@ _COMPILATION = (
     r"\(dynamo_timed\)|torch/_(dynamo|inductor)/.*(compile|codegen)|^(inductor|aot)_?compile"
     r"|triton/compiler/|Torch-Compiled Region compile"
 )
-_GARBAGE = r"^Python GC|^gc\.collect|<built-in method collect of"
+_GARBAGE = r"^Python GC|^gc\.collect|<built-in method collect of|<built-in function collect>"
 _PHASES = (
     r"(?i)\b(checkpoint(ing)?|save|evaluat\w*|eval|validat\w*|log(ging)?|metrics)\b"
     r"|(save|load|write)_?(checkpoint|model|state)|checkpoint_?(save|write)"

@@ -10,7 +10,11 @@ Definitions
     Gain: how much shorter the recording would be, replayed without the excess (`replay.py`),
     divided by the number of steps. A late start counts once in the recording, not in each step.
     Accused: a rank and cause whose gain is at least a fiftieth of the mean step. On healthy ranks
-    somebody is always last, but not for long, and without that rank the next one is.
+    somebody is always last, but not for long, and without that rank the next one is. Its excess of
+    the cause is also at least three times that of the median of the other ranks: where all have as
+    much, it is noise, or nobody's fault in particular. A link is
+    accused only if at least a fifth of the transfers in its slow groups take half as long again as
+    usual: single slow transfers happen on healthy links too.
 """
 
 from __future__ import annotations
@@ -30,6 +34,12 @@ SLOW_LINK = "slow link"
 
 _NOTABLE_GAIN = 0.02
 _MOST_REPLAYED = 32
+_SLOW = 0.5
+"""A transfer is slow that exceeds the usual by this share of it."""
+_STANDS_OUT = 3
+"""By what factor an accused rank's excess exceeds that of the median other rank."""
+_PERSISTENT = 0.2
+"""A link is slow if this share of its transfers is."""
 
 CAUSES: dict[str, pl.DataType | type[pl.DataType]] = {
     "rank": pl.Int64,
@@ -119,7 +129,14 @@ def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blam
         )
     ).select(pl.col(column).cast(dtype) for column, dtype in CAUSES.items())
     step_ns = whole / steps
-    accused = table.filter(pl.col("gain_ns") >= _NOTABLE_GAIN * step_ns).sort(
+    gaining = table.filter(pl.col("gain_ns") >= _NOTABLE_GAIN * step_ns)
+    stands_out = [
+        links.is_persistent(rank)
+        if cause == SLOW_LINK
+        else _stands_out(matched, usual, rank, cause)
+        for rank, cause in gaining.select("rank", "cause").iter_rows()
+    ]
+    accused = gaining.filter(pl.Series(stands_out, dtype=pl.Boolean)).sort(
         "gain_ns", "caused_wait_ns", "rank", descending=[True, True, False]
     )
     return Blame(
@@ -172,6 +189,7 @@ class _Links:
         is_most = (of_member == most) & (np.repeat(lost, members) > 0)
         self._rows = matched.rows[is_most]
         self._lost = lost
+        self._excess = usual.transfer_excess_ns
 
     def table(self) -> pl.DataFrame:
         """Columns of `CAUSES`, without gains."""
@@ -198,12 +216,37 @@ class _Links:
             pl.col("peers").list.slice(1),
         ).filter(pl.col("caused_wait_ns") > 0)
 
+    def is_persistent(self, rank: int) -> bool:
+        """Whether most transfers in the slow groups of a rank are slow, not a few of them."""
+        charged = self.collectives_of(rank)
+        if not len(charged):
+            return False
+        in_groups = np.flatnonzero(np.isin(self._matched.group, self._matched.group[charged]))
+        excess, transfer = self._excess[in_groups], self._matched.transfer_ns[in_groups]
+        is_slow = excess > _SLOW * (transfer - excess)
+        # Groups that are slow once by chance do not excuse those that always are.
+        lost = self._lost[in_groups].astype(np.float64)
+        groups = self._matched.group[in_groups]
+        shares = np.bincount(groups, is_slow) / np.maximum(np.bincount(groups), 1)
+        return bool(np.average(shares[groups], weights=lost + 1e-9) >= _PERSISTENT)
+
     def collectives_of(self, rank: int) -> Numbers:
         """The collectives that a rank is charged with."""
         matched = self._matched
         own = matched.ranks[matched.rank[self._rows]] == rank
         found: Numbers = matched.collective[self._rows[own]]
         return found
+
+
+def _stands_out(matched: Matched, usual: Usual, rank: int, cause: str) -> bool:
+    """Whether a rank has far more of a cause than the others."""
+    if cause not in matched.causes:
+        return True  # a late start: only one rank can be the last to begin
+    excess = usual.excess_ns[:, matched.causes.index(cause)]
+    of_rank = np.bincount(matched.rank, excess, len(matched.ranks))
+    is_it = matched.ranks == rank
+    others = of_rank[~is_it]
+    return bool(of_rank[is_it].sum() >= _STANDS_OUT * np.median(others)) if len(others) else True
 
 
 def _without(
