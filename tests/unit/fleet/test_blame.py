@@ -295,3 +295,26 @@ def test_nothing_recorded_blames_nobody() -> None:
     assert blame.causes.is_empty()
     assert blame.accused.is_empty()
     assert blame.waits_ns == 0
+
+
+def test_a_single_stall_accuses_nobody() -> None:
+    """One pause of a rank in one of many steps is no straggler, though it is charged."""
+    job = simulate(grid_of(8, steps=8), 5)
+    stall_ns = 150_000_000
+    place = (pl.col("rank") == 3) & (pl.col("step") == 4)
+    hit = job.arrivals.filter(place).sort("start_ns").row(0, named=True)
+    is_hit = place & (pl.col("start_ns") == hit["start_ns"])
+    meeting = (pl.col("group") == hit["group"]) & (pl.col("number") == hit["number"])
+    from_then = pl.col("start_ns") > hit["start_ns"]
+    rows = job.arrivals.with_columns(
+        # All that follows anywhere is later by the stall, and whoever met the rank waited for it.
+        local_host_ns=pl.col("local_host_ns") + pl.when(is_hit).then(stall_ns).otherwise(0),
+        end_ns=pl.col("end_ns") + pl.when(from_then | is_hit | meeting).then(stall_ns).otherwise(0),
+        start_ns=pl.col("start_ns")
+        + pl.when((from_then & ~meeting) | is_hit).then(stall_ns).otherwise(0),
+    )
+    blame = find_blame(match(rows, job.groups))
+    assert (3, "host") in blame.causes.filter(pl.col("caused_wait_ns") > 0).select(
+        "rank", "cause"
+    ).rows()
+    assert (3, "host") not in blame.accused.select("rank", "cause").rows()

@@ -12,7 +12,8 @@ Definitions
     Accused: a rank and cause whose gain is at least a fiftieth of the mean step. On healthy ranks
     somebody is always last, but not for long, and without that rank the next one is. Its excess of
     the cause is also at least three times that of the median of the other ranks: where all have as
-    much, it is noise, or nobody's fault in particular. A link is
+    much, it is noise, or nobody's fault in particular. And it comes back: of three steps or more,
+    at least two have it (the second most has a quarter of the most). A link is
     accused only if at least a fifth of the transfers in its slow groups take half as long again as
     usual: single slow transfers happen on healthy links too.
 """
@@ -38,6 +39,7 @@ _SLOW = 0.5
 """A transfer is slow that exceeds the usual by this share of it."""
 _STANDS_OUT = 3
 """By what factor an accused rank's excess exceeds that of the median other rank."""
+_FEW_STEPS = 3
 _PERSISTENT = 0.2
 """A link is slow if this share of its transfers is."""
 
@@ -239,14 +241,21 @@ class _Links:
 
 
 def _stands_out(matched: Matched, usual: Usual, rank: int, cause: str) -> bool:
-    """Whether a rank has far more of a cause than the others."""
+    """Whether a rank has far more of a cause than the others, and not in one step only."""
     if cause not in matched.causes:
         return True  # a late start: only one rank can be the last to begin
     excess = usual.excess_ns[:, matched.causes.index(cause)]
     of_rank = np.bincount(matched.rank, excess, len(matched.ranks))
     is_it = matched.ranks == rank
     others = of_rank[~is_it]
-    return bool(of_rank[is_it].sum() >= _STANDS_OUT * np.median(others)) if len(others) else True
+    if len(others) and of_rank[is_it].sum() < _STANDS_OUT * np.median(others):
+        return False
+    own = matched.ranks[matched.rank] == rank
+    steps, place = np.unique(matched.step[own], return_inverse=True)
+    if len(steps) < _FEW_STEPS:
+        return True
+    by_step = np.sort(np.bincount(place.reshape(-1), excess[own]))
+    return bool(by_step[-2] >= by_step[-1] / 4)
 
 
 def _without(
