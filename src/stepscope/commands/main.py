@@ -22,6 +22,7 @@ VERBS: dict[str, str] = {
     "show": "Answer one question about a trace: idle time, kernels, operators.",
     "view": "Look at traces and runs in the browser.",
     "compare": "Show what changed between two runs.",
+    "hangs": "Show which collective hangs, and which rank began it.",
     "query": "Query a trace with SQL.",
     "monitor": "Watch the hardware beside a training.",
     "attach": "Sample the Python stacks of a running training.",

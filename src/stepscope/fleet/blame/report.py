@@ -15,7 +15,7 @@ Definitions
     much, it is noise, or nobody's fault in particular. And it comes back: of three steps or more,
     at least two have it (the second most has a quarter of the most). A link is
     accused only if at least a fifth of the transfers in its slow groups take half as long again as
-    usual: single slow transfers happen on healthy links too.
+    usual, and five median deviations longer: single slow transfers happen on healthy links too.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ _NOTABLE_GAIN = 0.02
 _MOST_REPLAYED = 32
 _SLOW = 0.5
 """A transfer is slow that exceeds the usual by this share of it."""
+_BEYOND_NOISE = 5
+"""And by more than this many median deviations of its like."""
 _STANDS_OUT = 3
 """By what factor an accused rank's excess exceeds that of the median other rank."""
 _FEW_STEPS = 3
@@ -192,6 +194,7 @@ class _Links:
         self._rows = matched.rows[is_most]
         self._lost = lost
         self._excess = usual.transfer_excess_ns
+        self._spread = usual.transfer_spread_ns
 
     def table(self) -> pl.DataFrame:
         """Columns of `CAUSES`, without gains."""
@@ -225,7 +228,8 @@ class _Links:
             return False
         in_groups = np.flatnonzero(np.isin(self._matched.group, self._matched.group[charged]))
         excess, transfer = self._excess[in_groups], self._matched.transfer_ns[in_groups]
-        is_slow = excess > _SLOW * (transfer - excess)
+        usual = _SLOW * (transfer - excess)
+        is_slow = excess > np.maximum(usual, _BEYOND_NOISE * self._spread[in_groups])
         # Groups that are slow once by chance do not excuse those that always are.
         lost = self._lost[in_groups].astype(np.float64)
         groups = self._matched.group[in_groups]

@@ -25,15 +25,17 @@ class Usual:
     Attributes:
         excess_ns: Of each row and cause, the time beyond the usual; at least 0.
         transfer_excess_ns: Of each collective, likewise.
+        transfer_spread_ns: Of each collective, the median distance of its like from their median.
     """
 
     excess_ns: Numbers
     transfer_excess_ns: Numbers
+    transfer_spread_ns: Numbers
 
 
 def find_usual(matched: Matched) -> Usual:
     """Compares every piece of work with its like."""
-    return Usual(_excess(matched), _transfer_excess(matched))
+    return Usual(_excess(matched), *_transfers(matched))
 
 
 def _excess(matched: Matched) -> Numbers:
@@ -76,10 +78,13 @@ def _excess(matched: Matched) -> Numbers:
     return np.ascontiguousarray(excess.to_numpy())
 
 
-def _transfer_excess(matched: Matched) -> Numbers:
+def _transfers(matched: Matched) -> tuple[Numbers, Numbers]:
+    """Excess and spread of each collective's transfer."""
     sizes = np.log2(np.maximum(matched.message_bytes, 1)).round()
     same = ["dimension", "kind", "members", "size"]
-    excess = pl.DataFrame(
+    away = pl.col("transfer") - pl.col("transfer").quantile(0.5, "lower").over(same)
+    known = pl.len().over(same) >= _LEAST_PEERS
+    table = pl.DataFrame(
         {
             "dimension": matched.dimension,
             "kind": matched.kind,
@@ -87,11 +92,9 @@ def _transfer_excess(matched: Matched) -> Numbers:
             "size": sizes,
             "transfer": matched.transfer_ns,
         }
-    ).select(
-        pl.when(pl.len().over(same) >= _LEAST_PEERS)
-        .then(pl.col("transfer") - pl.col("transfer").quantile(0.5, "lower").over(same))
-        .otherwise(0)
-        .clip(lower_bound=0)
-        .cast(pl.Int64)
+    ).with_columns(away=pl.when(known).then(away).otherwise(0).cast(pl.Int64))
+    found = table.select(
+        pl.col("away").clip(lower_bound=0).alias("excess"),
+        pl.col("away").abs().median().over(same).round().cast(pl.Int64).alias("spread"),
     )
-    return excess.to_series().to_numpy().astype(np.int64)
+    return found["excess"].to_numpy(), found["spread"].to_numpy()
