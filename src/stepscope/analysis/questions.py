@@ -284,6 +284,18 @@ QUESTIONS: tuple[Question, ...] = (
         over_ranks=True,
     ),
     Question(
+        "collectives",
+        "collectives over all ranks: waits against transfers, bandwidths, abnormal and uneven ones",
+        "stepscope.fleet.collectives:collectives_over_ranks",
+        {
+            "kinds": "By kind and size",
+            "groups": "Process groups",
+            "abnormal": "Abnormal transfers",
+            "uneven": "Uneven all-to-alls",
+        },
+        over_ranks=True,
+    ),
+    Question(
         "flops",
         "FLOPs from shapes: achieved speed, roofline, MFU",
         "stepscope.analysis.flops:analyse_flops",
