@@ -172,7 +172,7 @@ def rank_skew(ranks: Sequence[RankSteps]) -> RankSkew | None:
     """
     if len(ranks) < 2 or len({rank.stage for rank in ranks} - {None}) > 1:
         return None
-    rows = _in_common(ranks)
+    rows = steps_in_common(ranks)
     if len(rows) < _LEAST_STEPS:
         return None
     # Ranks that meet in every step take equally long, sooner or later.
@@ -189,7 +189,12 @@ def rank_skew(ranks: Sequence[RankSteps]) -> RankSkew | None:
 
 
 def skew_of_run(layout: RunLayout, last_steps: int = 200) -> RankSkew | None:
-    """The skew of the last steps of a run that may be going on, from its files.
+    """The skew of the last steps of a run that may be going on; see `last_ranks`."""
+    return rank_skew(last_ranks(layout, last_steps))
+
+
+def last_ranks(layout: RunLayout, last_steps: int = 200) -> tuple[RankSteps, ...]:
+    """The last steps of the ranks of a run that may be going on, from its files.
 
     Ranks whose files are not here (on another node without a shared file system), or are not
     read after two seconds, are left out.
@@ -206,7 +211,7 @@ def skew_of_run(layout: RunLayout, last_steps: int = 200) -> RankSkew | None:
             continue
         records = read_last_steps(layout.rank(rank).steps, last_steps)
         ranks.append((manifest, records))
-    return rank_skew(rank_steps(ranks))
+    return rank_steps(ranks)
 
 
 def rank_steps(
@@ -245,8 +250,12 @@ def _weight(skew: RankSkew) -> tuple[bool, int]:
     return skew.is_notable, skew.wait_ns
 
 
-def _in_common(ranks: Sequence[RankSteps]) -> list[list[StepRecord]]:
-    """For each compared step its record on every rank, in the order of the ranks."""
+def steps_in_common(ranks: Sequence[RankSteps]) -> list[list[StepRecord]]:
+    """For each compared step its record on every rank, in the order of the ranks.
+
+    Compared are whole training steps that all ranks have, outside windows and not right after one,
+    without the first five, and at most 2000, evenly chosen.
+    """
     usual: list[dict[int, StepRecord]] = []
     disturbed: set[int] = set()
     for rank in ranks:
