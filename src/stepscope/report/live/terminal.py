@@ -65,6 +65,8 @@ def layout_of(state: LiveState) -> RenderableType:
         parts.append(Text(f"no run is being written in {state.where}", "dim"))
     else:
         parts += [Text(str(state.run.path), "dim"), _ranks(state.run)]
+        if state.run.frontier is not None and state.run.frontier.leader is not None:
+            parts.append(Text(state.run.frontier.sentence(), "yellow"))
     parts += [Text(), _gpus(state.samples), *_hosts(state.samples)]
     return Group(*parts)
 
