@@ -3,7 +3,8 @@
 Definitions
     Compute is every kernel that is neither communication, nor a copy, nor a fill. Times are sums of
     durations, so kernels that overlap on several streams count each; shares are of that sum, and
-    the kinds add up to it.
+    the kinds add up to it. Kernels of the PyTorch compiler are told by the operators in their
+    names: "compiled normalisation".
     A kernel's operator is the innermost one around its launch, its place the innermost module or
     function (`calls.kernel_origins`).
     Products are matrix products and convolutions with recorded shapes; attained is the share of
@@ -27,6 +28,7 @@ from stepscope.analysis.hardware.devices import peaks_of
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.trace.classify import group_of_fused
 from stepscope.trace.model import Trace
 
 KINDS: dict[str, str] = {
@@ -130,7 +132,7 @@ def compute(trace: Trace, scope: Scope | None = None) -> Compute:
         mfu_share=arithmetic.mfu_share,
         product_attained_share=bound / spent if spent else None,
         bandwidth_share=_bandwidth_share(trace, rows),
-        kinds=_by(rows.with_columns(kind=_kind()), "kind"),
+        kinds=_by(_with_kind(trace, rows), "kind"),
         operators=_by(rows, "operator").head(MOST),
         places=_by(rows.drop_nulls("place"), "place", int(rows["dur_ns"].sum())).head(MOST),
         products=products.head(MOST),
@@ -141,9 +143,17 @@ def compute(trace: Trace, scope: Scope | None = None) -> Compute:
     )
 
 
-def _kind() -> pl.Expr:
+def _with_kind(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows with `kind`: what their group is called, of compiled kernels what they fuse."""
+    names = trace.names.select("name_id", "name").collect()
+    fused = names.select("name_id", fused=group_of_fused(pl.col("name")))
     group = pl.col("group").fill_null("other")
-    return group.replace_strict(KINDS, default=group, return_dtype=pl.String)
+    inside = pl.col("fused").replace_strict(KINDS, default=None, return_dtype=pl.String)
+    return rows.join(fused, on="name_id", how="left", maintain_order="left").with_columns(
+        kind=pl.when((group == "triton") & inside.is_not_null())
+        .then(pl.concat_str(pl.lit("compiled "), inside))
+        .otherwise(group.replace_strict(KINDS, default=group, return_dtype=pl.String))
+    )
 
 
 def _by(rows: pl.DataFrame, key: str, whole_ns: int | None = None) -> pl.DataFrame:

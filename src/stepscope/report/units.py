@@ -77,6 +77,8 @@ def value(number: float | str, unit: str) -> str:
 
 
 def _three_digits(number: float) -> str:
+    if abs(number) >= 999.5:
+        return f"{number:,.0f}"
     magnitude = abs(number)
     if magnitude >= 99.95:
         return f"{number:.0f}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from stepscope.advice.figures import significant
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving, replayed_finding
 from stepscope.advice.rules.pageable_copies import pageable_copies
@@ -66,7 +67,7 @@ def find(subject: Subject) -> list[Finding]:
     if bytes_moved and copying_ns:
         evidence += [
             Evidence("which move, per step", window.per_step(bytes_moved), "bytes"),
-            Evidence("at", f"{bytes_moved / copying_ns:.3g} GB/s", "text"),
+            Evidence("at", f"{significant(bytes_moved / copying_ns)} GB/s", "text"),
         ]
     launched_by = _operator(window, copies.filter(pl.col("group") == direction))
     if launched_by:
