@@ -105,8 +105,13 @@ _COPIES: Rules = (
     (r"HtoH|Host_?To_?Host", "host_to_host"),
 )
 
+_STARTED_BY_DEVICE = r"(^|[^a-z])dma_request"
+"""MTIA's copies between its memories, which no call of the host launches."""
+
 # ROCm before 7.2 records copies and fills by its runtime as kernels.
-_KERNELS_THAT_COPY = r"^(__amd_rocclr_copy|MEMORY_COPY_|Copy(Host|Device|Peer)|Memcpy )"
+_KERNELS_THAT_COPY = (
+    r"^(__amd_rocclr_copy|MEMORY_COPY_|Copy(Host|Device|Peer)|Memcpy )|" + _STARTED_BY_DEVICE
+)
 _KERNELS_THAT_FILL = r"^(__amd_rocclr_fill|Memset )"
 
 _QUANTISES = r"^(void )?([\w:]*::)?_*(de|re)?quanti[sz]e"
@@ -171,6 +176,9 @@ _KERNELS: Rules = (
         r"distribution_|random|dropout|bernoulli|curand|randperm|multinomial|generate_seed",
         "random",
     ),
+    # MTIA's names are words: fc is a fully connected layer, tbe a table-batched embedding.
+    (r"(^|_)(batch_)?fc(\d|_|$)", "gemm"),
+    (r"(^|_)tbe(\d|_|$)", "embedding"),
     (r"with_index|arange|linspace", "elementwise"),
     (
         (
@@ -350,6 +358,11 @@ def collective_group(word: pl.Expr) -> pl.Expr:
     Accepts the metadata `Collective name` and the names of c10d operations.
     """
     return _first_match(word, _COLLECTIVES, "collective")
+
+
+def is_started_by_device(name: pl.Expr) -> pl.Expr:
+    """Whether GPU work of this name is started by the device itself: it has no launch by nature."""
+    return name.str.contains(f"(?i){_STARTED_BY_DEVICE}")
 
 
 def group_of_fused(name: pl.Expr) -> pl.Expr:

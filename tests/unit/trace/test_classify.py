@@ -94,6 +94,13 @@ KERNELS = {
     "quantize_mha_kv_cache": ("compute", "elementwise"),
     "void vllm::dequantize_block<float>": ("compute", "elementwise"),
     "marlin_dequantize_gemm": ("compute", "gemm"),
+    "dma_request": ("memcpy", "copy"),
+    "DMA_REQUEST_LLS_to_DRAM": ("memcpy", "copy"),
+    "fc": ("compute", "gemm"),
+    "batch_fc_bf16": ("compute", "gemm"),
+    "fc_relu_0": ("compute", "gemm"),
+    "tbe_forward": ("compute", "embedding"),
+    "fcos_head": ("compute", "other"),
     "my_own_thing": ("compute", "other"),
 }  # fmt: skip
 

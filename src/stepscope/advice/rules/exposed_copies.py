@@ -44,6 +44,11 @@ _ADVICE = {
     ),
 }
 
+_UNKNOWN_DIRECTION = (
+    "Find which copies these are (stepscope show kernels): run them beside the computation, and "
+    "keep on the device what does not change."
+)
+
 
 def find(subject: Subject) -> list[Finding]:
     """The finding, if copies that nothing runs beside are a notable part of the device's time."""
@@ -73,7 +78,7 @@ def find(subject: Subject) -> list[Finding]:
     if launched_by:
         evidence.append(Evidence("mostly launched by", launched_by, "text"))
     title = f"{share:.0%} of the device's time is copying that nothing runs beside"
-    advice = _ADVICE.get(direction, _ADVICE["device_to_device"])
+    advice = _ADVICE.get(direction, _UNKNOWN_DIRECTION)
     found = replayed_finding(
         subject,
         window,
