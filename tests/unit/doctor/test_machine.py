@@ -121,8 +121,8 @@ class TestPermissions:
     @pytest.mark.parametrize(
         ("scope", "user", "capabilities", "state", "words"),
         [
-            ("0", 1000, [], State.OK, "of one's own"),
-            (None, 1000, [], State.OK, "of one's own"),
+            ("0", 1000, [], State.OK, "for your own processes"),
+            (None, 1000, [], State.OK, "for your own processes"),
             ("1", 1000, [], State.WARNING, "only read processes that it started"),
             ("2", 1000, [], State.WARNING, "CAP_SYS_PTRACE"),
             ("3", 1000, [], State.WARNING, "nobody"),
