@@ -84,6 +84,44 @@ def _slow_loader() -> GpuTrace:
     return job(lambda t, s: (t.data_wait(ms(16)), products(t)))
 
 
+def _slow_loader_without_annotations() -> GpuTrace:
+    """The autograd thread launches most, and nobody marks the steps."""
+
+    def body(t: GpuTrace, _step: int) -> None:
+        t.data_wait(ms(16))
+        products(t, 4)
+        with t.thread(), t.op("autograd::engine::evaluate_function: MmBackward0"):
+            products(t, 8)
+
+    return job(body, annotate_steps=False)
+
+
+def _accumulation_without_annotations() -> GpuTrace:
+    t = GpuTrace(memory_bytes=80 << 30, annotate_steps=False)
+    t.memory(55 << 30)
+    for number in range(16):
+        t.data_wait(ms(12))
+        products(t, 5)
+        with t.thread(), t.op("autograd::engine::evaluate_function: MmBackward0"):
+            products(t, 5)
+        if number % 4 == 3:
+            optimizer(t)
+    t.sync()
+    return t
+
+
+def _ranges_of_a_serving_engine() -> GpuTrace:
+    t = GpuTrace(memory_bytes=80 << 30, annotate_steps=False)
+    t.memory(55 << 30)
+    products(t)
+    for number in range(8):
+        with t.annotate(f"execute_new_{number % 2}_cached_{number}"):
+            products(t)
+        t.python(ms(14))
+    t.sync()
+    return t
+
+
 def _loader_hidden_behind_the_gpu() -> GpuTrace:
     # The host waits 4 ms for the batch, but runs so far ahead that the GPU never notices.
     return job(lambda t, s: (t.data_wait(ms(4)), products(t)))
@@ -425,6 +463,18 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
         ("healthy on AMD", lambda: job(healthy, vendor="amd", device_name="AMD MI300X"), ()),
         ("slow loader", _slow_loader, ("input-bound",)),
         ("loader hidden behind the GPU", _loader_hidden_behind_the_gpu, ()),
+        ("no annotations", lambda: job(healthy, annotate_steps=False), ()),
+        (
+            "slow loader, no annotations, busy autograd thread",
+            _slow_loader_without_annotations,
+            ("input-bound",),
+        ),
+        (
+            "slow loader, accumulation, no annotations",
+            _accumulation_without_annotations,
+            ("input-bound",),
+        ),
+        ("serving engine's ranges", _ranges_of_a_serving_engine, ("cpu-bound-python",)),
         ("launch-bound", _launch_bound, ("launch-bound",)),
         ("starved GPU", _starved, ("launch-bound", "low-gpu-utilisation")),
         ("one CUDA graph", _cuda_graph, ()),

@@ -34,7 +34,7 @@ from stepscope.analysis.selection.partition import Partition
 from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import StepscopeError, UsageError
-from stepscope.run.manifest import RankManifest
+from stepscope.run.manifest import LoaderRecord, RankManifest
 from stepscope.run.reader import RankRun, Window
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
@@ -131,6 +131,7 @@ class RankSummary:
         window: The window that was read for it.
         window_steps: Steps of the window that follow one another; empty where it has none.
         window_step_ns: Mean of these; None where no window could be read.
+        step_source: What was taken as steps of the window if none were annotated; else empty.
         findings: What is wrong with it, in the order of the rules.
         problems: What reader and links found wrong with the window: problem, count, message.
         notes: What could not be read or was left out.
@@ -156,6 +157,7 @@ class RankSummary:
     metrics: MetricsSummary | None
     windows: int
     meeting: Meeting
+    step_source: str = ""
 
     @property
     def partition(self) -> Partition | None:
@@ -238,7 +240,13 @@ def summarise_rank(rank: RankRun, request: Request, waits: Waits | None = None) 
             return _with_metrics(judged, rank)
     if trouble.not_there is not None:
         raise UsageError(trouble.not_there)
-    subject = Subject(rank.rank, record, thresholds=request.thresholds, has_peers=request.has_peers)
+    subject = Subject(
+        rank.rank,
+        record,
+        thresholds=request.thresholds,
+        has_peers=request.has_peers,
+        loader=_loader_of(alone),
+    )
     alone = replace(alone, notes=tuple(trouble.notes), findings=_findings(subject))
     return _with_metrics(alone, rank)
 
@@ -313,7 +321,7 @@ def _judge(
     trouble.notes.extend(f"{message} ({count}×)" for _, count, message in problems)
     trouble.notes.extend(view.graph.notes)
     if host is None and device is None:
-        trouble.notes.append(f"{path}: no ProfilerStep ranges, so it shows no steps")
+        trouble.notes.append(f"{path}: no thread with operators or calls, and no GPU work")
         return None
     subject = Subject(
         rank=alone.rank,
@@ -324,6 +332,7 @@ def _judge(
         problems=problems,
         thresholds=request.thresholds,
         has_peers=request.has_peers,
+        loader=_loader_of(alone),
     )
     return replace(
         alone,
@@ -336,11 +345,17 @@ def _judge(
         window=window,
         window_steps=view.graph.steps,
         window_step_ns=view.step_ns,
+        step_source=trace.step_source,
         findings=_findings(subject),
         problems=problems,
         notes=tuple(trouble.notes),
         meeting=meeting,
     )
+
+
+def _loader_of(summary: RankSummary) -> LoaderRecord | None:
+    manifest = summary.meeting.manifest
+    return None if manifest is None else manifest.loader
 
 
 def _findings(subject: Subject) -> tuple[Finding, ...]:

@@ -60,6 +60,10 @@ class Thresholds:
         optimizer_kernels: So many kernels in one optimizer step mean that it is not fused.
         recomputation: Share of the device's (without a GPU: the step's) time, at least.
         compilation: Share of the window spent in compiling, at least.
+        busy_cpus: Share of the step that the training thread waits for a CPU, at least.
+        small_step_ns: A step of up to this length is short: what Python takes around its operators
+            says that the model is small, not that its Python is slow.
+        small_step_stretch_ns: Unless one stretch of Python is longer than this.
         garbage_collection: Share of the step in the garbage collector's pauses, at least.
         profiler_factor: Recorded steps take so many times the others.
         profiler_overhead: Share of the window that the profiler marks as its own overhead.
@@ -105,6 +109,9 @@ class Thresholds:
     optimizer_kernels: int = 50
     recomputation: float = 0.1
     compilation: float = 0.05
+    busy_cpus: float = 0.1
+    small_step_ns: int = 5_000_000
+    small_step_stretch_ns: int = 1_000_000
     garbage_collection: float = 0.02
     profiler_factor: float = 1.5
     profiler_overhead: float = 0.1

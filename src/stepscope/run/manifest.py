@@ -211,6 +211,26 @@ class ClockSample:
 
 
 @dataclass(frozen=True)
+class LoaderRecord:
+    """The DataLoader that the training fetched its batches from.
+
+    Attributes:
+        workers: Its `num_workers`; 0 if the training process makes the batches itself.
+        prefetch_factor: Batches that each worker prepares ahead; None if it does not say.
+        cpus: CPUs that the process may use, as its affinity and its control group allow.
+        local_ranks: Ranks of the job on this machine, which share these CPUs.
+        worker_cpu_share: Share of the time, 0 to 1, that the workers ran on a CPU or waited for
+            one; None if they were not watched for a second.
+    """
+
+    workers: int = 0
+    prefetch_factor: int | None = None
+    cpus: int = 1
+    local_ranks: int = 1
+    worker_cpu_share: float | None = None
+
+
+@dataclass(frozen=True)
 class RankManifest:
     """`manifest.json`: what one rank recorded, and how it ended.
 
@@ -243,6 +263,7 @@ class RankManifest:
         clock_samples: The measured offsets, oldest first; some of them if there are many.
         uploaded_to: URL of the run's copy; empty if there is none. Files that could not be copied
             are among the problems.
+        loader: The training's DataLoader; None if none was seen.
         format: Word that marks the file.
         version: Version of this format.
     """
@@ -270,6 +291,7 @@ class RankManifest:
     clock_error_ns: int | None = None
     clock_samples: tuple[ClockSample, ...] = ()
     uploaded_to: str = ""
+    loader: LoaderRecord | None = None
     format: str = "stepscope-rank"
     version: int = FORMAT_VERSION
 

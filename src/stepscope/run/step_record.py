@@ -52,6 +52,12 @@ class StepRecord:
         is_partial: The step did not end at a step boundary, because the loop ended in it.
         window: Index of the window that recorded this step in detail, or whose preparation slowed
             the step noticeably; None for other steps.
+        cpu_ns: Time that the training thread ran on a CPU; None if it is unknown.
+        queued_ns: Time that the training thread was ready to run while other threads or processes
+            had the CPUs; None if the system does not say (Linux does).
+        data_wait_cpu_ns: The part of `data_wait_ns` in which the training thread ran on a CPU, or
+            waited for one, because it made the batch itself.
+        gc_ns: Time in pauses of Python's garbage collector.
         tokens: Tokens processed in the step, if the loop said so.
         samples: Samples processed in the step, if the loop said so.
         device_ns: Time between the device events recorded at the step's two boundaries on the
@@ -71,6 +77,10 @@ class StepRecord:
     kind: str = TRAIN
     is_partial: bool = False
     window: int | None = None
+    cpu_ns: int | None = None
+    queued_ns: int | None = None
+    data_wait_cpu_ns: int = 0
+    gc_ns: int = 0
     tokens: int | None = None
     samples: int | None = None
     device_ns: int | None = None
@@ -111,6 +121,14 @@ def encode_step(record: StepRecord) -> bytes:
         line["is_partial"] = True
     if record.window is not None:
         line["window"] = record.window
+    if record.cpu_ns is not None:
+        line["cpu_ns"] = record.cpu_ns
+    if record.queued_ns is not None:
+        line["queued_ns"] = record.queued_ns
+    if record.data_wait_cpu_ns:
+        line["data_wait_cpu_ns"] = record.data_wait_cpu_ns
+    if record.gc_ns:
+        line["gc_ns"] = record.gc_ns
     if record.tokens is not None:
         line["tokens"] = record.tokens
     if record.samples is not None:
@@ -144,6 +162,10 @@ def decode_step(line: bytes) -> StepRecord:
             kind=str(data.get("kind", TRAIN)),
             is_partial=bool(data.get("is_partial", False)),
             window=_optional(data.get("window")),
+            cpu_ns=_optional(data.get("cpu_ns")),
+            queued_ns=_optional(data.get("queued_ns")),
+            data_wait_cpu_ns=_whole(data.get("data_wait_cpu_ns", 0)),
+            gc_ns=_whole(data.get("gc_ns", 0)),
             tokens=_optional(data.get("tokens")),
             samples=_optional(data.get("samples")),
             device_ns=_optional(data.get("device_ns")),

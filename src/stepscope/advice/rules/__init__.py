@@ -8,6 +8,7 @@ from stepscope.advice.finding import Finding
 from stepscope.advice.rules import (
     abnormal_collective,
     allocator_churn,
+    busy_cpus,
     compilation_in_window,
     cpu_bound_python,
     exposed_communication,
@@ -45,6 +46,7 @@ _MODULES = (
     input_bound,
     launch_bound,
     cpu_bound_python,
+    busy_cpus,
     synchronisation,
     pageable_copies,
     exposed_copies,

@@ -53,10 +53,11 @@ def step_basis(diagnosis: Diagnosis, rank: RankSummary) -> str:
     whose = f"rank {rank.rank}: " if len(diagnosis.ranks) > 1 else ""
     summary = rank.steps
     if summary is None and rank.window is not None and not rank.window_steps:
-        return f"{whose}the whole file: it has no step annotations; recording slows it down"
+        return f"{whose}the whole file: it has no steps; recording slows it down"
     if summary is None:
         which = "median" if rank.device is None else "mean"
-        return f"{whose}{which} of the steps in the trace; recording slows them down"
+        steps = rank.step_source or "the steps in the trace"
+        return f"{whose}{which} of {steps}; recording slows them down"
     left_out = _left_out(summary)
     return (
         f"{whose}median of {units.plural(len(summary.steps), 'steady step')}"

@@ -56,7 +56,7 @@ def _programme(seed: int) -> GpuTrace:
         lambda: t.annotate("save_checkpoint"),
         lambda: t.annotate("bookkeeping"),
         lambda: t.annotate("data"),
-        lambda: t.annotate("Torch-Compiled Region compile"),
+        lambda: t.annotate("inductor_compile"),
         lambda: t.op("aten::outer"),
         lambda: t.frame("torch/_inductor/compile_fx.py(1): compile"),
         lambda: t.frame("<built-in method collect of module object>"),
