@@ -13,13 +13,19 @@ def significant(number: float) -> str:
     return f"{number:.6f}".rstrip("0").rstrip(".") if "e" in text else text
 
 
-def binary_size(count_bytes: float) -> str:
-    """Bytes in binary units: 1.67 GiB, not 1,710 MiB."""
+def in_binary_unit(count_bytes: float) -> tuple[float, str]:
+    """A number of bytes in the largest binary unit that fits, and that unit."""
     for step, unit in _SIZES:
         # 1,023.9 KiB would round to 1,024 KiB: the next unit is used.
         if abs(count_bytes) >= step * 0.9995:
-            return f"{significant(count_bytes / step)} {unit}"
-    return f"{count_bytes:.0f} B"
+            return count_bytes / step, unit
+    return round(count_bytes), "B"
+
+
+def binary_size(count_bytes: float) -> str:
+    """Bytes in binary units: 1.67 GiB, not 1,710 MiB."""
+    number, unit = in_binary_unit(count_bytes)
+    return f"{significant(number)} {unit}"
 
 
 def percent(share: float) -> str:
