@@ -344,6 +344,16 @@ def _compiling() -> GpuTrace:
     return job(body)
 
 
+def _recompiling(steps: Callable[[int], bool], length: int = ms(12)) -> GpuTrace:
+    def body(t: GpuTrace, step: int) -> None:
+        if steps(step):
+            with t.annotate("_compile.compile_inner (dynamo_timed)"):
+                t.python(length)
+        healthy(t, step)
+
+    return job(body, steps=6)
+
+
 def _garbage() -> GpuTrace:
     return job(lambda t, s: (t.gc_pause(ms(14)), products(t)))
 
@@ -603,6 +613,17 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
         ("checkpointing", lambda: _checkpointing(6), ("heavy-recomputation",)),
         ("a little checkpointing", lambda: _checkpointing(1), ()),
         ("compiling", _compiling, ("compilation-in-window",)),
+        ("recompiling in every step", lambda: _recompiling(lambda s: True), ("recompilation",)),
+        (
+            "recompiling now and then",
+            lambda: _recompiling(lambda s: s % 2 == 1, ms(25)),
+            ("recompilation",),
+        ),
+        (
+            "compiling in the first steps",
+            lambda: _recompiling(lambda s: s < 3),
+            ("compilation-in-window",),
+        ),
         ("garbage collector", _garbage, ("garbage-collector",)),
         ("profiler overhead", _overhead, ("profiler-overhead",)),
         ("copies within the GPU", lambda: _copies("DtoD"), ("exposed-copies",)),
