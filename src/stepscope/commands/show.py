@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import click
 
-from stepscope.commands.options import INTEGERS, format_option, scope_of, scope_options
+from stepscope.commands.options import (
+    INTEGERS,
+    engine_of,
+    engine_options,
+    format_option,
+    row_count,
+    scope_of,
+    scope_options,
+)
 from stepscope.commands.sinks import StandardSink
 from stepscope.report.outputs import Layout, Output
 
@@ -25,6 +33,7 @@ from stepscope.report.outputs import Layout, Output
     metavar="PATH",
     help="For abnormal-collectives: trace of a healthy run to compare with.",
 )
+@engine_options
 @click.option(
     "--rows", default="30", show_default=True, metavar="N|all", help="Rows to print of each table."
 )
@@ -38,6 +47,9 @@ def command(
     events: str,
     table: str | None,
     baseline: str | None,
+    engine: str,
+    scheduler: str | None,
+    workers: int | None,
     rows: str,
 ) -> None:
     """Answer one question about traces, as tables.
@@ -58,7 +70,7 @@ def command(
     if not paths:
         raise click.UsageError(f"no trace given: stepscope show {question} PATH")
     scope = scope_of(steps, device, events)
-    layout = Layout(table, None if rows == "all" else _one_number("--rows", rows))
+    layout = Layout(table, row_count(rows))
     if baseline is not None and chosen.over_ranks:
         raise click.UsageError(f"'{chosen.name}' takes no baseline")
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
@@ -66,6 +78,12 @@ def command(
 
     keep_freed_memory()
     traces = resolve_traces(paths, scope.steps)
+    if chosen.over_ranks:
+        from stepscope.fleet.ask import ask_of_job
+
+        runner = engine_of(engine, scheduler, workers)
+        output.write(ask_of_job(chosen, traces, scope, runner), StandardSink(), layout)
+        return
     known = None if baseline is None else resolve_path(baseline).one_trace().open()
     output.write(ask_all(chosen, traces, scope, known), StandardSink(), layout)
 
@@ -76,9 +94,3 @@ def _list_questions() -> None:
     width = max(len(one.name) for one in QUESTIONS)
     for one in QUESTIONS:
         click.echo(f"{one.name:<{width}}  {one.about}")
-
-
-def _one_number(option: str, text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise click.UsageError(f"{option} {text}: give a number above 0, or all")
-    return int(text)
