@@ -8,7 +8,6 @@ from typing import Any
 from stepscope.memory.questions.table import MemoryAnswer
 from stepscope.report.answer.cells import headings, label, shown
 from stepscope.report.answer.tables import numbers_of, tables_of
-from stepscope.report.memory.words import heading
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.page import blocks
 from stepscope.report.page.document import page
@@ -33,7 +32,7 @@ def _content(answer: MemoryAnswer, rows: int) -> dict[str, Any]:
             if value is not None
         ]
     )
-    sections = [blocks.section("answer", heading(answer), numbers, *tables, notes)]
+    sections = [blocks.section("answer", asked.name.capitalize(), numbers, *tables, notes)]
     return {
         "title": Path(answer.path).name,
         "kind": "Report",
