@@ -20,6 +20,7 @@ from stepscope.advice.ranks import (
 from stepscope.advice.rules import OF_THE_RUN, RULES, compilation_in_window
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
+from stepscope.advice.window_details import WindowDetails
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
 from stepscope.run.rank_skew import RankSkew
@@ -49,6 +50,7 @@ class Diagnosis:
         shown: The rank whose step stands for the run: that of the verdict, else the slowest.
         skew: Which rank comes late, from the step records of all; None where they do not tell.
         notes: What limits the comparison of the ranks.
+        details: Answers about the window of the rank shown, where an output asks for them.
     """
 
     run: Run
@@ -60,6 +62,7 @@ class Diagnosis:
     shown: RankSummary
     skew: RankSkew | None = None
     notes: tuple[str, ...] = ()
+    details: WindowDetails | None = None
 
 
 def diagnose(
