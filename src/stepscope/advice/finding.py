@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+
+from stepscope.analysis.graph.replay import Changes
 
 DOCS_FOLDER = "docs/findings"
 
@@ -56,6 +58,8 @@ class Finding:
         evidence: What it rests on.
         steps: Numbers of steps in which it shows best; empty where it shows in all.
         advice: What to do, in one or two sentences.
+        changes: What the replay behind the saving changed; None where there was none, and once the
+            findings of a rank have been put together.
     """
 
     id: str
@@ -69,6 +73,7 @@ class Finding:
     evidence: tuple[Evidence, ...]
     steps: tuple[int, ...]
     advice: str
+    changes: Changes | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.saving_ns is None and not self.saving_reason:

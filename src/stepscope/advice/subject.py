@@ -41,6 +41,16 @@ class Subject:
     has_peers: bool = False
 
     @property
+    def step_ns(self) -> int | None:
+        """The step that the report states, and that everything saved is taken from.
+
+        The mean steady step of the record where there is one, else of the window.
+        """
+        if self.steps is not None:
+            return self.steps.mean_ns
+        return None if self.window is None else self.window.step_ns
+
+    @property
     def recording_factor(self) -> float:
         """How many times as long recording made the steps; 1 where nothing tells."""
         factor = self.steps.recording_factor if self.steps is not None else None

@@ -22,6 +22,7 @@ def find(subject: Subject) -> list[Finding]:
     window = subject.window
     if window is None:
         return []
+    window = window.whole
     graph = window.graph
     moments = intervals.clip(graph.host.of(HostCause.COMPILATION), *window.window)
     share = window.share(moments.total_ns)

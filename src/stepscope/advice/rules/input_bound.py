@@ -2,9 +2,11 @@
 
 Measured as the time in which the training thread waited for the next batch: from the step record
 (`watch`, or a phase named data or input), which the profiler does not slow down, else from the
-DataLoader's ranges in a trace. The saving supposes that batches are prepared beside the step. From
-a record, each step then lasts as long as it does now without its wait. In a trace with GPU work
-the steps are replayed without the wait, for the host may wait while the GPU works.
+DataLoader's ranges in a trace. All waits count, however unevenly they fall: a loader with workers
+makes some steps wait long and others not at all, so means are compared, not medians. The saving
+assumes that batches are prepared beside the step. Each step then lasts as long as it does now
+without its wait. In a trace with GPU work the steps are replayed without the wait, because the host
+may wait while the GPU works.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ import math
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
-from stepscope.analysis.graph.replay import replay, unchanged
+from stepscope.analysis.graph.replay import Changes, replay, unchanged
 from stepscope.analysis.host.causes import HostCause
+from stepscope.analysis.record.summary import UNEVEN_FACTOR
 from stepscope.analysis.selection.partition import INPUT
 from stepscope.trace.arrays import intervals
 
@@ -64,6 +67,7 @@ def find(subject: Subject) -> list[Finding]:
                 Evidence("step now", step_ns, "ns"),
                 Evidence("wait for input per step", waited_ns, "ns"),
                 Evidence(_SHARE_LABELS[source], share, "share"),
+                *_median_step(subject, source, step_ns),
                 Evidence("steps measured", steps, "count"),
                 Evidence(WORKERS_LABEL, workers, "count"),
                 Evidence("measured by", source, "text"),
@@ -75,11 +79,24 @@ def find(subject: Subject) -> list[Finding]:
                 "raise their number or prefetch_factor, or make the work per sample cheaper "
                 "(decode and tokenise ahead of time, store larger records, read from local disk)."
             ),
+            changes=_changes(subject),
         )
     ]
 
 
 _Measured = tuple[int, int, float, str, int, int]
+
+
+def _median_step(subject: Subject, source: str, step_ns: int) -> tuple[Evidence, ...]:
+    """The median step, where it hides the waits that the mean shows."""
+    median_ns = step_ns
+    if source == _RECORD and subject.steps is not None:
+        median_ns = subject.steps.median_ns
+    elif source == _HOST and subject.host is not None:
+        median_ns = subject.host.median_step_ns
+    if step_ns <= UNEVEN_FACTOR * median_ns:
+        return ()
+    return (Evidence("median step, as the waits come in bursts", median_ns, "ns"),)
 
 
 def _from_record(subject: Subject) -> _Measured | None:
@@ -88,25 +105,25 @@ def _from_record(subject: Subject) -> _Measured | None:
     if summary is None or summary.partition.of(INPUT) == 0:
         return None
     share = summary.partition.of(INPUT) / summary.partition.total_ns
-    saved_ns = summary.median_ns - summary.median_without_wait_ns
-    return summary.median_ns, saved_ns, share, _RECORD, len(summary.steps), saved_ns
+    saved_ns = summary.wait_ns
+    return summary.mean_ns, saved_ns, share, _RECORD, len(summary.steps), saved_ns
 
 
 def _from_trace(subject: Subject) -> _Measured | None:
     """The same from the ranges of a trace."""
     window = subject.window
     if window is not None and window.has_gpu:
-        return _from_replay(window)
+        return _from_replay(subject, window)
     if subject.host is None or subject.host.partition.of(INPUT) == 0:
         return None
     partition = subject.host.partition
-    wall_ns = subject.host.median_step_ns
-    saved_ns = wall_ns - subject.host.median_without_input_ns
+    step_ns = subject.step_ns or subject.host.step_ns
     share = partition.of(INPUT) / partition.total_ns
-    return wall_ns, saved_ns, share, _HOST, partition.steps, saved_ns
+    saved_ns = round(share * step_ns)
+    return step_ns, saved_ns, share, _HOST, partition.steps, saved_ns
 
 
-def _from_replay(window: WindowView) -> _Measured | None:
+def _from_replay(subject: Subject, window: WindowView) -> _Measured | None:
     """The same where host and GPU work side by side: the steps again, without the wait."""
     graph = window.graph
     waits = graph.host.of(HostCause.INPUT, lanes=(graph.main_lane,))
@@ -115,5 +132,18 @@ def _from_replay(window: WindowView) -> _Measured | None:
     if not waited_ns or not again.saving_ns:
         return None
     share = again.saving_ns / max(1, window.step_ns)
+    step_ns = subject.step_ns or window.step_ns
     waiting_ns = window.per_step(waited_ns)
-    return window.step_ns, again.saving_ns, share, _REPLAY, window.steps, waiting_ns
+    return step_ns, round(share * step_ns), share, _REPLAY, window.steps, waiting_ns
+
+
+def _changes(subject: Subject) -> Changes | None:
+    """The window without its waits for input, to be replayed with other findings' causes."""
+    window = subject.window
+    if window is None:
+        return None
+    graph = window.graph
+    waits = graph.host.of(HostCause.INPUT, lanes=(graph.main_lane,))
+    if not len(waits):
+        return None
+    return unchanged(graph).scale_host(waits, 0.0, lanes=(graph.main_lane,))

@@ -9,7 +9,7 @@ from stepscope.advice.finding import Finding
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.rules import slow_phase
 from stepscope.analysis.ranks.clocks import Clock
-from stepscope.analysis.record.summary import StepSummary
+from stepscope.analysis.record.summary import UNEVEN_FACTOR, StepSummary
 from stepscope.report import units
 from stepscope.report.diagnosis.tables import ranks_table
 from stepscope.run.rank_skew import RankSkew
@@ -54,13 +54,21 @@ def step_basis(diagnosis: Diagnosis, rank: RankSummary) -> str:
     if summary is None and rank.window is not None and not rank.window_steps:
         return f"{whose}the whole file: it has no step annotations; recording slows it down"
     if summary is None:
-        which = "median" if rank.device is None else "mean"
-        return f"{whose}{which} of the steps in the trace; recording slows them down"
+        words = f"{whose}mean of the steps in the trace; recording slows them down"
+        return words + _median(rank.step_ns, rank.window_median_ns)
     left_out = _left_out(summary)
-    return (
-        f"{whose}median of {units.plural(len(summary.steps), 'steady step')}"
+    words = (
+        f"{whose}mean of {units.plural(len(summary.steps), 'steady step')}"
         f"{f' (excluding {left_out})' if left_out else ''}"
     )
+    return words + _median(summary.mean_ns, summary.median_ns)
+
+
+def _median(mean_ns: int | None, median_ns: int | None) -> str:
+    """The median, where the mean is so much above it that some steps must be far longer."""
+    if mean_ns is None or median_ns is None or mean_ns <= UNEVEN_FACTOR * median_ns:
+        return ""
+    return f"; the median is {units.duration(median_ns)}, because some steps take far longer"
 
 
 def partition_basis(rank: RankSummary) -> str:
@@ -69,10 +77,13 @@ def partition_basis(rank: RankSummary) -> str:
     if partition is None:
         return ""
     words = partition.basis
-    if not words.endswith("one step"):
+    recorded = rank.recorded_partition
+    if rank.is_fitted and recorded is not None:
+        words += f", {units.plural(recorded.steps, 'recorded step')}, fitted to the step record"
+    elif not words.endswith("one step"):
         words += f", {units.plural(partition.steps, 'step')}"
     if rank.host is not None and rank.steps is not None and (rank.steps.recording_factor or 0) > 1:
-        words += f"; recording made them {rank.steps.recording_factor:.2f}× as long"
+        words += f"; recording made steps {rank.steps.recording_factor:.2f}× as long"
     window = rank.window
     if rank.windows > 1 and window is not None and window.trace_path is not None:
         path = window.trace_path
@@ -85,6 +96,7 @@ def _left_out(summary: StepSummary) -> str:
     excluded = summary.excluded
     words = [
         (excluded.first, "slow at the start"),
+        (excluded.stalled, "stalled"),
         (excluded.recorded, "recorded in detail"),
         (excluded.partial, "partial"),
     ]
@@ -196,6 +208,21 @@ def saving(finding: Finding) -> str:
     return (
         f"{units.duration(finding.saving_ns)} per step: {units.duration(now_ns)} → "
         f"{units.duration(finding.predicted_step_ns)}"
+    )
+
+
+def together(diagnosis: Diagnosis) -> str:
+    """What all findings of the shown rank save together; empty for fewer than two savings."""
+    rank = diagnosis.shown
+    step_ns, together_ns = rank.step_ns, rank.together_ns
+    savings = [one.saving_ns for one in rank.findings if one.saving_ns is not None]
+    if step_ns is None or together_ns is None or len(savings) < 2:
+        return ""
+    whose = f"rank {rank.rank}: " if len(diagnosis.ranks) > 1 else ""
+    return (
+        f"{whose}all of them together save {units.duration(together_ns)} per step: "
+        f"{units.duration(step_ns)} → {units.duration(step_ns - together_ns)}. They overlap, so "
+        "their savings do not add up."
     )
 
 
