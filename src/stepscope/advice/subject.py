@@ -28,6 +28,8 @@ class Subject:
         thresholds: From where on something is worth a finding.
         skew: How the ranks of the run meet; None where nothing of it is known.
         has_peers: Whether other ranks are known to train together with this one.
+        shown_step_ns: The step that the report states for this rank, where neither record nor
+            window are given; None otherwise.
     """
 
     rank: int
@@ -39,6 +41,7 @@ class Subject:
     thresholds: Thresholds = field(default_factory=Thresholds)
     skew: RankSkew | None = None
     has_peers: bool = False
+    shown_step_ns: int | None = None
 
     @property
     def step_ns(self) -> int | None:
@@ -48,7 +51,7 @@ class Subject:
         """
         if self.steps is not None:
             return self.steps.mean_ns
-        return None if self.window is None else self.window.step_ns
+        return self.shown_step_ns if self.window is None else self.window.step_ns
 
     @property
     def recording_factor(self) -> float:

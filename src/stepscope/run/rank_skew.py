@@ -42,6 +42,8 @@ from stepscope.run.step_record import (
 )
 
 STEP_BORDERS = "step borders"
+ARRIVALS = "arrivals at collectives"
+"""Told from the traces of all ranks, not from their records."""
 
 _FIRST_STEPS = 5
 """First steps are slow in every run, and not equally slow."""
@@ -107,7 +109,8 @@ class RankSkew:
     """How far apart the ranks of a run come to where they meet.
 
     Attributes:
-        basis: What it was taken from: "communication", "backward" or "step borders".
+        basis: What it was taken from: "communication", "backward", "step borders", or "arrivals at
+            collectives".
         is_device: Whether phases were measured on the device.
         steps: Number of steps that were compared.
         step_ns: Median duration of those, over all ranks.
@@ -116,7 +119,8 @@ class RankSkew:
         wait_ns: What each other rank usually waits for them in a step: the median of the others.
         saving_ns: What a step would be shorter by if they came no later than the next rank: the
             least of the others' waits.
-        last_share: Share of the steps in which one of them came last.
+        last_share: Share of the steps in which one of them came last; by arrivals at collectives,
+            share of all waiting that was for them.
         error_ns: The waits are right to within this much, as far as the clocks go; 0 where no
             clocks are compared.
         ranks: Every rank, the latest first.

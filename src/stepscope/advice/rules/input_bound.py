@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
@@ -88,13 +90,16 @@ _Measured = tuple[int, int, float, str, int, int]
 
 
 def _median_step(subject: Subject, source: str, step_ns: int) -> tuple[Evidence, ...]:
-    """The median step, where it hides the waits that the mean shows."""
-    median_ns = step_ns
+    """The median step, where waits in bursts make the mean much longer."""
+    median_ns, bursts_ns = step_ns, 0
     if source == _RECORD and subject.steps is not None:
         median_ns = subject.steps.median_ns
+        bursts_ns = subject.steps.wait_ns - subject.steps.median_wait_ns
     elif source == _HOST and subject.host is not None:
         median_ns = subject.host.median_step_ns
-    if step_ns <= UNEVEN_FACTOR * median_ns:
+        waits = subject.host.steps["input_ns"].to_numpy()
+        bursts_ns = round(float(waits.mean() - np.median(waits)))
+    if step_ns <= UNEVEN_FACTOR * median_ns or 2 * bursts_ns < step_ns - median_ns:
         return ()
     return (Evidence("median step, as the waits come in bursts", median_ns, "ns"),)
 
