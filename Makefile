@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format check bench clean
+.PHONY: help setup demo test test-all lint check-js format check bench clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -37,11 +37,16 @@ lint: setup  ## Check style, types and the direction of imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+check-js:  ## Check the types of the viewer's modules (needs node and npm)
+	@if ! command -v npm >/dev/null; then echo "check-js: skipped, npm is not installed"; \
+	else test -x node_modules/.bin/tsc || npm install --no-audit --no-fund --no-package-lock --silent; \
+	node_modules/.bin/tsc --project jsconfig.json && echo "check-js: no errors"; fi
+
 format: setup  ## Put the code into the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-check: lint test  ## What CI runs
+check: lint check-js test  ## What CI runs
 
 clean:  ## Remove the environment and what tools left behind
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) node_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist

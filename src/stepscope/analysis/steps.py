@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from stepscope.analysis.host.steady_steps import SteadySteps, StepState, steady_steps
-from stepscope.analysis.selection.gpu_work import NO_STEPS, check_steps, gpu_work
+from stepscope.analysis.selection.gpu_work import check_steps, gpu_work, notes_on_steps
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.analysis.timeline import timeline_of
 from stepscope.trace.model import Trace
@@ -103,8 +103,7 @@ def step_table(trace: Trace, scope: Scope | None = None) -> StepTable:
         "events",
     )
     notes = list(work.notes)
-    if not len(steps) and NO_STEPS not in notes:
-        notes.append(NO_STEPS)
+    notes += [note for note in notes_on_steps(trace) if note not in notes]
     empty = [one.step for one in steady.of_state(StepState.EMPTY) if one.step in covered]
     if empty:
         notes.append(f"empty, and not in the summary: step {', '.join(map(str, empty))}")

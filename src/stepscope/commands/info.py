@@ -25,7 +25,7 @@ def command(path: str, output: Output) -> None:
 
     given = resolve_path(path)
     if given.metrics is not None:
-        from stepscope.analysis.metrics import summarise_metrics
+        from stepscope.analysis.record.metrics import summarise_metrics
 
         summary = summarise_metrics(given.metrics)
         output_of("metrics", output.format.name).write(summary, StandardSink())

@@ -154,7 +154,7 @@ def _say_note(note: Note) -> None:
 
 def _summarise(path: Path) -> None:
     """Print a summary on standard error: standard output belongs to the command."""
-    from stepscope.analysis.metrics import summarise_metrics
+    from stepscope.analysis.record.metrics import summarise_metrics
     from stepscope.errors import StepscopeError
     from stepscope.report.outputs import output
 

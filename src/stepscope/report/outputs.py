@@ -139,7 +139,7 @@ OUTPUTS: Mapping[str, tuple[Output, ...]] = {
     "contents": (Output(TABLE, "contents.terminal"), Output(JSON, "contents.json")),
     # What a run directory holds: analysis.record.listing.RunListing.
     "run": (Output(TABLE, "run.terminal"), Output(JSON, "run.json")),
-    # What was sampled beside a training: analysis.metrics.MetricsSummary.
+    # What was sampled beside a training: analysis.record.metrics.MetricsSummary.
     "metrics": (Output(TABLE, "metrics.terminal"), Output(JSON, "metrics.json")),
     # What the doctor found: a sequence of doctor.check.Check.
     "checks": (Output(TABLE, "checks.terminal"), Output(JSON, "checks.json")),

@@ -222,7 +222,7 @@ def test_invalid_text_in_a_name_is_replaced(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "word"),
-    [(None, "no trace file"), (b"", "cut off"), (b'{"traceEvents": [\n{"a": 1', "cut off")],
+    [(None, "no trace file"), (b"", "truncated"), (b'{"traceEvents": [\n{"a": 1', "truncated")],
 )
 def test_a_missing_or_cut_trace_is_told(tmp_path, content, word):
     path = tmp_path / "t.json"
@@ -312,7 +312,9 @@ def test_what_is_missing_in_a_trace_is_told(tmp_path, events, options, word):
     assert word in finish(job_for(tmp_path, events, **options)).problem
 
 
-@pytest.mark.parametrize("name", {info.artifact for _, info in options_of(CaptureConfig)} - {""})
+@pytest.mark.parametrize(
+    "name", sorted({info.artifact for _, info in options_of(CaptureConfig)} - {""})
+)
 def test_an_artifact_that_options_name_is_a_module_that_makes_it(name):
     make = importlib.import_module(f"stepscope.artifacts.{name}").make
     assert list(inspect.signature(make).parameters) == ["job", "window", "options"]

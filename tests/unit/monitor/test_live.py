@@ -13,8 +13,8 @@ from rich.console import Console
 from tests.support.nvml import compile_stub, stepscope
 from tests.support.step_records import MS, step_records
 
-from stepscope.analysis.metrics import summarise_metrics
 from stepscope.analysis.record.live import LiveSample, LiveState
+from stepscope.analysis.record.metrics import summarise_metrics
 from stepscope.analysis.record.progress import progress_of
 from stepscope.analysis.record.watching import look_at
 from stepscope.monitor.columns import DEFAULT_COLUMNS

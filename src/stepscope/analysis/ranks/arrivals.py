@@ -13,7 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.collectives import read_collectives, world_size
+from stepscope.analysis.calls.collectives import (
+    read_collectives,
+    read_host_collectives,
+    world_size,
+)
 from stepscope.analysis.selection.gpu_work import OTHER_STEPS, gpu_work
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.model import Trace
@@ -116,7 +120,10 @@ def read_arrivals(
     """
     work = gpu_work(trace, scope)
     # Groups of different ranks may go by one name: name and ranks together tell them apart.
-    found = read_collectives(trace, work.members).with_columns(
+    found = read_collectives(trace, work.members)
+    if found.is_empty():
+        found = read_host_collectives(trace, work.answered.asked)
+    found = found.with_columns(
         pl.lit(rank, pl.Int64).alias("rank"),
         start_ns=pl.col("start_ns") + trace.base_time_ns,
         group=pl.concat_str("group", "group_ranks", separator=" ", ignore_nulls=True),

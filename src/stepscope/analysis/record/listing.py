@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.analysis.metrics import MetricsSummary, summarise_metrics
+from stepscope.analysis.record.metrics import MetricsSummary, summarise_metrics
 from stepscope.errors import UnreadableInputError
 from stepscope.run.reader import RankRun, Run, Window
 

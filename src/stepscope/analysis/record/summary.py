@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from stepscope.analysis.record.host_time import HostTimes, host_times
 from stepscope.analysis.selection.odd_steps import START_UP_FACTOR, single_stall
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
 from stepscope.run.step_record import StepRecord, input_wait, is_input_phase
@@ -108,6 +109,8 @@ class StepSummary:
         stalled_step: Number of the one step that took more than three times the median and is left
             out; None where there is none.
         stalled_ns: Its duration.
+        host: What the training thread had of the machine.
+        recorded_host: The same in the steps recorded in detail.
     """
 
     steps: tuple[int, ...]
@@ -140,6 +143,9 @@ class StepSummary:
     def is_uneven(self) -> bool:
         """Whether the mean is well above the median."""
         return self.mean_ns > UNEVEN_FACTOR * self.median_ns
+
+    host: HostTimes = field(default_factory=HostTimes)
+    recorded_host: HostTimes = field(default_factory=HostTimes)
 
 
 def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
@@ -194,6 +200,8 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         other_kinds=_other_kinds(other),
         stalled_step=None if stall is None else stall.step,
         stalled_ns=0 if stall is None else stall.dur_ns,
+        host=host_times(steady),
+        recorded_host=host_times(recorded),
     )
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from typing import Any
 
-from stepscope.analysis.metrics import MetricsSummary
+from stepscope.analysis.record.metrics import MetricsSummary
 from stepscope.report.outputs import Layout, Sink
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stepscope.analysis.metrics import MetricsSummary
+from stepscope.analysis.record.metrics import MetricsSummary
 from stepscope.report.console import print_line
 from stepscope.report.metrics.words import words_for
 from stepscope.report.outputs import Layout, Sink

@@ -412,7 +412,7 @@ def test_a_rank_on_another_machine_or_dead_is_told(tmp_path):
     manifest = RunLayout(root).rank(0).manifest
     manifest.write_text(manifest.read_text().replace(socket.gethostname(), "elsewhere"))
     done = CliRunner().invoke(attach, [str(root), "--rank", "0"])
-    assert "runs on elsewhere, not here" in done.output
+    assert "runs on elsewhere: attach to it there" in done.output
 
 
 def test_a_process_has_no_ranks():

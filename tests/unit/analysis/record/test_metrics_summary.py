@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.nvml import stepscope
 
-from stepscope.analysis.metrics import is_metrics_file, read_metrics, summarise_metrics
+from stepscope.analysis.record.metrics import is_metrics_file, read_metrics, summarise_metrics
 from stepscope.errors import UnreadableInputError
 from stepscope.monitor.columns import parse_columns
 from stepscope.monitor.metrics_file import MetricsFile, row_of

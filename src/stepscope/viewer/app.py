@@ -1,0 +1,106 @@
+"""The viewer as one application, and the server that it runs in."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from stepscope.errors import UsageError
+from stepscope.viewer.opened import Library
+from stepscope.viewer.routes import judgements, questions, sql, tiles, traces
+from stepscope.viewer.security import Guard, Secrets
+
+STATIC = Path(str(resources.files("stepscope.viewer") / "static"))
+
+
+def make_app(library: Library, keys: Secrets) -> Guard:
+    """The application, guarded."""
+
+    async def page(request: Request) -> Response:  # noqa: ARG001 - the same for everyone
+        data = (STATIC / "index.html").read_bytes()
+        return Response(data, media_type="text/html")
+
+    groups = (traces, tiles, questions, sql, judgements)
+    app = Starlette(
+        routes=[
+            Route("/", page),
+            *(one for group in groups for one in group.routes(library)),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ]
+    )
+    return Guard(app, keys)
+
+
+def listen(port: int = 0) -> socket.socket:
+    """A socket on the loopback interface.
+
+    Args:
+        port: 0: any free one.
+
+    Raises:
+        UsageError: The port is taken.
+    """
+    opened = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        opened.bind(("127.0.0.1", port))
+    except OSError as error:
+        opened.close()
+        raise UsageError(
+            f"port {port} cannot be used: {error.strerror}; leave --port out for a free one"
+        ) from None
+    return opened
+
+
+def link_of(listening: socket.socket, keys: Secrets) -> str:
+    """The link that opens the viewer."""
+    return f"http://127.0.0.1:{listening.getsockname()[1]}/?token={keys.token}"
+
+
+class ViewerServer(uvicorn.Server):
+    """The server of one viewer."""
+
+    def __init__(self, library: Library, keys: Secrets) -> None:
+        super().__init__(
+            uvicorn.Config(
+                make_app(library, keys),
+                log_level="critical",
+                access_log=False,
+                lifespan="off",
+                ws="none",
+                server_header=False,
+                proxy_headers=False,  # nobody stands between the browser and this server
+                timeout_graceful_shutdown=1,
+            )
+        )
+
+
+def serve(library: Library, port: int = 0, started: Callable[[str], None] = lambda _: None) -> None:
+    """Serve until interrupted.
+
+    Args:
+        library: The traces.
+        port: 0: any free one.
+        started: Called with the link as soon as requests are accepted.
+
+    Raises:
+        UsageError: The port is taken.
+    """
+    keys = Secrets()
+    listening = listen(port)
+    listening.listen(128)  # from here on a browser can connect
+    try:
+        library.start()
+        started(link_of(listening, keys))
+        ViewerServer(library, keys).run(sockets=[listening])
+    finally:
+        listening.close()

@@ -1,0 +1,85 @@
+"""Which colour a slice has: one number per category, the same in the page's `tokens.css`."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.trace.schema import Category, Kind
+
+
+class Colour(IntEnum):
+    """Numbers of colours. The page has one token for each: `--colour-compute` and so on."""
+
+    OTHER = 0
+    COMPUTE = 1
+    COMMUNICATION = 2
+    COPY = 3
+    FILL = 4
+    OPERATOR = 5
+    ANNOTATION = 6
+    PYTHON = 7
+    CALL = 8
+    """Calls of the runtime or the driver."""
+    SYNCHRONISATION = 9
+    OVERHEAD = 10
+    STEP = 11
+    IDLE_DEVICE_WAIT = 16
+    IDLE_INPUT = 17
+    IDLE_SYNCHRONISATION = 18
+    IDLE_ALLOCATION = 19
+    IDLE_PAGEABLE_COPY = 20
+    IDLE_ANNOTATED_PHASE = 21
+    IDLE_OP_DISPATCH = 22
+    IDLE_PYTHON = 23
+    IDLE_UNKNOWN = 24
+    IDLE_COMPILATION = 25
+    IDLE_GARBAGE_COLLECTION = 26
+    IDLE_WAITING_FOR_COMMUNICATION = 27
+    IDLE_PROFILER = 28
+    IDLE_GRAPH_GAP = 29
+
+
+_BY_CATEGORY = {
+    Category.CPU_OP: Colour.OPERATOR,
+    Category.USER_ANNOTATION: Colour.ANNOTATION,
+    Category.GPU_USER_ANNOTATION: Colour.ANNOTATION,
+    Category.PYTHON_FUNCTION: Colour.PYTHON,
+    Category.RUNTIME: Colour.CALL,
+    Category.DRIVER: Colour.CALL,
+    Category.DEVICE_SYNC: Colour.SYNCHRONISATION,
+    Category.OVERHEAD: Colour.OVERHEAD,
+    Category.COLLECTIVE: Colour.COMMUNICATION,
+    Category.KERNEL: Colour.COMPUTE,
+    Category.GPU_MEMCPY: Colour.COPY,
+    Category.GPU_MEMSET: Colour.FILL,
+}
+_BY_KIND = {
+    Kind.COMPUTE: Colour.COMPUTE,
+    Kind.COMMUNICATION: Colour.COMMUNICATION,
+    Kind.MEMCPY: Colour.COPY,
+    Kind.MEMSET: Colour.FILL,
+}
+
+
+def colours_of(category: pl.Series, kind: pl.Series) -> npt.NDArray[np.uint8]:
+    """The colour of each event: of GPU work by its kind, of everything else by its category.
+
+    Args:
+        category: `events.category`.
+        kind: `derived.kind`, row for row.
+    """
+    of_category = np.array([_BY_CATEGORY.get(c, Colour.OTHER) for c in Category], np.uint8)
+    of_kind = np.array([_BY_KIND.get(k, Colour.OTHER) for k in Kind], np.uint8)
+    by_kind = of_kind[kind.to_physical().to_numpy()]
+    by_category = of_category[category.to_physical().to_numpy()]
+    found: npt.NDArray[np.uint8] = np.where(by_kind > 0, by_kind, by_category)
+    return found
+
+
+def idle_colour(cause: str) -> Colour:
+    """The colour of a cause of idle time."""
+    return Colour[f"IDLE_{cause.upper()}"]

@@ -1,0 +1,176 @@
+"""One event in full: what it is, what contains it, what it is linked to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.errors import UsageError
+from stepscope.trace.model import Trace
+from stepscope.viewer.index import TraceIndex
+
+MOST_LINKS = 200
+"""Links of one kind that are listed; an operator may have launched thousands of kernels."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Links of one kind, findable from both ends.
+
+    Attributes:
+        first: One end of each link, sorted.
+        second: The other end, row for row.
+        by_second: Order of the rows by their second end.
+    """
+
+    first: npt.NDArray[np.int64]
+    second: npt.NDArray[np.int64]
+    by_second: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, table: pl.DataFrame, first: str, second: str) -> Pairs:
+        """Links between two columns; rows in which either is null are none."""
+        known = table.drop_nulls([first, second]).sort(first)
+        a, b = known[first].to_numpy(), known[second].to_numpy()
+        return cls(a, b, np.argsort(b, kind="stable"))
+
+    def from_first(self, event: int) -> list[int]:
+        """The second ends of an event's links."""
+        low, high = np.searchsorted(self.first, [event, event + 1])
+        found: list[int] = self.second[low:high].tolist()
+        return found
+
+    def from_second(self, event: int) -> list[int]:
+        """The first ends of an event's links."""
+        ordered = self.second[self.by_second]
+        low, high = np.searchsorted(ordered, [event, event + 1])
+        found: list[int] = self.first[self.by_second[low:high]].tolist()
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """Who launched what, and whose gradient is computed where.
+
+    Attributes:
+        launch: GPU work and the call that launched it.
+        op: GPU work and its innermost operator.
+        forward: Backward operators and their forward operators.
+    """
+
+    launch: Pairs
+    op: Pairs
+    forward: Pairs
+
+
+def links_of(trace: Trace) -> Links:
+    """All links of a trace."""
+    derived = trace.derived.select("event", "launch", "op", "forward", "kind")
+    work = derived.filter(pl.col("kind") != "none").select("event", "launch", "op").collect()
+    backward = derived.filter(pl.col("forward").is_not_null()).select("event", "forward").collect()
+    return Links(
+        Pairs.of(work, "event", "launch"),
+        Pairs.of(work, "event", "op"),
+        Pairs.of(backward, "event", "forward"),
+    )
+
+
+def linked(links: Links, event: int) -> list[tuple[str, list[int]]]:
+    """What an event is linked to, by what the other end is to it."""
+    groups = [
+        ("launched by", links.launch.from_first(event)),
+        ("operator", links.op.from_first(event)),
+        ("launched", links.launch.from_second(event)),
+        ("GPU work of this operator", links.op.from_second(event)),
+        ("forward of", links.forward.from_second(event)),
+        ("backward of", links.forward.from_first(event)),
+    ]
+    return [(title, found) for title, found in groups if found]
+
+
+def stack_of(index: TraceIndex, event: int) -> list[int]:
+    """The events of the same lane that contain an event, the outermost first."""
+    position = index.position(event)
+    if position is None:
+        return []
+    rows = index.events
+    row = index.row_at(position)
+    lane = index.lane_of_row(row)
+    start, end = int(rows.start_ns[position]), int(rows.end_ns[position])
+    found = []
+    for above in range(lane.first_row if lane else row, row):
+        low, high = int(rows.offsets[above]), int(rows.offsets[above + 1])
+        at = low + int(np.searchsorted(rows.start_ns[low:high], start, side="right")) - 1
+        if at >= low and rows.end_ns[at] >= end and rows.end_ns[at] > start:
+            found.append(int(rows.event[at]))
+    return found
+
+
+def brief(index: TraceIndex, event: int) -> dict[str, Any]:
+    """What a list of events says of one: its name and place."""
+    position = index.position(event)
+    if position is None:
+        return {"event": event, "name": f"event {event}", "drawn": False}
+    rows = index.events
+    row = index.row_at(position)
+    lane = index.lane_of_row(row)
+    return {
+        "event": event,
+        "name": index.names[int(rows.name[position])],
+        "drawn": True,
+        "start_ns": int(rows.start_ns[position]),
+        "dur_ns": int(rows.end_ns[position] - rows.start_ns[position]),
+        "row": row,
+        "lane": lane.key if lane else None,
+        "lane_title": lane.title if lane else None,
+        "colour": int(rows.colour[position]),
+    }
+
+
+def event_in_full(trace: Trace, index: TraceIndex, links: Links, event: int) -> dict[str, Any]:
+    """Everything that is known of one event.
+
+    Raises:
+        UsageError: There is no such event.
+    """
+    found = (
+        trace.events.filter(pl.col("event") == event)
+        .join(trace.names.select("name_id", "name", "raw_category"), on="name_id", how="left")
+        .collect()
+    )
+    if not len(found):
+        raise UsageError(f"there is no event {event}")
+    row = found.row(0, named=True)
+    derived = trace.derived.filter(pl.col("event") == event).collect().row(0, named=True)
+    linked_to = linked(links, event)
+    return {
+        **brief(index, event),
+        "name": row["name"],
+        "category": row["category"],
+        "raw_category": row["raw_category"],
+        "kind": derived["kind"],
+        "group": derived["group"],
+        "step": derived["step"],
+        "start_ns": row["start_ns"] - index.origin_ns,
+        "dur_ns": row["dur_ns"],
+        "self_ns": derived["self_ns"],
+        "device": row["device"],
+        "stream": row["stream"],
+        "bytes": row["bytes"],
+        "correlation": row["correlation"],
+        "external_id": row["external_id"],
+        "arguments": trace.arguments(event),
+        "stack": [brief(index, one) for one in stack_of(index, event)],
+        "links": [
+            {
+                "title": title,
+                "total": len(events),
+                "events": [brief(index, one) for one in events[:MOST_LINKS]],
+            }
+            for title, events in linked_to
+        ],
+    }

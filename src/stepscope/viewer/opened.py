@@ -1,0 +1,303 @@
+"""The traces that a viewer serves: opened in the background, known to the page by opaque ids.
+
+A trace goes through stages: waiting, reading (its file becomes tables), arranging (tables become
+rows of slices), ready. Idle causes and counters are worked out after that, while the page already
+draws; a question that needs them waits for them.
+
+A trace's arguments and some columns are read from its store when they are asked for. Where another
+process has replaced the store meanwhile, what it holds is another recording: every answer checks,
+and says so instead of mixing the two.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import polars as pl
+
+from stepscope.errors import StepscopeError, UsageError
+from stepscope.trace.load import load
+from stepscope.trace.model import Trace
+from stepscope.viewer.counters import Series
+from stepscope.viewer.events import Links, links_of
+from stepscope.viewer.flame import Forest
+from stepscope.viewer.index import Lane, TraceIndex, build_index
+from stepscope.viewer.ranges import RangeBasis, range_basis
+from stepscope.viewer.search import NameIndex
+from stepscope.viewer.tiles import SliceRows, warm_up
+from stepscope.viewer.tracks import counters_of, idle_rows, idle_segments
+
+_LOG = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
+
+
+class TraceChangedError(StepscopeError):
+    """The trace's file or store is not the one that was opened."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """One trace to serve.
+
+    Attributes:
+        path: Its file or URL.
+        title: What the page calls it.
+        run: What was given on the command line, for the findings: a run, or the file itself.
+        rank: Its rank.
+        metrics: The `metrics.csv` beside it; None: there is none.
+    """
+
+    path: str
+    title: str
+    run: str
+    rank: int = 0
+    metrics: Path | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Extras:
+    """What is worked out after the first picture.
+
+    Attributes:
+        idle: Why each device was idle; None: it has no GPU work, or it failed.
+        idle_rows: The same as rows.
+        idle_lanes: A lane for each device.
+        counters: Every counter.
+        notes: What could not be worked out.
+    """
+
+    idle: pl.DataFrame | None
+    idle_rows: SliceRows | None
+    idle_lanes: tuple[Lane, ...]
+    counters: tuple[Series, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Content:
+    """A trace that is ready, and what is worked out from it when it is first asked for.
+
+    Attributes:
+        trace: The trace.
+        index: Its slices.
+        metrics: The `metrics.csv` beside it; None: there is none.
+    """
+
+    trace: Trace
+    index: TraceIndex
+    metrics: Path | None
+    _fingerprint: object
+    _asking: threading.RLock = field(default_factory=threading.RLock)
+    _preparing: threading.RLock = field(default_factory=threading.RLock)
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Guard an answer that reads the store: it was there, and the same, before and after.
+
+        Raises:
+            TraceChangedError: It is not.
+        """
+        self._check()
+        try:
+            yield
+        except (OSError, pl.exceptions.PolarsError) as error:
+            self._check()
+            raise error from None
+        self._check()
+
+    def _check(self) -> None:
+        if _fingerprint(self.trace) != self._fingerprint:
+            raise TraceChangedError(
+                f"{self.trace.path}: the recording has changed since it was opened: open it again"
+            )
+
+    def alone(self, answer: Callable[[], Answer]) -> Answer:
+        """An answer of an analysis: one at a time, so that nothing is worked out twice."""
+        with self._asking, self.unchanged():
+            return answer()
+
+    @cached_property
+    def names(self) -> NameIndex:
+        """Its names, as they are searched."""
+        return NameIndex.of(self.index)
+
+    @cached_property
+    def links(self) -> Links:
+        """Who launched what."""
+        return links_of(self.trace)
+
+    @cached_property
+    def forest(self) -> Forest:
+        """Its call trees."""
+        return Forest.of(self.trace)
+
+    @property
+    def extras(self) -> Extras:
+        """Idle causes and counters; who asks while they are worked out waits."""
+        with self._preparing:
+            return self._extras
+
+    @cached_property
+    def _extras(self) -> Extras:
+        notes: list[str] = []
+
+        def tried(what: str, work: Callable[[], Answer]) -> Answer | None:
+            try:
+                return work()
+            except Exception as error:  # noqa: BLE001 - a part that fails must not hide the others
+                _LOG.warning("%s: %s failed", self.trace.path, what, exc_info=True)
+                notes.append(f"{what} could not be worked out: {error}")
+                return None
+
+        idle = tried("idle time", lambda: idle_segments(self.trace))
+        rows: SliceRows | None = None
+        lanes: tuple[Lane, ...] = ()
+        if idle is not None and len(idle):
+            rows, lanes = idle_rows(self.trace, self.index, idle)
+        counters = tried(
+            "counters", lambda: counters_of(self.trace, self.index.origin_ns, self.metrics)
+        )
+        return Extras(idle, rows, lanes, counters or (), tuple(notes))
+
+    @cached_property
+    def basis(self) -> RangeBasis:
+        """What ranges are measured on."""
+        return range_basis(self.trace, self.extras.idle)
+
+
+def _fingerprint(trace: Trace) -> object:
+    """What tells a recording from another at the same place."""
+    from stepscope.trace.store.directory import MANIFEST
+
+    if trace.store is None:
+        return None
+    try:
+        status = (trace.store / MANIFEST).stat()
+    except OSError:
+        return "gone"
+    return (status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+class Opened:
+    """One trace, from the moment it is asked for.
+
+    Attributes:
+        id: What the page knows it by.
+        origin: Where it comes from.
+        stage: "waiting", "reading", "arranging", "ready" or "failed".
+        error: Why it failed.
+        content: The trace, once it is ready.
+        has_extras: Whether idle causes and counters are there.
+    """
+
+    def __init__(self, origin: Origin) -> None:
+        self.id = secrets.token_hex(8)
+        self.origin = origin
+        self.stage = "waiting"
+        self.error = ""
+        self.content: Content | None = None
+        self.has_extras = False
+        self._began = time.monotonic()
+        self._took_s: dict[str, float] = {}
+        self.opening = threading.Event()
+
+    def open(self) -> None:
+        """Read the trace; meant for a thread of its own."""
+        try:
+            self._enter("reading")
+            trace = load(self.origin.path)
+            fingerprint = _fingerprint(trace)
+            trace.derived  # noqa: B018 - steps, nesting and links are part of reading
+            self._enter("arranging")
+            warm_up()
+            content = Content(trace, build_index(trace), self.origin.metrics, fingerprint)
+            self.content = content
+            self._enter("ready")
+            self.has_extras = content.extras is not None
+        except StepscopeError as error:
+            self._fail(str(error))
+        except Exception as error:  # noqa: BLE001 - a thread's last resort: the page must learn of it
+            _LOG.exception("%s cannot be opened", self.origin.path)
+            self._fail(f"unexpected {type(error).__name__}: {error}")
+
+    def _enter(self, stage: str) -> None:
+        self._took_s[self.stage] = time.monotonic() - self._began
+        self.stage = stage
+
+    def _fail(self, reason: str) -> None:
+        self.stage, self.error = "failed", reason
+
+    def status(self) -> dict[str, Any]:
+        """How far it is."""
+        return {
+            "id": self.id,
+            "title": self.origin.title,
+            "rank": self.origin.rank,
+            "stage": self.stage,
+            "error": self.error,
+            "has_extras": self.has_extras,
+            "elapsed_s": round(time.monotonic() - self._began, 1),
+            "took_s": {stage: round(took, 3) for stage, took in self._took_s.items()},
+        }
+
+
+class Library:
+    """All traces of one viewer. The first is opened at once, the others when they are asked for."""
+
+    def __init__(self, origins: Sequence[Origin]) -> None:
+        self.traces = [Opened(origin) for origin in origins]
+        self._by_id = {one.id: one for one in self.traces}
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Open the first trace."""
+        if self.traces:
+            self.ensure(self.traces[0])
+
+    def ensure(self, opened: Opened) -> None:
+        """Open a trace in the background, unless it is being opened."""
+        with self._lock:
+            if opened.opening.is_set():
+                return
+            opened.opening.set()
+        threading.Thread(target=opened.open, name="open-trace", daemon=True).start()
+
+    def find(self, identifier: str) -> Opened:
+        """The trace of an id.
+
+        Raises:
+            UsageError: There is none.
+        """
+        if identifier not in self._by_id:
+            raise UsageError("there is no such trace in this viewer")
+        return self._by_id[identifier]
+
+    def ready(self, identifier: str) -> Content:
+        """A trace that is ready.
+
+        Raises:
+            UsageError: There is none, it is not ready yet, or it cannot be read.
+        """
+        opened = self.find(identifier)
+        if opened.content is None:
+            raise UsageError(opened.error or "the trace is still being read")
+        return opened.content
+
+    def reopen(self, identifier: str) -> None:
+        """Read a trace again, as after its recording has changed."""
+        with self._lock:
+            old = self.find(identifier)
+            fresh = Opened(old.origin)
+            fresh.id = old.id
+            self.traces[self.traces.index(old)] = fresh
+            self._by_id[fresh.id] = fresh
+        self.ensure(fresh)

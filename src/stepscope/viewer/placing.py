@@ -1,0 +1,156 @@
+"""Puts the slices of every lane into rows, so that no two slices of a row overlap.
+
+Definitions
+    A lane is divided into bands that are drawn below each other: on a GPU stream annotations, then
+    GPU work, then synchronisation records; a CPU thread has one band.
+    Within a band a slice goes into the first row below every open slice that contains it, and
+    which is free at its start. Where all slices nest, the row is the depth in the call tree.
+    Slices that overlap without nesting (streams that run several kernels at once, merged files)
+    move to rows of their own, so that none hides another.
+
+Files with a coarse clock show neighbours that overlap by its resolution. Such neighbours share a
+row, and the first is drawn up to the start of the second.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.ordering import by_group_and_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MOST_ROWS = 1024
+"""Rows of one band. Slices that would need more are counted, not drawn."""
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """Where each slice goes, in the order of `rows`.
+
+    Attributes:
+        order: Slices by row, then start: positions in the arrays given to `place`.
+        end_ns: Where each slice of `order` ends on the screen.
+        band: Band of each row.
+        offsets: Row r holds `order[offsets[r]:offsets[r + 1]]`; rows are sorted by band.
+        left_out: Number of slices beyond `MOST_ROWS`.
+    """
+
+    order: npt.NDArray[np.int64]
+    end_ns: Int64Array
+    band: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+    left_out: int
+
+
+def place(
+    band: npt.NDArray[np.integer[Any]],
+    start_ns: Int64Array,
+    dur_ns: Int64Array,
+    rank: npt.NDArray[np.generic] | None = None,
+    tolerance_ns: int = 0,
+) -> Placement:
+    """Put slices into rows.
+
+    Args:
+        band: Band of each slice.
+        start_ns: Start of each slice.
+        dur_ns: Duration of each slice, not negative.
+        rank: Order among slices with the same span, outer ones first; default: the order given.
+        tolerance_ns: By how much neighbours of one row may overlap.
+    """
+    ties = (-dur_ns,) if rank is None else (-dur_ns, rank)
+    order = by_group_and_time(band, start_ns, *ties)
+    sorted_band = band[order].astype(np.int64)
+    start = start_ns[order]
+    end = start + dur_ns[order]
+    drawn = end.copy()
+    row = np.empty(len(order), np.int32)
+    _compiled()(sorted_band, start, end, np.int64(tolerance_ns), MOST_ROWS, row, drawn)
+    kept = row >= 0
+    left_out = int(len(row) - np.count_nonzero(kept))
+    if left_out:
+        order, sorted_band = order[kept], sorted_band[kept]
+        drawn, row = drawn[kept], row[kept]
+    return _by_row(order, sorted_band, drawn, row, left_out)
+
+
+def _by_row(
+    order: Int64Array,
+    band: Int64Array,
+    drawn: Int64Array,
+    row: npt.NDArray[np.int32],
+    left_out: int,
+) -> Placement:
+    """Sort what is sorted by band and time by band and row, keeping the order of time."""
+    bands, first = np.unique(band, return_index=True)
+    depth = np.maximum.reduceat(row, first).astype(np.int64) + 1 if len(bands) else bands
+    base = np.concatenate((np.zeros(1, np.int64), np.cumsum(depth)))
+    number = np.repeat(base[:-1], np.diff(np.append(first, len(band)))) + row
+    counts = np.bincount(number, minlength=int(base[-1]))
+    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+    # numpy sorts 16-bit numbers by counting.
+    narrow = number.astype(np.uint16) if len(counts) <= 2**16 else number
+    by_row = np.argsort(narrow, kind="stable")
+    return Placement(order[by_row], drawn[by_row], np.repeat(bands, depth), offsets, left_out)
+
+
+def place_by_loop(
+    band: Any, start: Any, end: Any, tolerance: int, most_rows: int, row: Any, drawn: Any
+) -> None:
+    """Fill in the row of each slice (-1: beyond the last), and where it ends on the screen.
+
+    Args:
+        band: Sorted.
+        start: Sorted within a band; of equal ones the outer first.
+        end: Not before its start.
+        tolerance: By how much neighbours of one row may overlap.
+        most_rows: Rows of one band.
+        row: Row of each slice, to be filled in.
+        drawn: A copy of `end`, cut where a neighbour starts a little earlier.
+    """
+    row_end = np.empty(most_rows, np.int64)
+    last = np.empty(most_rows, np.int64)
+    top = -1  # the last row with a slice that is still open
+    used = 0  # rows of this band that have ever held a slice
+    for at in range(len(band)):
+        if at == 0 or band[at] != band[at - 1]:
+            top = -1
+            used = 0
+        first = start[at]
+        while top >= 0 and row_end[top] <= first:
+            top -= 1
+        below = top
+        while below >= 0 and not (row_end[below] > first and row_end[below] + tolerance >= end[at]):
+            below -= 1
+        chosen = below + 1
+        while chosen < used and row_end[chosen] > first + tolerance:
+            chosen += 1
+        if chosen >= most_rows:
+            row[at] = -1
+            continue
+        if chosen < used and drawn[last[chosen]] > first:
+            drawn[last[chosen]] = first
+        row[at] = chosen
+        row_end[chosen] = end[at]
+        last[chosen] = at
+        used = max(used, chosen + 1)
+        top = max(top, chosen)
+
+
+@functools.cache
+def _compiled() -> Callable[..., None]:
+    from numba import int32, int64
+
+    from stepscope.trace.arrays.compiled import array_of, compiled
+
+    read, written = array_of(int64), array_of(int64, written=True)
+    rows = array_of(int32, written=True)
+    return compiled(place_by_loop, (read, read, read, int64, int64, rows, written))

@@ -1,0 +1,1 @@
+"""What the page can ask for, one module per group."""

@@ -1,0 +1,31 @@
+"""Findings, and the comparison of two traces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.routing import BaseRoute
+
+from stepscope.viewer.judging import comparison_of, findings_of
+from stepscope.viewer.opened import Library
+from stepscope.viewer.routes.answers import Asked, route
+
+
+def routes(library: Library) -> list[BaseRoute]:
+    """The routes of this group."""
+    return [
+        route("/api/traces/{id}/findings", _findings, library),
+        route("/api/traces/{id}/compare", _compare, library),
+    ]
+
+
+def _findings(asked: Asked) -> dict[str, Any]:
+    opened = asked.library.find(asked.identifier)
+    content = asked.content
+    return content.alone(lambda: findings_of(opened.origin.run, content, opened.origin.rank))
+
+
+def _compare(asked: Asked) -> dict[str, Any]:
+    before, after = asked.content, asked.library.ready(asked.text("with"))
+    with before.unchanged(), after.unchanged():
+        return comparison_of(before, after)

@@ -1,0 +1,147 @@
+"""What is asked of a moment, an event, a range: details, search, totals, flame graphs, tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+from starlette.routing import BaseRoute
+
+from stepscope.analysis.host.idle_gaps import IDLE_CAUSES
+from stepscope.analysis.questions import QUESTIONS, question
+from stepscope.analysis.selection.scope import Scope
+from stepscope.errors import UsageError
+from stepscope.report.answer.cells import headings, label, shown
+from stepscope.report.answer.tables import numbers_of, tables_of
+from stepscope.report.scope import describe_scope
+from stepscope.viewer.events import brief, event_in_full
+from stepscope.viewer.flame import FlameBy, flame
+from stepscope.viewer.opened import Library
+from stepscope.viewer.ranges import range_totals
+from stepscope.viewer.routes.answers import Asked, route
+from stepscope.viewer.search import search
+
+MOST_ROWS = 5000
+"""Rows of a table that go to the page."""
+
+
+def routes(library: Library) -> list[BaseRoute]:
+    """The routes of this group."""
+    return [
+        route("/api/traces/{id}/event", _event, library),
+        route("/api/traces/{id}/gap", _gap, library),
+        route("/api/traces/{id}/search", _search, library),
+        route("/api/traces/{id}/range", _range, library),
+        route("/api/traces/{id}/flame", _flame, library),
+        route("/api/questions", _questions, library),
+        route("/api/traces/{id}/table", _table, library),
+    ]
+
+
+def _event(asked: Asked) -> dict[str, Any]:
+    content = asked.content
+    event = asked.number("event", 0, 2**53)
+    return content.alone(lambda: event_in_full(content.trace, content.index, content.links, event))
+
+
+def _gap(asked: Asked) -> dict[str, Any]:
+    """A stretch of idle time: its cause, and the event that explains it."""
+    content = asked.content
+    segments = content.extras.idle
+    if segments is None:
+        raise UsageError("idle time could not be worked out")
+    row = asked.number("row", 0, max(0, len(segments) - 1))
+    found = segments.row(row, named=True)
+    origin = content.index.origin_ns
+    event = found["event"]
+    return {
+        "cause": found["cause"],
+        "note": found["note"],
+        "device": found["device"],
+        "start_ns": found["start_ns"] - origin,
+        "dur_ns": found["end_ns"] - found["start_ns"],
+        "event": None if event is None else brief(content.index, event),
+    }
+
+
+def _search(asked: Asked) -> dict[str, Any]:
+    content = asked.content
+    after = asked.number("after", -(2**53), 2**53, default=0)
+    return search(content.index, content.names, asked.text("text"), after)
+
+
+def _range(asked: Asked) -> dict[str, Any]:
+    content = asked.content
+    start, end = asked.range_ns()
+    return content.alone(lambda: range_totals(content.basis, content.forest, start, end))
+
+
+def _flame(asked: Asked) -> dict[str, Any]:
+    content = asked.content
+    start, end = asked.range_ns()
+    kind = asked.text("by", FlameBy.HOST.value)
+    if kind not in {one.value for one in FlameBy}:
+        raise UsageError(f"a flame graph is by {', '.join(one.value for one in FlameBy)}")
+    lanes = asked.numbers("lanes")
+    found = content.alone(
+        lambda: flame(content.trace, content.forest, start, end, FlameBy(kind), lanes)
+    )
+    return found.to_dict()
+
+
+def _questions(asked: Asked) -> dict[str, Any]:  # noqa: ARG001 - the same for every trace
+    return {
+        "questions": [
+            {"name": one.name, "about": one.about} for one in QUESTIONS if not one.over_ranks
+        ],
+        "causes": list(IDLE_CAUSES),
+    }
+
+
+def _table(asked: Asked) -> dict[str, Any]:
+    content = asked.content
+    chosen = question(asked.text("question"))
+    if chosen.over_ranks:
+        raise UsageError(f"'{chosen.name}' is asked of several ranks at once")
+    scope = Scope(steps=asked.numbers("steps"), devices=asked.numbers("devices"))
+    result = content.alone(lambda: chosen.ask(content.trace, scope))
+    origin = content.index.origin_ns
+    numbers = {name: value for name, value in numbers_of(result).items() if value is not None}
+    return {
+        "question": chosen.name,
+        "about": chosen.about,
+        "numbers": [
+            {"label": label(name), "shown": shown(name, value, origin)}
+            for name, value in numbers.items()
+        ],
+        "tables": [
+            {"name": name, "title": chosen.titles.get(name, label(name)), **_columns(frame, origin)}
+            for name, frame in tables_of(result, chosen).items()
+        ],
+        "scope": describe_scope(result.scope),
+        "notes": list(result.notes),
+    }
+
+
+def _columns(frame: pl.DataFrame, origin: int) -> dict[str, Any]:
+    """A table with its values as the page sorts them; moments count from the origin."""
+    labels = headings(frame.columns)
+    head = frame.head(MOST_ROWS)
+    head = head.with_columns(
+        pl.col(name) - origin for name in head.columns if _is_moment(name, head[name])
+    )
+    return {
+        "columns": [
+            {"name": name, "label": labels[name], "number": frame[name].dtype.is_numeric()}
+            for name in frame.columns
+        ],
+        "rows": [list(row) for row in head.iter_rows()],
+        "total": len(frame),
+    }
+
+
+def _is_moment(name: str, column: pl.Series) -> bool:
+    is_time = name in {"start_ns", "end_ns", "time_ns"} or name.endswith(
+        ("_start_ns", "_end_ns", "_time_ns")
+    )
+    return is_time and column.dtype.is_integer()

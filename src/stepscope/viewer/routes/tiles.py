@@ -1,0 +1,47 @@
+"""Tiles of slices and counters, in the binary format of `encoding.py`."""
+
+from __future__ import annotations
+
+from starlette.routing import BaseRoute
+
+from stepscope.errors import UsageError
+from stepscope.viewer.counters import counter_tile
+from stepscope.viewer.encoding import encode_counter, encode_slices
+from stepscope.viewer.opened import Content, Library
+from stepscope.viewer.routes.answers import Asked, route
+from stepscope.viewer.tiles import SliceRows, slice_tile
+
+
+def routes(library: Library) -> list[BaseRoute]:
+    """The routes of this group."""
+    return [
+        route("/api/traces/{id}/slices", _slices, library),
+        route("/api/traces/{id}/counter", _counter, library),
+    ]
+
+
+def _slices(asked: Asked) -> bytes:
+    rows = _rows(asked.content, asked.text("of", "events"))
+    wanted = asked.numbers("rows") or ()
+    if wanted and max(wanted) >= len(rows):
+        raise UsageError(f"there are rows 0 to {len(rows) - 1}")
+    return encode_slices(slice_tile(rows, *asked.tile(), wanted))
+
+
+def _rows(content: Content, of: str) -> SliceRows:
+    if of == "events":
+        return content.index.events
+    if of == "extra":
+        return content.index.extra
+    idle = content.extras.idle_rows if of == "idle" else None
+    if idle is None:
+        raise UsageError(f"there are no rows of '{of}'")
+    return idle
+
+
+def _counter(asked: Asked) -> bytes:
+    series = asked.content.extras.counters
+    if not series:
+        raise UsageError("there are no counters")
+    number = asked.number("number", 0, len(series) - 1)
+    return encode_counter(counter_tile(series[number], *asked.tile()))

@@ -1,0 +1,106 @@
+"""Which traces there are, how far each is, what it is made of."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import polars as pl
+from starlette.routing import BaseRoute
+
+from stepscope.analysis.breakdown import IDLE_WORDS
+from stepscope.analysis.host.idle_gaps import IDLE_CAUSES
+from stepscope.viewer.opened import Library
+from stepscope.viewer.routes.answers import Asked, route
+
+
+def routes(library: Library) -> list[BaseRoute]:
+    """The routes of this group."""
+    return [
+        route("/api/traces", _traces, library),
+        route("/api/traces/{id}/open", _open, library, "POST"),
+        route("/api/traces/{id}/reopen", _reopen, library, "POST"),
+        route("/api/traces/{id}/overview", _overview, library),
+        route("/api/traces/{id}/extras", _extras, library),
+        route("/api/traces/{id}/names", _names, library),
+    ]
+
+
+def _traces(asked: Asked) -> dict[str, Any]:
+    return {"traces": [opened.status() for opened in asked.library.traces]}
+
+
+def _open(asked: Asked) -> dict[str, Any]:
+    opened = asked.library.find(asked.identifier)
+    asked.library.ensure(opened)
+    return opened.status()
+
+
+def _reopen(asked: Asked) -> dict[str, Any]:
+    asked.library.reopen(asked.identifier)
+    return asked.library.find(asked.identifier).status()
+
+
+def _overview(asked: Asked) -> dict[str, Any]:
+    content = asked.content
+    index, trace = content.index, content.trace
+    origin = index.origin_ns
+    steps = trace.steps.select("step", "start_ns", "end_ns", "is_empty", "is_complete")
+    device_steps = trace.device_steps.select("device", "step", "start_ns", "end_ns")
+    return {
+        "id": asked.identifier,
+        "title": asked.library.find(asked.identifier).origin.title,
+        "origin_ns": str(origin),
+        "end_ns": index.end_ns,
+        "events": len(index.place),
+        "lanes": [asdict(lane) for lane in index.lanes],
+        "steps": _relative(steps, origin),
+        "device_steps": _relative(device_steps, origin),
+        "notes": [*index.notes, *_problems(trace.all_problems)],
+    }
+
+
+def _problems(rows: pl.DataFrame) -> list[str]:
+    return [f"{row['message']} ({row['count']:,}×)" for row in rows.iter_rows(named=True)]
+
+
+def _relative(rows: pl.DataFrame, origin: int) -> list[dict[str, Any]]:
+    moved = rows.with_columns(pl.col("start_ns", "end_ns") - origin)
+    return moved.to_dicts()
+
+
+def _extras(asked: Asked) -> dict[str, Any]:
+    opened = asked.library.find(asked.identifier)
+    content = asked.content
+    if not opened.has_extras:
+        return {"ready": False}
+    extras = content.extras
+    return {
+        "ready": True,
+        "lanes": [asdict(lane) for lane in extras.idle_lanes],
+        "counters": [
+            {
+                "number": number,
+                "name": series.name,
+                "group": series.group,
+                "unit": series.unit,
+                "samples": len(series.time_ns),
+                "highest": series.highest,
+            }
+            for number, series in enumerate(extras.counters)
+        ],
+        "notes": list(extras.notes),
+    }
+
+
+def _names(asked: Asked) -> dict[str, Any]:
+    wanted = asked.numbers("ids") or ()
+    names = asked.content.index.names
+    return {"names": {str(one): _name(names, one) for one in wanted}}
+
+
+def _name(names: pl.Series, number: int) -> str:
+    if number < len(names):
+        return str(names[number])
+    cause = number - len(names)
+    return IDLE_WORDS[IDLE_CAUSES[cause]] if cause < len(IDLE_CAUSES) else ""

@@ -1,0 +1,157 @@
+"""Who may ask: this machine, with the token, from the viewer's own page.
+
+The viewer listens on the loopback interface only. That alone keeps nobody out: every page that the
+browser shows can send requests to 127.0.0.1, and every user of the machine can connect. So
+
+* the Host header must name the loopback interface: a stranger's name that resolves to 127.0.0.1
+  (DNS rebinding) is refused;
+* every request needs a secret: the link that is printed carries a random token, which the page's
+  first answer exchanges for a cookie that scripts cannot read (HttpOnly) and that no other site's
+  request carries (SameSite=Strict). The cookie's name has the port in it, so that two viewers do
+  not overwrite each other's;
+* requests that another page makes are refused by Sec-Fetch-Site, also those of another port of this
+  machine, which counts as the same site; anything but GET must come from the viewer's own origin,
+  by Sec-Fetch-Site, or by Origin where a browser does not send that;
+* no answer carries a CORS header, and the page runs nothing but the viewer's own files
+  (Content-Security-Policy), in no one's frame;
+* the page names traces by opaque ids: no path comes from it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import secrets
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MOST_BODY_BYTES = 256 * 1024
+_HEADERS = {
+    "content-security-policy": (
+        "default-src 'self'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """What a viewer is asked with.
+
+    Attributes:
+        token: Part of the link.
+        session: The cookie's value.
+    """
+
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    session: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+
+
+class Guard:
+    """Refuses what must not be answered, and puts the headers on what is."""
+
+    def __init__(self, app: ASGIApp, keys: Secrets) -> None:
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or refuse it."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        headers = Headers(scope=scope)
+        cookie = f"stepscope-{scope['server'][1]}"
+        refusal = self._refusal(scope, headers, cookie)
+        brings_token = refusal is None and self._brings_token(scope)
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                answer = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    answer[name] = value
+                answer.setdefault("cache-control", "no-store")
+                if brings_token:
+                    answer.append(
+                        "set-cookie",
+                        f"{cookie}={self._keys.session}; Path=/; HttpOnly; SameSite=Strict",
+                    )
+            await send(message)
+
+        if refusal is not None:
+            status, reason = refusal
+            response = PlainTextResponse(f"{reason}\n", status)
+            await response(scope, receive, send_guarded)
+            return
+        await self._app(scope, receive, send_guarded)
+
+    def _refusal(self, scope: Scope, headers: Headers, cookie: str) -> tuple[int, str] | None:
+        if not _is_loopback(headers.get("host", "")):
+            return 400, "this viewer answers at 127.0.0.1 and localhost only"
+        site = headers.get("sec-fetch-site")
+        is_page = scope["path"] == "/" and scope["method"] == "GET"
+        if not is_page and site is not None and site not in {"same-origin", "none"}:
+            return 403, "another page may not ask this viewer"
+        if scope["method"] not in {"GET", "HEAD"} and not self._is_own(headers, site):
+            return 403, "only the viewer's own page may ask for this"
+        if _is_too_long(headers):
+            return 413, f"a request may be {MOST_BODY_BYTES:,} bytes long"
+        if not self._brings_token(scope) and not self._has_cookie(headers, cookie):
+            return 403, "open the link that `stepscope view` has printed: it carries a token"
+        return None
+
+    def _is_own(self, headers: Headers, site: str | None) -> bool:
+        if site is not None:
+            return site == "same-origin"
+        return headers.get("origin", "") == f"http://{headers.get('host', '')}"
+
+    def _brings_token(self, scope: Scope) -> bool:
+        if scope["path"] != "/" or scope["method"] != "GET":
+            return False
+        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        return hmac.compare_digest(given.encode(), self._keys.token.encode())
+
+    def _has_cookie(self, headers: Headers, name: str) -> bool:
+        try:
+            cookies = SimpleCookie(headers.get("cookie", ""))
+        except CookieError:
+            return False
+        given = cookies[name].value if name in cookies else ""
+        return hmac.compare_digest(given.encode(), self._keys.session.encode())
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a Host header names this machine; its port may be that of a forwarding."""
+    name, _, port = host.rpartition(":")
+    if not name or not port.isdecimal():
+        name = host
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_too_long(headers: Headers) -> bool:
+    if "transfer-encoding" in headers:
+        return True  # the page always says how long its requests are
+    length = headers.get("content-length", "0")
+    return not length.isdecimal() or int(length) > MOST_BODY_BYTES

@@ -1,0 +1,90 @@
+// @ts-check
+/** Builds elements. Texts become text nodes, never markup: names come from strangers' files. */
+
+/**
+ * @typedef {Node | string | number | null | undefined | false} Child
+ * @typedef {Record<string, string | number | boolean | null | undefined | EventListener | ((event: any) => void)>} Props
+ */
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/**
+ * Sets attributes, properties that begin with "on" as listeners, and adds children.
+ * @param {Element} element
+ * @param {Props} props
+ * @param {Child[]} children
+ */
+function fill(element, props, children) {
+  for (const [name, value] of Object.entries(props)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (typeof value === "function") element.addEventListener(name.slice(2), /** @type {EventListener} */ (value));
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  add(element, ...children);
+}
+
+/**
+ * Adds children; nothing stands for what is null or false.
+ * @param {Element} element
+ * @param {...Child} children
+ */
+export function add(element, ...children) {
+  for (const child of children) {
+    if (child === null || child === undefined || child === false) continue;
+    element.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+}
+
+/**
+ * An element of HTML.
+ * @template {keyof HTMLElementTagNameMap} Tag
+ * @param {Tag} tag
+ * @param {Props} [props]
+ * @param {...Child} children
+ * @returns {HTMLElementTagNameMap[Tag]}
+ */
+export function h(tag, props = {}, ...children) {
+  const element = document.createElement(tag);
+  fill(element, props, children);
+  return element;
+}
+
+/**
+ * An element of SVG.
+ * @param {string} tag
+ * @param {Props} [props]
+ * @param {...Child} children
+ * @returns {SVGElement}
+ */
+export function svg(tag, props = {}, ...children) {
+  const element = /** @type {SVGElement} */ (document.createElementNS(SVG, tag));
+  fill(element, props, children);
+  return element;
+}
+
+/**
+ * Puts children in the place of all that an element holds.
+ * @param {Element} element
+ * @param {...Child} children
+ */
+export function replace(element, ...children) {
+  element.replaceChildren();
+  add(element, ...children);
+}
+
+/**
+ * A function that runs once per frame, however often it is called.
+ * @param {() => void} work
+ * @returns {() => void}
+ */
+export function oncePerFrame(work) {
+  let waits = false;
+  return () => {
+    if (waits) return;
+    waits = true;
+    requestAnimationFrame(() => {
+      waits = false;
+      work();
+    });
+  };
+}

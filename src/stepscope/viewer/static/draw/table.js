@@ -1,0 +1,88 @@
+// @ts-check
+/** A table that sorts by a click on a heading and filters as one types. Works from plain values. */
+
+import { h, replace } from "../dom.js";
+import { cell, count, shortName } from "../units.js";
+
+/**
+ * @typedef {{name: string, label: string, number: boolean}} Column
+ * @typedef {{columns: Column[], rows: unknown[][], total: number}} Data
+ * @typedef {{shown?: number, filter?: boolean, link?: (column: string, value: unknown, row: unknown[]) => (() => void) | null}} Options
+ */
+
+/** @param {Data} data @param {Options} [options] */
+export function table(data, options = {}) {
+  const first = options.shown ?? 100;
+  let shown = first;
+  let by = -1;
+  let isDown = true;
+  let text = "";
+  const body = h("tbody");
+  const foot = h("div", { class: "table-foot" });
+  const heads = data.columns.map((column, at) => h(
+    "th", { class: column.number ? "number" : null, scope: "col", "aria-sort": "none" },
+    h("button", { type: "button", onclick: () => sort(at) }, column.label),
+  ));
+
+  /** @param {number} at */
+  function sort(at) {
+    isDown = by === at ? !isDown : data.columns[at].number;
+    by = at;
+    heads.forEach((head, number) => head.setAttribute("aria-sort", number !== at ? "none" : isDown ? "descending" : "ascending"));
+    draw();
+  }
+
+  function chosen() {
+    const wanted = text.toLowerCase();
+    const rows = wanted
+      ? data.rows.filter((row) => row.some((value, at) => cell(data.columns[at].name, value).toLowerCase().includes(wanted) || String(value).toLowerCase().includes(wanted)))
+      : [...data.rows];
+    if (by >= 0) {
+      rows.sort((a, b) => compare(a[by], b[by]) * (isDown ? -1 : 1));
+      rows.sort((a, b) => Number(a[by] === null) - Number(b[by] === null)); // what is missing comes last
+    }
+    return rows;
+  }
+
+  function draw() {
+    const rows = chosen();
+    replace(body, ...rows.slice(0, shown).map((row) => h("tr", {}, ...row.map((value, at) => item(data.columns[at], value, row)))));
+    const rest = rows.length - shown;
+    const beyond = data.total - data.rows.length;
+    replace(
+      foot,
+      rest > 0 ? h("button", { type: "button", class: "quiet", onclick: () => more() }, `Show ${count(Math.min(rest, 500))} more of ${count(rest)}`) : null,
+      beyond > 0 && rest <= 0 ? h("span", { class: "note" }, `and ${count(beyond)} more that were not sent`) : null,
+      !rows.length ? h("span", { class: "note" }, text ? "No row fits the filter." : "none") : null,
+    );
+  }
+
+  function more() {
+    shown += 500;
+    draw();
+  }
+
+  /** @param {Column} column @param {unknown} value @param {unknown[]} row */
+  function item(column, value, row) {
+    const written = column.number ? cell(column.name, value) : shortName(cell(column.name, value));
+    const go = options.link?.(column.name, value, row) ?? null;
+    const content = go ? h("button", { type: "button", class: "link", onclick: go }, written) : written;
+    return h("td", { class: column.number ? "number" : null, title: written.length > 30 ? cell(column.name, value) : null }, content);
+  }
+
+  const filter = options.filter
+    ? h("input", { type: "search", class: "table-filter", placeholder: "Filter rows", "aria-label": "Filter rows", oninput: (/** @type {any} */ event) => {
+      text = event.target.value;
+      shown = first;
+      draw();
+    } })
+    : null;
+  draw();
+  return h("div", { class: "table" }, filter, h("div", { class: "table-scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ...heads)), body)), foot);
+}
+
+/** @param {unknown} a @param {unknown} b */
+function compare(a, b) {
+  if (typeof a === "number" && typeof b === "number") return a - b;
+  return String(a ?? "").localeCompare(String(b ?? ""), "en", { numeric: true });
+}

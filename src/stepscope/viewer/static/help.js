@@ -1,0 +1,34 @@
+// @ts-check
+/** Keys and mouse, in a dialog. */
+
+import { h } from "./dom.js";
+
+const KEYS = /** @type {[string, string][]} */ ([
+  ["W / S", "zoom in and out at the pointer"],
+  ["A / D", "pan"],
+  ["Wheel", "zoom at the pointer"],
+  ["Shift + wheel", "scroll the lanes"],
+  ["Drag", "pan"],
+  ["Shift + drag", "select a range of time"],
+  ["Click", "details, links and stack of a slice; a step becomes the range"],
+  ["Double click, F", "zoom to the slice"],
+  ["M", "make the selected slice the range"],
+  [", / .", "the slice before and after in the row"],
+  ["0", "show the whole trace"],
+  ["/", "search"],
+  ["Esc", "clear the selection"],
+]);
+
+/** Shows it. */
+export function showHelp() {
+  const close = () => dialog.remove();
+  const dialog = h(
+    "dialog", { class: "help", onclose: close },
+    h("h2", {}, "Keys and mouse"),
+    h("dl", { class: "facts" }, ...KEYS.flatMap(([key, words]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, words)])),
+    h("p", { class: "note" }, "The address always names what is shown: copy it to come back to the same place while the viewer runs."),
+    h("button", { type: "button", onclick: () => dialog.close() }, "Close"),
+  );
+  document.body.append(dialog);
+  dialog.showModal();
+}

@@ -1,0 +1,162 @@
+// @ts-check
+/** Starts the page: waits for the trace, shows the chosen view, keeps the selection in the address. */
+
+import { getJson, postJson } from "./api.js";
+import { h, replace } from "./dom.js";
+import { isTyping } from "./timeline/input.js";
+import { TimelineView } from "./views/timeline.js";
+import { compareView } from "./views/compare.js";
+import { flameView } from "./views/flame.js";
+import { Selection } from "./selection.js";
+import { sqlView } from "./views/sql.js";
+import { startTheme, toggleTheme } from "./theme.js";
+import { tablesView } from "./views/tables.js";
+import { showHelp } from "./help.js";
+import { loading } from "./loading.js";
+
+/**
+ * @typedef {{id: string, title: string, rank: number, stage: string, error: string, has_extras: boolean,
+ *   elapsed_s: number}} TraceStatus
+ * @typedef {{selection: Selection, trace: string, overview: any, traces: TraceStatus[]}} Context
+ * @typedef {{element: HTMLElement, close: () => void}} View
+ */
+
+const VIEWS = /** @type {[string, string][]} */ ([
+  ["timeline", "Timeline"], ["flame", "Flame graph"], ["tables", "Tables"], ["sql", "SQL"], ["compare", "Compare"],
+]);
+const POLL_MS = 250;
+
+class Page {
+  constructor() {
+    this.selection = new Selection();
+    /** @type {TraceStatus[]} */
+    this.traces = [];
+    /** @type {Context | null} */
+    this.context = null;
+    /** @type {View | null} */
+    this.view = null;
+    /** @type {TimelineView | null} */
+    this.timeline = null;
+    this._shown = "";
+    this._tabs = h("nav", { class: "views", "aria-label": "Views" });
+    this._picker = h("select", { class: "trace-picker", "aria-label": "Trace" });
+    this._search = h("input", { type: "search", class: "search", placeholder: "Search names  /", "aria-label": "Search the trace" });
+    this._banner = h("div", { class: "banner", role: "alert" });
+    this._main = h("main", { class: "main" });
+    this._build();
+    this.selection.onChange((changed) => {
+      if (changed.has("trace")) this.open();
+      else if (changed.has("view")) this.show();
+    });
+    window.addEventListener("trace-changed", (event) => this._offerReload(/** @type {CustomEvent} */ (event).detail));
+    window.addEventListener("keydown", (event) => {
+      if (isTyping(event.target) || event.ctrlKey || event.metaKey) return;
+      if (event.key === "/") {
+        event.preventDefault();
+        this._search.focus();
+      } else if (event.key === "?") showHelp();
+    });
+  }
+
+  _build() {
+    this._picker.addEventListener("change", () => this.selection.set({ trace: this._picker.value, from: null, to: null, range: null, event: null }));
+    let timer = 0;
+    this._search.addEventListener("input", () => {
+      clearTimeout(timer);
+      timer = window.setTimeout(() => this.selection.set({ search: this._search.value || null, view: this._search.value ? "timeline" : this.selection.get("view") || null }), 150);
+    });
+    this._search.value = this.selection.get("search");
+    const brand = h("span", { class: "brand" }, h("img", { src: "/static/icon.svg", alt: "", width: "18", height: "18" }), "Stepscope");
+    const theme = h("button", { type: "button", class: "icon", title: "Dark or light", "aria-label": "Dark or light", onclick: toggleTheme }, "◐");
+    const help = h("button", { type: "button", class: "icon", title: "Keys and mouse (?)", "aria-label": "Help", onclick: showHelp }, "?");
+    replace(/** @type {HTMLElement} */ (document.getElementById("app")), h("header", { class: "bar-top" }, brand, this._picker, this._tabs, this._search, theme, help), this._banner, this._main);
+  }
+
+  /** Opens the trace of the address, showing how far it is. */
+  async open() {
+    this._close();
+    try {
+      this.traces = (await getJson("/api/traces")).traces;
+      const chosen = this.traces[this.selection.number("trace") ?? 0] ?? this.traces[0];
+      replace(this._picker, ...this.traces.map((one, at) => h("option", { value: at, selected: one.id === chosen.id }, one.title)));
+      document.title = `${chosen.title} · Stepscope`;
+      let status = await postJson(`/api/traces/${chosen.id}/open`);
+      const progress = loading(chosen.title);
+      replace(this._main, progress.element);
+      while (status.stage !== "ready") {
+        progress.show(status);
+        if (status.stage === "failed") return;
+        await new Promise((go) => setTimeout(go, POLL_MS));
+        status = (await getJson("/api/traces")).traces.find((/** @type {TraceStatus} */ one) => one.id === chosen.id);
+      }
+      const overview = await getJson(`/api/traces/${chosen.id}/overview`);
+      this.context = { selection: this.selection, trace: chosen.id, overview, traces: this.traces };
+      this.show();
+      this._waitForExtras(chosen.id);
+    } catch (error) {
+      replace(this._main, h("div", { class: "loading" }, h("p", { class: "error" }, String(/** @type {Error} */ (error).message))));
+    }
+  }
+
+  /** Idle causes and counters come a little after the picture. @param {string} trace */
+  async _waitForExtras(trace) {
+    for (;;) {
+      if (this.context?.trace !== trace) return;
+      const extras = await getJson(`/api/traces/${trace}/extras`);
+      if (extras.ready) {
+        this.context.overview.extras = extras;
+        this.timeline?.addExtras(extras);
+        return;
+      }
+      await new Promise((go) => setTimeout(go, POLL_MS));
+    }
+  }
+
+  _close() {
+    this.view?.close();
+    if (this.timeline && this.timeline !== this.view) this.timeline.close();
+    this.view = this.timeline = this.context = null;
+    this._shown = "";
+  }
+
+  /** Shows the view of the address; the timeline stays in memory behind the others. */
+  show() {
+    const { context } = this;
+    if (!context) return;
+    const name = VIEWS.some(([key]) => key === this.selection.get("view")) ? this.selection.get("view") : "timeline";
+    replace(this._tabs, ...VIEWS.map(([key, title]) => h("button", { type: "button", "aria-current": key === name ? "page" : null, onclick: () => this.selection.set({ view: key }) }, title)));
+    if (name === this._shown) return;
+    this._shown = name;
+    if (this.view && this.view !== this.timeline) this.view.close();
+    if (name === "timeline") {
+      this.timeline ??= new TimelineView(context);
+      this.view = this.timeline;
+    } else this.view = { flame: flameView, tables: tablesView, sql: sqlView, compare: compareView }[/** @type {"flame"} */ (name)](context);
+    replace(this._main, this.view.element);
+    if (this.view === this.timeline) this.timeline?.shown();
+  }
+
+  /** @param {string} message */
+  _offerReload(message) {
+    const again = async () => {
+      replace(this._banner);
+      const chosen = this.context?.trace;
+      if (chosen) await postJson(`/api/traces/${chosen}/reopen`);
+      this.open();
+    };
+    replace(this._banner, h("span", {}, message), h("button", { type: "button", onclick: again }, "Open it again"));
+  }
+}
+
+startTheme();
+if (location.search.includes("token=")) {
+  // The cookie is set: the token need not stay in the address, the history and screenshots.
+  const query = new URLSearchParams(location.search);
+  query.delete("token");
+  const rest = query.toString();
+  history.replaceState(null, "", `/${rest ? `?${rest}` : ""}${location.hash}`);
+}
+const page = new Page();
+/** For tests and for the curious. */
+Object.assign(window, { stepscope: page });
+page.open();

@@ -1,0 +1,71 @@
+// @ts-check
+/** The verdict, where the step goes, and the findings by saving, each with its place in the trace. */
+
+import { getJson } from "../api.js";
+import { partitionBar } from "../draw/bar.js";
+import { h, replace } from "../dom.js";
+import { colour } from "../theme.js";
+import { duration, share } from "../units.js";
+import { facts } from "./details.js";
+import { CAUSES } from "./range.js";
+
+const COLOUR_OF = /** @type {Record<string, number>} */ ({
+  compute: 1, "exposed communication": 2, "exposed copies": 3, forward: 1, backward: 5, optimizer: 8,
+  communication: 2, input: 17, other: 0, "op dispatch": 22, python: 23,
+  ...Object.fromEntries(Object.values(CAUSES)),
+});
+
+/**
+ * @param {HTMLElement} element
+ * @param {string} trace
+ * @param {(start: number, end: number) => void} goTo
+ * @returns {Promise<import("../timeline/flags.js").Flag[]>} the findings that have a place
+ */
+export async function showFindings(element, trace, goTo) {
+  /** @type {import("../timeline/flags.js").Flag[]} */
+  let flags = [];
+  replace(element, h("h2", {}, "Findings"), h("p", { class: "note" }, "Working out what limits the step…"));
+  try {
+    const found = await getJson(`/api/traces/${trace}/findings`);
+    flags = found.findings.filter((/** @type {any} */ one) => one.place).map((/** @type {any} */ one) => ({ title: one.title, severity: one.severity, ...one.place }));
+    replace(
+      element,
+      h("p", { class: "verdict" }, sentence(found)),
+      found.step_ns ? h("p", { class: "note" }, `The step takes ${duration(found.step_ns)}.`) : null,
+      found.partition ? partition(found.partition) : null,
+      ...found.findings.map((/** @type {any} */ one) => finding(one, found.step_ns, goTo)),
+      found.findings.length ? null : h("p", { class: "note" }, "No rule found anything worth a change."),
+    );
+  } catch (error) {
+    replace(element, h("h2", {}, "Findings"), h("p", { class: "note" }, `No diagnosis: ${/** @type {Error} */ (error).message}`));
+  }
+  element.dataset.ready = "1";
+  return flags;
+}
+
+/** The verdict without the name of the rule that leads it. @param {any} found @returns {string} */
+function sentence({ verdict, findings }) {
+  const rule = findings.find((/** @type {any} */ one) => verdict.startsWith(`${one.id}: `));
+  const text = rule ? verdict.slice(rule.id.length + 2) : verdict;
+  return text[0].toUpperCase() + text.slice(1);
+}
+
+/** @param {any} found */
+function partition(found) {
+  const parts = found.parts.map((/** @type {any} */ part) => ({ name: part.name, ns: part.total_ns / found.steps, colour: colour(COLOUR_OF[part.name] ?? 0) }));
+  return h("section", {}, h("h3", {}, "Where the step goes"), partitionBar(parts, found.total_ns / found.steps));
+}
+
+/** @param {any} one @param {number | null} step @param {(start: number, end: number) => void} goTo */
+function finding(one, step, goTo) {
+  const saving = one.saving_ns ? `saves ${duration(one.saving_ns)} per step${step ? ` (${share(one.saving_ns / step)})` : ""}` : one.saving_reason;
+  const place = one.place;
+  return h(
+    "details", { class: `finding is-${one.severity}` },
+    h("summary", {}, h("span", { class: "severity" }, one.severity), h("span", { class: "title" }, one.title), h("span", { class: "saving" }, saving)),
+    h("p", {}, one.advice),
+    facts(one.evidence.map((/** @type {any} */ evidence) => [evidence.label, evidence.shown])),
+    one.assumption ? h("p", { class: "note" }, `Assumes ${one.assumption}`) : null,
+    place ? h("button", { type: "button", onclick: () => goTo(place.start_ns, place.end_ns) }, "Show it in the timeline") : null,
+  );
+}

@@ -1,0 +1,69 @@
+// @ts-check
+/** Light or dark, and the tokens as the canvas needs them. */
+
+const STORED = "stepscope.theme";
+
+/** Names of the colours by number: `colours.py` has the same. */
+export const COLOURS = [
+  "other", "compute", "communication", "copy", "fill", "operator", "annotation", "python", "call",
+  "synchronisation", "overhead", "step", "other", "other", "other", "other", "idle-device-wait",
+  "idle-input", "idle-synchronisation", "idle-allocation", "idle-pageable-copy",
+  "idle-annotated-phase", "idle-op-dispatch", "idle-python", "idle-unknown",
+  "idle-compilation", "idle-garbage-collection", "idle-waiting-for-communication", "idle-profiler",
+  "idle-graph-gap",
+];
+
+/** Applies what was chosen before, else what the system prefers, now and when that changes. */
+export function startTheme() {
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const apply = () => {
+    const chosen = localStorage.getItem(STORED);
+    const isChosen = chosen === "light" || chosen === "dark";
+    document.documentElement.dataset.theme = isChosen ? chosen : system.matches ? "dark" : "light";
+    announce();
+  };
+  apply();
+  system.addEventListener("change", apply);
+}
+
+/** The other one, from now on. */
+export function toggleTheme() {
+  const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+  document.documentElement.dataset.theme = next;
+  localStorage.setItem(STORED, next);
+  announce();
+}
+
+function announce() {
+  known.clear();
+  window.dispatchEvent(new CustomEvent("theme-changed"));
+}
+
+/** @type {Map<string, string>} */
+const known = new Map();
+
+/** The value of a token, such as "ink". @param {string} name */
+export function token(name) {
+  let value = known.get(name);
+  if (value === undefined) {
+    value = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+    known.set(name, value);
+  }
+  return value;
+}
+
+/** The colour of a number. @param {number} number */
+export function colour(number) {
+  return token(`colour-${COLOURS[number] ?? "other"}`);
+}
+
+/** Red, green and blue from 0 to 1. @param {string} text a colour as #rrggbb @returns {[number, number, number]} */
+export function channels(text) {
+  const value = parseInt(text.slice(1), 16);
+  return [((value >> 16) & 255) / 255, ((value >> 8) & 255) / 255, (value & 255) / 255];
+}
+
+/** How much lighter or darker slices of one name are drawn, from -1 to 1. @param {number} name */
+export function shadeOf(name) {
+  return (Math.imul(name + 1, 2654435761) >>> 24) / 127.5 - 1;
+}

@@ -1,0 +1,99 @@
+// @ts-check
+/** Numbers as a person reads them, the same words as in the terminal (`report/units.py`). */
+
+/** @type {[number, string][]} */
+const TIMES = [[60e9, "min"], [1e9, "s"], [1e6, "ms"], [1e3, "µs"]];
+/** @type {[number, string][]} */
+const SIZES = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
+/** @type {[number, string][]} */
+const FLOPS = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"]];
+
+const IDENTITIES = new Set([
+  "event", "step", "device", "stream", "rank", "launch", "op", "ended_by", "lane_id", "gap", "parent", "node",
+]);
+
+/** @param {number} value */
+function threeDigits(value) {
+  const size = Math.abs(value);
+  return value.toFixed(size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2);
+}
+
+/** A duration: 92.1 ms. @param {number} ns */
+export function duration(ns) {
+  for (const [size, unit] of TIMES) if (Math.abs(ns) >= size * 0.9995) return `${threeDigits(ns / size)} ${unit}`;
+  return `${Math.round(ns)} ns`;
+}
+
+/** A change: +3.10 ms. @param {number} ns */
+export function signed(ns) {
+  return `${ns > 0 ? "+" : ns < 0 ? "−" : "±"}${duration(Math.abs(ns))}`;
+}
+
+/** Bytes in binary units: 1.50 GiB. @param {number} bytes */
+export function size(bytes) {
+  for (const [step, unit] of SIZES) if (Math.abs(bytes) >= step * 0.9995) return `${threeDigits(bytes / step)} ${unit}`;
+  return `${Math.round(bytes)} B`;
+}
+
+/** A share: 12 %. @param {number} fraction */
+export function share(fraction) {
+  const percent = fraction * 100;
+  if (percent !== 0 && Math.abs(percent) < 0.1) return "<0.1 %";
+  return `${percent.toFixed(Math.abs(percent) < 9.95 ? 1 : 0)} %`;
+}
+
+/** A count with its thousands set apart. @param {number} value */
+export function count(value) {
+  if (Number.isInteger(value) || Math.abs(value) >= 100) return Math.round(value).toLocaleString("en-US");
+  return Math.abs(value) >= 0.95 ? value.toFixed(1) : value.toPrecision(2);
+}
+
+/** A number of things: "1 step", "2 steps". @param {number} number @param {string} word */
+export function plural(number, word) {
+  return `${count(number)} ${word}${number === 1 ? "" : "s"}`;
+}
+
+/** Floating-point operations: 344 GFLOP. @param {number} value */
+export function flops(value) {
+  for (const [step, prefix] of FLOPS) if (Math.abs(value) >= step * 0.9995) return `${threeDigits(value / step)} ${prefix}FLOP`;
+  return `${count(value)} FLOP`;
+}
+
+/** A counter's value in its unit. @param {number} value @param {string} unit */
+export function inUnit(value, unit) {
+  if (unit === "bytes") return size(value);
+  if (unit === "mebibytes") return size(value * 2 ** 20);
+  if (unit === "percent") return `${count(value)} %`;
+  if (unit === "watts") return `${count(value)} W`;
+  if (unit === "celsius") return `${count(value)} °C`;
+  if (unit === "megahertz") return `${count(value)} MHz`;
+  return count(value);
+}
+
+/**
+ * A cell of a table; the column's name tells the unit.
+ * @param {string} name
+ * @param {unknown} value
+ * @returns {string}
+ */
+export function cell(name, value) {
+  if (value === null || value === undefined) return "–";
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  if (Array.isArray(value)) return value.length ? value.map((one) => cell("", one)).join(", ") : "–";
+  if (typeof value === "object") return JSON.stringify(value);
+  if (typeof value !== "number") return String(value);
+  if (/(^|_)(start|end|time)_ns$/.test(name)) return `${value < 0 ? "−" : "+"}${duration(Math.abs(value))}`;
+  if (name.endsWith("_ns") || name === "ns") return duration(value);
+  if (name.endsWith("_bytes") || name === "bytes") return size(value);
+  if (name.endsWith("_share") || name === "share") return share(value);
+  if (/(^|_)flops(_per_s)?$/.test(name)) return flops(value) + (name.endsWith("_per_s") ? "/s" : "");
+  if (IDENTITIES.has(name) || name.endsWith("_id")) return String(value);
+  return count(value);
+}
+
+const NOISE = /^void |\(anonymous namespace\)::|at::native::|at::cuda::/g;
+
+/** A kernel's name without what nearly all of them begin with. @param {string} name */
+export function shortName(name) {
+  return name.length > 24 ? name.replace(NOISE, "") : name;
+}

@@ -1,0 +1,146 @@
+// @ts-check
+/** Two traces against each other: the step by parts, its steps, one step aligned, what changed. */
+
+import { getColumns, getJson, isAbort, postJson } from "../api.js";
+import { FlameGraph } from "../draw/flame.js";
+import { mergeFlames } from "../draw/merge.js";
+import { drawMiniTimeline } from "../draw/mini-timeline.js";
+import { stepStrip } from "../draw/strip.js";
+import { table } from "../draw/table.js";
+import { waterfall } from "../draw/waterfall.js";
+import { h, replace } from "../dom.js";
+import { duration, share, signed } from "../units.js";
+
+const MOST_ROWS = 14;
+
+/** @param {import("../main.js").Context} context */
+export function compareView(context) {
+  const { selection, traces } = context;
+  const body = h("div", { class: "view-body" });
+  const head = h("div", { class: "view-head" });
+  const element = h("div", { class: "view" }, head, body);
+  let isClosed = false;
+  const first = () => traces[selection.number("trace") ?? 0] ?? traces[0];
+  const second = () => traces[selection.number("with") ?? -1] ?? traces.find((one) => one.id !== first().id);
+
+  function showHead() {
+    const others = traces.filter((one) => one.id !== first().id);
+    const choose = h("select", { "aria-label": "Compare with", onchange: (/** @type {any} */ event) => selection.set({ with: event.target.value }) }, ...others.map((one) => h("option", { value: traces.indexOf(one), selected: one.id === second()?.id }, one.title)));
+    replace(head, h("strong", {}, first().title), h("span", { class: "note" }, "before,"), others.length ? choose : null, others.length ? h("span", { class: "note" }, "after") : null);
+  }
+
+  async function load() {
+    showHead();
+    const [a, b] = [first(), second()];
+    if (!b) {
+      replace(body, h("p", {}, "Open two traces to compare them: ", h("code", {}, "stepscope view before.json.gz after.json.gz")));
+      return;
+    }
+    replace(body, h("p", { class: "note" }, "Reading both traces…"));
+    try {
+      await Promise.all([ready(a.id), ready(b.id)]);
+      const found = await getJson(`/api/traces/${a.id}/compare`, { with: b.id });
+      if (isClosed) return;
+      const overviews = await Promise.all([a, b].map((one) => getJson(`/api/traces/${one.id}/overview`)));
+      replace(body, headline(found.step), parts(found, [a.title, b.title]), steps(found, [a.title, b.title]), aligned([a, b], overviews), differential([a, b], overviews), ...changes(found), ...found.notes.map((/** @type {string} */ note) => h("p", { class: "note" }, `Note: ${note}`)));
+      element.dataset.ready = "1";
+    } catch (error) {
+      if (!isAbort(error)) replace(body, h("p", { class: "error" }, String(/** @type {Error} */ (error).message)));
+    }
+  }
+
+  /** Opens a trace and waits for it. @param {string} id */
+  async function ready(id) {
+    let status = await postJson(`/api/traces/${id}/open`);
+    while (status.stage !== "ready" && !isClosed) {
+      if (status.stage === "failed") throw new Error(status.error);
+      await new Promise((go) => setTimeout(go, 250));
+      status = (await getJson("/api/traces")).traces.find((/** @type {any} */ one) => one.id === id);
+    }
+  }
+
+  const end = selection.onChange((changed) => {
+    if (changed.has("with")) load();
+  });
+  load();
+  return { element, close: () => { isClosed = true; end(); } };
+}
+
+/** @param {any} step */
+function headline(step) {
+  const words = step.is_beyond_noise ? (step.delta_ns > 0 ? "slower" : "faster") : "not told from noise";
+  const noise = step.noise_ns === null ? "; the noise is not known" : `; noise ±${duration(step.noise_ns)}`;
+  return h("p", { class: "verdict" }, `The median step: ${duration(step.a_ns)} before, ${duration(step.b_ns)} after: ${signed(step.delta_ns)} (${share(Math.abs(step.change_share))} ${words}${noise})`);
+}
+
+/** @param {any} found @param {[string, string]} titles */
+function parts(found, titles) {
+  if (!found.changes.part.length) return h("p", { class: "note" }, "The parts of the two steps cannot be compared.");
+  return h("section", {}, h("h3", {}, "From one step to the other"), h("p", { class: "note" }, `Mean per step (${found.a.parts_basis}).`), waterfall(found.changes.part, 900, titles));
+}
+
+/** @param {any} found @param {[string, string]} titles */
+function steps(found, titles) {
+  const runs = [found.a, found.b].map((side, at) => ({ title: titles[at], steps: side.steps, ns: side.step_ns }));
+  return h("section", {}, h("h3", {}, "Steps"), stepStrip(runs, 900), h("p", { class: "note" }, found.a.basis === found.b.basis ? found.a.basis : `${found.a.basis}; ${found.b.basis}`));
+}
+
+/** One step of each, drawn from the same moment and at the same scale. @param {any[]} pair @param {any[]} overviews */
+function aligned(pair, overviews) {
+  const canvases = pair.map(() => h("canvas", { class: "mini" }));
+  const choices = overviews.map((overview, at) => {
+    const steps = overview.device_steps.length ? overview.device_steps : overview.steps;
+    const middle = Math.floor(steps.length / 2);
+    const choose = h("select", { "aria-label": "Step", onchange: () => draw() }, ...steps.map((/** @type {any} */ step, /** @type {number} */ number) => h("option", { value: number, selected: number === middle }, `step ${step.step}${step.device === undefined ? "" : `, GPU ${step.device}`}: ${duration(step.end_ns - step.start_ns)}`)));
+    return h("label", {}, `${pair[at].title} `, choose);
+  });
+  async function draw() {
+    const chosen = overviews.map((overview, at) => {
+      const steps = overview.device_steps.length ? overview.device_steps : overview.steps;
+      return steps[Number(/** @type {HTMLSelectElement} */ (choices[at].querySelector("select")).value)];
+    });
+    if (chosen.some((step) => !step)) return;
+    const span = Math.max(...chosen.map((step) => step.end_ns - step.start_ns), 1);
+    await Promise.all(canvases.map((canvas, at) => drawStep(canvas, pair[at].id, overviews[at], chosen[at], span)));
+  }
+  draw().catch(() => {});
+  return h("section", {}, h("h3", {}, "One step of each, at the same scale"), ...choices.flatMap((choice, at) => [choice, canvases[at]]));
+}
+
+/** @param {HTMLCanvasElement} canvas @param {string} trace @param {any} overview @param {any} step @param {number} span */
+async function drawStep(canvas, trace, overview, step, span) {
+  const lanes = overview.lanes.filter((/** @type {any} */ lane) => lane.kind === "stream" || lane.is_main).slice(0, 6);
+  const rows = lanes.flatMap((/** @type {any} */ lane) => Array.from({ length: Math.min(lane.rows, 5) }, (_, row) => ({ title: row ? "" : lane.title, row: lane.first_row + row }))).slice(0, MOST_ROWS);
+  const level = Math.max(0, Math.floor(Math.log2(span / 900)));
+  const params = { of: "events", rows: rows.map((/** @type {any} */ one) => one.row).join(","), start: step.start_ns, level, buckets: Math.ceil(span / 2 ** level) };
+  const { meta, columns } = await getColumns(`/api/traces/${trace}/slices`, params);
+  const shift = step.start_ns - meta.start_ns;
+  const slices = /** @type {any} */ ({ ...columns, start: Array.from(columns.start, (one) => one - shift) });
+  const offset = columns.offset;
+  drawMiniTimeline(canvas, rows.map((/** @type {any} */ one, /** @type {number} */ at) => ({ title: one.title, slices, first: offset[at], last: offset[at + 1], endNs: step.end_ns - step.start_ns })), span, 900);
+}
+
+/** @param {any[]} pair @param {any[]} overviews */
+function differential(pair, overviews) {
+  const holder = h("div", {}, h("p", { class: "note" }, "Building the trees…"));
+  (async () => {
+    const windows = overviews.map((overview) => {
+      const steps = overview.steps.filter((/** @type {any} */ step) => !step.is_empty);
+      return steps.length ? { start: steps[0].start_ns, end: steps.at(-1).end_ns, steps: steps.length } : { start: 0, end: overview.end_ns + 1, steps: 1 };
+    });
+    const by = overviews.every((overview) => overview.lanes.some((/** @type {any} */ lane) => lane.kind === "busy")) ? "operator" : "host";
+    const flames = await Promise.all(pair.map((one, at) => getJson(`/api/traces/${one.id}/flame`, { by, start: windows[at].start, end: windows[at].end })));
+    replace(holder, new FlameGraph(mergeFlames(flames[0], windows[0].steps, flames[1], windows[1].steps)).element);
+  })().catch((error) => replace(holder, h("p", { class: "error" }, error.message)));
+  return h("section", {}, h("h3", {}, "Where it changed"), h("p", { class: "note" }, "Per step, matched by path. Red grew, blue shrank; each node is as wide as the larger of the two."), holder);
+}
+
+/** @param {any} found */
+function changes(found) {
+  const columns = [
+    { name: "name", label: "name", number: false }, { name: "status", label: "", number: false },
+    { name: "a_ns", label: "before", number: true }, { name: "b_ns", label: "after", number: true },
+    { name: "delta_ns", label: "change", number: true }, { name: "noise_ns", label: "noise", number: true },
+  ];
+  return [["kernel", "Kernels"], ["operator", "Operators"]].filter(([key]) => found.changes[key].length).map(([key, title]) => h("section", {}, h("h3", {}, `${title}, per step`), table({ columns, rows: found.changes[key].map((/** @type {any} */ row) => columns.map((column) => row[column.name])), total: found.changes[key].length }, { shown: 20, filter: true })));
+}

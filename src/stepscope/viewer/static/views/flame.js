@@ -1,0 +1,65 @@
+// @ts-check
+/** The flame graph of the selected range: the host's call tree, or GPU time by what launched it. */
+
+import { getJson, isAbort } from "../api.js";
+import { FlameGraph } from "../draw/flame.js";
+import { h, replace } from "../dom.js";
+import { count, duration, share } from "../units.js";
+
+const KINDS = /** @type {[string, string, string][]} */ ([
+  ["operator", "GPU time by operator", "What ran on the GPU, under the operators that launched it."],
+  ["module", "GPU time by module", "What ran on the GPU, under the model's modules; needs a recording with_stack."],
+  ["python", "GPU time by Python stack", "What ran on the GPU, under the Python functions that launched it; needs with_stack."],
+  ["host", "CPU call tree", "What the host's threads did; each thread is a root."],
+]);
+
+/** @param {import("../main.js").Context} context */
+export function flameView(context) {
+  const { selection, overview, trace } = context;
+  const body = h("div", { class: "view-body" });
+  const about = h("p", { class: "note" });
+  const hits = h("span", { class: "note" });
+  const tabs = h("div", { class: "tabs" });
+  const find = h("input", { type: "search", placeholder: "Find in the graph", "aria-label": "Find in the graph" });
+  const element = h("div", { class: "view" }, h("div", { class: "view-head" }, tabs, find, hits), about, body);
+  /** @type {AbortController | null} */
+  let pending = null;
+  /** @type {FlameGraph | null} */
+  let graph = null;
+
+  find.addEventListener("input", () => {
+    const part = graph?.find(find.value) ?? 0;
+    hits.textContent = find.value ? `${share(part)} of the time` : "";
+  });
+
+  async function load() {
+    const by = selection.get("by", hasGpu(overview) ? "operator" : "host");
+    const range = selection.range() ?? [0, overview.end_ns + 1];
+    replace(tabs, ...KINDS.map(([kind, title]) => h("button", { type: "button", "aria-pressed": String(kind === by), onclick: () => selection.set({ by: kind }) }, title)));
+    const where = selection.range() ? `the selected ${duration(range[1] - range[0])}` : "the whole trace; select a range in the timeline to narrow it";
+    about.textContent = `${KINDS.find(([kind]) => kind === by)?.[2] ?? ""} Of ${where}.`;
+    pending?.abort();
+    pending = new AbortController();
+    replace(body, h("p", { class: "note" }, "Building the tree…"));
+    try {
+      const found = await getJson(`/api/traces/${trace}/flame`, { by, start: range[0], end: range[1] }, pending.signal);
+      graph = new FlameGraph(found);
+      if (!found.name.length) replace(body, h("p", { class: "note" }, "Nothing of this kind was recorded in this range."));
+      else replace(body, graph.element, found.left_out ? h("p", { class: "note" }, `${count(found.left_out)} tiny nodes are left out.`) : null);
+      element.dataset.ready = by;
+    } catch (error) {
+      if (!isAbort(error)) replace(body, h("p", { class: "error" }, String(/** @type {Error} */ (error).message)));
+    }
+  }
+
+  const end = selection.onChange((changed) => {
+    if (changed.has("by") || changed.has("range")) load();
+  });
+  load();
+  return { element, close: () => { end(); pending?.abort(); } };
+}
+
+/** Whether the trace has GPU work. @param {any} overview */
+export function hasGpu(overview) {
+  return overview.lanes.some((/** @type {any} */ lane) => lane.kind === "busy");
+}

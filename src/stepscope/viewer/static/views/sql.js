@@ -1,0 +1,109 @@
+// @ts-check
+/** A console for SQL, reading only. Saved queries stay in this browser. */
+
+import { getJson, postJson } from "../api.js";
+import { table } from "../draw/table.js";
+import { h, replace } from "../dom.js";
+import { count, plural } from "../units.js";
+
+const STORED = "stepscope.queries";
+const FIRST = `SELECT name, count(*) AS calls, sum(dur_ns) AS total_ns
+FROM kernels
+GROUP BY name
+ORDER BY total_ns DESC
+LIMIT 20`;
+const EXAMPLES = /** @type {[string, string][]} */ ([
+  ["Kernels by time", FIRST],
+  ["Time per step and kind", `SELECT step, kind, sum(dur_ns) AS total_ns
+FROM events
+WHERE kind <> 'none'
+GROUP BY ALL
+ORDER BY ALL`],
+  ["Launch delays by operator", `SELECT k.op_name, median(l.delay_ns) AS delay_ns, count(*) AS launches
+FROM launches l JOIN kernels k ON k.event = l.work
+GROUP BY ALL
+ORDER BY launches DESC
+LIMIT 50`],
+  ["Longest events", `SELECT event, name, category, start_ns, dur_ns
+FROM events
+ORDER BY dur_ns DESC
+LIMIT 50`],
+]);
+
+/** @returns {[string, string][]} */
+function saved() {
+  try {
+    const value = JSON.parse(localStorage.getItem(STORED) ?? "[]");
+    return Array.isArray(value) ? /** @type {[string, string][]} */ (value).filter((one) => Array.isArray(one) && one.every((part) => typeof part === "string")) : [];
+  } catch {
+    return [];
+  }
+}
+
+/** @param {import("../main.js").Context} context */
+export function sqlView(context) {
+  const { selection, trace } = context;
+  const text = h("textarea", { class: "query", spellcheck: "false", rows: "9", "aria-label": "SQL" });
+  text.value = saved()[0]?.[1] ?? FIRST;
+  const answer = h("div", { class: "view-body" });
+  const side = h("aside", { class: "questions" });
+  const run = h("button", { type: "button", class: "primary", onclick: () => ask() }, "Run");
+  const save = h("button", { type: "button", onclick: () => keep() }, "Save");
+  const element = h("div", { class: "view has-side" }, side, h("div", { class: "view-main" }, text, h("div", { class: "view-head" }, run, save, h("span", { class: "note" }, "Ctrl+Enter runs it. One SELECT in DuckDB's dialect; times are integer nanoseconds.")), answer));
+  text.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) ask();
+  });
+
+  async function ask() {
+    replace(answer, h("p", { class: "note" }, "Running…"));
+    run.setAttribute("disabled", "");
+    try {
+      const found = await postJson(`/api/traces/${trace}/sql`, { query: text.value });
+      const link = (/** @type {string} */ column, /** @type {unknown} */ value) => (column === "event" && typeof value === "number" ? () => selection.set({ view: "timeline", event: value }) : null);
+      replace(
+        answer,
+        h("p", { class: "note" }, found.is_cut ? `The first ${count(found.most_rows)} rows.` : plural(found.rows.length, "row")),
+        table({ columns: found.columns, rows: found.rows, total: found.rows.length }, { shown: 200, filter: found.rows.length > 8, link }),
+      );
+      element.dataset.ready = String(found.rows.length);
+    } catch (error) {
+      replace(answer, h("p", { class: "error" }, String(/** @type {Error} */ (error).message)));
+    } finally {
+      run.removeAttribute("disabled");
+    }
+  }
+
+  function keep() {
+    const name = text.value.replace(/\s+/g, " ").trim().slice(0, 48);
+    if (!name) return;
+    localStorage.setItem(STORED, JSON.stringify([[name, text.value], ...saved().filter(([, query]) => query !== text.value)].slice(0, 50)));
+    showSide();
+  }
+
+  /** @param {string} query */
+  function forget(query) {
+    localStorage.setItem(STORED, JSON.stringify(saved().filter(([, one]) => one !== query)));
+    showSide();
+  }
+
+  /** @type {any[]} */
+  let columns = [];
+  function showSide() {
+    const views = [...new Set(columns.map((one) => one.view))];
+    replace(
+      side,
+      h("h3", {}, "Saved"),
+      ...(saved().length ? saved().map(([name, query]) => h("div", { class: "saved" }, h("button", { type: "button", title: query, onclick: () => (text.value = query) }, name), h("button", { type: "button", class: "quiet", "aria-label": `Forget ${name}`, onclick: () => forget(query) }, "×"))) : [h("p", { class: "note" }, "none yet")]),
+      h("h3", {}, "Examples"),
+      ...EXAMPLES.map(([name, query]) => h("button", { type: "button", onclick: () => (text.value = query) }, name)),
+      h("h3", {}, "Views"),
+      ...views.map((view) => h("details", {}, h("summary", {}, view), h("ul", { class: "columns" }, ...columns.filter((one) => one.view === view).map((one) => h("li", {}, h("code", {}, one.column), " ", h("span", { class: "note" }, one.type)))))),
+    );
+  }
+  getJson("/api/views").then((found) => {
+    columns = found.columns;
+    showSide();
+  });
+  showSide();
+  return { element, close: () => {} };
+}

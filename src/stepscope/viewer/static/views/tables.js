@@ -1,0 +1,95 @@
+// @ts-check
+/** The answer to every question of `stepscope show`, as tables, for the selected steps. */
+
+import { getJson, isAbort } from "../api.js";
+import { table } from "../draw/table.js";
+import { h, replace } from "../dom.js";
+
+/** @param {import("../main.js").Context} context */
+export function tablesView(context) {
+  const { selection, overview, trace } = context;
+  const list = h("nav", { class: "questions", "aria-label": "Questions" });
+  const body = h("div", { class: "view-body" });
+  const steps = h("input", { type: "text", placeholder: "all steps", "aria-label": "Steps, such as 3,4-6", value: selection.get("steps") });
+  const known = overview.steps.map((/** @type {any} */ step) => step.step);
+  const has = known.length ? `The trace has steps ${known[0]} to ${known.at(-1)}.` : "The trace has no steps.";
+  const element = h("div", { class: "view has-side" }, list, h("div", { class: "view-main" }, h("div", { class: "view-head" }, h("label", {}, "Steps ", steps), h("span", { class: "note" }, has)), body));
+  /** @type {{name: string, about: string}[]} */
+  let questions = [];
+  /** @type {AbortController | null} */
+  let pending = null;
+
+  steps.addEventListener("change", () => selection.set({ steps: steps.value.replaceAll(" ", "") || null }));
+
+  function showList() {
+    const chosen = selection.get("question", "steps");
+    replace(list, ...questions.map((one) => h("button", { type: "button", title: one.about, "aria-current": one.name === chosen ? "page" : null, onclick: () => selection.set({ question: one.name }) }, one.name.replaceAll("-", " "))));
+  }
+
+  /** Steps that a selected range touches stand in for it: questions are asked of whole steps. */
+  function stepsOfRange() {
+    const range = selection.range();
+    if (!range) return "";
+    return overview.steps
+      .filter((/** @type {any} */ step) => step.start_ns < range[1] && step.end_ns > range[0])
+      .map((/** @type {any} */ step) => step.step)
+      .join(",");
+  }
+
+  async function load() {
+    const chosen = selection.get("question", "steps");
+    showList();
+    pending?.abort();
+    pending = new AbortController();
+    const given = selection.get("steps");
+    steps.value = given;
+    const ofRange = given ? "" : stepsOfRange();
+    replace(body, h("p", { class: "note" }, "Working it out…"));
+    try {
+      const found = await getJson(`/api/traces/${trace}/table`, { question: chosen, steps: given || ofRange || null }, pending.signal);
+      replace(body, ...answer(found, ofRange));
+      element.dataset.ready = chosen;
+    } catch (error) {
+      if (!isAbort(error)) replace(body, h("p", { class: "error" }, String(/** @type {Error} */ (error).message)));
+    }
+  }
+
+  /** @param {any} found @param {string} ofRange */
+  function answer(found, ofRange) {
+    return [
+      h("h2", {}, found.about[0].toUpperCase() + found.about.slice(1)),
+      ofRange ? h("p", { class: "note" }, "Questions are asked of whole steps: these are the steps that the selected range touches.") : null,
+      found.numbers.length ? h("dl", { class: "numbers" }, ...found.numbers.flatMap((/** @type {any} */ one) => [h("dt", {}, one.label), h("dd", {}, one.shown)])) : null,
+      ...found.tables.map((/** @type {any} */ one) => h("section", { "data-table": one.name }, h("h3", {}, one.title), table(one, { shown: 40, filter: one.rows.length > 8, link: (column, value, row) => linkOf(one, column, value, row) }))),
+      h("p", { class: "note" }, found.scope),
+      ...found.notes.map((/** @type {string} */ note) => h("p", { class: "note" }, `Note: ${note}`)),
+    ];
+  }
+
+  /**
+   * Numbers of events, and moments, lead to their place.
+   * @param {any} data
+   * @param {string} column
+   * @param {unknown} value
+   * @param {unknown[]} row
+   */
+  function linkOf(data, column, value, row) {
+    if (typeof value !== "number") return null;
+    if (column === "event" || column === "ended_by" || column === "launch" || column === "op") return () => selection.set({ view: "timeline", event: value });
+    if (column === "start_ns") {
+      const at = data.columns.findIndex((/** @type {any} */ one) => ["dur_ns", "wall_ns", "total_ns", "device_ns"].includes(one.name));
+      const lasting = at >= 0 && typeof row[at] === "number" ? /** @type {number} */ (row[at]) : 1000;
+      return () => selection.set({ view: "timeline", from: Math.floor(value - lasting * 0.1), to: Math.ceil(value + lasting * 1.1), range: `${value}-${value + lasting}` });
+    }
+    return null;
+  }
+
+  const end = selection.onChange((changed) => {
+    if (changed.has("question") || changed.has("steps")) load();
+  });
+  getJson("/api/questions").then((found) => {
+    questions = found.questions;
+    load();
+  });
+  return { element, close: () => { end(); pending?.abort(); } };
+}

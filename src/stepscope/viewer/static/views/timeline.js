@@ -1,0 +1,119 @@
+// @ts-check
+/** The timeline with its panel: findings, what was clicked, the selected range, search. */
+
+import { h, replace } from "../dom.js";
+import { showDetails } from "../panels/details.js";
+import { showFindings } from "../panels/findings.js";
+import { showRange } from "../panels/range.js";
+import { showSearch } from "../panels/search.js";
+import { Timeline } from "../timeline/view.js";
+
+const PANELS = /** @type {[string, string][]} */ ([["findings", "Findings"], ["details", "Slice"], ["range", "Range"], ["search", "Search"]]);
+
+export class TimelineView {
+  /** @param {import("../main.js").Context} context */
+  constructor(context) {
+    this._context = context;
+    const { selection, trace, overview } = context;
+    this._tabs = h("div", { class: "tabs" });
+    /** @type {Record<string, HTMLElement>} */
+    this._panels = {};
+    for (const [key] of PANELS) this._panels[key] = h("div", { class: "panel", "data-panel": key });
+    this._chosen = "findings";
+    const side = h("aside", { class: "side" }, this._tabs, ...Object.values(this._panels));
+    this.timeline = new Timeline(trace, overview, selection, (picked) => this._picked(picked));
+    this.element = h("div", { class: "timeline-view" }, this.timeline.element, side);
+    this._started = false;
+    this._end = selection.onChange((changed) => {
+      if (changed.has("range")) this._showRange();
+      if (changed.has("search")) this._search();
+    });
+    if (overview.extras) this.addExtras(overview.extras);
+    replace(this._panels.details, h("p", { class: "note" }, "Click a slice to see what it is, what launched it and what it launched."));
+    replace(this._panels.range, h("p", { class: "note" }, "Shift-drag over the timeline, or click a step, to add up a range of time."));
+    replace(this._panels.search, h("p", { class: "note" }, "Type in the search box above; / goes there."));
+    this._show(this._chosen);
+  }
+
+  /** Called whenever it is on the page. */
+  shown() {
+    if (!this._started) {
+      this._started = true;
+      this.timeline.start();
+      this._showRange();
+      if (this._context.selection.get("search")) this._search();
+    }
+    this.timeline.redraw();
+  }
+
+  /** @param {any} extras */
+  addExtras(extras) {
+    this.timeline.addExtras(extras);
+    // The diagnosis reads the trace once more: it waits until the picture is complete.
+    showFindings(this._panels.findings, this._context.trace, (start, end) => {
+      this._context.selection.set({ range: `${Math.floor(start)}-${Math.ceil(end)}` });
+      this.timeline.goTo(start, end);
+    }).then((flags) => {
+      this.timeline.flags = flags;
+      this.timeline.redraw();
+    });
+  }
+
+  /** Ends listening. */
+  close() {
+    this._end();
+    this.timeline.close();
+  }
+
+  /** @param {string} key */
+  _show(key) {
+    this._chosen = key;
+    replace(this._tabs, ...PANELS.map(([one, title]) => h("button", { type: "button", "aria-pressed": String(one === key), onclick: () => this._show(one) }, title)));
+    for (const [one, panel] of Object.entries(this._panels)) panel.hidden = one !== key;
+  }
+
+  /** @param {any} picked */
+  _picked(picked) {
+    if (!picked) {
+      if (this._chosen === "details") this._show(this._context.selection.range() ? "range" : "findings");
+      return;
+    }
+    showDetails(this._panels.details, picked, (event) => this._context.selection.set({ event: String(event) }));
+    this._panels.details.dataset.event = String(picked.event?.event ?? picked.event ?? "");
+    this._show("details");
+  }
+
+  _showRange() {
+    const { selection, trace } = this._context;
+    const range = selection.range();
+    if (!range) {
+      if (this._chosen === "range") this._show("findings");
+      return;
+    }
+    this._show("range");
+    delete this._panels.range.dataset.ready;
+    showRange(this._panels.range, trace, range, {
+      zoom: () => this.timeline.goTo(...range),
+      flame: () => selection.set({ view: "flame" }),
+      clear: () => selection.set({ range: null }),
+    });
+  }
+
+  async _search() {
+    const { selection, trace } = this._context;
+    const text = selection.get("search");
+    this.timeline.hits = new Set();
+    this.timeline.minimap.density = [];
+    if (!text) {
+      this.timeline.redraw();
+      return;
+    }
+    const jump = (/** @type {number} */ event) => selection.set({ event: String(event) });
+    const found = await showSearch(this._panels.search, trace, text, 0, jump);
+    if (selection.get("search") !== text) return;
+    this.timeline.hits = new Set(found.name_ids);
+    this.timeline.minimap.density = found.density;
+    this._show("search");
+    this.timeline.redraw();
+  }
+}

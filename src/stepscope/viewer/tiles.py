@@ -1,0 +1,397 @@
+"""Level of detail: what to draw of rows of slices for a range of time, at one pixel a bucket.
+
+Definitions
+    A tile is the range from `start_ns` on of `buckets` buckets, each `step_ns` = 2**level long;
+    its start is a multiple of the step, so that the same bucket comes out the same in any tile.
+    A slice is wide if it lasts at least a bucket, else it is narrow. The tile has an item for
+    each wide slice that overlaps it, with its own start and end, cut to the tile; and one for each
+    bucket that narrow slices touch, with the longest of them, how many start in the bucket, and
+    the time of the bucket that they cover. A narrow slice that crosses the left edge counts in the
+    first bucket.
+    So nothing vanishes: every slice that overlaps the tile is one item or counts in exactly one,
+    and what the items of a row cover adds up to what its slices cover of the tile.
+
+A slice without duration overlaps a tile if it starts in it.
+
+Rows are scanned from the first slice that ends inside the tile. Stretches of `BLOCK` slices that
+lie within one bucket are taken from sums made beforehand, so that a tile of the whole trace costs a
+small part of its slices.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.trace.arrays.intervals import Int64Array
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stepscope.viewer.placing import Placement
+
+BLOCK = 16
+"""Slices in a block of sums."""
+MOST_LEVEL = 46
+MOST_BUCKETS = 1 << 14
+
+UInt32Array = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True, eq=False)
+class SliceRows:
+    """Rows of slices; those of a row are sorted, and none starts before the one before it ends.
+
+    Attributes:
+        offsets: Row r holds the slices from `offsets[r]` up to `offsets[r + 1]`.
+        start_ns: Start of each slice.
+        end_ns: End of each slice.
+        event: What each slice is: the number of an event, or a row of whatever the rows show.
+        name: Identifier of each slice's name.
+        colour: Colour of each slice, a number of `colours.py`.
+        block_longest: Position of the longest slice of each block.
+        block_covered_ns: Sum of the durations of each block.
+    """
+
+    offsets: Int64Array
+    start_ns: Int64Array
+    end_ns: Int64Array
+    event: UInt32Array
+    name: UInt32Array
+    colour: npt.NDArray[np.uint8]
+    block_longest: Int64Array
+    block_covered_ns: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the arrays take."""
+        return sum(array.nbytes for array in vars(self).values())
+
+    @classmethod
+    def of(
+        cls,
+        offsets: Int64Array,
+        start_ns: Int64Array,
+        end_ns: Int64Array,
+        event: npt.NDArray[np.integer[Any]],
+        name: npt.NDArray[np.integer[Any]],
+        colour: npt.NDArray[np.integer[Any]],
+    ) -> SliceRows:
+        """Rows with their sums.
+
+        Raises:
+            ValueError: Slices of a row overlap or are out of order.
+        """
+        starts, ends = np.ascontiguousarray(start_ns), np.ascontiguousarray(end_ns)
+        if len(starts) and (ends < starts).any():
+            raise ValueError("a slice ends before it starts")
+        crossing = starts[1:] < ends[:-1]
+        is_first = np.zeros(len(starts) + 1, np.bool_)
+        is_first[offsets] = True
+        if (crossing & ~is_first[1:-1]).any():
+            raise ValueError("slices of a row overlap")
+        lasting = ends - starts
+        firsts = np.arange(0, len(starts), BLOCK)
+        covered = np.add.reduceat(lasting, firsts) if len(firsts) else np.zeros(0, np.int64)
+        whole = len(starts) // BLOCK * BLOCK
+        longest = np.argmax(lasting[:whole].reshape(-1, BLOCK), axis=1) + firsts[: whole // BLOCK]
+        return cls(
+            np.ascontiguousarray(offsets, np.int64),
+            starts,
+            ends,
+            np.ascontiguousarray(event, np.uint32),
+            np.ascontiguousarray(name, np.uint32),
+            np.ascontiguousarray(colour, np.uint8),
+            longest.astype(np.int64),
+            covered[: whole // BLOCK].astype(np.int64),
+        )
+
+    @classmethod
+    def placed(
+        cls,
+        placement: Placement,
+        start_ns: Int64Array,
+        event: npt.NDArray[np.integer[Any]],
+        name: npt.NDArray[np.integer[Any]],
+        colour: npt.NDArray[np.integer[Any]],
+    ) -> SliceRows:
+        """Rows of slices that `placing.place` has put into rows; columns as they were given."""
+        order = placement.order
+        return cls.of(
+            placement.offsets,
+            start_ns[order],
+            placement.end_ns,
+            event[order],
+            name[order],
+            colour[order],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class SliceTile:
+    """What to draw of some rows.
+
+    Attributes:
+        start_ns: Where the tile starts.
+        level: Its buckets last 2**level ns.
+        buckets: How many there are.
+        rows: The rows, as asked for.
+        offsets: The items of `rows[i]` are those from `offsets[i]` up to `offsets[i + 1]`.
+        item_start_ns: Start of each item within the tile; of narrow slices that of their bucket.
+        item_end_ns: End of each item within the tile; of narrow slices that of their bucket.
+        covered_ns: Time of the tile that the item's slices cover.
+        count: Slices that the item stands for; 0 in a bucket into which a narrow slice only
+            reaches from the one before. A wide slice counts as 1.
+        event: The wide slice, or the longest of the narrow ones.
+        name: Its name.
+        colour: Its colour.
+        is_wide: Whether the item is a wide slice.
+    """
+
+    start_ns: int
+    level: int
+    buckets: int
+    rows: Int64Array
+    offsets: Int64Array
+    item_start_ns: Int64Array
+    item_end_ns: Int64Array
+    covered_ns: Int64Array
+    count: UInt32Array
+    event: UInt32Array
+    name: UInt32Array
+    colour: npt.NDArray[np.uint8]
+    is_wide: npt.NDArray[np.bool_]
+
+    @property
+    def step_ns(self) -> int:
+        """Length of a bucket."""
+        return 1 << self.level
+
+
+def slice_tile(
+    rows: SliceRows, start_ns: int, level: int, buckets: int, wanted: npt.ArrayLike
+) -> SliceTile:
+    """Make a tile.
+
+    Args:
+        rows: All rows.
+        start_ns: Where it shall start; rounded down to a multiple of the step.
+        level: Its buckets last 2**level ns, 0 to `MOST_LEVEL`.
+        buckets: How many, 1 to `MOST_BUCKETS`; one more where the start was rounded down.
+        wanted: Numbers of the rows.
+
+    Raises:
+        ValueError: An argument is out of its range.
+    """
+    chosen = np.asarray(wanted, np.int64)
+    if not 0 <= level <= MOST_LEVEL or not 1 <= buckets <= MOST_BUCKETS:
+        raise ValueError(f"no tile of {buckets} buckets at level {level}")
+    if len(chosen) and (chosen.min() < 0 or chosen.max() >= len(rows)):
+        raise ValueError(f"there are rows 0 to {len(rows) - 1}")
+    first = start_ns >> level << level
+    number = buckets + (first != start_ns)
+    end_ns = first + (number << level)
+    low, high = bounds(rows, chosen, first, end_ns)
+    room = np.minimum(2 * (high - low), 2 * number + 1)
+    at = np.concatenate((np.zeros(1, np.int64), np.cumsum(room)))
+    total = int(at[-1])
+    starts, ends, covered = (np.empty(total, np.int64) for _ in range(3))
+    count, place = np.empty(total, np.uint32), np.empty(total, np.int64)
+    is_wide = np.empty(total, np.bool_)
+    found = np.zeros(len(chosen), np.int64)
+    _compiled()(
+        rows.start_ns,
+        rows.end_ns,
+        rows.block_longest,
+        rows.block_covered_ns,
+        low,
+        high,
+        at[:-1],
+        first,
+        level,
+        end_ns,
+        (starts, ends, covered, count, place, is_wide, found),
+    )
+    filled = np.repeat(at[:-1], found) + _within(found)
+    position = place[filled]
+    return SliceTile(
+        start_ns=first,
+        level=level,
+        buckets=number,
+        rows=chosen,
+        offsets=np.concatenate((np.zeros(1, np.int64), np.cumsum(found))),
+        item_start_ns=starts[filled],
+        item_end_ns=ends[filled],
+        covered_ns=covered[filled],
+        count=count[filled],
+        event=rows.event[position],
+        name=rows.name[position],
+        colour=rows.colour[position],
+        is_wide=is_wide[filled],
+    )
+
+
+def _within(counts: Int64Array) -> Int64Array:
+    """0, 1, … for each group of that many."""
+    total = int(counts.sum())
+    return np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def bounds(
+    rows: SliceRows, chosen: Int64Array, start_ns: int, end_ns: int
+) -> tuple[Int64Array, Int64Array]:
+    """For each row the positions of the slices that overlap [start_ns, end_ns): from, up to."""
+    low = np.empty(len(chosen), np.int64)
+    high = np.empty(len(chosen), np.int64)
+    for at, row in enumerate(chosen.tolist()):
+        a, b = int(rows.offsets[row]), int(rows.offsets[row + 1])
+        starts = rows.start_ns[a:b]
+        ended = int(np.searchsorted(rows.end_ns[a:b], start_ns, side="right"))
+        # A slice without duration that starts at the edge has ended there, and is inside.
+        low[at] = a + min(ended, int(np.searchsorted(starts, start_ns)))
+        high[at] = max(low[at], a + int(np.searchsorted(starts, end_ns)))
+    return low, high
+
+
+def fill_by_loop(
+    start: Any,
+    end: Any,
+    block_longest: Any,
+    block_covered: Any,
+    low: Any,
+    high: Any,
+    room: Any,
+    tile_start: int,
+    level: int,
+    tile_end: int,
+    out: Any,
+) -> None:
+    """Fill in the items of each row; numba compiles it.
+
+    Args:
+        start: Start of every slice.
+        end: End of every slice.
+        block_longest: Position of the longest slice of each block.
+        block_covered: Sum of the durations of each block.
+        low: First slice of each row that overlaps the tile.
+        high: One past the last of each row.
+        room: Where the items of each row begin in `out`.
+        tile_start: A multiple of the step.
+        level: Of the step.
+        tile_end: Where the last bucket ends.
+        out: Start, end, covered time, count, position and width of each item, and the number of
+            items of each row; to be filled in.
+    """
+    item_start, item_end, item_covered, item_count, item_place, item_wide, found = out
+    step = np.int64(1) << level
+    for row in range(len(low)):
+        write = room[row]
+        bucket = np.int64(-1)  # the bucket whose narrow slices are being added up; -1: none
+        covered = np.int64(0)
+        count = np.int64(0)
+        longest = np.int64(-1)
+        at = low[row]
+        while at < high[row]:
+            first = max(start[at], tile_start)
+            lasting = end[at] - start[at]
+            if lasting >= step:
+                if bucket >= 0:
+                    item_start[write] = tile_start + (bucket << level)
+                    item_end[write] = item_start[write] + step
+                    item_covered[write], item_count[write] = covered, count
+                    item_place[write], item_wide[write] = longest, False
+                    write += 1
+                    bucket = np.int64(-1)
+                last = min(end[at], tile_end)
+                item_start[write], item_end[write] = first, last
+                item_covered[write], item_count[write] = last - first, 1
+                item_place[write], item_wide[write] = at, True
+                write += 1
+                at += 1
+                continue
+            mine = (first - tile_start) >> level
+            if mine != bucket:
+                if bucket >= 0:
+                    item_start[write] = tile_start + (bucket << level)
+                    item_end[write] = item_start[write] + step
+                    item_covered[write], item_count[write] = covered, count
+                    item_place[write], item_wide[write] = longest, False
+                    write += 1
+                bucket = mine
+                covered = np.int64(0)
+                count = np.int64(0)
+                longest = at
+            bucket_end = tile_start + ((bucket + 1) << level)
+            # A whole block inside this bucket?
+            if (
+                at % BLOCK == 0
+                and at + BLOCK <= high[row]
+                and start[at] >= tile_start
+                and end[at + BLOCK - 1] <= bucket_end
+            ):
+                best = block_longest[at // BLOCK]
+                if end[best] - start[best] < step:
+                    if end[best] - start[best] > end[longest] - start[longest]:
+                        longest = best
+                    covered += block_covered[at // BLOCK]
+                    count += BLOCK
+                    at += BLOCK
+                    continue
+            if lasting > end[longest] - start[longest]:
+                longest = at
+            count += 1
+            last = min(end[at], tile_end)
+            covered += min(last, bucket_end) - first
+            if last > bucket_end:  # the rest belongs to the next bucket
+                item_start[write] = bucket_end - step
+                item_end[write] = bucket_end
+                item_covered[write], item_count[write] = covered, count
+                item_place[write], item_wide[write] = longest, False
+                write += 1
+                bucket += 1
+                covered = last - bucket_end
+                count = np.int64(0)
+                longest = at
+            at += 1
+        if bucket >= 0:
+            item_start[write] = tile_start + (bucket << level)
+            item_end[write] = item_start[write] + step
+            item_covered[write], item_count[write] = covered, count
+            item_place[write], item_wide[write] = longest, False
+            write += 1
+        found[row] = write - room[row]
+
+
+@functools.cache
+def _compiled() -> Callable[..., None]:
+    from numba import boolean, int64, uint32
+    from numba.core.types import Tuple
+
+    from stepscope.trace.arrays.compiled import array_of, compiled
+
+    read, whole = array_of(int64), array_of(int64, written=True)
+    out = Tuple(  # type: ignore[no-untyped-call]
+        (
+            whole,
+            whole,
+            whole,
+            array_of(uint32, written=True),
+            whole,
+            array_of(boolean, written=True),
+            whole,
+        )
+    )
+    arguments = (read, read, read, read, read, read, read, int64, int64, int64, out)
+    return compiled(fill_by_loop, arguments)
+
+
+def warm_up() -> None:
+    """Load the compiled loop, so that the first tile does not wait for it."""
+    _compiled()

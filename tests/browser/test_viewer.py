@@ -1,0 +1,407 @@
+"""The viewer in a real browser: pan, zoom, click, search, ranges, every view; and hostile names."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.support.browser import browsing, chromium
+from tests.support.real_traces import path_of
+from tests.support.viewer import training, viewing
+
+from stepscope.analysis.selection.scope import Scope
+from stepscope.analysis.timeline import timeline
+from stepscope.trace import load as loading
+from stepscope.viewer import opened
+
+SETTLED = "() => window.stepscope?.timeline?.timeline?.isSettled"
+CAMERA = """() => { const { start, end, width, endNs } = window.stepscope.timeline.timeline.camera;
+    return { start, end, width, endNs } }"""
+PLACE = """key => { const { layout, camera } = window.stepscope.timeline.timeline;
+    const place = layout.places.find((one) => one.key === key);
+    const box = document.querySelector('.surface').getBoundingClientRect();
+    const y = box.y + layout.screenY(place) + place.rowHeight / 2;
+    return { x: box.x, y, width: camera.width } }"""
+MARKUP = """() => document.querySelectorAll(
+    '#app img:not([src^="/static/"]), #app script, #app [onerror], #app [onload]').length"""
+HOSTILE = [
+    "<img src=x onerror=\"document.title='owned'\">",
+    "</script><script>document.title='owned'</script>",
+    "\"><svg onload=document.title='owned'>",
+    "javascript:document.title='owned'",
+    "\u202eevil\u0000\u001b[31m",
+]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with browsing(tmp_path_factory.mktemp("profile")) as new_page:
+        yield new_page
+
+
+@pytest.fixture(scope="module")
+def viewer(tmp_path_factory):
+    chromium()
+    path = tmp_path_factory.mktemp("traces") / "trace.json"
+    path.write_bytes(training().json())
+    with viewing([path]) as client:
+        yield client
+
+
+def check(page, client):
+    """No error on the page, and no request that goes elsewhere."""
+    assert page.errors == []
+    ours = (f"http://127.0.0.1:{client.port}/", "data:")
+    assert [url for url in page.requests if not url.startswith(ours)] == []
+
+
+@pytest.fixture
+def page(browser, viewer):
+    found = browser()
+    found.page.goto(viewer.link)
+    found.until(SETTLED)
+    yield found
+    check(found, viewer)
+    found.page.close()
+
+
+def to(page, hash_):
+    """Follow a link to a place in the viewer."""
+    page.page.evaluate("hash => { location.hash = hash }", hash_)
+
+
+def test_the_token_leaves_the_address(page):
+    assert "token" not in page.page.url
+    page.page.reload()
+    page.until(SETTLED)
+
+
+def test_the_system_s_theme_is_followed_until_one_is_chosen(page):
+    theme = "() => document.documentElement.dataset.theme"
+    for scheme in ("dark", "light"):
+        page.page.emulate_media(color_scheme=scheme)
+        page.when(lambda scheme=scheme: page.page.evaluate(theme) == scheme)
+    page.page.get_by_role("button", name="Dark or light").click()
+    assert page.page.evaluate(theme) == "dark"
+    page.page.reload()
+    page.until(SETTLED)
+    assert page.page.evaluate(theme) == "dark"
+    page.page.evaluate("() => localStorage.clear()")
+
+
+@pytest.mark.parametrize("renderer", ["webgl2", "canvas2d"])
+def test_slices_are_drawn_in_the_colours_of_their_categories(browser, viewer, renderer):
+    found = browser()
+    found.page.emulate_media(color_scheme="light")
+    found.page.goto(f"{viewer.link}&renderer={renderer}")
+    found.until(SETTLED)
+    used = found.page.evaluate("() => window.stepscope.timeline.timeline.renderer")
+    if renderer == "webgl2" and used != renderer:
+        pytest.skip("this browser has no WebGL2")
+    assert used == renderer
+    place = found.page.evaluate(PLACE, "busy/0")
+    assert count_pixels(found, place["y"], "colour-compute") > 20
+    check(found, viewer)
+    found.page.close()
+
+
+def count_pixels(page, y, token):
+    """Pixels of a screenshot's row that are of a token's colour."""
+    import base64
+
+    shot = base64.b64encode(page.page.screenshot()).decode()
+    return page.page.evaluate(
+        """async ([shot, y, token]) => {
+            const image = new Image();
+            image.src = `data:image/png;base64,${shot}`;
+            await image.decode();
+            const canvas = document.createElement("canvas");
+            [canvas.width, canvas.height] = [image.width, image.height];
+            const context = canvas.getContext("2d");
+            context.drawImage(image, 0, 0);
+            const style = getComputedStyle(document.documentElement);
+            const wanted = style.getPropertyValue(`--${token}`);
+            const rgb = parseInt(wanted.trim().slice(1), 16);
+            const row = context.getImageData(0, Math.round(y) + 8, image.width, 1).data;
+            let found = 0;
+            for (let at = 0; at < row.length; at += 4) {
+                const near = (one, shift) => Math.abs(one - ((rgb >> shift) & 255)) < 6;
+                if (near(row[at], 16) && near(row[at + 1], 8) && near(row[at + 2], 0)) found++;
+            }
+            return found;
+        }""",
+        [shot, y, token],
+    )
+
+
+def test_wheel_zooms_at_the_pointer_and_keys_and_drags_pan(page):
+    mouse, keyboard = page.page.mouse, page.page.keyboard
+    place = page.page.evaluate(PLACE, "steps")
+    x = place["x"] + place["width"] * 0.4
+    before = page.page.evaluate(CAMERA)
+    fixed = before["start"] + (before["end"] - before["start"]) * 0.4
+    mouse.move(x, place["y"] + 30)
+    mouse.wheel(0, -600)
+    zoomed = page.when(lambda: narrower(page, before))
+    at_pointer = zoomed["start"] + (zoomed["end"] - zoomed["start"]) * 0.4
+    assert abs(at_pointer - fixed) < (zoomed["end"] - zoomed["start"]) * 0.01
+    mouse.down()
+    mouse.move(x + 100, place["y"] + 30, steps=4)
+    mouse.up()
+    dragged = page.page.evaluate(CAMERA)
+    assert dragged["start"] < zoomed["start"]
+    keyboard.down("d")
+    page.when(lambda: page.page.evaluate(CAMERA)["start"] > dragged["start"])
+    keyboard.up("d")
+    keyboard.down("w")
+    page.when(lambda: narrower(page, zoomed))
+    keyboard.up("w")
+    keyboard.press("0")
+    page.when(lambda: page.page.evaluate(CAMERA)["end"] >= before["endNs"])
+    page.until(SETTLED)
+
+
+def narrower(page, than):
+    now = page.page.evaluate(CAMERA)
+    return now if now["end"] - now["start"] < than["end"] - than["start"] else None
+
+
+def test_a_link_reproduces_the_view(browser, viewer, page):
+    to(page, "from=1000000&to=2000000&range=1200000-1500000&lanes=stream&event=3")
+    page.until("() => document.querySelector('[data-panel=details][data-event]')")
+    other = browser()
+    other.page.goto(page.page.url)  # the cookie is there: no token is needed
+    other.until(SETTLED)
+    other.until("() => document.querySelector('[data-panel=details][data-event]')")
+    assert other.page.evaluate("() => document.querySelector('.lane-filter').value") == "stream"
+    here, there = page.page.evaluate(CAMERA), other.page.evaluate(CAMERA)
+    assert (here["start"], here["end"]) == (there["start"], there["end"])
+    check(other, viewer)
+    other.page.close()
+
+
+def test_a_click_shows_the_slice_and_its_links_lead_on(page, viewer):
+    trace = viewer.library.traces[0].content.trace
+    index = viewer.library.traces[0].content.index
+    kernel = viewer.get("/api/traces/{}/search", text="sgemm")["hits"][0]
+    span = kernel["dur_ns"] * 4
+    to(page, f"from={kernel['start_ns'] - span}&to={kernel['start_ns'] + span}")
+    page.until(SETTLED)
+    key = index.lane_of_row(kernel["row"]).key
+    place = page.page.evaluate(PLACE, key)
+    camera = page.page.evaluate(CAMERA)
+    middle = kernel["start_ns"] + kernel["dur_ns"] / 2
+    share = (middle - camera["start"]) / (camera["end"] - camera["start"])
+    page.when(
+        lambda: clicked(page, place["x"] + share * place["width"], place["y"], kernel["event"])
+    )
+    assert "sgemm" in page.text(".event-name")
+    derived = trace.derived.collect().row(kernel["event"], named=True)
+    page.page.get_by_role("button", name="cudaLaunchKernel").first.click()
+    page.until(
+        "launch => document.querySelector('[data-panel=details]').dataset.event === String(launch)",
+        derived["launch"],
+    )
+    assert "cudaLaunchKernel" in page.text(".event-name")
+
+
+def clicked(page, x, y, event):
+    page.page.mouse.click(x, y)
+    return page.page.evaluate(
+        "event => document.querySelector('[data-panel=details]').dataset.event === String(event)",
+        event,
+    )
+
+
+def test_a_click_on_a_step_adds_it_up_as_show_does(page, viewer):
+    content = viewer.library.traces[0].content
+    place = page.page.evaluate(PLACE, "device_steps/0")
+    camera = page.page.evaluate(CAMERA)
+    step = viewer.get("/api/traces/{}/overview")["device_steps"][1]
+    middle = (step["start_ns"] + step["end_ns"]) / 2
+    share = (middle - camera["start"]) / (camera["end"] - camera["start"])
+    page.page.mouse.click(place["x"] + share * place["width"], place["y"])
+    page.until("() => document.querySelector('[data-panel=range][data-ready]')")
+    shown = page.page.evaluate(
+        """() => Object.fromEntries(
+            [...document.querySelectorAll('[data-panel=range] .legend li')]
+            .map((one) => ['.name', '.number'].map((of) => one.querySelector(of).textContent)))"""
+    )
+    line = timeline(content.trace, Scope(steps=(step["step"],)))
+    from stepscope.report.units import duration
+
+    assert shown["compute"] == duration(line.compute_ns)
+    assert shown["exposed communication"] == duration(line.exposed_comm_ns)
+    assert f"range={step['start_ns']}-{step['end_ns']}" in page.page.url
+
+
+def test_search_lists_the_hits_and_leads_to_them(page):
+    page.page.keyboard.press("/")
+    page.page.keyboard.type("SGEMM")
+    page.when(lambda: "3 hits" in page.text("[data-panel=search] h2"))
+    page.page.locator("[data-panel=search] .events button").first.click()
+    page.until("() => document.querySelector('[data-panel=details]').dataset.event")
+    assert "sgemm" in page.text(".event-name")
+
+
+def test_lanes_fold_pin_and_filter(page):
+    titles = """() => [...document.querySelectorAll('.lane-header:not(.is-group) .lane-title')]
+        .map((one) => one.textContent)"""
+    first = page.page.evaluate(titles)
+    page.page.get_by_role("button", name="Fold GPU 0").click()
+    page.when(lambda: len(page.page.evaluate(titles)) < len(first))
+    page.page.get_by_role("button", name="Unfold GPU 0").click()
+    page.page.locator(".lane-header:not(.is-group)").last.hover()
+    page.page.locator(".lane-header:not(.is-group) .pin").last.click()
+    page.until("() => document.querySelector('.lane-header.is-pinned')")
+    page.page.locator(".lane-filter").fill("busy")
+    page.when(lambda: page.page.evaluate(titles) == ["busy"])
+    assert "lanes=busy" in page.until("() => location.hash.includes('lanes=') && location.hash")
+
+
+def test_findings_lead_to_their_place(page):
+    page.until("() => document.querySelector('[data-panel=findings][data-ready]')")
+    assert page.text(".verdict")
+    before = page.page.evaluate(CAMERA)
+    page.page.locator("details.finding summary").first.click()
+    page.page.get_by_role("button", name="Show it in the timeline").first.click()
+    page.when(lambda: page.page.evaluate(CAMERA) != before)
+    page.until("() => document.querySelector('[data-panel=range][data-ready]')")
+
+
+@pytest.mark.parametrize("by", ["operator", "module", "python", "host"])
+def test_flame_graphs_are_drawn(page, by):
+    to(page, f"view=flame&by={by}")
+    page.until("by => document.querySelector('.view')?.dataset.ready === by", by)
+    page.until("() => document.querySelector('.flame-canvas')?.height > 30")
+
+
+def test_tables_sort_and_filter(page):
+    to(page, "view=tables&question=kernels")
+    page.until("() => document.querySelector('.view')?.dataset.ready === 'kernels'")
+    rows = """() => [...document.querySelectorAll('[data-table=kernels] tbody tr')]
+        .map((one) => one.cells[0].textContent)"""
+    names = page.page.evaluate(rows)
+    assert len(names) >= 3
+    page.page.locator("[data-table=kernels] thead button").first.click()
+    page.when(lambda: page.page.evaluate(rows) == sorted(names, key=str.lower))
+    to(page, "view=tables&question=steps&steps=1")
+    page.until("() => document.querySelector('.view')?.dataset.ready === 'steps'")
+    page.when(
+        lambda: (
+            page.page.evaluate(
+                "() => document.querySelectorAll('[data-table=steps] tbody tr').length"
+            )
+            == 1
+        )
+    )
+
+
+def test_sql_answers_and_saves(page):
+    to(page, "view=sql")
+    page.until("() => document.querySelector('.query')")
+    page.page.locator(".query").fill("SELECT count(*) AS events FROM events")
+    page.page.get_by_role("button", name="Run", exact=True).click()
+    page.until("() => document.querySelector('.view')?.dataset.ready === '1'")
+    page.page.get_by_role("button", name="Save", exact=True).click()
+    page.page.reload()
+    page.until("() => document.querySelector('.query')")
+    assert "count(*)" in page.page.evaluate("() => document.querySelector('.query').value")
+
+
+def test_hostile_names_are_only_text(browser, tmp_path):
+    document = json.loads(training().json())
+    named = [event for event in document["traceEvents"] if event.get("ph") == "X"]
+    for number, event in enumerate(named):
+        event["name"] = HOSTILE[number % len(HOSTILE)] + str(number % 7)
+        event.setdefault("args", {})[HOSTILE[0]] = HOSTILE[1]
+    for event in document["traceEvents"]:
+        if event.get("ph") == "M" and "name" in event.get("args", {}):
+            event["args"]["name"] = HOSTILE[0]
+    path = tmp_path / "<img src=x onerror=alert(1)>.json"
+    path.write_text(json.dumps(document))
+    with viewing([path]) as client:
+        page = browser()
+        page.page.goto(client.link)
+        page.until(SETTLED)
+        for view in (
+            "event=5",
+            "search=img",
+            "range=0-90000000",
+            "view=flame&by=host",
+            "view=tables&question=operators",
+        ):
+            to(page, view)
+            page.page.wait_for_timeout(700)
+        assert page.page.evaluate("() => document.title").startswith("<img")
+        assert page.page.evaluate(MARKUP) == 0
+        check(page, client)
+        page.page.close()
+
+
+def test_two_viewers_at_once(browser, viewer, page, tmp_path):
+    path = tmp_path / "other.json"
+    path.write_bytes(training(steps=5).json())
+    with viewing([path]) as client:
+        other = browser()
+        other.page.goto(client.link)
+        other.until(SETTLED)
+        page.page.reload()
+        page.until(SETTLED)
+        steps = "() => window.stepscope.context.overview.steps.length"
+        assert (page.page.evaluate(steps), other.page.evaluate(steps)) == (3, 5)
+        check(other, client)
+        other.page.close()
+
+
+def test_a_store_that_changes_under_the_viewer_is_said_and_opened_again(
+    browser, tmp_path, monkeypatch
+):
+    path = tmp_path / "trace.json"
+    path.write_bytes(training().json())
+    monkeypatch.setattr(opened, "load", lambda place: loading.load(place, store=True))
+    with viewing([path]) as client:
+        page = browser()
+        page.page.goto(client.link)
+        page.until(SETTLED)
+        path.write_bytes(training(steps=5).json())
+        loading.load(path, store=True)
+        to(page, "event=2")
+        page.when(lambda: "changed" in page.text(".banner"))
+        page.page.get_by_role("button", name="Open it again").click()
+        page.until("() => window.stepscope.context?.overview.steps.length === 5")
+        page.page.close()
+
+
+def test_two_traces_are_compared(browser, tmp_path):
+    for name, steps in (("before", 4), ("after", 6)):
+        (tmp_path / f"{name}.json").write_bytes(training(steps=steps).json())
+    with viewing([tmp_path / "before.json", tmp_path / "after.json"]) as client:
+        page = browser()
+        page.page.goto(f"{client.link}#view=compare&with=1")
+        page.until("() => document.querySelector('.view')?.dataset.ready === '1'")
+        assert page.text(".verdict").startswith("The median step")
+        page.until(
+            "() => document.querySelector('.waterfall') && document.querySelector('.flame-canvas')"
+        )
+        check(page, client)
+        page.page.close()
+
+
+@pytest.mark.parametrize(
+    "name", ["a100_nccl_train/trace.json.gz", "mi300x_resnet_train/trace.json.gz"]
+)
+def test_real_traces_are_shown_without_an_error(browser, name):
+    with viewing([path_of(name)]) as client:
+        page = browser()
+        page.page.goto(client.link)
+        page.until(SETTLED)
+        for view in (
+            "view=flame&by=operator",
+            "view=tables&question=idle",
+            "view=timeline&search=kernel",
+        ):
+            to(page, view)
+            page.until("() => document.querySelector('[data-ready], [data-panel=search] h2')")
+        check(page, client)
+        page.page.close()

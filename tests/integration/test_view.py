@@ -1,0 +1,69 @@
+"""`stepscope view` as a user starts it: a link on stdout, a page behind it, Ctrl-C ends it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import pytest
+from tests.support.viewer import training
+
+
+@pytest.fixture
+def trace_file(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_bytes(training().json())
+    return path
+
+
+def start(*arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "stepscope", "view", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is sent as SIGINT")
+def test_the_link_on_stdout_opens_the_page_and_ctrl_c_ends_it(trace_file):
+    process = start("--no-browser", trace_file)
+    try:
+        link = process.stdout.readline().strip()
+        assert link.startswith("http://127.0.0.1:")
+        with urllib.request.urlopen(link, timeout=60) as answer:
+            assert b"/static/main.js" in answer.read()
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(link.partition("?")[0], timeout=60)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 0
+        assert "Serving 1 trace" in said
+        assert "Traceback" not in said
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_what_is_not_there_is_said_in_one_line(tmp_path):
+    process = start("--no-browser", tmp_path / "nothing.json")
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 3
+    assert len(said.strip().splitlines()) == 1
+    assert "nothing.json" in said
+
+
+def test_a_port_that_is_taken_is_said_in_one_line(trace_file):
+    first = start("--no-browser", trace_file)
+    try:
+        port = first.stdout.readline().split(":")[2].split("/")[0]
+        second = start("--no-browser", "--port", port, trace_file)
+        _, said = second.communicate(timeout=120)
+        assert second.returncode == 2
+        assert port in said
+    finally:
+        first.kill()
+        first.communicate()
