@@ -17,7 +17,7 @@ from pathlib import Path
 import polars as pl
 
 from stepscope.advice.compute_summary import ComputeSummary, summarise_compute
-from stepscope.advice.finding import Finding
+from stepscope.advice.finding import Finding, of_whole_file
 from stepscope.advice.replayed import saved_together
 from stepscope.advice.rules import OF_THE_RUN, RULES
 from stepscope.advice.subject import Subject
@@ -134,6 +134,8 @@ class RankSummary:
         steps: What its step record tells; None where there is none.
         host: The main thread's time in a recorded window; None where there is none.
         device: The partition of the GPUs' steps in it; None without GPU work.
+        communication: Time of all communication on the GPUs per step, and how much computation
+            hides of it; None without GPU work.
         device_steps: One row per device and step, as the timeline has them; None likewise.
         critical_path: The partition of its critical path; None without a window.
         compute: What the compute of the window is made of; None where it is a small part.
@@ -156,6 +158,7 @@ class RankSummary:
     steps: StepSummary | None
     host: HostSummary | None
     device: Partition | None
+    communication: tuple[int, int] | None
     device_steps: Rows | None
     critical_path: Partition | None
     compute: ComputeSummary | None
@@ -305,6 +308,7 @@ def _without_window(rank: RankRun, record: StepSummary | None) -> RankSummary:
         steps=record,
         host=None,
         device=None,
+        communication=None,
         device_steps=None,
         critical_path=None,
         compute=None,
@@ -377,6 +381,7 @@ def _judge(
         alone,
         host=None if host is None else HostSummary.of(host),
         device=None if device is None else device.partition,
+        communication=None if device is None else _communication(view),
         device_steps=None if device is None else Rows.of(view.timeline.steps),
         critical_path=None if device is None else view.path.partition,
         compute=summarise_compute(view),
@@ -391,6 +396,14 @@ def _judge(
         meeting=meeting,
     )
     return _with_findings(summary, subject)
+
+
+def _communication(view: WindowView) -> tuple[int, int]:
+    """Time of all communication per step, of several devices their mean, and what hides of it."""
+    line = view.timeline
+    count = view.steps * max(1, len(line.scope.devices))
+    hidden_ns = line.total_comm_ns - line.exposed_comm_ns
+    return round(line.total_comm_ns / count), round(hidden_ns / count)
 
 
 def _loader_of(summary: RankSummary) -> LoaderRecord | None:
@@ -409,6 +422,8 @@ def _with_findings(summary: RankSummary, subject: Subject) -> RankSummary:
     together_ns = saved_together(found, subject.window, subject.step_ns or 0)
     # What a replay changed is as large as the trace: it stays here.
     findings = tuple(replace(finding, changes=None) for finding in found)
+    if subject.steps is None and subject.window is not None and not subject.window.graph.steps:
+        findings = tuple(map(of_whole_file, findings))
     return replace(summary, findings=findings, together_ns=together_ns)
 
 

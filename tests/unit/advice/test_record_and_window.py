@@ -11,7 +11,13 @@ from tests.support.planted import dump, optimizer, products
 from tests.support.step_records import step_records
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
-from stepscope.report.diagnosis.words import partition_basis, step_basis, together
+from stepscope.report.diagnosis.words import (
+    communication,
+    partition_basis,
+    saving,
+    step_basis,
+    together,
+)
 from stepscope.run.reader import RankRun, open_run
 from stepscope.run.step_record import StepRecord
 
@@ -155,3 +161,33 @@ def test_findings_say_what_they_save_together(judge):
     assert rank.together_ns > max(savings.values())
     assert rank.together_ns < sum(savings.values())
     assert "their savings do not add up" in together(diagnosis)
+
+
+def test_a_file_without_steps_promises_nothing_per_step(judge):
+    t = GpuTrace(annotate_steps=False)
+    for _ in range(3):
+        products(t, 4)
+        t.sync()
+        t.python(ms(10))
+    products(t, 4)
+    diagnosis = judge(t)
+    (finding,) = (one for one in diagnosis.findings if one.id == "cpu-bound-python")
+    assert "in the whole file" in saving(finding)
+    assert not [item.label for item in finding.evidence if "per step" in item.label]
+
+
+def test_communication_that_computation_hides_is_shown(judge):
+    t = GpuTrace(world_size=8)
+    for _ in range(4):
+        with t.step():
+            products(t, 6)
+            moment = t.collective("all_reduce", 64 << 20, ms(2))
+            products(t, 3)
+            t.wait_collective(moment)
+            optimizer(t)
+    rank = judge(t).shown
+    assert rank.communication is not None
+    total_ns, hidden_ns = rank.communication
+    assert total_ns == ms(2)
+    assert 0 < hidden_ns <= total_ns
+    assert "of which computation hides" in communication(rank)

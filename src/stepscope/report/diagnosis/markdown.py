@@ -9,6 +9,7 @@ from stepscope.report import units
 from stepscope.report.diagnosis.words import (
     besides,
     between_ranks,
+    communication,
     compute_rows,
     compute_title,
     findings_alike,
@@ -95,6 +96,8 @@ def _partition(rank: RankSummary) -> list[str]:
         for part in partition.parts
         if part.total_ns
     ]
+    if communication(rank):
+        lines += ["", markdown_text(communication(rank))]
     if rank.scope is not None and (rank.steps is None or rank.is_fitted):
         lines += ["", markdown_text(describe_scope(rank.scope))]
     return lines

@@ -17,6 +17,7 @@ from stepscope.report.diagnosis.words import (
     MOST_RANKS,
     besides,
     between_ranks,
+    communication,
     compute_rows,
     compute_title,
     findings_alike,
@@ -119,6 +120,8 @@ def _partition(rank: RankSummary) -> RenderableType:
     if partition is None:
         return Text()
     inside: list[RenderableType] = [_plain(partition_basis(rank), "dim"), _bars(partition)]
+    if communication(rank):
+        inside.append(Text(communication(rank), "dim"))
     if rank.scope is not None and (rank.steps is None or rank.is_fitted):
         inside.append(Text(describe_scope(rank.scope), "dim"))
     return Group(

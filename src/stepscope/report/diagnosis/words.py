@@ -207,9 +207,21 @@ def saving(finding: Finding) -> str:
     if finding.saving_ns is None or finding.predicted_step_ns is None:
         return f"not estimated: {finding.saving_reason}"
     now_ns = finding.saving_ns + finding.predicted_step_ns
+    whole = "in the whole file" if finding.is_of_whole_file else "per step"
     return (
-        f"{units.duration(finding.saving_ns)} per step: {units.duration(now_ns)} → "
+        f"{units.duration(finding.saving_ns)} {whole}: {units.duration(now_ns)} → "
         f"{units.duration(finding.predicted_step_ns)}"
+    )
+
+
+def communication(rank: RankSummary) -> str:
+    """How much the GPUs communicate, and how much of it computation hides; empty without any."""
+    if rank.communication is None or not rank.communication[0]:
+        return ""
+    total_ns, hidden_ns = rank.communication
+    return (
+        f"communication in all: {units.duration(total_ns)}, of which computation hides "
+        f"{units.duration(hidden_ns)} ({units.share(hidden_ns / total_ns)})"
     )
 
 
@@ -221,8 +233,10 @@ def together(diagnosis: Diagnosis) -> str:
     if step_ns is None or together_ns is None or len(savings) < 2:
         return ""
     whose = f"rank {rank.rank}: " if len(diagnosis.ranks) > 1 else ""
+    is_whole = any(one.is_of_whole_file for one in rank.findings)
     return (
-        f"{whose}all of them together save {units.duration(together_ns)} per step: "
+        f"{whose}all of them together save {units.duration(together_ns)} "
+        f"{'in the whole file' if is_whole else 'per step'}: "
         f"{units.duration(step_ns)} → {units.duration(step_ns - together_ns)}. They overlap, so "
         "their savings do not add up."
     )
