@@ -27,6 +27,7 @@ from stepscope.analysis.breakdown import IDLE_WORDS, break_down_devices, host_sc
 from stepscope.analysis.graph.window import choose_steps
 from stepscope.analysis.host.partition import HostPartition, partition_host
 from stepscope.analysis.host.steady_steps import steps_on_end
+from stepscope.analysis.memory.opening import memory_of_rank
 from stepscope.analysis.ranks.arrivals import RankArrivals, read_arrivals
 from stepscope.analysis.record.meetings import MeetingSteps
 from stepscope.analysis.record.metrics import MetricsSummary, summarise_metrics
@@ -42,6 +43,7 @@ from stepscope.analysis.selection.partition import (
 from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import StepscopeError, UsageError
+from stepscope.memory.view import MemoryView
 from stepscope.run.manifest import LoaderRecord, RankManifest
 from stepscope.run.reader import RankRun, Window
 from stepscope.trace.load import load
@@ -274,7 +276,7 @@ def summarise_rank(rank: RankRun, request: Request, waits: Waits | None = None) 
     for window in reversed(rank.windows):
         if window.trace_path is None:
             continue
-        judged = _judge(window, window.trace_path, alone, request, waits, trouble)
+        judged = _judge(rank, window, window.trace_path, alone, request, waits, trouble)
         if judged is not None:
             return _with_metrics(judged, rank)
     if trouble.not_there is not None:
@@ -283,6 +285,7 @@ def summarise_rank(rank: RankRun, request: Request, waits: Waits | None = None) 
         rank.rank,
         record,
         thresholds=request.thresholds,
+        memory=_memory(rank, None, trouble),
         has_peers=request.has_peers,
         loader=_loader_of(alone),
     )
@@ -327,7 +330,17 @@ def _without_window(rank: RankRun, record: StepSummary | None) -> RankSummary:
     )
 
 
+def _memory(rank: RankRun, trace: Trace | None, trouble: _Trouble) -> MemoryView | None:
+    """What the rank recorded of its memory; None where that is nothing, or cannot be read."""
+    try:
+        return memory_of_rank(rank, trace)
+    except StepscopeError as error:
+        trouble.notes.append(str(error))
+        return None
+
+
 def _judge(
+    rank: RankRun,
     window: Window,
     path: Path,
     alone: RankSummary,
@@ -374,6 +387,7 @@ def _judge(
         waits=waits.table if waits is not None and waits.window == window.index else None,
         problems=problems,
         thresholds=request.thresholds,
+        memory=_memory(rank, trace, trouble),
         has_peers=request.has_peers,
         loader=_loader_of(alone),
     )

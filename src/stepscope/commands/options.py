@@ -105,3 +105,16 @@ def numbers(option: str, text: str) -> tuple[int, ...]:
             raise click.UsageError(f"{option} {text}: '{part}' is not a valid range")
         found.update(range(first, last + 1))
     return tuple(sorted(found))
+
+
+def row_count(text: str) -> int | None:
+    """The value of `--rows`: a number above 0, or "all" (None).
+
+    Raises:
+        click.UsageError: It is neither.
+    """
+    if text == "all":
+        return None
+    if not text.isdecimal() or int(text) == 0:
+        raise click.UsageError(f"--rows {text}: give a number above 0, or all")
+    return int(text)

@@ -45,7 +45,8 @@ def command(
     """Show where the step's time goes, why, and what to change.
 
     PATH is a run directory, a directory of runs (the newest is used), a trace file, a directory of
-    traces, a quoted glob, or a URL. For a py-spy recording, shows the functions that took the time.
+    traces, a quoted glob, or a URL. For a py-spy recording, shows the functions that took the time;
+    for a memory snapshot, what the peak consists of.
     """
     if table is not None and not output.picks_table:
         able = " or ".join(one.format.name for one in OUTPUTS["diagnosis"] if one.picks_table)
@@ -55,10 +56,14 @@ def command(
     from stepscope.advice.diagnosis import diagnose
     from stepscope.analysis.python_functions import sampled_recordings
     from stepscope.errors import UnreadableInputError
+    from stepscope.memory.opening import is_snapshot_file
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
     from stepscope.trace.paths import resolve_path
 
     keep_freed_memory()
+    if is_snapshot_file(path):
+        _show_snapshot(path, output)
+        return
     known = None if baseline is None else resolve_path(baseline).one_trace().open()
     run = resolve_path(path).run
     try:
@@ -71,6 +76,17 @@ def command(
         output_of("samples", output.format.name).write(recordings, StandardSink())
         return
     output.write(diagnosis, StandardSink(), Layout(table=table))
+
+
+def _show_snapshot(path: str, output: Output) -> None:
+    """Show what a memory snapshot holds, and where its questions are answered."""
+    from stepscope.memory.opening import find_snapshot
+    from stepscope.memory.questions.table import answer, question
+
+    sink = StandardSink()
+    found = answer(find_snapshot(path).open(), question("overview"))
+    output_of("memory", output.format.name).write(found, sink, Layout(rows=15))
+    sink.remark(f"{path} is a memory snapshot: `stepscope memory {path}` answers more about it")
 
 
 def _limits(settings: tuple[str, ...]) -> Thresholds:

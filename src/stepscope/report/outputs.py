@@ -121,6 +121,13 @@ OUTPUTS: Mapping[str, tuple[Output, ...]] = {
         Output(CSV, "answer.csv", picks_table=True),
         Output(MARKDOWN, "answer.markdown", picks_table=True),
     ),
+    # The answer to a question about a memory snapshot: memory.questions.table.MemoryAnswer.
+    "memory": (
+        Output(TABLE, "memory.terminal", picks_table=True),
+        Output(JSON, "memory.json"),
+        Output(CSV, "memory.csv", picks_table=True),
+        Output(MARKDOWN, "memory.markdown", picks_table=True),
+    ),
     # What changed between two runs: comparison.result.CheckedComparison.
     "comparison": (
         Output(TABLE, "comparison.terminal"),
