@@ -58,10 +58,9 @@ Findings
              loader workers to begin with  3
              measured by                   step record
      do      Prepare batches in the background: DataLoader(num_workers=3,
-             persistent_workers=True, pin_memory=True on a GPU). If workers run already,
-             raise their number or prefetch_factor, or make the work per sample cheaper
-             (decode and tokenise ahead of time, store larger records, read from local
-             disk).
+             persistent_workers=True, pin_memory=True on a GPU). If that is not enough,
+             make the work per sample cheaper (decode and tokenise ahead of time, store
+             larger records, read from local disk).
      more    docs/findings/input-bound.md
 
   2. MEDIUM  slow-first-steps  the first step is slow
