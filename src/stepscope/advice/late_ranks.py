@@ -127,7 +127,8 @@ def is_cause(one: Finding, late: Lateness, findings: Sequence[Finding]) -> bool:
     It does if its rank would save at least half of the others' wait by it, beyond what any other
     rank saves by the same.
     """
-    if one.rank not in late.ranks or one.saving_ns is None or one.id in _OF_COMMUNICATION:
+    no_cause = one.id in _OF_COMMUNICATION or one.id == late_rank.ID
+    if no_cause or one.rank not in late.ranks or one.saving_ns is None:
         return False
     elsewhere = [
         other.saving_ns or 0

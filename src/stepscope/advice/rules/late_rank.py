@@ -27,7 +27,8 @@ def find(subject: Subject) -> list[Finding]:
     basis = skew.basis if skew.basis in (STEP_BORDERS, ARRIVALS) else f"time in {skew.basis}"
     how = f"last in {skew.last_share:.0%} of the steps, and the others wait"
     if skew.basis == ARRIVALS:
-        how = f"late: {skew.last_share:.0%} of the waiting at collectives is for this"
+        whom = "them" if len(skew.late) > 1 else "it"
+        how = f"late: the others wait for {whom} at collectives"
     step_ns = subject.step_ns or skew.step_ns
     saving_ns = min(skew.saving_ns, step_ns)
     return [
