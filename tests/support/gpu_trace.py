@@ -607,6 +607,7 @@ class GpuTrace:
         *,
         group_size: int | None = None,
         group_name: str = "0",
+        group_ranks: Sequence[int] | None = None,
         dtype: str = "BFloat16",
         stream: int = COMM_STREAM,
         waits_for_compute: bool = True,
@@ -621,6 +622,7 @@ class GpuTrace:
             dur_ns: How long its kernel runs.
             group_size: Ranks; by default the whole job.
             group_name: Name of the process group.
+            group_ranks: Its ranks; by default the first `group_size`.
             dtype: Torch's name of the type.
             stream: Its stream.
             waits_for_compute: Whether it starts only after the compute work given so far.
@@ -628,7 +630,7 @@ class GpuTrace:
             linked: False leaves the launching call out of the file.
         """
         word, tail = _COLLECTIVES[kind]
-        ranks = group_size or self.world_size
+        ranks = len(group_ranks) if group_ranks else group_size or self.world_size
         elements = size // _DTYPE_BYTES[dtype]
         factor = ranks if kind == "all_gather" else 1
         out = elements // ranks if kind == "reduce_scatter" else elements * factor
@@ -642,7 +644,7 @@ class GpuTrace:
             "Out split size": "[]",
             "Process Group Name": group_name,
             "Process Group Description": "default_pg",
-            "Process Group Ranks": json.dumps(list(range(ranks))),
+            "Process Group Ranks": json.dumps(list(group_ranks or range(ranks))),
         }
         self._collectives += 1
         with (

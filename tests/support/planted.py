@@ -122,6 +122,66 @@ def _ranges_of_a_serving_engine() -> GpuTrace:
     return t
 
 
+def _on_a_cpu(
+    body: Callable[[GpuTrace, int], object], steps: int = 8, *, annotate_steps: bool = True
+) -> GpuTrace:
+    """Steps of a training without a GPU: a body, 10 ms of operators, and the optimizer."""
+    t = GpuTrace(device_name=None, annotate_steps=annotate_steps)
+    for number in range(steps):
+        with t.step():
+            body(t, number)
+            t.op("aten::linear").python(ms(5))
+            t.op("autograd::engine::evaluate_function: AddmmBackward0").python(ms(4))
+            with t.annotate("Optimizer.step#SGD.step"):
+                t.op("aten::_foreach_add_").python(ms(1))
+    return t
+
+
+def _four_workers_in_bursts() -> GpuTrace:
+    """The median step waits for nothing, and the loader takes most of the time."""
+    return _on_a_cpu(
+        lambda t, step: t.data_wait(us(50) if step % 4 else ms(80)), 16, annotate_steps=False
+    )
+
+
+def _whole_file_waits_for_input() -> GpuTrace:
+    t = GpuTrace(device_name=None)
+    t.data_wait(ms(40))
+    t.op("aten::linear").python(ms(20))
+    return t
+
+
+def _compiled_with_stacks(compiling_step: int | None) -> GpuTrace:
+    def body(t: GpuTrace, step: int) -> None:
+        with t.frame("torch/_dynamo/eval_frame.py(1076): compile_wrapper"):
+            if step == compiling_step:
+                with t.frame("torch/_dynamo/convert_frame.py(1633): _compile"):
+                    t.op("_compile.compile_inner (dynamo_timed)").python(ms(400))
+            t.op("Torch-Compiled Region: 0/0").python(ms(10))
+
+    return _on_a_cpu(body)
+
+
+def _prefetching_thread() -> GpuTrace:
+    """Another thread waits for the loader; the training never does."""
+
+    def body(t: GpuTrace, _step: int) -> None:
+        with t.beside(1_500, "prefetch"):
+            t.data_wait(ms(9))
+
+    return _on_a_cpu(body, annotate_steps=False)
+
+
+def _small_model() -> GpuTrace:
+    t = GpuTrace(device_name=None)
+    for _ in range(8):
+        with t.step():
+            for _ in range(4):
+                t.op("aten::linear").python(us(150))
+                t.python(us(150))
+    return t
+
+
 def _loader_hidden_behind_the_gpu() -> GpuTrace:
     # The host waits 4 ms for the batch, but runs so far ahead that the GPU never notices.
     return job(lambda t, s: (t.data_wait(ms(4)), products(t)))
@@ -282,6 +342,16 @@ def _compiling() -> GpuTrace:
         healthy(t, step)
 
     return job(body)
+
+
+def _recompiling(steps: Callable[[int], bool], length: int = ms(12)) -> GpuTrace:
+    def body(t: GpuTrace, step: int) -> None:
+        if steps(step):
+            with t.annotate("_compile.compile_inner (dynamo_timed)"):
+                t.python(length)
+        healthy(t, step)
+
+    return job(body, steps=6)
 
 
 def _garbage() -> GpuTrace:
@@ -465,6 +535,17 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
             ("input-bound",),
         ),
         ("serving engine's ranges", _ranges_of_a_serving_engine, ("cpu-bound-python",)),
+        ("healthy on a CPU", lambda: _on_a_cpu(lambda t, s: t.data_wait(us(50))), ()),
+        ("four workers in bursts", _four_workers_in_bursts, ("input-bound",)),
+        ("whole file without steps", _whole_file_waits_for_input, ("input-bound",)),
+        ("calls of compiled code", lambda: _compiled_with_stacks(None), ()),
+        (
+            "compiling in one step on a CPU",
+            lambda: _compiled_with_stacks(2),
+            ("compilation-in-window",),
+        ),
+        ("a thread that fetches ahead", _prefetching_thread, ()),
+        ("a model too small for its machine", _small_model, ("cpu-bound-python",)),
         ("launch-bound", _launch_bound, ("launch-bound",)),
         ("starved GPU", _starved, ("launch-bound", "low-gpu-utilisation")),
         ("one CUDA graph", _cuda_graph, ()),
@@ -532,6 +613,17 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
         ("checkpointing", lambda: _checkpointing(6), ("heavy-recomputation",)),
         ("a little checkpointing", lambda: _checkpointing(1), ()),
         ("compiling", _compiling, ("compilation-in-window",)),
+        ("recompiling in every step", lambda: _recompiling(lambda s: True), ("recompilation",)),
+        (
+            "recompiling now and then",
+            lambda: _recompiling(lambda s: s % 2 == 1, ms(25)),
+            ("recompilation",),
+        ),
+        (
+            "compiling in the first steps",
+            lambda: _recompiling(lambda s: s < 3),
+            ("compilation-in-window",),
+        ),
         ("garbage collector", _garbage, ("garbage-collector",)),
         ("profiler overhead", _overhead, ("profiler-overhead",)),
         ("copies within the GPU", lambda: _copies("DtoD"), ("exposed-copies",)),

@@ -17,7 +17,7 @@ from stepscope.advice.ranks import (
     odd_parts,
     skew_of,
 )
-from stepscope.advice.rules import OF_THE_RUN, RULES
+from stepscope.advice.rules import OF_THE_RUN, RULES, compilation_in_window
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.selection.scope import Scope
@@ -27,6 +27,7 @@ from stepscope.run.reader import Run
 from stepscope.trace.model import Trace
 
 _NOTABLE = 0.1  # of the step: what a saving must reach to become the verdict
+_MOSTLY = 0.5
 _USEFUL = ("compute", "forward", "backward", "optimizer")
 """Parts of a step in which it does what it is there for."""
 _ORDER = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2, Severity.INFO: 3}
@@ -194,6 +195,8 @@ def _verdict(
             f"uncertain: recording made the steps {slowed[slowest.rank]:.1f}× as long; "
             f"{share_of_largest} of a recorded step is {largest.name}"
         )
+    elif (compiles := _mostly_compiling(findings, slowest)) is not None:
+        words = f"{compiles.id}: {compiles.title}; these are no steady steps"
     elif largest.name in _USEFUL:
         words = f"nothing stands out: {share_of_largest} of the step is {largest.name}"
         if largest.name == "compute" and slowest.compute is not None:
@@ -204,3 +207,11 @@ def _verdict(
             "tenth of it"
         )
     return words, slowest
+
+
+def _mostly_compiling(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:
+    """The finding that a rank's window is mostly compilation, if it is."""
+    for finding in findings:
+        if finding.id == compilation_in_window.ID and finding.rank == shown.rank:
+            return finding if compilation_in_window.share_of(finding) >= _MOSTLY else None
+    return None

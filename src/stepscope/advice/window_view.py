@@ -105,6 +105,10 @@ class WindowView:
         """A total over the window as a share of its time."""
         return total_ns / max(1, self.graph.total_ns)
 
+    def device_share(self, total_ns: float) -> float:
+        """A sum of the durations of GPU work as a share of the time of all devices together."""
+        return total_ns / max(1, self.timeline.total_ns)
+
     @cached_property
     def window(self) -> tuple[int, int]:
         """Start and end of the steps."""

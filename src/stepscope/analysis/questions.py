@@ -31,7 +31,7 @@ class Question:
         home: Module and function, "stepscope.analysis.timeline:timeline".
         titles: Field of the result to the title of its table, in display order. Tables without a
             title follow under their field's name.
-        over_ranks: The function takes [(rank, trace), …] instead of one trace.
+        over_ranks: The function takes the ranks of a job (`fleet.job.Job`) instead of one trace.
         takes_baseline: The function takes `baseline`, the trace of a healthy run.
     """
 
@@ -59,13 +59,16 @@ class Question:
             )
         return self._function()(trace, scope, baseline=baseline)
 
-    def ask_ranks(self, ranks: Sequence[tuple[int, Trace]], scope: Scope | None = None) -> Any:
-        """Answer it from the traces of several ranks.
+    def ask_job(self, job: Any) -> Any:
+        """Answer it about the ranks of a job.
+
+        Args:
+            job: A `fleet.job.Job`.
 
         Raises:
-            UsageError: There are too few ranks, or the scope does not fit them.
+            UsageError: There are too few ranks, or they are not of one job.
         """
-        return self._function()(ranks, scope)
+        return self._function()(job)
 
     def _function(self) -> Callable[..., Any]:
         module, _, function = self.home.partition(":")
@@ -109,16 +112,14 @@ def ask_all(
     scope: Scope | None = None,
     baseline: Trace | None = None,
 ) -> Answers:
-    """Ask a question of traces: of each alone, or of all ranks' traces together.
+    """Ask a question of traces, of each alone. `fleet.ask` asks those over several ranks.
 
     Args:
         question: The question.
-        traces: The traces. One is open at a time, unless the question needs all of them.
+        traces: The traces. One is open at a time.
         scope: What the answers cover.
         baseline: The trace of a healthy run.
     """
-    if question.over_ranks:
-        return Answers(question, len(traces), _together(question, traces, scope))
     return Answers(question, len(traces), _one_by_one(question, traces, scope, baseline))
 
 
@@ -137,25 +138,6 @@ def _one(
 ) -> Answer:
     trace = described.open()  # freed on return, before the next one is opened
     return Answer(described.name, _first_moment(trace), question.ask(trace, scope, baseline))
-
-
-def _together(
-    question: Question, traces: Sequence[TraceRef], scope: Scope | None
-) -> Iterator[Answer]:
-    loaded = [described.open() for described in traces]
-    recorded = [_rank_of(trace) for trace in loaded]
-    told = [rank for rank in recorded if rank is not None]
-    # Files without a rank, or with the same one, are numbered in the order given.
-    ranks = told if len(set(told)) == len(loaded) else list(range(len(loaded)))
-    result = question.ask_ranks(list(zip(ranks, loaded, strict=True)), scope)
-    names = ", ".join(described.name for described in traces)
-    yield Answer(names, min(map(_first_moment, loaded), default=0), result)
-
-
-def _rank_of(trace: Trace) -> int | None:
-    about = trace.header.get("distributedInfo")
-    rank = about.get("rank") if isinstance(about, dict) else None
-    return rank if isinstance(rank, int) else None
 
 
 def _first_moment(trace: Trace) -> int:
@@ -294,9 +276,34 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question(
         "stragglers",
-        "which rank the others wait for, from the traces of several ranks",
-        "stepscope.analysis.stragglers:find_stragglers",
-        {"ranks": "Ranks", "sets": "Collectives", "arrivals": "Arrivals"},
+        "which rank makes the others wait, and why, from the traces of several ranks",
+        "stepscope.fleet.stragglers:stragglers_of_job",
+        {
+            "ranks": "Ranks",
+            "causes": "Causes",
+            "groups": "Process groups",
+            "sets": "Collectives",
+            "arrivals": "Arrivals",
+        },
+        over_ranks=True,
+    ),
+    Question(
+        "ranks",
+        "each rank's steps: time, input, compute, exposed communication, and the slowest",
+        "stepscope.fleet.rank_map:rank_map",
+        {"ranks": "Ranks", "parts": "Parts of the step over the ranks", "steps": "Ranks and steps"},
+        over_ranks=True,
+    ),
+    Question(
+        "collectives",
+        "collectives over all ranks: waits against transfers, bandwidths, abnormal and uneven ones",
+        "stepscope.fleet.collectives:collectives_over_ranks",
+        {
+            "kinds": "By kind and size",
+            "groups": "Process groups",
+            "abnormal": "Abnormal transfers",
+            "uneven": "Uneven all-to-alls",
+        },
         over_ranks=True,
     ),
     Question(

@@ -13,7 +13,7 @@ Definitions
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -145,6 +145,7 @@ def compare_arrivals(
     ranks: Sequence[RankArrivals],
     steps: tuple[int, ...] | None = None,
     clock: Clock | str = Clock.AUTO,
+    aligner: Callable[[pl.DataFrame, Sequence[int], Clock | str], Aligned] = align,
 ) -> StragglerReport:
     """Find the rank that the others wait for, from the arrivals of each.
 
@@ -152,6 +153,7 @@ def compare_arrivals(
         ranks: The arrivals, at least two.
         steps: Steps that count; default: those that were read.
         clock: How clocks are brought together.
+        aligner: What brings them together, as `ranks.clocks.align` does.
 
     Raises:
         UsageError: Fewer than two ranks, a rank twice, or ranks of jobs of different sizes.
@@ -159,7 +161,7 @@ def compare_arrivals(
     numbers = [rank.rank for rank in ranks]
     check_ranks(numbers)
     _check_one_job(ranks)
-    matched = match_collectives(pl.concat([rank.table(steps) for rank in ranks]))
+    matched = match_collectives(pl.concat([rank.table(steps) for rank in ranks], how="diagonal"))
     scopes = {
         rank.rank: rank.answered(steps).leaving_out(
             {
@@ -169,7 +171,7 @@ def compare_arrivals(
         )
         for rank in ranks
     }
-    aligned = align(matched.table, numbers, clock)
+    aligned = aligner(matched.table, numbers, clock)
     table = _ranks(aligned)
     sets, arrivals = _sets(aligned.table)
     notes = [_NOTHING] if sets.is_empty() else []

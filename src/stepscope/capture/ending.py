@@ -11,9 +11,10 @@ from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.record.journal import Journal
 from stepscope.capture.record.upload import Uploader
 from stepscope.capture.requests.signals import TerminationSignalError
+from stepscope.run.frontier import find_frontier
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import WindowRecord
-from stepscope.run.rank_skew import skew_of_run
+from stepscope.run.rank_skew import last_ranks, rank_skew
 
 log = logging.getLogger("stepscope")
 
@@ -60,8 +61,15 @@ def describe_end(
 
 def late_ranks(layout: RunLayout, world_size: int) -> str:
     """A note for the verdict if some ranks are late, from the last steps of all visible ranks."""
-    skew = skew_of_run(layout) if world_size > 1 else None
-    return f"; {skew.sentence()}" if skew is not None and skew.is_notable else ""
+    if world_size < 2:
+        return ""
+    ranks = last_ranks(layout)
+    skew, frontier = rank_skew(ranks), find_frontier(ranks)
+    if skew is None or not skew.is_notable:
+        return f"; {frontier.sentence()}" if frontier is not None and frontier.leader else ""
+    leader = frontier.leader if frontier is not None else None
+    stage = f", mostly because of {leader.stage}" if leader and leader.rank in skew.late else ""
+    return f"; {skew.sentence()}{stage}"
 
 
 def finish_upload(

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from stepscope.commands.options import INTEGERS, format_option, scope_of, scope_options
 from stepscope.commands.sinks import StandardSink
 from stepscope.report.outputs import Layout, Output
+
+if TYPE_CHECKING:
+    from stepscope.analysis.selection.scope import Scope
+    from stepscope.fleet.scaling import Scaling
 
 
 @click.command("compare")
@@ -47,7 +53,8 @@ def command(
     """Show what changed from A to B: the step, its parts, kernels and operators.
 
     A and B are paths as for `stepscope report`: run directories, trace files, directories of
-    traces, quoted globs, URLs.
+    traces, quoted globs, URLs. If they have different numbers of ranks, efficiency is shown too,
+    with the parts of the step that grew and the ranks on which they did.
     """
     from stepscope.analysis.comparison.compare import FailOn, compare
     from stepscope.analysis.comparison.opening import open_side
@@ -60,7 +67,40 @@ def command(
     comparison = compare(open_side(before, rank, scope), open_side(after, rank, scope))
     reasons = [reason for check in checks if (reason := check.reason(comparison)) is not None]
     failed = "; ".join(reasons) or None
-    output.write(CheckedComparison(comparison, failed), StandardSink(), Layout(rows=rows))
+    scaling = None if rank is not None else _scaling(before, after, scope)
+    layout = Layout(rows=rows)
+    output.write(CheckedComparison(comparison, failed, scaling), StandardSink(), layout)
+    if scaling is not None and output.format.is_for_people:
+        _write_scaling(scaling, f"{before}, {after}", output.format.name, layout)
     if failed:
         click.echo(f"failed: {failed}", err=True)
     return 1 if failed else 0
+
+
+def _scaling(before: str, after: str, scope: Scope) -> Scaling | None:
+    """How the second side scales; None where both have as many ranks, or one has no steps."""
+    from stepscope.trace.paths import resolve_path
+
+    sides = [resolve_path(path) for path in (before, after)]
+    counts = [sum(bool(rank.traces) for rank in side.ranks) for side in sides]
+    if counts[0] == counts[1] or min(counts) == 0:
+        return None
+    from stepscope.fleet.job import read_job
+    from stepscope.fleet.scaling import compare_scaling
+
+    first, second = (read_job(side.traces(scope.steps), scope) for side in sides)
+    if first.steps().is_empty() or second.steps().is_empty():
+        return None
+    if first.world_size is not None and first.world_size == second.world_size:
+        return None  # the same job, of which one side lacks ranks
+    return compare_scaling(first, second)
+
+
+def _write_scaling(scaling: Scaling, paths: str, format_name: str, layout: Layout) -> None:
+    from stepscope.analysis.questions import Answer, Answers
+    from stepscope.fleet.scaling import SCALING
+    from stepscope.report.outputs import output as output_named
+
+    answers = Answers(SCALING, 1, [Answer(paths, 0, scaling)])
+    click.echo()
+    output_named("answer", format_name).write(answers, StandardSink(), layout)

@@ -23,6 +23,7 @@ VERBS: dict[str, str] = {
     "memory": "Show whose the GPU's memory is, from a memory snapshot.",
     "view": "Look at traces and runs in the browser.",
     "compare": "Show what changed between two runs.",
+    "hangs": "Show which collective hangs, and which rank began it.",
     "query": "Query a trace with SQL.",
     "monitor": "Watch the hardware beside a training.",
     "attach": "Sample the Python stacks of a running training.",

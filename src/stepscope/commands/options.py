@@ -12,6 +12,7 @@ from stepscope.report.outputs import OUTPUTS, Output, output
 
 if TYPE_CHECKING:
     from stepscope.analysis.selection.scope import Scope
+    from stepscope.fleet.engines.outcome import Engine
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -70,6 +71,42 @@ def scope_options(steps_help: str) -> Callable[[Command], Command]:
         return command
 
     return add
+
+
+def engine_options(command: Command) -> Command:
+    """`--engine`, `--scheduler` and `--workers`: what reads the traces of many ranks."""
+    for decorate in (
+        click.option(
+            "--workers", type=click.IntRange(min=1), metavar="N", help="Processes that read traces."
+        ),
+        click.option(
+            "--scheduler",
+            metavar="tls://HOST:PORT",
+            help="With --engine dask: a running scheduler. Without TLS only on this machine.",
+        ),
+        click.option(
+            "--engine",
+            type=click.Choice(["local", "dask"]),
+            default="local",
+            show_default=True,
+            help="What reads the traces of many ranks: processes of this machine, or Dask.",
+        ),
+    ):
+        command = decorate(command)
+    return command
+
+
+def engine_of(engine: str, scheduler: str | None, workers: int | None) -> Engine | None:
+    """The engine that the options ask for; None where they leave it open.
+
+    Raises:
+        UsageError: The options do not fit together.
+    """
+    from stepscope.fleet.engine import choose_engine
+
+    if (engine, scheduler, workers) == ("local", None, None):
+        return None
+    return choose_engine(engine, scheduler=scheduler, workers=workers)
 
 
 def scope_of(steps: str | None, device: str | None, events: str) -> Scope:

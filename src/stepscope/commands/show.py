@@ -6,6 +6,8 @@ import click
 
 from stepscope.commands.options import (
     INTEGERS,
+    engine_of,
+    engine_options,
     format_option,
     row_count,
     scope_of,
@@ -31,6 +33,7 @@ from stepscope.report.outputs import Layout, Output
     metavar="PATH",
     help="For abnormal-collectives: trace of a healthy run to compare with.",
 )
+@engine_options
 @click.option(
     "--rows", default="30", show_default=True, metavar="N|all", help="Rows to print of each table."
 )
@@ -44,6 +47,9 @@ def command(
     events: str,
     table: str | None,
     baseline: str | None,
+    engine: str,
+    scheduler: str | None,
+    workers: int | None,
     rows: str,
 ) -> None:
     """Answer one question about traces, as tables.
@@ -72,6 +78,12 @@ def command(
 
     keep_freed_memory()
     traces = resolve_traces(paths, scope.steps)
+    if chosen.over_ranks:
+        from stepscope.fleet.ask import ask_of_job
+
+        runner = engine_of(engine, scheduler, workers)
+        output.write(ask_of_job(chosen, traces, scope, runner), StandardSink(), layout)
+        return
     known = None if baseline is None else resolve_path(baseline).one_trace().open()
     output.write(ask_all(chosen, traces, scope, known), StandardSink(), layout)
 

@@ -171,7 +171,7 @@ def rank_skew(ranks: Sequence[RankSteps]) -> RankSkew | None:
     """
     if len(ranks) < 2 or len({rank.stage for rank in ranks} - {None}) > 1:
         return None
-    rows = _in_common(ranks)
+    rows = steps_in_common(ranks)
     if len(rows) < _LEAST_STEPS:
         return None
     # Ranks that meet in every step take equally long on average.
@@ -188,7 +188,12 @@ def rank_skew(ranks: Sequence[RankSteps]) -> RankSkew | None:
 
 
 def skew_of_run(layout: RunLayout, last_steps: int = 200) -> RankSkew | None:
-    """The skew of the last steps of a run that may still be running, from its files.
+    """The skew of the last steps of a run that may still be running; see `last_ranks`."""
+    return rank_skew(last_ranks(layout, last_steps))
+
+
+def last_ranks(layout: RunLayout, last_steps: int = 200) -> tuple[RankSteps, ...]:
+    """The last steps of the ranks of a run that may still be running, from its files.
 
     Leaves out ranks whose files are not here (on another node without a shared file system) or
     have not been read after two seconds.
@@ -205,7 +210,7 @@ def skew_of_run(layout: RunLayout, last_steps: int = 200) -> RankSkew | None:
             continue
         records = read_last_steps(layout.rank(rank).steps, last_steps)
         ranks.append((manifest, records))
-    return rank_skew(rank_steps(ranks))
+    return rank_steps(ranks)
 
 
 def rank_steps(
@@ -244,8 +249,12 @@ def _weight(skew: RankSkew) -> tuple[bool, int]:
     return skew.is_notable, skew.wait_ns
 
 
-def _in_common(ranks: Sequence[RankSteps]) -> list[list[StepRecord]]:
-    """For each compared step, its record on every rank, in the order of the ranks."""
+def steps_in_common(ranks: Sequence[RankSteps]) -> list[list[StepRecord]]:
+    """For each compared step its record on every rank, in the order of the ranks.
+
+    Compared are whole training steps that all ranks have, outside windows and not right after one,
+    without the first five, and at most 2000, evenly chosen.
+    """
     usual: list[dict[int, StepRecord]] = []
     disturbed: set[int] = set()
     for rank in ranks:

@@ -244,7 +244,7 @@ def _sizes_from_shapes(rows: pl.DataFrame) -> pl.DataFrame:
     source = pl.col("operator_text")
     shaped = compact_operands(texts.select(source, *operand_columns(source)))
     distinct = shaped.select("dims", "types").unique()
-    operands = [_first_operand(dims, types) for dims, types in distinct.iter_rows()]
+    operands = [operand_size(dims, types) for dims, types in distinct.iter_rows()]
     known = distinct.with_columns(
         shape_elements=pl.Series([o[0] if o else None for o in operands], dtype=pl.Int64),
         shape_type=pl.Series([o[1] if o else None for o in operands], dtype=pl.String),
@@ -263,7 +263,7 @@ def _sizes_from_shapes(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _first_operand(dims: str | None, types: str | None) -> tuple[int, str] | None:
+def operand_size(dims: str | None, types: str | None) -> tuple[int, str] | None:
     """Elements and type of the tensors that an operator was given; None: not recorded."""
     call = parse_call("", dims, types, None)
     if call is None or not call.dims:

@@ -97,7 +97,7 @@ _COMPILATION = (
     r": \w*(compile|codegen)"
     r"|triton/compiler/\w+\.py\(\d+\): (compile|make_\w+|ast_to_\w+)$"
 )
-_GARBAGE = r"^Python GC|^gc\.collect|<built-in method collect of"
+_GARBAGE = r"^Python GC|^gc\.collect|<built-in method collect of|<built-in function collect>"
 _PHASES = (
     r"(?i)\b(checkpoint(ing)?|save|evaluat\w*|eval|validat\w*|log(ging)?|metrics)\b"
     r"|(save|load|write)_?(checkpoint|model|state)|checkpoint_?(save|write)"

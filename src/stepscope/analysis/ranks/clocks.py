@@ -69,19 +69,30 @@ def align(matched: pl.DataFrame, ranks: Sequence[int], clock: Clock | str) -> Al
         clock: How.
     """
     offsets = _offsets(matched, ranks)
-    used, reason = _choose(Clock(clock), offsets)
+    used, reason = choose_clock(Clock(clock), offsets)
     if used is Clock.RECORDED:
         offsets = offsets.with_columns(offset_ns=pl.lit(0, pl.Int64))
     aligned = matched.join(offsets, on="rank", how="left", maintain_order="left").with_columns(
         arrival_ns=pl.col("start_ns") - pl.col("offset_ns"),
         end_ns=pl.col("end_ns") - pl.col("offset_ns"),
     )
-    aligned = aligned.with_columns(
+    return Aligned(with_waits(aligned), offsets, used, reason)
+
+
+def with_waits(common: pl.DataFrame) -> pl.DataFrame:
+    """Adds waits and spreads to matched collectives whose times are on a common clock.
+
+    Args:
+        common: Columns of `Matched.table`, `arrival_ns` and `end_ns` on the common clock.
+
+    Returns:
+        Columns of `Aligned.table`.
+    """
+    return common.with_columns(
         arrival_ns=pl.col("arrival_ns") - pl.col("arrival_ns").min(),
         wait_ns=pl.col("arrival_ns").max().over("key") - pl.col("arrival_ns"),
         spread=(pl.col("end_ns") - pl.col("end_ns").median().over("key")).abs(),
     )
-    return Aligned(aligned, offsets, used, reason)
 
 
 def _offsets(matched: pl.DataFrame, ranks: Sequence[int]) -> pl.DataFrame:
@@ -99,7 +110,13 @@ def _offsets(matched: pl.DataFrame, ranks: Sequence[int]) -> pl.DataFrame:
     )
 
 
-def _choose(clock: Clock, offsets: pl.DataFrame) -> tuple[Clock, str]:
+def choose_clock(clock: Clock, offsets: pl.DataFrame) -> tuple[Clock, str]:
+    """Decides whether to take offsets off, and says why.
+
+    Args:
+        clock: What was asked for.
+        offsets: rank, offset_ns, measured.
+    """
     known = offsets.filter("measured")["offset_ns"]
     spread = int(np.ptp(known.to_numpy())) if len(known) > 1 else 0
     differ = f"the ranks' ends of synchronising collectives differ by {spread / 1e6:.3f} ms"

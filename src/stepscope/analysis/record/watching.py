@@ -9,10 +9,12 @@ from pathlib import Path
 
 from stepscope.analysis.record.progress import Progress, progress_of
 from stepscope.errors import UnreadableInputError
+from stepscope.run.frontier import Frontier, find_frontier
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import RankManifest, read_rank
 from stepscope.run.metrics import last_sample
-from stepscope.run.step_record import read_last_steps
+from stepscope.run.rank_skew import rank_steps
+from stepscope.run.step_record import StepRecord, read_last_steps
 
 _MOST_RANKS = 64
 _FRESH_NS = 15_000_000_000
@@ -46,11 +48,13 @@ class RunView:
         path: Its directory.
         ranks: Its ranks, by number; at most the first 64.
         more_ranks: How many more there are.
+        frontier: Which of the ranks sets the pace; None where their steps do not tell.
     """
 
     path: Path
     ranks: tuple[RankView, ...]
     more_ranks: int
+    frontier: Frontier | None = None
 
 
 def look_at(path: Path) -> RunView:
@@ -66,26 +70,34 @@ def look_at(path: Path) -> RunView:
             f"{path}: cannot be listed: {error.strerror or error}"
         ) from error
     numbers = sorted(number for number, _ in found if number is not None)
-    ranks = tuple(_look_at_rank(RunLayout(path), number) for number in numbers[:_MOST_RANKS])
-    return RunView(path, ranks, max(0, len(numbers) - _MOST_RANKS))
+    looks = [_look_at_rank(RunLayout(path), number) for number in numbers[:_MOST_RANKS]]
+    known = [(view.manifest, steps) for view, steps in looks if view.manifest is not None]
+    return RunView(
+        path,
+        tuple(view for view, _ in looks),
+        max(0, len(numbers) - _MOST_RANKS),
+        find_frontier(rank_steps(known)),
+    )
 
 
-def _look_at_rank(layout: RunLayout, number: int) -> RankView:
+def _look_at_rank(layout: RunLayout, number: int) -> tuple[RankView, list[StepRecord]]:
     rank = layout.rank(number)
     manifest: RankManifest | None = None
     with contextlib.suppress(UnreadableInputError):
         manifest = read_rank(rank.manifest)
-    progress = progress_of(read_last_steps(rank.steps))
+    steps = read_last_steps(rank.steps)
+    progress = progress_of(steps)
     now_ns = time.time_ns()
     rows = last_sample(rank.metrics)
     is_fresh = bool(rows) and now_ns - _whole(rows[0].get("time_ns", "")) < _FRESH_NS
-    return RankView(
+    view = RankView(
         rank=number,
         manifest=manifest,
         progress=progress,
         since_ns=None if progress is None else max(0, now_ns - progress.ended_ns),
         sample=tuple(rows) if is_fresh else (),
     )
+    return view, steps
 
 
 def _whole(text: str) -> int:

@@ -15,7 +15,13 @@ FORMAT_VERSION = 1
 
 def write(checked: CheckedComparison, sink: Sink, _layout: Layout) -> None:
     """Write the comparison."""
-    sink.write(json_text(comparison_to_dict(checked.comparison, checked.failed)))
+    document = comparison_to_dict(checked.comparison, checked.failed)
+    if checked.scaling is not None:
+        document["scaling"] = {
+            **plain(checked.scaling),
+            "scope": scope_to_dict(checked.scaling.scope),
+        }
+    sink.write(json_text(document))
 
 
 def comparison_to_dict(comparison: Comparison, failed: str | None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stepscope.advice.diagnosis import Diagnosis
+from stepscope.advice.figures import significant
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.analysis.selection.partition import Partition
@@ -101,7 +102,7 @@ def _step(diagnosis: Diagnosis, rank: RankSummary) -> RenderableType:
     summary = rank.steps
     if summary is None:
         return _beside("Step", line)
-    speed = [f"{1e9 / summary.mean_ns:.3g} steps/s"] if summary.mean_ns else []
+    speed = [f"{significant(1e9 / summary.mean_ns)} steps/s"] if summary.mean_ns else []
     if summary.tokens_per_second is not None:
         speed.append(f"{units.count(round(summary.tokens_per_second))} tokens/s")
     if summary.samples_per_second is not None:

@@ -254,6 +254,8 @@ def compute_rows(rank: RankSummary) -> list[tuple[str, str]]:
     ]
     if reached:
         rows.append(("of the peak", ", ".join(reached)))
+    if summary.unclassified:
+        rows.append(("not classified", summary.unclassified))
     return rows
 
 

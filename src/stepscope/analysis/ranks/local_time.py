@@ -1,0 +1,131 @@
+"""What a rank did between its collectives, by cause.
+
+Definitions
+    A rank's local time before a collective: from the latest end of any collective that started
+    before it to its own start; before the first one, from the start of the first step (without
+    steps, of the first GPU work). Parts that overlap another collective are no local time.
+    On a GPU the time is divided by what the device did: computing, copying without computing, and
+    idle time by its cause (`idle`). On a CPU it is divided by what the main thread did
+    (`host.causes`), where operators do the computing.
+    Waiting for other communication, for the device itself and for what was not recorded has no
+    cause here: the causes need not add up to the local time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import polars as pl
+
+from stepscope.analysis.host.activity import host_activity
+from stepscope.analysis.host.causes import HostCause
+from stepscope.analysis.host.events import host_events
+from stepscope.analysis.host.idle_gaps import OF_THE_HOST, cut, find_gaps
+from stepscope.analysis.selection.gpu_work import GpuWork
+from stepscope.trace.arrays import intervals
+from stepscope.trace.arrays.intervals import Intervals
+from stepscope.trace.model import Trace
+
+COMPUTE, COPIES, HOST = "compute", "copies", "host"
+LOCAL_CAUSES = (
+    COMPUTE,
+    COPIES,
+    "input",
+    HOST,
+    "garbage_collection",
+    "compilation",
+    "synchronisation",
+    "allocation",
+    "pageable_copy",
+    "annotated_phase",
+    "profiler",
+)
+"""What local time is spent on. `host`: launching work, and Python outside operators."""
+
+_OF_IDLE = {"op_dispatch": HOST, "python": HOST, **{name: name for name in LOCAL_CAUSES}}
+_OF_CPU = {
+    HostCause.LAUNCH: COMPUTE,
+    HostCause.DISPATCH: COMPUTE,
+    HostCause.ANNOTATION: HOST,
+    HostCause.PYTHON: HOST,
+}
+
+
+def local_time(trace: Trace, collectives: pl.DataFrame, work: GpuWork | None) -> pl.DataFrame:
+    """Divides the local time before each collective of a rank.
+
+    Args:
+        trace: The rank's trace.
+        collectives: Columns `calls.collectives.COLLECTIVES`, in order of start.
+        work: The GPU work of the trace; None where the CPU trains.
+
+    Returns:
+        One row per collective, with a column `local_<cause>_ns` for each cause that occurs.
+    """
+    if collectives.is_empty():
+        return pl.DataFrame()
+    start = collectives["start_ns"].to_numpy().astype(np.int64)
+    end = start + collectives["dur_ns"].to_numpy().astype(np.int64)
+    if work is None:
+        first = trace.steps["start_ns"].min()
+        own = _of_cpu(trace, collectives)
+    else:
+        device = collectives["device"].mode().min()
+        windows = work.device_steps if len(work.device_steps) else work.windows
+        first = windows.filter(pl.col("device") == device)["start_ns"].min()
+        own = _of_device(trace, work, device)
+    begin = np.concatenate(([start[0]], np.maximum.accumulate(end)[:-1]))
+    begin[0] = min(int(start[0]), first) if isinstance(first, int) else int(start[0])
+    spent = {name: intervals.covered(own[name], begin, start) for name in own}
+    return pl.DataFrame(
+        {f"local_{name}_ns": values for name, values in spent.items() if values.any()}
+    )
+
+
+def _of_device(trace: Trace, work: GpuWork, device: object) -> dict[str, Intervals]:
+    """What a device did, by cause."""
+    own = work.table.filter(pl.col("device") == device)
+
+    def busy(kind: str) -> Intervals:
+        rows = own.filter(pl.col("kind") == kind)
+        return intervals.merge(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
+
+    compute = intervals.union(busy("compute"), busy("memset"))
+    segments = cut(trace, find_gaps(trace, work), host_activity(trace, work.table))
+    segments = segments.filter(pl.col("device") == device).with_columns(
+        pl.col("cause").cast(pl.String)
+    )
+    found = {COMPUTE: compute, COPIES: intervals.difference(busy("memcpy"), compute)}
+    named: dict[str, list[pl.DataFrame]] = {}
+    for (cause,), rows in segments.group_by("cause", maintain_order=True):
+        name = _OF_IDLE.get(str(cause))
+        if name is not None:
+            named.setdefault(name, []).append(rows)
+    return found | {
+        name: intervals.merge(
+            *(pl.concat(rows)[column].to_numpy() for column in ("start_ns", "end_ns"))
+        )
+        for name, rows in named.items()
+    }
+
+
+def _of_cpu(trace: Trace, collectives: pl.DataFrame) -> Mapping[str, Intervals]:
+    """What the main thread did, by cause; nothing where no thread is known to be it."""
+    lanes = trace.steps["lane_id"][:1].to_list()
+    if not lanes:
+        return {}
+    lane = int(lanes[0])
+    claims = host_events(trace, (lane,)).claims(lane)
+    first = int(trace.steps["start_ns"].to_numpy()[0])
+    last = int((collectives["start_ns"] + collectives["dur_ns"]).to_numpy().max())
+    claimed = intervals.empty()
+    for own in claims:
+        claimed = intervals.union(claimed, own)
+    claims = [*claims, intervals.complement(claimed, first, max(first, last))]
+    found: dict[str, Intervals] = {}
+    for cause, own in zip(HostCause, claims, strict=True):
+        name = _OF_CPU.get(cause, OF_THE_HOST[cause])
+        if name in LOCAL_CAUSES and len(own):
+            found[name] = intervals.union(found.get(name, intervals.empty()), own)
+    return found

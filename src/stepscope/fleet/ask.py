@@ -1,0 +1,44 @@
+"""Asks questions over several ranks: reads each rank's trace where it lies, then answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepscope.analysis.questions import Answer, Answers, Question
+from stepscope.analysis.selection.scope import Scope
+from stepscope.fleet.engines.outcome import Engine, ProgressReport
+from stepscope.fleet.job import read_job
+from stepscope.trace.paths import TraceRef
+
+_MOST_NAMED = 8
+
+
+def ask_of_job(
+    question: Question,
+    traces: Sequence[TraceRef],
+    scope: Scope | None = None,
+    engine: Engine | None = None,
+    *,
+    progress: ProgressReport | None = None,
+) -> Answers:
+    """Asks a question about the ranks of a job.
+
+    Args:
+        question: One with `over_ranks`.
+        traces: The traces of the ranks.
+        scope: What the answer covers.
+        engine: What reads the traces; by default this machine.
+        progress: Is told of each trace.
+
+    Raises:
+        UnreadableInputError: No trace could be read.
+        UsageError: There are too few ranks, they are not of one job, or the scope does not fit.
+    """
+    job = read_job(traces, scope, engine, progress=progress)
+    result = question.ask_job(job)
+    names = [part.name for part in job.parts]
+    shown = ", ".join(names[:_MOST_NAMED])
+    if len(names) > _MOST_NAMED:
+        shown += f" and {len(names) - _MOST_NAMED} more"
+    first = min(part.first_ns for part in job.parts)
+    return Answers(question, len(traces), [Answer(shown, first, result)])

@@ -1,0 +1,188 @@
+"""Passes waits back to what caused them: delay analysis over all ranks at once.
+
+The idea is Scalasca's (Böhme, Geimer, Wolf, Arnold: "Identifying the root causes of wait states in
+large-scale parallel applications", ICPP 2010): a rank that arrives late may itself have waited
+elsewhere, so the last one is not yet the guilty one.
+
+Definitions
+    Chain of an arrival: the rank's own work before it; the transfer of the rank's previous
+    collective; the work of the member that arrived last there; and so on, back to the beginning.
+    It is what the moment of the arrival is made of.
+    For each member that waits in a collective, the chain of the last member and the chain of the
+    waiting one are followed back to the collective that both pass through. The difference of the
+    two is the wait. What lies on the last member's chain beyond the usual (`usual.py`) caused it:
+    work of some rank, for some cause, or a transfer.
+    The wait is divided among these in proportion to their excess, and none is charged more than
+    its excess, so the parts never exceed the wait. What remains is unexplained: the waiting member
+    was early, or ranks differ by design, as the stages of a pipeline do.
+    Late start: a rank that arrives last in its first collective of the recording is late by what
+    the others wait for whom it is the first one too (the median; where there are none, of all
+    others). A chain that begins there charges the remainder, as far as it goes, to that.
+
+All times that enter are differences on one rank's own clock.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepscope.fleet.blame.usual import Usual
+from stepscope.fleet.matched import Matched, Numbers
+
+_LONGEST_CHAIN = 4096
+_LEAST_WAIT_NS = 1_000
+
+
+@dataclass(frozen=True)
+class Delays:
+    """What caused all waits.
+
+    Attributes:
+        work_ns: Of each row and cause, how long other ranks waited because of it, summed over
+            them; the last column is late start.
+        transfer_ns: Of each collective, how long ranks waited elsewhere because its transfer
+            took longer than usual.
+        unexplained_ns: Of each collective, the waits in it that nothing unusual explains.
+        late_start_ns: Of each row, by how much its rank came late to its first collective.
+        culprit_row: Of each collective, the row that is charged with most of its waits; -1: none.
+        culprit_cause: The cause it is charged with, the number of causes for late start.
+    """
+
+    work_ns: Numbers
+    transfer_ns: Numbers
+    unexplained_ns: Numbers
+    late_start_ns: Numbers
+    culprit_row: Numbers
+    culprit_cause: Numbers
+
+
+def pass_back(matched: Matched, usual: Usual) -> Delays:
+    """Passes every wait back to what caused it."""
+    rows, causes = usual.excess_ns.shape
+    count = len(matched.transfer_ns)
+    late_start = _late_starts(matched)
+    work = np.zeros((rows, causes + 1), np.float64)
+    transfers, unexplained = np.zeros(count), np.zeros(count)
+    culprit_row, culprit_cause = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+    if rows:
+        _compiled()(
+            matched.collective,
+            matched.previous,
+            matched.first_row,
+            matched.rows,
+            matched.last_row,
+            matched.wait_ns,
+            usual.excess_ns,
+            usual.transfer_excess_ns,
+            late_start,
+            work,
+            transfers,
+            unexplained,
+            culprit_row,
+            culprit_cause,
+        )
+    return Delays(
+        np.rint(work).astype(np.int64),
+        np.rint(transfers).astype(np.int64),
+        np.rint(unexplained).astype(np.int64),
+        late_start,
+        culprit_row,
+        culprit_cause,
+    )
+
+
+def _late_starts(matched: Matched) -> Numbers:
+    """Of each row, by how much its rank came late to its first collective; 0 for all others."""
+    late = np.zeros(len(matched.rank), np.int64)
+    waits, is_first = matched.wait_ns, matched.previous < 0
+    last_is_first = is_first[matched.last_row]
+    for meeting in np.flatnonzero(last_is_first):
+        members = matched.rows[matched.first_row[meeting] : matched.first_row[meeting + 1]]
+        others = members[members != matched.last_row[meeting]]
+        alike = others[is_first[others]]
+        found = np.sort(waits[alike if len(alike) else others])
+        late[matched.last_row[meeting]] = found[(len(found) - 1) // 2]
+    return late
+
+
+@functools.cache
+def _compiled() -> Callable[..., None]:
+    from stepscope.trace.arrays.compiled import compiled
+
+    return compiled(_pass_back)
+
+
+def _pass_back(
+    collective: Any,
+    previous: Any,
+    first_row: Any,
+    rows: Any,
+    last_row: Any,
+    waits: Any,
+    excess: Any,
+    transfer_excess: Any,
+    late_start: Any,
+    work: Any,
+    transfers: Any,
+    unexplained: Any,
+    culprit_row: Any,
+    culprit_cause: Any,
+) -> None:
+    causes = excess.shape[1]
+    chain = np.empty(_LONGEST_CHAIN, np.int64)  # rows on the last member's chain, back in time
+    found = np.empty(_LONGEST_CHAIN, np.float64)  # the excess on it, up to each of them
+    charged = np.empty((_LONGEST_CHAIN, causes + 1), np.float64)
+    for meeting in range(len(last_row)):
+        chain[0] = last_row[meeting]
+        found[0] = excess[chain[0]].sum()
+        charged[0] = 0
+        known = 1
+        for place in range(first_row[meeting], first_row[meeting + 1]):
+            wait = waits[rows[place]]
+            early = rows[place]
+            if early == chain[0] or wait < _LEAST_WAIT_NS:
+                continue
+            # Back along both chains, always on the one that is at a later collective.
+            link = 0
+            while True:
+                late = chain[link]
+                before_late = collective[previous[late]] if previous[late] >= 0 else -1
+                before_early = collective[previous[early]] if previous[early] >= 0 else -1
+                if before_late == before_early or link == _LONGEST_CHAIN - 1:
+                    break
+                if before_late < before_early:
+                    early = last_row[before_early]
+                    continue
+                link += 1
+                if link == known:
+                    chain[link] = last_row[before_late]
+                    found[link] = found[link - 1] + transfer_excess[before_late]
+                    found[link] += excess[chain[link]].sum()
+                    charged[link] = 0
+                    known += 1
+            part = np.float64(1)
+            rest = wait - found[link]
+            if rest < 0:
+                part = wait / found[link]
+            else:
+                charged[link, causes] += min(rest, late_start[chain[link]])
+                unexplained[meeting] += max(rest - late_start[chain[link]], np.float64(0))
+            for step in range(link + 1):
+                row = chain[step]
+                if step:
+                    transfers[collective[row]] += part * transfer_excess[collective[row]]
+                for cause in range(causes):
+                    charged[step, cause] += part * excess[row, cause]
+        most = np.float64(0)
+        for link in range(known):
+            for cause in range(causes + 1):
+                work[chain[link], cause] += charged[link, cause]
+                if charged[link, cause] > most:
+                    most = charged[link, cause]
+                    culprit_row[meeting] = chain[link]
+                    culprit_cause[meeting] = cause

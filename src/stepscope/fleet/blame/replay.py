@@ -1,0 +1,86 @@
+"""How long the steps would take without some delays, all ranks replayed at once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from stepscope.fleet.matched import Matched, Numbers
+
+
+class Replay:
+    """A job's collectives, to be replayed.
+
+    Each rank arrives as long after the end of its previous collective as it did; a collective ends
+    its transfer time after the last arrival. Ranks' first arrivals are as they were recorded, on
+    the clocks given. What happens after the last collective is not replayed.
+    """
+
+    def __init__(self, matched: Matched, clock_offset_ns: Numbers | None = None) -> None:
+        """Prepares a replay.
+
+        Args:
+            matched: The collectives.
+            clock_offset_ns: Of each row, what its clock reads too much at its start; 0 if not
+                given.
+        """
+        self._matched = matched
+        offsets = clock_offset_ns if clock_offset_ns is not None else np.zeros_like(matched.rank)
+        start = matched.start_ns - offsets
+        has_previous = matched.previous >= 0
+        origin = int(start.min()) if len(start) else 0
+        self._gap = np.where(
+            has_previous, matched.start_ns - matched.end_ns[matched.previous], start - origin
+        )
+
+    def duration_ns(
+        self, less_work_ns: Numbers | None = None, less_transfer_ns: Numbers | None = None
+    ) -> int:
+        """From the first arrival of any rank to the end of the last collective.
+
+        Args:
+            less_work_ns: Of each row, by how much the rank's work before it is shortened.
+            less_transfer_ns: Of each collective, by how much its transfer is shortened.
+        """
+        matched = self._matched
+        if not len(matched.rank):
+            return 0
+        gap, transfer = self._gap, matched.transfer_ns
+        if less_work_ns is not None:
+            gap = np.maximum(gap - less_work_ns, 0)
+        if less_transfer_ns is not None:
+            transfer = np.maximum(transfer - less_transfer_ns, 0)
+        end = np.zeros(len(transfer), np.int64)
+        first = _compiled()(
+            matched.collective, matched.previous, matched.first_row, matched.rows, gap, transfer,
+            end,
+        )  # fmt: skip
+        return int(end.max() - first)
+
+
+@functools.cache
+def _compiled() -> Callable[..., int]:
+    from stepscope.trace.arrays.compiled import compiled
+
+    return compiled(_replay)
+
+
+def _replay(
+    collective: Any, previous: Any, first_row: Any, rows: Any, gap: Any, transfer: Any, end: Any
+) -> int:
+    """Fill in the ends of all collectives; returns the first arrival."""
+    first = np.int64(2**62)
+    for meeting in range(len(transfer)):
+        latest = np.int64(-(2**62))
+        for place in range(first_row[meeting], first_row[meeting + 1]):
+            row = rows[place]
+            arrival = gap[row]
+            if previous[row] >= 0:
+                arrival += end[collective[previous[row]]]
+            latest = max(latest, arrival)
+            first = min(first, arrival)
+        end[meeting] = latest + transfer[meeting]
+    return int(first)

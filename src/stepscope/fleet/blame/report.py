@@ -1,0 +1,340 @@
+"""Which rank made the others wait, why, and what the job would gain without it.
+
+Definitions
+    Caused wait of a rank and cause: the waits of other ranks that are passed back to it
+    (`delays.py`), summed over all of them: ten ranks that wait a second are ten seconds.
+    Slow link: what a transfer takes beyond the usual is lost by each member, and passed on like
+    any delay. It is charged to the member whose groups have the most of it in all: the one that
+    all slow groups have in common. Where several have the same most, none can be told from the
+    others, and each is named.
+    Gain: how much shorter the recording would be, replayed without the excess (`replay.py`),
+    divided by the number of steps. A late start counts once in the recording, not in each step.
+    Accused: a rank and cause whose gain is at least a fiftieth of the mean step. On healthy ranks
+    somebody is always last, but not for long, and without that rank the next one is. Its excess of
+    the cause is also at least three times that of the median of the other ranks: where all have as
+    much, it is noise, or nobody's fault in particular. And it comes back: of three steps or more,
+    at least two have it (the second most has a quarter of the most). A link is
+    accused only if at least a fifth of the transfers in its slow groups take half as long again as
+    usual, and five median deviations longer: single slow transfers happen on healthy links too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from stepscope.fleet.blame.delays import Delays, pass_back
+from stepscope.fleet.blame.replay import Replay
+from stepscope.fleet.blame.usual import Usual, find_usual
+from stepscope.fleet.matched import Matched, Numbers
+
+LATE_START = "late start"
+SLOW_LINK = "slow link"
+
+_NOTABLE_GAIN = 0.02
+_MOST_REPLAYED = 32
+_SLOW = 0.5
+"""A transfer is slow that exceeds the usual by this share of it."""
+_BEYOND_NOISE = 5
+"""And by more than this many median deviations of its like."""
+_STANDS_OUT = 3
+"""By what factor an accused rank's excess exceeds that of the median other rank."""
+_FEW_STEPS = 3
+_PERSISTENT = 0.2
+"""A link is slow if this share of its transfers is."""
+
+CAUSES: dict[str, pl.DataType | type[pl.DataType]] = {
+    "rank": pl.Int64,
+    "cause": pl.String,
+    "caused_wait_ns": pl.Int64,  # of other ranks, summed over them
+    "gain_ns": pl.Int64,  # per step; null where it was not worked out
+    "peers": pl.List(pl.Int64),  # other ranks of which it might be as well, for slow links
+}
+"""One row per rank and cause with any caused wait, the greatest first."""
+
+RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "rank": pl.Int64,
+    "last_arrivals": pl.Int64,
+    "collectives": pl.Int64,
+    "waited_ns": pl.Int64,  # for others
+    "caused_wait_ns": pl.Int64,  # of others
+    "cause": pl.String,  # the one with most of it; null: none
+}
+"""One row per rank, the greatest caused wait first."""
+
+GROUPS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "group": pl.Int64,
+    "name": pl.String,
+    "dimension": pl.String,
+    "collectives": pl.Int64,
+    "waits_ns": pl.Int64,  # of all members
+    "unexplained_ns": pl.Int64,  # part of these that nothing unusual caused
+    "slow_transfer_ns": pl.Int64,  # beyond the usual, of one member
+}
+"""One row per process group, the longest waits first."""
+
+
+@dataclass(frozen=True)
+class Blame:
+    """Who made whom wait.
+
+    Attributes:
+        causes: Columns `CAUSES`.
+        ranks: Columns `RANKS`.
+        groups: Columns `GROUPS`.
+        by_step: Columns `rank`, `step`, `caused_wait_ns`, for a map; only where there is any.
+        accused: Rows of `causes` that are worth acting on, the greatest gain first.
+        waits_ns: All waits of all ranks.
+        unexplained_ns: What of them nothing unusual caused.
+        steps: How many steps were recorded.
+        step_ns: Mean step time, as replayed.
+        left_out: What is no part of this, by reason.
+    """
+
+    causes: pl.DataFrame
+    ranks: pl.DataFrame
+    groups: pl.DataFrame
+    by_step: pl.DataFrame
+    accused: pl.DataFrame
+    waits_ns: int
+    unexplained_ns: int
+    steps: int
+    step_ns: float
+    left_out: dict[str, int]
+
+
+def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blame:
+    """Finds who made whom wait, and why.
+
+    Args:
+        matched: The collectives of all ranks.
+        clock_offset_ns: Of each row, what its clock reads too much; only first arrivals need it,
+            and only for gains.
+    """
+    usual = find_usual(matched)
+    delays = pass_back(matched, usual)
+    links = _Links(matched, usual, delays)
+    steps = max(len(np.unique(matched.step[matched.step >= 0])), 1)
+    table = _work_causes(matched, delays)
+    table = pl.concat([table, links.table()]).sort(
+        "caused_wait_ns", "rank", "cause", descending=[True, False, False]
+    )
+    replay = Replay(matched, clock_offset_ns)
+    whole = replay.duration_ns()
+    gains = [
+        (whole - _without(matched, usual, delays, links, replay, rank, cause)) / steps
+        for rank, cause in table.head(_MOST_REPLAYED).select("rank", "cause").iter_rows()
+    ]
+    table = table.with_columns(
+        gain_ns=pl.Series(
+            [round(gain) for gain in gains] + [None] * (len(table) - len(gains)), dtype=pl.Int64
+        )
+    ).select(pl.col(column).cast(dtype) for column, dtype in CAUSES.items())
+    step_ns = whole / steps
+    gaining = table.filter(pl.col("gain_ns") >= _NOTABLE_GAIN * step_ns)
+    stands_out = [
+        links.is_persistent(rank)
+        if cause == SLOW_LINK
+        else _stands_out(matched, usual, rank, cause)
+        for rank, cause in gaining.select("rank", "cause").iter_rows()
+    ]
+    accused = gaining.filter(pl.Series(stands_out, dtype=pl.Boolean)).sort(
+        "gain_ns", "caused_wait_ns", "rank", descending=[True, True, False]
+    )
+    return Blame(
+        table,
+        _ranks(matched, table),
+        _groups(matched, usual, delays),
+        _by_step(matched, delays),
+        accused,
+        int(matched.wait_ns.sum()),
+        int(delays.unexplained_ns.sum()),
+        steps,
+        step_ns,
+        matched.left_out,
+    )
+
+
+def _work_causes(matched: Matched, delays: Delays) -> pl.DataFrame:
+    names = (*matched.causes, LATE_START)
+    count = len(matched.ranks)
+    parts = []
+    for place, name in enumerate(names):
+        wait = np.bincount(matched.rank, delays.work_ns[:, place], count)
+        parts.append(
+            pl.DataFrame(
+                {
+                    "rank": matched.ranks,
+                    "cause": pl.Series([name] * count, dtype=pl.String),
+                    "caused_wait_ns": np.rint(wait).astype(np.int64),
+                }
+            )
+        )
+    table = pl.concat(parts).filter(pl.col("caused_wait_ns") > 0)
+    return table.with_columns(peers=pl.lit(None, pl.List(pl.Int64)))
+
+
+class _Links:
+    """Slow transfers, charged to the ranks that they have in common."""
+
+    def __init__(self, matched: Matched, usual: Usual, delays: Delays) -> None:
+        members = np.diff(matched.first_row)
+        lost = usual.transfer_excess_ns * members + delays.transfer_ns
+        self._matched = matched
+        of_row = np.zeros(len(matched.rank), np.int64)
+        of_row[matched.rows] = np.repeat(lost, members)
+        in_all = np.bincount(matched.rank, of_row, len(matched.ranks))
+        # Each collective is charged to its members with the most in all.
+        of_member = in_all[matched.rank][matched.rows]
+        first = matched.first_row[:-1]
+        most = np.repeat(np.maximum.reduceat(of_member, first), members) if len(lost) else of_member
+        is_most = (of_member == most) & (np.repeat(lost, members) > 0)
+        self._rows = matched.rows[is_most]
+        self._lost = lost
+        self._excess = usual.transfer_excess_ns
+        self._spread = usual.transfer_spread_ns
+
+    def table(self) -> pl.DataFrame:
+        """Columns of `CAUSES`, without gains."""
+        matched = self._matched
+        found = (
+            pl.DataFrame(
+                {
+                    "rank": matched.ranks[matched.rank[self._rows]],
+                    "collective": matched.collective[self._rows],
+                    "caused_wait_ns": self._lost[matched.collective[self._rows]],
+                }
+            )
+            .group_by("rank")
+            .agg(pl.col("caused_wait_ns").sum(), pl.col("collective").sort())
+        )
+        # Ranks that are charged with the same collectives cannot be told apart.
+        alike = found.group_by("collective").agg(
+            pl.col("rank").sort().alias("peers"), pl.col("caused_wait_ns").first()
+        )
+        return alike.select(
+            pl.col("peers").list.first().alias("rank"),
+            pl.lit(SLOW_LINK).alias("cause"),
+            "caused_wait_ns",
+            pl.col("peers").list.slice(1),
+        ).filter(pl.col("caused_wait_ns") > 0)
+
+    def is_persistent(self, rank: int) -> bool:
+        """Whether most transfers in the slow groups of a rank are slow, not a few of them."""
+        charged = self.collectives_of(rank)
+        if not len(charged):
+            return False
+        in_groups = np.flatnonzero(np.isin(self._matched.group, self._matched.group[charged]))
+        excess, transfer = self._excess[in_groups], self._matched.transfer_ns[in_groups]
+        usual = _SLOW * (transfer - excess)
+        is_slow = excess > np.maximum(usual, _BEYOND_NOISE * self._spread[in_groups])
+        # Groups that are slow once by chance do not excuse those that always are.
+        lost = self._lost[in_groups].astype(np.float64)
+        groups = self._matched.group[in_groups]
+        shares = np.bincount(groups, is_slow) / np.maximum(np.bincount(groups), 1)
+        return bool(np.average(shares[groups], weights=lost + 1e-9) >= _PERSISTENT)
+
+    def collectives_of(self, rank: int) -> Numbers:
+        """The collectives that a rank is charged with."""
+        matched = self._matched
+        own = matched.ranks[matched.rank[self._rows]] == rank
+        found: Numbers = matched.collective[self._rows[own]]
+        return found
+
+
+def _stands_out(matched: Matched, usual: Usual, rank: int, cause: str) -> bool:
+    """Whether a rank has far more of a cause than the others, and not in one step only."""
+    if cause not in matched.causes:
+        return True  # a late start: only one rank can be the last to begin
+    excess = usual.excess_ns[:, matched.causes.index(cause)]
+    of_rank = np.bincount(matched.rank, excess, len(matched.ranks))
+    is_it = matched.ranks == rank
+    others = of_rank[~is_it]
+    if len(others) and of_rank[is_it].sum() < _STANDS_OUT * np.median(others):
+        return False
+    own = matched.ranks[matched.rank] == rank
+    steps, place = np.unique(matched.step[own], return_inverse=True)
+    if len(steps) < _FEW_STEPS:
+        return True
+    by_step = np.sort(np.bincount(place.reshape(-1), excess[own]))
+    return bool(by_step[-2] >= by_step[-1] / 4)
+
+
+def _without(
+    matched: Matched,
+    usual: Usual,
+    delays: Delays,
+    links: _Links,
+    replay: Replay,
+    rank: int,
+    cause: str,
+) -> int:
+    """The recording's duration without a rank's excess of a cause."""
+    if cause == SLOW_LINK:
+        less = np.zeros_like(usual.transfer_excess_ns)
+        slow = links.collectives_of(rank)
+        less[slow] = usual.transfer_excess_ns[slow]
+        return replay.duration_ns(less_transfer_ns=less)
+    own = matched.ranks[matched.rank] == rank
+    less = np.zeros(len(matched.rank), np.int64)
+    if cause == LATE_START:
+        less[own] = delays.late_start_ns[own]
+        return replay.duration_ns(less)
+    place = matched.causes.index(cause)
+    less[own] = usual.excess_ns[own, place]
+    return replay.duration_ns(less)
+
+
+def _ranks(matched: Matched, causes: pl.DataFrame) -> pl.DataFrame:
+    count = len(matched.ranks)
+    main = causes.sort("caused_wait_ns", descending=True).unique("rank", keep="first")
+    return (
+        pl.DataFrame(
+            {
+                "rank": matched.ranks,
+                "last_arrivals": np.bincount(matched.rank[matched.last_row], minlength=count),
+                "collectives": np.bincount(matched.rank, minlength=count),
+                "waited_ns": np.bincount(matched.rank, matched.wait_ns, count).astype(np.int64),
+            }
+        )
+        .join(causes.group_by("rank").agg(pl.col("caused_wait_ns").sum()), on="rank", how="left")
+        .join(main.select("rank", "cause"), on="rank", how="left")
+        .with_columns(pl.col("caused_wait_ns").fill_null(0))
+        .sort("caused_wait_ns", "rank", descending=[True, False])
+        .select(pl.col(column).cast(dtype) for column, dtype in RANKS.items())
+    )
+
+
+def _groups(matched: Matched, usual: Usual, delays: Delays) -> pl.DataFrame:
+    count = len(matched.groups)
+    waits = np.bincount(matched.collective, matched.wait_ns, len(matched.group))
+    return (
+        matched.groups.select("group", "name", "dimension")
+        .with_columns(
+            collectives=np.bincount(matched.group, minlength=count),
+            waits_ns=np.bincount(matched.group, waits, count),
+            unexplained_ns=np.bincount(matched.group, delays.unexplained_ns, count),
+            slow_transfer_ns=np.bincount(matched.group, usual.transfer_excess_ns, count),
+        )
+        .filter(pl.col("collectives") > 0)
+        .sort("waits_ns", "group", descending=[True, False])
+        .select(pl.col(column).cast(dtype) for column, dtype in GROUPS.items())
+    )
+
+
+def _by_step(matched: Matched, delays: Delays) -> pl.DataFrame:
+    return (
+        pl.DataFrame(
+            {
+                "rank": matched.ranks[matched.rank],
+                "step": matched.step,
+                "caused_wait_ns": delays.work_ns.sum(axis=1),
+            }
+        )
+        .filter(pl.col("caused_wait_ns") > 0)
+        .group_by("rank", "step")
+        .agg(pl.col("caused_wait_ns").sum())
+        .sort("rank", "step")
+    )

@@ -1,0 +1,100 @@
+"""What is usual: how long the same piece of work takes on comparable ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from stepscope.fleet.matched import Matched, Numbers
+
+_LEAST_PEERS = 3
+
+
+@dataclass(frozen=True)
+class Usual:
+    """What each piece of work takes beyond what is usual.
+
+    The same piece of work is the n-th in the step of ranks that meet in the same kinds of
+    collectives, in the same dimensions, in the same order. Usual is the median over these ranks
+    and all steps (the lower one of two), cause by cause. Where there are fewer than three, nothing
+    is beyond it. Transfers are alike that have kind, dimension, group size and message size (within
+    a factor of two) in common.
+
+    Attributes:
+        excess_ns: Of each row and cause, the time beyond the usual; at least 0.
+        transfer_excess_ns: Of each collective, likewise.
+        transfer_spread_ns: Of each collective, the median distance of its like from their median.
+    """
+
+    excess_ns: Numbers
+    transfer_excess_ns: Numbers
+    transfer_spread_ns: Numbers
+
+
+def find_usual(matched: Matched) -> Usual:
+    """Compares every piece of work with its like."""
+    return Usual(_excess(matched), *_transfers(matched))
+
+
+def _excess(matched: Matched) -> Numbers:
+    if not len(matched.rank):
+        return np.zeros_like(matched.local_ns)
+    meeting = pl.Series("dimension", matched.dimension).cast(pl.Categorical).to_physical()
+    alike = meeting.cast(pl.Int64).to_numpy() * 64 + matched.kind
+    names = [f"c{place}" for place in range(len(matched.causes))]
+    rows = pl.DataFrame(
+        {
+            "rank": matched.rank,
+            "step": matched.step,
+            "alike": alike[matched.collective],
+            "has_previous": matched.previous >= 0,
+            **{name: matched.local_ns[:, place] for place, name in enumerate(names)},
+        }
+    ).with_columns(place=pl.int_range(pl.len()).over("rank", "step"))
+    # Equal sequences of meetings have equal texts.
+    sequences = (
+        rows.group_by("rank", "step")
+        .agg(pl.col("alike").cast(pl.String).str.join(" "))
+        .with_columns(sequence=pl.col("alike").rank("dense"))
+    )
+    rows = rows.join(
+        sequences.select("rank", "step", "sequence"),
+        on=["rank", "step"],
+        how="left",
+        maintain_order="left",
+    )
+    same = ["sequence", "place", "has_previous"]
+    excess = rows.select(
+        pl.when(pl.len().over(same) >= _LEAST_PEERS)
+        .then(pl.col(name) - pl.col(name).quantile(0.5, "lower").over(same))
+        .otherwise(0)
+        .clip(lower_bound=0)
+        .cast(pl.Int64)
+        .alias(name)
+        for name in names
+    )
+    return np.ascontiguousarray(excess.to_numpy())
+
+
+def _transfers(matched: Matched) -> tuple[Numbers, Numbers]:
+    """Excess and spread of each collective's transfer."""
+    sizes = np.log2(np.maximum(matched.message_bytes, 1)).round()
+    same = ["dimension", "kind", "members", "size"]
+    away = pl.col("transfer") - pl.col("transfer").quantile(0.5, "lower").over(same)
+    known = pl.len().over(same) >= _LEAST_PEERS
+    table = pl.DataFrame(
+        {
+            "dimension": matched.dimension,
+            "kind": matched.kind,
+            "members": np.diff(matched.first_row),
+            "size": sizes,
+            "transfer": matched.transfer_ns,
+        }
+    ).with_columns(away=pl.when(known).then(away).otherwise(0).cast(pl.Int64))
+    found = table.select(
+        pl.col("away").clip(lower_bound=0).alias("excess"),
+        pl.col("away").abs().median().over(same).round().cast(pl.Int64).alias("spread"),
+    )
+    return found["excess"].to_numpy(), found["spread"].to_numpy()

@@ -1,0 +1,201 @@
+"""Runs a function on many items on a Dask cluster: of this machine, or one that is already there.
+
+Dask's scheduler executes whatever anybody sends it who can reach it. So the cluster that is started
+here listens on the loopback interface only, and a scheduler elsewhere is talked to over TLS only
+(`tls://host:port`, with certificates from Dask's own configuration).
+
+Values are combined on the workers, in the same tree as elsewhere; only the last one comes back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from stepscope.errors import UsageError
+from stepscope.fleet.engines import worker
+from stepscope.fleet.engines.outcome import Failure, Item, Outcome, ProgressReport, Tree, Value
+
+_ASK_S = 0.2
+
+
+@dataclass(frozen=True)
+class DaskEngine:
+    """A Dask cluster.
+
+    Attributes:
+        scheduler: `tcp://127.0.0.1:port` or `tls://host:port`; None starts a cluster here.
+        workers: Processes of a cluster that is started here; None leaves it to Dask.
+        attempts: How often an item is tried that fails for a reason of the machine.
+    """
+
+    scheduler: str | None = None
+    workers: int | None = None
+    attempts: int = 3
+
+    def __post_init__(self) -> None:
+        """Checks the scheduler's address.
+
+        Raises:
+            UsageError: It is no address, or one that would be talked to in the open.
+        """
+        if self.scheduler is not None:
+            check_address(self.scheduler)
+
+    def run(
+        self,
+        function: Callable[[Item], Value],
+        items: Sequence[Item],
+        combine: Callable[[Value, Value], Value],
+        *,
+        progress: ProgressReport | None = None,
+        is_cancelled: Callable[[], bool] | None = None,
+    ) -> Outcome[Value]:
+        """See `Engine.run`.
+
+        Raises:
+            UsageError: Dask is not installed, or the scheduler cannot be reached.
+        """
+        if not items:
+            return Outcome(None, 0, 0)
+        with self._client() as client:
+            run = _Run(client, function, items, combine, self.attempts)
+            return run.finished(progress, is_cancelled or (lambda: False))
+
+    @contextlib.contextmanager
+    def _client(self) -> Iterator[Any]:
+        try:
+            import distributed
+        except ImportError:
+            raise UsageError(
+                "the engine 'dask' needs Dask: pip install 'stepscope[fleet]'"
+            ) from None
+        if self.scheduler is None:
+            with (
+                distributed.LocalCluster(
+                    n_workers=self.workers,
+                    threads_per_worker=1,
+                    host="127.0.0.1",
+                    dashboard_address=None,
+                ) as cluster,
+                distributed.Client(cluster) as client,
+            ):
+                yield client
+            return
+        try:
+            client = distributed.Client(self.scheduler, timeout="20s")
+        except (OSError, TimeoutError) as error:
+            raise UsageError(
+                f"the Dask scheduler {self.scheduler} cannot be reached: {error}"
+            ) from error
+        with client:
+            yield client
+
+
+def check_address(address: str) -> None:
+    """Checks that a scheduler is on this machine or behind TLS.
+
+    Raises:
+        UsageError: It is neither, or no address at all.
+    """
+    parts = urlsplit(address)
+    if parts.scheme not in {"tcp", "tls"} or not parts.hostname:
+        raise UsageError(
+            f"the scheduler {address!r} is no address: write tls://host:port, or "
+            "tcp://127.0.0.1:port for one on this machine"
+        )
+    if parts.scheme == "tls" or parts.hostname == "localhost":
+        return
+    try:
+        is_here = ipaddress.ip_address(parts.hostname).is_loopback
+    except ValueError:
+        is_here = False
+    if not is_here:
+        raise UsageError(
+            f"the scheduler {address} is elsewhere and not encrypted: anyone who can reach it runs "
+            "code on its workers and reads what they send. Use tls:// with certificates in Dask's "
+            "configuration (distributed.comm.tls), or a tunnel that ends at tcp://127.0.0.1"
+        )
+
+
+class _Run:
+    """One map and reduction on a cluster."""
+
+    def __init__(
+        self,
+        client: Any,
+        function: Callable[[Any], Any],
+        items: Sequence[Any],
+        combine: Callable[[Any, Any], Any],
+        attempts: int,
+    ) -> None:
+        self._client = client
+        self._items = len(items)
+        # Impure: two equal items are two items.
+        leaves = client.map(_tried, [function] * len(items), items, attempts=attempts, pure=False)
+        self._waiting = {leaf: index for index, leaf in enumerate(leaves)}
+        # Its values are futures: what they stand for stays on the workers.
+        self._tree: Tree[Any] = Tree(
+            len(items), lambda left, right: client.submit(combine, left, right, pure=False)
+        )
+        self._failures: dict[int, Failure] = {}
+        self._attempts = attempts
+
+    def finished(
+        self, progress: ProgressReport | None, is_cancelled: Callable[[], bool]
+    ) -> Outcome[Any]:
+        """Waits for all items, and fetches what they are combined to."""
+        import distributed
+
+        is_stopped = False
+        while self._waiting and not is_stopped:
+            with contextlib.suppress(distributed.TimeoutError):
+                distributed.wait(list(self._waiting), timeout=_ASK_S, return_when="FIRST_COMPLETED")
+            for leaf in [leaf for leaf in self._waiting if leaf.done()]:
+                self._settle(self._waiting.pop(leaf), leaf)
+                if progress is not None:
+                    progress(self._items - len(self._waiting), self._items)
+            is_stopped = bool(self._waiting) and is_cancelled()
+        self._client.cancel(list(self._waiting))
+        root = self._tree.result()
+        return Outcome(
+            None if root is None else root.result(),
+            self._items,
+            self._items - len(self._waiting) - len(self._failures),
+            tuple(self._failures[index] for index in sorted(self._failures)),
+            is_stopped,
+        )
+
+    def _settle(self, index: int, leaf: Any) -> None:
+        """Puts a finished item into the tree."""
+        if leaf.status == "finished":
+            self._tree.put(index, leaf)
+            return
+        error = leaf.exception()
+        reason, attempts = str(error).split("\n")[0], self._attempts
+        if isinstance(error, _GaveUpError):
+            reason, attempts = error.args
+        self._failures[index] = Failure(index, reason, attempts)
+        self._tree.skip(index)
+
+
+class _GaveUpError(Exception):
+    """An item that gave nothing: the reason, and how often it was tried."""
+
+
+def _tried(function: Callable[[Any], Any], item: Any, attempts: int) -> Any:
+    """What a function makes of an item, tried several times where that may help.
+
+    Where a worker is killed, Dask itself tries again.
+    """
+    for attempt in range(1, attempts + 1):
+        kind, content = worker.answer(function, item)
+        if kind == worker.DONE:
+            return content
+        if kind == worker.REFUSED or attempt == attempts:
+            raise _GaveUpError(content, attempt)
+    raise AssertionError("unreachable")

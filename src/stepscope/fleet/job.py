@@ -1,0 +1,260 @@
+"""The ranks of a job as one: each trace is read where it lies, and only a small part is kept.
+
+Which rank a trace belongs to is taken from the first of these that says it: the trace's own
+`distributedInfo`, the manifest of its run or its file name, the order in which the traces were
+given. Where two disagree, or two traces claim one rank, the notes say so. A trace that cannot be
+read is left out and named; so are ranks of the job that left no trace.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import polars as pl
+
+from stepscope.analysis.ranks.arrivals import RankArrivals, read_arrivals
+from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.errors import UnreadableInputError, UsageError
+from stepscope.fleet.engines.local import LocalEngine
+from stepscope.fleet.engines.outcome import Engine, ProgressReport
+from stepscope.fleet.rank_steps import RankSteps, read_steps
+from stepscope.run.discover import rank_of
+from stepscope.trace.model import Trace
+from stepscope.trace.paths import TraceRef
+
+_MOST_NAMED = 8
+_WORTH_PROCESSES = 8
+"""From so many traces on, starting processes takes less time than they save."""
+
+
+@dataclass(frozen=True)
+class RankPart:
+    """What comparing ranks needs of one of them: a few kilobytes per step.
+
+    Attributes:
+        name: Path of its trace.
+        place: Its place among the traces given.
+        said: The rank that the trace itself tells; None: it does not.
+        host: The machine it ran on; None where nothing says so.
+        first_ns: Its first event, on its own clock.
+        arrivals: Its collectives, with what it did between them.
+        steps: Its steps.
+    """
+
+    name: str
+    place: int
+    said: int | None
+    host: str | None
+    first_ns: int
+    arrivals: RankArrivals
+    steps: RankSteps
+
+    @property
+    def rank(self) -> int:
+        """The rank."""
+        return self.arrivals.rank
+
+    def as_rank(self, rank: int) -> RankPart:
+        """The same under another number."""
+        arrivals = replace(self.arrivals, rank=rank)
+        return replace(self, arrivals=arrivals, steps=replace(self.steps, rank=rank))
+
+
+@dataclass(frozen=True)
+class Job:
+    """The ranks of a job.
+
+    Attributes:
+        parts: One per rank, ascending.
+        world_size: How many ranks the job has; None where nothing says so.
+        notes: What is missing, left out or contradictory.
+    """
+
+    parts: tuple[RankPart, ...]
+    world_size: int | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that were read."""
+        return tuple(part.rank for part in self.parts)
+
+    @property
+    def scope(self) -> AnsweredScope:
+        """What an answer about the job covers."""
+        answered = [part.arrivals.answered() for part in self.parts]
+        excluded: Counter[str] = Counter()
+        for one in answered:
+            excluded.update(one.excluded)
+        return AnsweredScope(
+            answered[0].asked,
+            tuple(sorted({step for one in answered for step in one.steps})),
+            tuple(sorted({device for one in answered for device in one.devices})),
+            sum(one.events for one in answered),
+            dict(excluded),
+        )
+
+    def steps(self) -> pl.DataFrame:
+        """The steps of all ranks, columns `rank_steps.STEPS`."""
+        return pl.concat([part.steps.table() for part in self.parts])
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A trace to be read, in whatever process that is done."""
+
+    trace: TraceRef
+    place: int
+    rank: int | None  # by manifest or file name
+    scope: Scope | None = field(default=None)
+
+
+def read_part(
+    name: str, place: int, rank: int | None, trace: Trace, scope: Scope | None
+) -> RankPart:
+    """Reads what comparing ranks needs of a trace.
+
+    Args:
+        name: Its path, for messages.
+        place: Its place among the traces given.
+        rank: Its rank by manifest or file name; None where neither says.
+        trace: The trace.
+        scope: Steps, devices and events that count.
+
+    Raises:
+        UsageError: The scope names what the trace does not have.
+    """
+    about = trace.header.get("distributedInfo")
+    said = about.get("rank") if isinstance(about, dict) else None
+    said = said if isinstance(said, int) and said >= 0 else None
+    number = next((one for one in (said, rank) if one is not None), place)
+    first = trace.events.select(pl.col("start_ns").min()).collect().item()
+    return RankPart(
+        name,
+        place,
+        said,
+        host if isinstance(host := trace.header.get("host_name"), str) and host else None,
+        int(first or 0),
+        read_arrivals(number, trace, scope, with_causes=True),
+        read_steps(number, trace, scope),
+    )
+
+
+def _read(request: _Request) -> tuple[RankPart, ...]:
+    trace = request.trace.open()
+    return (read_part(request.trace.name, request.place, request.rank, trace, request.scope),)
+
+
+def _both(left: tuple[RankPart, ...], right: tuple[RankPart, ...]) -> tuple[RankPart, ...]:
+    return left + right
+
+
+def read_job(
+    traces: Sequence[TraceRef],
+    scope: Scope | None = None,
+    engine: Engine | None = None,
+    *,
+    progress: ProgressReport | None = None,
+    is_cancelled: Callable[[], bool] | None = None,
+) -> Job:
+    """Reads the ranks of a job.
+
+    Args:
+        traces: Their traces.
+        scope: Steps, devices and events that count.
+        engine: What reads them; by default this process where there are few, otherwise processes
+            of this machine.
+        progress: Is told of each trace.
+        is_cancelled: Is asked now and then.
+
+    Raises:
+        UnreadableInputError: No trace could be read.
+        UsageError: The scope names what no trace has.
+    """
+    requests = [_Request(ref, place, _rank_by_name(ref), scope) for place, ref in enumerate(traces)]
+    if engine is None:
+        engine = LocalEngine(1 if len(traces) < _WORTH_PROCESSES else None)
+    outcome = engine.run(_read, requests, _both, progress=progress, is_cancelled=is_cancelled)
+    reasons = tuple(failure.reason for failure in outcome.failures)
+    if not outcome.value:
+        raise UnreadableInputError("; ".join(reasons[:3]) or "no trace was read")
+    notes = [f"left out: {reason}" for reason in reasons[:_MOST_NAMED]]
+    if len(reasons) > _MOST_NAMED:
+        notes.append(f"{len(reasons) - _MOST_NAMED} more traces were left out")
+    if outcome.is_cancelled:
+        notes.append(f"cancelled: {outcome.done} of {outcome.items} traces were read")
+    by_name = {request.place: request.rank for request in requests}
+    return put_together(outcome.value, by_name, notes)
+
+
+def put_together(
+    parts: Sequence[RankPart], by_name: dict[int, int | None], notes: Sequence[str] = ()
+) -> Job:
+    """Puts parts together as the ranks of one job.
+
+    Args:
+        parts: The parts, in the order of the traces.
+        by_name: Of each place, the rank that manifest or file name tell.
+        notes: What is known to be missing.
+    """
+    found, more = _numbered(parts, by_name)
+    sizes = {part.arrivals.world_size for part in found} - {None}
+    world_size = sizes.pop() if len(sizes) == 1 else None
+    notes = [*notes, *more]
+    if world_size is not None:
+        missing = sorted(set(range(world_size)) - {part.rank for part in found})
+        if missing:
+            notes.append(f"no trace of {_ranks(missing)} of {world_size}")
+    return Job(tuple(sorted(found, key=lambda part: part.rank)), world_size, tuple(notes))
+
+
+def _rank_by_name(ref: TraceRef) -> int | None:
+    if ref.rank:
+        return ref.rank
+    return rank_of(Path(ref.name))
+
+
+def _numbered(
+    parts: Sequence[RankPart], by_name: dict[int, int | None]
+) -> tuple[list[RankPart], list[str]]:
+    """The parts with their ranks, each rank once, and what had to be decided."""
+    if len({part.rank for part in parts}) == len(parts):
+        notes = [
+            f"{part.name}: its name says rank {name}, the trace itself rank {part.said}; the trace "
+            "counts"
+            for part in parts
+            if (name := by_name.get(part.place)) is not None and part.said not in {None, name}
+        ]
+        return list(parts), _shortened(notes)
+    names = [by_name.get(part.place) for part in parts]
+    twice = _ranks(sorted(rank for rank, n in Counter(p.rank for p in parts).items() if n > 1))
+    if None not in names and len(set(names)) == len(names):
+        renamed = [
+            part.as_rank(name) for part, name in zip(parts, names, strict=True) if name is not None
+        ]
+        return renamed, [f"several traces say that they are {twice}; their names count"]
+    if len({part.name for part in parts}) < len(parts):
+        raise UsageError(f"a trace is given twice: {twice}")
+    ordered = [part.as_rank(place) for place, part in enumerate(parts)]
+    return ordered, [f"several traces are of {twice}; they are numbered in the order given"]
+
+
+def _shortened(notes: list[str]) -> list[str]:
+    more = len(notes) - _MOST_NAMED
+    return [*notes[:_MOST_NAMED], f"and {more} more"] if more > 0 else notes
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    """Ranks as a person writes them: ranks 3 to 5, 9."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    words = [f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    more = f" and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
+    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(words[:_MOST_NAMED])}{more}"

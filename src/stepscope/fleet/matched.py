@@ -1,0 +1,325 @@
+"""Collectives of many ranks, matched: the common input of clocks and blame.
+
+Each rank contributes one row per collective that it takes part in (`ARRIVALS`), small enough to
+come from a summary of its trace. Times are on the rank's own clock; nothing here compares the
+clocks of two ranks.
+
+Definitions
+    A collective is known by its process group and its number in it.
+    Arrival: when the rank's kernel (or, on a CPU, its call) starts. Duration: until it ends.
+    Synchronising: no rank can leave before all have arrived. Only such kinds are matched; a send
+    and its receive count as one, since the kernel of either waits for the other.
+    Transfer time of a collective: the shortest duration of its members. The one with it arrived
+    last, and waited for nobody.
+    Wait of a member: its duration less the transfer time. No clock of another rank enters.
+    Previous collective of a row: the rank's last one to end before this one starts. The time from
+    there to the arrival is the rank's own; the row says what it was spent on.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.analysis.ranks import matching
+from stepscope.errors import UsageError
+
+Numbers = npt.NDArray[np.int64]
+
+ARRIVALS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "rank": pl.Int64,
+    "group": pl.Int64,  # row number in GROUPS
+    "number": pl.Int64,  # of the collective in its group
+    "kind": pl.String,
+    "step": pl.Int64,
+    "message_bytes": pl.Int64,
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,
+}
+"""One row per rank and collective. Further columns `local_…_ns` say what the rank did since the row
+before this one of the same rank, in order of start, outside any collective, by cause. What they
+leave of the time since its previous collective is `other`."""
+
+GROUPS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "group": pl.Int64,
+    "name": pl.String,
+    "dimension": pl.String,  # data, tensor, pipeline, expert, context, world, …
+    "ranks": pl.List(pl.Int64),
+}
+"""One row per process group."""
+
+SYNCHRONISING = (*matching.SYNCHRONISING, "send_recv")
+"""Kinds that no rank can leave before all members have arrived."""
+
+LOCAL = "local_"
+OTHER = "other"
+
+NOT_SYNCHRONISING = "collectives of a kind that ranks can leave before all have arrived"
+REPEATED = "collectives that a rank has twice under one number"
+ALONE = "collectives that only one recorded rank takes part in"
+CIRCULAR = "collectives whose order differs between ranks"
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Matched collectives, as arrays.
+
+    Rows are arrivals, ordered by rank and start; `collective` numbers lie in an order in which
+    each comes after all that any member had before it.
+
+    Attributes:
+        causes: What time between collectives is divided into; the last is `OTHER`.
+        ranks: The recorded ranks, ascending.
+        groups: Columns `GROUPS`.
+        rank: Of each row, its place in `ranks`.
+        collective: Of each row, the number of its collective.
+        step: Of each row.
+        start_ns: Of each row, on its rank's clock.
+        end_ns: Likewise.
+        previous: Of each row, the row of the rank's previous collective; -1 for none.
+        local_ns: Of each row and cause, what the rank did since then. Where there is no previous,
+            since its recording began, as far as the row says; `OTHER` is 0 there.
+        group: Of each collective, its row in `groups`.
+        number: Of each collective, its number in the group.
+        kind: Of each collective, a place in `SYNCHRONISING`.
+        message_bytes: Of each collective, the largest that a member says; -1 where unknown.
+        first_row: Of each collective, where its rows begin in `rows`; one more at the end.
+        rows: Rows by collective.
+        transfer_ns: Of each collective.
+        last_row: Of each collective, the row of the member that arrived last.
+        left_out: Rows that are no part of this, by reason.
+    """
+
+    causes: tuple[str, ...]
+    ranks: Numbers
+    groups: pl.DataFrame
+    rank: Numbers
+    collective: Numbers
+    step: Numbers
+    start_ns: Numbers
+    end_ns: Numbers
+    previous: Numbers
+    local_ns: Numbers
+    group: Numbers
+    number: Numbers
+    kind: Numbers
+    message_bytes: Numbers
+    first_row: Numbers
+    rows: Numbers
+    transfer_ns: Numbers
+    last_row: Numbers
+    left_out: dict[str, int]
+
+    @property
+    def wait_ns(self) -> Numbers:
+        """Of each row, how long the rank waited in its collective."""
+        waits: Numbers = self.end_ns - self.start_ns - self.transfer_ns[self.collective]
+        return waits
+
+    @property
+    def dimension(self) -> pl.Series:
+        """Of each collective, the dimension of its group."""
+        return self.groups["dimension"].gather(self.group)
+
+
+def match(arrivals: pl.DataFrame, groups: pl.DataFrame) -> Matched:
+    """Matches the collectives of several ranks.
+
+    Args:
+        arrivals: Columns `ARRIVALS` and any `local_…_ns`.
+        groups: Columns `GROUPS`.
+
+    Raises:
+        UsageError: A column is missing, or a row names a group that is not there.
+    """
+    missing = [column for column in ARRIVALS if column not in arrivals.columns]
+    missing += [column for column in GROUPS if column not in groups.columns]
+    if missing:
+        raise UsageError(f"arrivals and groups lack the columns {', '.join(missing)}")
+    unknown = arrivals.filter(~pl.col("group").is_between(0, len(groups) - 1))
+    if len(unknown):
+        raise UsageError(f"an arrival names group {unknown['group'][0]} of {len(groups)}")
+    in_order = arrivals.sort("rank", "start_ns", "end_ns", "group", "number")
+    # Sums, so that nothing is lost with rows that are left out.
+    spent = pl.col(f"^{LOCAL}.*_ns$").fill_null(0).cum_sum().over("rank")
+    rows, left_out = _usable(in_order.with_columns(spent))
+    # A first numbering, by group and number; it is put in order once what precedes what is known.
+    by_name = rows.select("group", "number").unique().sort("group", "number")
+    rows = rows.join(by_name.with_row_index("named"), on=["group", "number"], how="left")
+    named = rows["named"].to_numpy().astype(np.int64)
+    ranks = np.unique(rows["rank"].to_numpy()).astype(np.int64)
+    rank = np.searchsorted(ranks, rows["rank"].to_numpy()).astype(np.int64)
+    start, end = (rows[column].to_numpy().astype(np.int64) for column in ("start_ns", "end_ns"))
+    previous = np.full(len(rows), -1, np.int64)
+    _compiled(_find_previous)(rank, start, end, np.lexsort((end, rank)), previous)
+    order = _order(named, previous, len(by_name))
+    if (order < 0).any():
+        # Ranks that disagree on an order are of different jobs, or their numbers are wrong.
+        bad = pl.Series(order < 0).gather(named)
+        left_out[CIRCULAR] = int(bad.sum())
+        names = rows.filter(bad).select("group", "number").unique()
+        again = match(arrivals.join(names, on=["group", "number"], how="anti"), groups)
+        return _with(again, {**again.left_out, CIRCULAR: left_out[CIRCULAR]})
+    collective = order[named]
+    causes, local = _local(rows, previous, start, end)
+    by_collective = np.argsort(collective, kind="stable").astype(np.int64)
+    first_row = np.searchsorted(collective[by_collective], np.arange(len(by_name) + 1))
+    durations = end - start
+    transfer = _least(durations[by_collective], first_row)
+    return Matched(
+        causes,
+        ranks,
+        groups.select(*GROUPS),
+        rank,
+        collective,
+        rows["step"].fill_null(-1).to_numpy().astype(np.int64),
+        start,
+        end,
+        previous,
+        local,
+        _put(by_name["group"], order),
+        _put(by_name["number"], order),
+        _of_collectives(rows["kind"].replace_strict(_KINDS, return_dtype=pl.Int64), collective),
+        _of_collectives(rows["message_bytes"].fill_null(-1), collective),
+        first_row.astype(np.int64),
+        by_collective,
+        transfer,
+        _last(durations, by_collective, first_row, transfer),
+        left_out,
+    )
+
+
+_KINDS = {kind: place for place, kind in enumerate(SYNCHRONISING)}
+
+
+def _usable(arrivals: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
+    """The rows that can be matched, and how many cannot be, by reason."""
+    left_out = {}
+    rows = arrivals.filter(pl.col("kind").is_in(SYNCHRONISING))
+    if len(rows) < len(arrivals):
+        left_out[NOT_SYNCHRONISING] = len(arrivals) - len(rows)
+    name = ["group", "number"]
+    twice = rows.filter(pl.struct("rank", *name).is_duplicated()).select(name).unique()
+    kept = rows.join(twice, on=name, how="anti") if len(twice) else rows
+    if len(kept) < len(rows):
+        left_out[REPEATED] = len(rows) - len(kept)
+    met = kept.filter(pl.len().over(name) > 1)
+    if len(met) < len(kept):
+        left_out[ALONE] = len(kept) - len(met)
+    return met, left_out
+
+
+def _with(matched: Matched, left_out: dict[str, int]) -> Matched:
+    values = {name: getattr(matched, name) for name in matched.__dataclass_fields__}
+    return Matched(**{**values, "left_out": left_out})
+
+
+def _local(
+    rows: pl.DataFrame, previous: Numbers, start: Numbers, end: Numbers
+) -> tuple[tuple[str, ...], Numbers]:
+    columns = sorted(name for name in rows.columns if name.startswith(LOCAL))
+    causes = tuple(name.removeprefix(LOCAL).removesuffix("_ns") for name in columns)
+    local = np.zeros((len(rows), len(columns) + 1), np.int64)
+    has_previous = previous >= 0
+    for place, name in enumerate(columns):
+        spent = rows[name].to_numpy().astype(np.int64)
+        local[:, place] = spent - np.where(has_previous, spent[previous], 0)
+    between = np.where(has_previous, start - end[previous], 0)
+    local[:, -1] = np.maximum(between - local.sum(axis=1), 0)
+    return (*causes, OTHER), local
+
+
+def _put(values: pl.Series, order: Numbers) -> Numbers:
+    placed = np.zeros(len(order), np.int64)
+    placed[order] = values.to_numpy()
+    return placed
+
+
+def _of_collectives(values: pl.Series, collective: Numbers) -> Numbers:
+    """The largest value of each collective's rows."""
+    count = int(collective.max()) + 1 if len(collective) else 0
+    found = np.full(count, np.iinfo(np.int64).min, np.int64)
+    np.maximum.at(found, collective, values.to_numpy().astype(np.int64))
+    return found
+
+
+def _least(values: Numbers, first: Numbers) -> Numbers:
+    least: Numbers = np.minimum.reduceat(values, first[:-1]) if len(values) else values
+    return least
+
+
+def _last(durations: Numbers, rows: Numbers, first: Numbers, transfer: Numbers) -> Numbers:
+    """Of each collective the first of its rows with the shortest duration."""
+    is_shortest = durations[rows] == np.repeat(transfer, np.diff(first))
+    places = np.flatnonzero(is_shortest)
+    found: Numbers = rows[places[np.searchsorted(places, first[:-1])]]
+    return found
+
+
+def _order(named: Numbers, previous: Numbers, count: int) -> Numbers:
+    """A number for each collective, greater than those of all that its members had before.
+
+    -1 where there is none, because collectives precede each other in a circle.
+    """
+    has_previous = previous >= 0
+    before, after = named[previous[has_previous]], named[has_previous]
+    by_before = np.argsort(before, kind="stable")
+    first_edge = np.searchsorted(before[by_before], np.arange(count + 1))
+    order = np.full(count, -1, np.int64)
+    waiting = np.bincount(after, minlength=count).astype(np.int64)
+    _compiled(_count_up)(first_edge, after[by_before], waiting, order)
+    return order
+
+
+@functools.cache
+def _compiled(function: Callable[..., None]) -> Callable[..., None]:
+    from stepscope.trace.arrays.compiled import compiled
+
+    return compiled(function)
+
+
+def _find_previous(rank: Any, start: Any, end: Any, by_end: Any, previous: Any) -> None:
+    """Fill in of each row the one of the same rank that is the last to end before it starts."""
+    candidate = 0
+    latest = -1
+    for row in range(len(start)):
+        if row == 0 or rank[row] != rank[row - 1]:
+            latest = -1
+            while candidate < len(by_end) and rank[by_end[candidate]] < rank[row]:
+                candidate += 1
+        while (
+            candidate < len(by_end)
+            and rank[by_end[candidate]] == rank[row]
+            and end[by_end[candidate]] <= start[row]
+            and by_end[candidate] != row
+        ):
+            latest = by_end[candidate]
+            candidate += 1
+        previous[row] = latest
+
+
+def _count_up(first_edge: Any, after: Any, waiting: Any, order: Any) -> None:
+    """Number the nodes of a graph so that each follows all that it depends on."""
+    count = len(waiting)
+    ready = np.empty(count, np.int64)
+    filled = 0
+    for node in range(count):
+        if waiting[node] == 0:
+            ready[filled] = node
+            filled += 1
+    place = 0
+    while place < filled:
+        node = ready[place]
+        order[node] = place
+        place += 1
+        for edge in range(first_edge[node], first_edge[node + 1]):
+            waiting[after[edge]] -= 1
+            if waiting[after[edge]] == 0:
+                ready[filled] = after[edge]
+                filled += 1

@@ -1,0 +1,332 @@
+"""Stragglers: which rank makes the others wait, why, and what the job would gain without it.
+
+Definitions
+    Collectives of different ranks are matched by `analysis.ranks.matching`; clocks are brought
+    together by `clocks.ranks`. `analysis.stragglers` has the definitions of arrivals and waits.
+    What caused the waits is found by `blame`: waits that a rank inherited from another group are
+    passed back, so that the last to arrive is not accused of somebody else's delay.
+    The straggler is the rank that causes the longest waits; where nothing unusual causes any, the
+    one with the least wait of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import polars as pl
+
+from stepscope.analysis.ranks.arrivals import RankArrivals, read_arrivals
+from stepscope.analysis.ranks.clocks import Aligned, Clock, choose_clock, with_waits
+from stepscope.analysis.ranks.matching import match_collectives
+from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.analysis.stragglers import StragglerReport, check_ranks, compare_arrivals
+from stepscope.fleet.blame.report import LATE_START, SLOW_LINK, Blame, find_blame
+from stepscope.fleet.clocks.ranks import RankClocks, solve_rank_clocks
+from stepscope.fleet.groups import find_groups
+from stepscope.fleet.job import Job
+from stepscope.fleet.matched import OTHER, Matched, match
+from stepscope.trace.model import Trace
+
+RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
+    "rank": pl.Int64,
+    "last_arrivals": pl.Int64,  # collectives that it was the last to join
+    "collectives": pl.Int64,  # that it has part in and that could be matched
+    "total_wait_ns": pl.Int64,  # for others
+    "caused_wait_ns": pl.Int64,  # of others, summed over them
+    "cause": pl.String,  # the one with most of it; null: it caused none
+    "offset_ns": pl.Int64,  # taken off its clock; 0 where clocks are taken as recorded
+    "drift_ppm": pl.Float64,  # likewise
+    "clock_error_ns": pl.Int64,  # what offsets and drift are right to; null where nothing tells
+    "end_spread_ns": pl.Int64,  # median distance of its ends from the collectives' median
+}
+"""One row per rank, the greatest caused wait first, then the least wait."""
+
+CAUSES: dict[str, pl.DataType | type[pl.DataType]] = {
+    "rank": pl.Int64,
+    "cause": pl.String,
+    "caused_wait_ns": pl.Int64,  # of other ranks, summed over them
+    "gain_ns": pl.Int64,  # what a step would be shorter by; null where it was not worked out
+    "is_notable": pl.Boolean,  # whether that is a fiftieth of a step or more
+    "indistinguishable_from": pl.List(pl.Int64),  # ranks that a slow link might be as well
+}
+"""One row per rank and cause, the greatest gain first."""
+
+
+@dataclass(frozen=True)
+class Stragglers:
+    """Who makes whom wait.
+
+    Attributes:
+        straggler: The rank that makes the others wait most; None where nothing could be matched,
+            or nothing fits.
+        verdict: Who, why and what it costs, in one sentence.
+        step_ns: Mean step, from the first arrival of any rank to the end of the last collective.
+        waits_ns: All waits of all ranks, as durations of collectives tell them.
+        unexplained_ns: The part of them that nothing unusual caused.
+        clock: `RECORDED` or `ALIGNED`: what was done.
+        clock_reason: Why.
+        matched_by: What told which collectives belong together.
+        ranks: Columns `RANKS`.
+        causes: Columns `CAUSES`.
+        groups: One row per process group, columns `blame.report.GROUPS`.
+        sets: One row per matched collective, columns `analysis.stragglers.SETS`.
+        arrivals: One row per matched collective and rank, columns `analysis.stragglers.ARRIVALS`.
+        scopes: For each rank what its part is about and what was left out of it.
+        scope: The same of all ranks together.
+        notes: What a reader must know.
+    """
+
+    straggler: int | None
+    verdict: str
+    step_ns: int | None
+    waits_ns: int
+    unexplained_ns: int
+    clock: Clock
+    clock_reason: str
+    matched_by: str
+    ranks: pl.DataFrame
+    causes: pl.DataFrame
+    groups: pl.DataFrame
+    sets: pl.DataFrame
+    arrivals: pl.DataFrame
+    scopes: dict[int, AnsweredScope] = field(metadata={"show": False})
+    scope: AnsweredScope
+    notes: tuple[str, ...]
+
+
+def find_stragglers(
+    ranks: Sequence[tuple[int, Trace]],
+    scope: Scope | None = None,
+    clock: Clock | str = Clock.AUTO,
+) -> Stragglers:
+    """Finds who makes whom wait, from traces.
+
+    Args:
+        ranks: Number and trace of each rank, at least two, all of the same steps.
+        scope: Steps and events that count; devices are each rank's own.
+        clock: How clocks are brought together.
+
+    Raises:
+        UsageError: Fewer than two ranks, a rank twice, traces of jobs of different sizes, or a
+            scope that a trace does not have.
+    """
+    check_ranks([rank for rank, _ in ranks])
+    read = [read_arrivals(rank, trace, scope, with_causes=True) for rank, trace in ranks]
+    return judge_arrivals(read, clock=clock)
+
+
+def stragglers_of_job(job: Job) -> Stragglers:
+    """Finds who makes whom wait among the ranks of a job.
+
+    Raises:
+        UsageError: Fewer than two ranks, or ranks of jobs of different sizes.
+    """
+    found = judge_arrivals([part.arrivals for part in job.parts])
+    return replace(found, notes=(*found.notes, *job.notes))
+
+
+def judge_arrivals(
+    ranks: Sequence[RankArrivals],
+    steps: tuple[int, ...] | None = None,
+    clock: Clock | str = Clock.AUTO,
+) -> Stragglers:
+    """Finds who makes whom wait, from the arrivals of each rank.
+
+    Args:
+        ranks: The arrivals, read `with_causes`.
+        steps: Steps that count; default: those that were read.
+        clock: How clocks are brought together.
+
+    Raises:
+        UsageError: Fewer than two ranks, a rank twice, or ranks of jobs of different sizes.
+    """
+    comparison = _Comparison(ranks)
+    report = compare_arrivals(ranks, steps, clock, comparison.align)
+    matched, clocks = comparison.matched, comparison.clocks
+    offsets = np.zeros(len(matched.rank), np.int64)
+    if report.clock is Clock.ALIGNED and clocks.problem is None:
+        for place, rank in enumerate(matched.ranks.tolist()):
+            own = matched.rank == place
+            offsets[own] = matched.start_ns[own] - clocks.common(rank, matched.start_ns[own])
+    blame = find_blame(matched, offsets)
+    notes = list(report.notes)
+    if clocks.problem is not None:
+        notes.append(clocks.problem)
+    causes = _causes(blame)
+    table = _ranks(report, blame, clocks)
+    straggler = report.straggler if report.fits else None
+    if report.fits and len(table) and table["caused_wait_ns"][0]:
+        straggler = int(table["rank"][0])
+    return Stragglers(
+        straggler=straggler,
+        verdict=_verdict(causes, blame, report),
+        step_ns=round(blame.step_ns) if len(matched.rank) else None,
+        waits_ns=blame.waits_ns,
+        unexplained_ns=blame.unexplained_ns,
+        clock=report.clock,
+        clock_reason=report.clock_reason,
+        matched_by=report.matched_by,
+        ranks=table,
+        causes=causes if report.fits else causes.clear(),
+        groups=blame.groups,
+        sets=report.sets,
+        arrivals=report.arrivals,
+        scopes=report.scopes,
+        scope=report.scope.leaving_out(blame.left_out),
+        notes=tuple(notes),
+    )
+
+
+def match_arrivals(ranks: Sequence[RankArrivals]) -> Matched:
+    """Matches the collectives of several ranks.
+
+    Args:
+        ranks: The arrivals of each.
+    """
+    comparison = _Comparison(ranks)
+    found = pl.concat([rank.table() for rank in ranks], how="diagonal")
+    comparison.match(match_collectives(found).table)
+    return comparison.matched
+
+
+class _Comparison:
+    """Matches collectives for blame, and brings the clocks together on the way."""
+
+    matched: Matched
+    clocks: RankClocks
+
+    def __init__(self, ranks: Sequence[RankArrivals]) -> None:
+        self._described = {group: word for rank in ranks for group, word in rank.described}
+        sizes = [rank.world_size for rank in ranks if rank.world_size is not None]
+        self._world_size = sizes[0] if sizes else None
+
+    def align(self, table: pl.DataFrame, ranks: Sequence[int], clock: Clock | str) -> Aligned:
+        """Like `analysis.ranks.clocks.align`, with drift, over the graph of process groups."""
+        self.match(table)
+        return self._aligned(table, ranks, clock)
+
+    def match(self, table: pl.DataFrame) -> None:
+        """Matches collectives, columns of `analysis.ranks.matching.Matched.table`."""
+        groups = find_groups(table, self._described, self._world_size)
+        keys = groups.select("key", pl.col("group").alias("place"))
+        rows = table.join(
+            keys,
+            left_on="group",
+            right_on="key",
+            how="left",
+            nulls_equal=True,
+            maintain_order="left",
+        )
+        arrivals = rows.with_columns(
+            group="place", number=pl.col("key").cast(pl.Int64), step=pl.col("step").cast(pl.Int64)
+        ).drop("place")
+        self.matched = match(arrivals, groups)
+
+    def _aligned(self, table: pl.DataFrame, ranks: Sequence[int], clock: Clock | str) -> Aligned:
+        self.clocks = solve_rank_clocks(self.matched)
+        offsets = (
+            pl.DataFrame({"rank": list(ranks)}, schema={"rank": pl.Int64})
+            .join(
+                self.clocks.ranks.select("rank", "offset_ns", "drift_ppm", "collectives"),
+                on="rank",
+                how="left",
+                maintain_order="left",
+            )
+            .with_columns(
+                measured=pl.col("collectives").fill_null(0) > 0,
+                offset_ns=pl.col("offset_ns").fill_null(0),
+                drift_ppm=pl.col("drift_ppm").fill_null(0.0),
+            )
+            .drop("collectives")
+        )
+        used, reason = choose_clock(Clock(clock), offsets)
+        if used is Clock.RECORDED:
+            offsets = offsets.with_columns(
+                offset_ns=pl.lit(0, pl.Int64), drift_ppm=pl.lit(0.0, pl.Float64)
+            )
+        together = table.join(offsets, on="rank", how="left", maintain_order="left").with_columns(
+            arrival_ns=self._corrected("start_ns"), end_ns=self._corrected("end_ns")
+        )
+        return Aligned(with_waits(together), offsets, used, reason)
+
+    def _corrected(self, column: str) -> pl.Expr:
+        """Times of a clock on the common one, as `RankClocks.common` defines it."""
+        since = pl.col(column) - pl.col("offset_ns") - self.clocks.middle_ns
+        gained = (since * pl.col("drift_ppm") * 1e-6).round().cast(pl.Int64)
+        return pl.col(column) - pl.col("offset_ns") - gained
+
+
+def _ranks(report: StragglerReport, blame: Blame, clocks: RankClocks) -> pl.DataFrame:
+    blamed = blame.ranks.select("rank", "caused_wait_ns", "cause")
+    errors = clocks.ranks.filter(pl.col("collectives") > 0).select(
+        "rank", "drift_ppm", clock_error_ns="error_ns"
+    )
+    is_aligned = report.clock is Clock.ALIGNED
+    return (
+        report.ranks.join(blamed, on="rank", how="left")
+        .join(errors, on="rank", how="left")
+        .with_columns(
+            pl.col("caused_wait_ns").fill_null(0),
+            last_arrivals="last",
+            collectives="sets",
+            cause=_words(),
+            drift_ppm=pl.col("drift_ppm") if is_aligned else pl.lit(0.0),
+        )
+        .sort("caused_wait_ns", "total_wait_ns", "rank", descending=[True, False, False])
+        .select(pl.col(name).cast(dtype) for name, dtype in RANKS.items())
+    )
+
+
+def _causes(blame: Blame) -> pl.DataFrame:
+    notable = blame.accused.select("rank", "cause", is_notable=pl.lit(value=True))
+    return (
+        blame.causes.join(notable, on=["rank", "cause"], how="left")
+        .with_columns(
+            pl.col("is_notable").fill_null(value=False),
+            indistinguishable_from="peers",
+            cause=_words(),
+        )
+        .sort(
+            "gain_ns",
+            "caused_wait_ns",
+            "rank",
+            "cause",
+            descending=[True, True, False, False],
+            nulls_last=True,
+        )
+        .select(pl.col(name).cast(dtype) for name, dtype in CAUSES.items())
+    )
+
+
+def _words() -> pl.Expr:
+    """A cause as a person writes it."""
+    return pl.col("cause").str.replace_all("_", " ")
+
+
+_IN_WORDS = {
+    OTHER: "something that was not recorded",
+    LATE_START: "it began late",
+    SLOW_LINK: "its transfers are slow",
+    "host": "its host: launching work, and Python",
+    "input": "it waits for its input",
+    "compute": "its computation takes longer",
+}
+
+
+def _verdict(causes: pl.DataFrame, blame: Blame, report: StragglerReport) -> str:
+    if not report.fits:
+        return "the waits do not fit the collectives, so nobody is accused"
+    if not len(report.sets):
+        return "no collective could be matched, so nobody can be accused"
+    notable = causes.filter("is_notable")
+    if not len(notable):
+        return "no rank makes the others wait for an unusual reason"
+    worst = notable.row(0, named=True)
+    why = _IN_WORDS.get(worst["cause"], worst["cause"])
+    share = worst["gain_ns"] / blame.step_ns if blame.step_ns else 0
+    return (
+        f"rank {worst['rank']} makes the others wait: {why}. Without that a step would take "
+        f"{worst['gain_ns'] / 1e6:.3g} ms less, {share:.0%} of it"
+    )

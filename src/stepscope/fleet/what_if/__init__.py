@@ -1,0 +1,1 @@
+"""What a job would be without its stragglers, by replaying its operations with ideal durations."""

@@ -1,0 +1,126 @@
+"""What must happen before what in a step: operations, their dependencies, and who meets whom.
+
+Every replica runs the same operations, so a program describes one replica; a meeting may take in
+its counterparts in all replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.errors import UnreadableInputError
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Operations that exchange data: none transfers before all of them have started.
+
+    Attributes:
+        operations: Its members within a replica.
+        spans_replicas: Whether the members of all replicas meet.
+    """
+
+    operations: tuple[int, ...]
+    spans_replicas: bool = False
+
+
+@dataclass(frozen=True)
+class Program:
+    """The operations of a replica in an order in which they can be worked out.
+
+    A unit is a meeting, or an operation that meets nobody. Units are ordered so that everything a
+    unit depends on is in units before it.
+
+    Attributes:
+        operations: How many there are.
+        first_member: Where each unit's members begin in `members`, and where the last one's end.
+        members: The operations, unit by unit.
+        meets: Of each unit: 0 for an operation that meets nobody, 1 for a meeting within each
+            replica, 2 for one of all replicas.
+        first_source: Where the operations that each one depends on begin in `sources`.
+        sources: Those operations.
+    """
+
+    operations: int
+    first_member: Numbers
+    members: Numbers
+    meets: npt.NDArray[np.int8]
+    first_source: Numbers
+    sources: Numbers
+
+    @property
+    def is_transfer(self) -> npt.NDArray[np.bool_]:
+        """Of each operation, whether it is part of a meeting."""
+        of_member = np.repeat(self.meets > 0, np.diff(self.first_member))
+        result = np.zeros(self.operations, np.bool_)
+        result[self.members] = of_member
+        return result
+
+
+def assemble(
+    operations: int, dependencies: Iterable[tuple[int, int]], meetings: Sequence[Meeting], name: str
+) -> Program:
+    """Orders operations by what they depend on.
+
+    Args:
+        operations: How many there are.
+        dependencies: Pairs (before, after): `after` starts when `before` has ended.
+        meetings: No operation is part of two.
+        name: What the job is called in messages.
+
+    Raises:
+        UnreadableInputError: Operations wait for each other in a circle.
+    """
+    sources: list[set[int]] = [set() for _ in range(operations)]
+    for before, after in dependencies:
+        if before != after:
+            sources[after].add(before)
+    in_meeting = {member for meeting in meetings for member in meeting.operations}
+    units = [*meetings, *(Meeting((op,)) for op in range(operations) if op not in in_meeting)]
+    kinds = [2 if unit.spans_replicas else 1 for unit in meetings]
+    kinds += [0] * (len(units) - len(meetings))
+    unit_of = {member: place for place, unit in enumerate(units) for member in unit.operations}
+    order = _ordered(
+        [
+            {unit_of[source] for member in unit.operations for source in sources[member]}
+            for unit in units
+        ]
+    )
+    if order is None:
+        raise UnreadableInputError(
+            f"{name}: the operations wait for each other in a circle, so their order cannot be "
+            "told; are their start times on one clock?"
+        )
+    return Program(
+        operations,
+        np.cumsum([0, *(len(units[place].operations) for place in order)], dtype=np.int64),
+        np.array([member for place in order for member in units[place].operations], np.int64),
+        np.array([kinds[place] for place in order], np.int8),
+        np.cumsum([0, *map(len, sources)], dtype=np.int64),
+        np.array([source for found in sources for source in sorted(found)], np.int64),
+    )
+
+
+def _ordered(before: list[set[int]]) -> list[int] | None:
+    """An order in which each unit comes after those before it; None where there is a circle.
+
+    Operations of one meeting never depend on each other: each would wait for the other's end.
+    """
+    waiting = [len(found) for found in before]
+    after: list[list[int]] = [[] for _ in before]
+    for unit, found in enumerate(before):
+        for other in found:
+            after[other].append(unit)
+    ready = [unit for unit, count in enumerate(waiting) if not count]
+    for unit in ready:
+        for other in after[unit]:
+            waiting[other] -= 1
+            if not waiting[other]:
+                ready.append(other)
+    return ready if len(ready) == len(before) else None

@@ -1,0 +1,78 @@
+"""What a rank did between its collectives: planted causes, and sums that fit."""
+
+from __future__ import annotations
+
+import pickle
+
+import polars as pl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.gpu_trace import GpuTrace, ms
+
+from stepscope.analysis.ranks.arrivals import read_arrivals
+from stepscope.analysis.selection.scope import Scope
+
+DO = {
+    "input": lambda t, ns: t.data_wait(ns),
+    "compute": lambda t, ns: t.op("aten::mm").launch("ampere_sgemm_128x64_nn", ns),
+    "garbage_collection": lambda t, ns: t.gc_pause(ns),
+    "host": lambda t, ns: t.python(ns),
+    "allocation": lambda t, ns: t.malloc(1 << 20, ns),
+}
+doing = st.lists(st.tuples(st.sampled_from(sorted(DO)), st.integers(1, 20)), max_size=6)
+
+
+@settings(max_examples=30)
+@given(steps=st.lists(doing, min_size=1, max_size=4))
+def test_causes_are_what_the_rank_did(steps):
+    t = GpuTrace(rank=0, world_size=2)
+    for done in steps:
+        with t.step():
+            for cause, length in done:
+                DO[cause](t, ms(length))
+                t.sync()
+            t.collective("all_reduce", 1 << 20, ms(3))
+            t.sync()
+    read = pickle.loads(pickle.dumps(read_arrivals(0, t.load(), with_causes=True)))
+    table = read.table()
+    for row, done in zip(table.iter_rows(named=True), steps, strict=True):
+        for cause in DO:
+            planted = sum(ms(length) for name, length in done if name == cause)
+            found = row.get(f"local_{cause}_ns", 0)
+            # Calls and latencies take time of their own, which no cause was planted for.
+            assert abs(found - planted) < ms(1), cause
+    local = table.select(pl.sum_horizontal(f"local_{cause}_ns" for cause in read.causes))
+    end = (table["start_ns"] + table["dur_ns"]).to_list()
+    for total, start, before in zip(
+        local.to_series()[1:], table["start_ns"][1:], end[:-1], strict=True
+    ):
+        assert total <= start - before
+
+
+def test_a_choice_of_steps_cuts_nothing_off():
+    t = GpuTrace(rank=0, world_size=2)
+    for _ in range(3):
+        with t.step():
+            t.data_wait(ms(5))
+            t.collective("all_reduce", 1 << 20, ms(3))
+            t.sync()
+            t.python(ms(7))
+    trace = t.load()
+    whole = read_arrivals(0, trace, with_causes=True).table()
+    one = read_arrivals(0, trace, Scope(steps=(1,)), with_causes=True).table()
+    assert one.equals(whole.filter(pl.col("step") == 1))
+    assert one["local_input_ns"][0] == ms(5)
+
+
+def test_a_step_with_causes_takes_few_bytes():
+    sizes = []
+    for steps in (5, 15):
+        t = GpuTrace(rank=0, world_size=2)
+        for step in range(steps):
+            with t.step():
+                t.data_wait(ms(1) + step * 977)
+                for number in range(100):
+                    t.op("aten::mm").launch("ampere_sgemm_128x64_nn", 31_000 + 7 * number * step)
+                    t.collective("all_reduce", 1 << 20, 50_000 + 13 * number)
+        sizes.append(len(pickle.dumps(read_arrivals(0, t.load(), with_causes=True))))
+    assert (sizes[1] - sizes[0]) / 10 < 3 << 10

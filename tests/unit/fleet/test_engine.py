@@ -1,0 +1,290 @@
+"""One function on many items: local processes and Dask give the same, whatever goes wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support import fleet_tasks as tasks
+
+from stepscope.errors import UsageError
+from stepscope.fleet.engine import choose_engine
+from stepscope.fleet.engines.dask import DaskEngine, check_address
+from stepscope.fleet.engines.local import LocalEngine
+from stepscope.fleet.engines.outcome import Failure, Tree
+
+ROOT = Path(__file__).parents[3]
+needs_dask = pytest.mark.skipif(
+    importlib.util.find_spec("distributed") is None, reason="Dask is not installed"
+)
+
+
+@pytest.fixture(autouse=True)
+def workers_find_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dask's workers take the import path from the environment."""
+    paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(LocalEngine(1), id="here"),
+        pytest.param(LocalEngine(3), id="processes"),
+        pytest.param(DaskEngine(workers=2), id="dask", marks=[needs_dask, pytest.mark.slow]),
+    ]
+)
+def engine(request):  # type: ignore[no-untyped-def]
+    return request.param
+
+
+def all_of(items: range) -> str:
+    return "".join(f"<{item}>" for item in items)
+
+
+def test_values_are_combined_in_order(engine) -> None:  # type: ignore[no-untyped-def]
+    seen: list[tuple[int, int]] = []
+    outcome = engine.run(
+        tasks.text_of, range(23), tasks.joined, progress=lambda *counts: seen.append(counts)
+    )
+    assert outcome.value == all_of(range(23))
+    assert outcome.is_complete
+    assert outcome.failures == ()
+    assert [done for done, _ in seen] == list(range(1, 24))
+    assert {total for _, total in seen} == {23}
+
+
+def test_no_items_give_nothing(engine) -> None:  # type: ignore[no-untyped-def]
+    outcome = engine.run(tasks.text_of, [], tasks.joined)
+    assert outcome.value is None
+    assert outcome.is_complete
+
+
+def test_what_cannot_be_read_is_left_out_and_named(engine) -> None:  # type: ignore[no-untyped-def]
+    outcome = engine.run(tasks.refuses_sevens, range(20), tasks.joined)
+    assert outcome.value == all_of(range(20)).replace("<7>", "").replace("<17>", "")
+    # Trying again would not make it a trace.
+    assert outcome.failures == (
+        Failure(7, "item 7 is no trace", 1),
+        Failure(17, "item 17 is no trace", 1),
+    )
+    assert (outcome.done, outcome.is_complete) == (18, False)
+
+
+def test_what_fails_for_a_while_is_tried_again(engine, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    items = [(str(tmp_path), number) for number in range(8)]
+    outcome = engine.run(tasks.fails_twice, items, tasks.joined)
+    assert outcome.value == all_of(range(8))
+    assert len(list(tmp_path.glob("3-*"))) == 3
+
+
+def test_what_never_works_is_given_up_with_the_reason(engine) -> None:  # type: ignore[no-untyped-def]
+    outcome = engine.run(tasks.always_broken, range(3), tasks.joined)
+    assert outcome.value is None
+    assert outcome.failures[1] == Failure(1, "RuntimeError: no 1", 3)
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        LocalEngine(2),
+        pytest.param(DaskEngine(workers=2), marks=[needs_dask, pytest.mark.slow], id="dask"),
+    ],
+)
+def test_a_killed_worker_loses_nothing(engine, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    items = [(str(tmp_path), number) for number in range(16)]
+    outcome = engine.run(tasks.dies_once, items, tasks.joined)
+    assert (tmp_path / "died").exists()
+    assert outcome.value == all_of(range(16))
+    assert outcome.is_complete
+
+
+def test_an_item_that_kills_every_worker_is_given_up_and_the_others_are_not() -> None:
+    outcome = LocalEngine(2).run(tasks.always_dies, range(6), tasks.joined)
+    assert outcome.value == all_of(range(6)).replace("<3>", "")
+    assert [failure.index for failure in outcome.failures] == [3]
+    assert "ended early" in outcome.failures[0].reason
+    assert outcome.restarts == 3
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        LocalEngine(1),
+        LocalEngine(2),
+        pytest.param(DaskEngine(workers=2), marks=[needs_dask, pytest.mark.slow], id="dask"),
+    ],
+)
+def test_a_cancelled_run_gives_what_it_has(engine) -> None:  # type: ignore[no-untyped-def]
+    done = 0
+
+    def progress(count: int, total: int) -> None:
+        nonlocal done
+        done = count
+
+    outcome = engine.run(
+        tasks.slow, range(200), tasks.joined, progress=progress, is_cancelled=lambda: done >= 4
+    )
+    assert outcome.is_cancelled
+    assert outcome.value is not None
+    assert 4 <= outcome.done < 100
+    assert outcome.value.count("<") == outcome.done
+
+
+def test_nothing_is_left_running_after_a_cancellation() -> None:
+    before = set(psutil.Process().children(recursive=True))
+    asked = itertools.count()
+    outcome = LocalEngine(2).run(
+        tasks.very_slow, range(4), tasks.joined, is_cancelled=lambda: next(asked) > 2
+    )
+    assert outcome.is_cancelled
+    assert outcome.value is None
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+def test_workers_are_other_processes_and_what_they_print_does_no_harm() -> None:
+    used = LocalEngine(2).run(tasks.process_number, range(12), tasks.union).value
+    assert used is not None
+    assert len(used) == 2
+    assert os.getpid() not in used
+    assert LocalEngine(2).run(tasks.prints, range(3), tasks.joined).value == all_of(range(3))
+
+
+def test_a_script_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            from stepscope.fleet.engines.local import LocalEngine
+            from tests.support import fleet_tasks as tasks
+
+            print("once")
+            print(LocalEngine(2).run(tasks.text_of, range(4), tasks.joined).value)
+            """
+        )
+    )
+    # A module of this name in the current folder is nobody's import.
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "struct.py").write_text("raise SystemExit('imported from the current folder')")
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}/src:{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "once\n<0><1><2><3>\n", done.stderr
+
+
+def test_all_values_are_never_held_at_once() -> None:
+    process = psutil.Process()
+    before = process.memory_info().rss
+    most = 0
+
+    def progress(done: int, total: int) -> None:
+        nonlocal most
+        most = max(most, process.memory_info().rss - before)
+
+    outcome = LocalEngine(2).run(tasks.megabytes, range(64), tasks.shorter, progress=progress)
+    assert outcome.is_complete
+    # 64 values of 8 MB are 512 MB.
+    assert most < 256 * 1024 * 1024
+
+
+@given(st.integers(1, 60), st.randoms(use_true_random=False), st.data())
+def test_the_tree_is_the_same_in_whatever_order_values_come(items, dice, data) -> None:  # type: ignore[no-untyped-def]
+    skipped = data.draw(st.sets(st.integers(0, items - 1)))
+    order = list(range(items))
+    dice.shuffle(order)
+    built = Tree(items, lambda left, right: (left, right))
+    in_order = Tree(items, lambda left, right: (left, right))
+    for tree, sequence in ((built, order), (in_order, range(items))):
+        for index in sequence:
+            if index in skipped:
+                tree.skip(index)
+            else:
+                tree.put(index, index)
+    assert built.result() == in_order.result()
+
+    def leaves(node):  # type: ignore[no-untyped-def]
+        return [*leaves(node[0]), *leaves(node[1])] if isinstance(node, tuple) else [node]
+
+    kept = [index for index in range(items) if index not in skipped]
+    assert (leaves(built.result()) if kept else built.result()) == (kept or None)
+    assert in_order.most_held <= items.bit_length() + 1
+
+
+@given(st.integers(1, 40), st.data())
+def test_an_unfinished_tree_gives_what_it_has_in_order(items, data) -> None:  # type: ignore[no-untyped-def]
+    known = data.draw(st.permutations(range(items)))[: data.draw(st.integers(0, items))]
+    tree: Tree[str] = Tree(items, tasks.joined)
+    for index in known:
+        tree.put(index, tasks.text_of(index))
+    assert (tree.result() or "") == "".join(f"<{index}>" for index in sorted(known))
+
+
+def test_engines_are_chosen_by_name() -> None:
+    assert choose_engine() == LocalEngine()
+    assert choose_engine("local", workers=4) == LocalEngine(4)
+    assert choose_engine("dask", scheduler="tcp://127.0.0.1:8786") == DaskEngine(
+        "tcp://127.0.0.1:8786"
+    )
+    with pytest.raises(UsageError, match="no engine 'spark': choose one of local, dask"):
+        choose_engine("spark")
+    with pytest.raises(UsageError, match="give --engine dask"):
+        choose_engine(scheduler="tcp://127.0.0.1:8786")
+    with pytest.raises(UsageError, match="0 workers"):
+        choose_engine(workers=0)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["tcp://127.0.0.1:8786", "tcp://localhost:8786", "tcp://[::1]:8786", "tls://10.0.0.7:8786"],
+)
+def test_schedulers_here_or_behind_tls_are_talked_to(address: str) -> None:
+    check_address(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("tcp://10.0.0.7:8786", "not encrypted"),
+        ("tcp://scheduler.example:8786", "not encrypted"),
+        ("tcp://127.0.0.1.example:8786", "not encrypted"),
+        ("10.0.0.7:8786", "is no address"),
+        ("http://10.0.0.7", "is no address"),
+        ("", "is no address"),
+    ],
+)
+def test_schedulers_in_the_open_are_refused(address: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        DaskEngine(address)
+
+
+@needs_dask
+@pytest.mark.slow
+def test_a_scheduler_that_is_not_there_is_said() -> None:
+    with pytest.raises(UsageError, match=r"tcp://127\.0\.0\.1:9 cannot be reached"):
+        DaskEngine("tcp://127.0.0.1:9").run(tasks.text_of, range(2), tasks.joined)
+
+
+@needs_dask
+@pytest.mark.slow
+def test_a_scheduler_that_is_there_is_used() -> None:
+    import distributed
+
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
+    ) as cluster:
+        engine = DaskEngine(cluster.scheduler_address)
+        assert engine.run(tasks.text_of, range(9), tasks.joined).value == all_of(range(9))

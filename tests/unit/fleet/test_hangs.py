@@ -1,0 +1,235 @@
+"""Which collective hangs and who began it: every form of dump, every way to hang."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+from click.testing import CliRunner
+from tests.support.flight_dumps import FORMS, as_cpp, as_python, document, entry
+
+from stepscope.commands.hangs import command
+from stepscope.errors import StepscopeError, UnreadableInputError, UsageError
+from stepscope.fleet.hangs.dump import COMPLETED, TIMED_OUT, parse_dump, rank_of_dump
+from stepscope.fleet.hangs.find_hang import find_hang
+
+ALL = {"0": range(4)}
+
+
+def dumps(histories, groups=None, form=as_python):
+    """Dumps of ranks: rank -> entries."""
+    return [
+        parse_dump(form(document(entries, groups or ALL)), rank, f"rank_{rank}")
+        for rank, entries in histories.items()
+    ]
+
+
+def up_to(number, **last):
+    """Operations 1 to `number`, of which the last may differ."""
+    return [*(entry(place) for place in range(1, number)), entry(number, **last)]
+
+
+WAITS = up_to(5, state="started")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_rank_that_did_not_come_is_named(form):
+    hang = find_hang(dumps({0: WAITS, 1: WAITS, 2: up_to(4), 3: WAITS}, form=FORMS[form]))
+    assert hang.culprits == (2,)
+    assert (
+        "all_reduce 5 of group 0 (default_pg) hangs: ranks 0, 1, 3 wait for rank 2" in hang.verdict
+    )
+    row = hang.hanging.row(0, named=True)
+    assert (row["waiting"], row["missing"], row["members"]) == ([0, 1, 3], [2], 4)
+    assert row["where"] == ("train.py:12 in train" if form != "json" else None)
+    first = hang.ranks.row(0, named=True)
+    assert (first["rank"], first["did"], first["last_sequence"]) == (2, "in no operation", 4)
+    assert dict(hang.members.select("rank", "did").iter_rows()) == {
+        0: "waiting", 1: "waiting", 2: "not there", 3: "waiting",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_culprit_is_named_without_its_dump(form):
+    hang = find_hang(dumps({0: WAITS, 1: WAITS, 3: WAITS}, form=FORMS[form]))
+    assert hang.culprits == (2,)
+    assert "which left no dump" in hang.verdict
+    assert "no dump of rank 2 of 4" in hang.notes
+    assert hang.ranks.row(0, named=True)["did"] == "no dump"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_different_operation_is_named(form):
+    odd = up_to(5, operation="all_gather", state="started")
+    hang = find_hang(dumps({0: WAITS, 1: odd, 2: WAITS, 3: WAITS}, form=FORMS[form]))
+    assert hang.culprits == (1,)
+    assert "rank 1 called all_gather(Float[4×8]), the others all_reduce(Float[4×8])" in hang.verdict
+
+
+def test_a_different_shape_is_named_where_shapes_must_agree():
+    odd = up_to(5, state="started", sizes=[[4, 9]])
+    assert find_hang(dumps({0: WAITS, 1: odd, 2: WAITS, 3: WAITS})).culprits == (1,)
+    # Ranks of an all_to_all may well send different amounts.
+    varied = {
+        rank: up_to(5, operation="all_to_all", state="started", sizes=[[4, rank]])
+        for rank in range(4)
+    }
+    assert find_hang(dumps(varied)).culprits == ()
+
+
+def test_waiting_is_followed_to_the_group_where_it_began():
+    """Ranks 0 and 1 wait for 2 and 3, which wait in their own group: rank 3 for nobody."""
+    groups = {"0": range(4), "7": (2, 3)}
+    waits_in_pair = [*up_to(4), entry(1, "reduce_scatter", group=("7", "mesh_tp"), state="started")]
+    hang = find_hang(dumps({0: WAITS, 1: WAITS, 2: waits_in_pair, 3: up_to(4)}, groups))
+    assert hang.culprits == (3,)
+    assert "rank 3" in hang.verdict
+    by_group = dict(hang.hanging.select("group", "missing").iter_rows())
+    assert by_group["0 (default_pg)"] == [2, 3]
+    assert by_group["7 (mesh_tp)"] == [3]
+
+
+def test_one_dump_that_lists_the_group_speaks_for_all():
+    """Groups without ranks, as gloo records them, are those of their name."""
+    bare = document(WAITS, {})
+    found = [
+        parse_dump(as_cpp(bare), 0, "a"),
+        parse_dump(as_cpp(document(WAITS, {"0": range(3)})), 1, "b"),
+    ]
+    assert find_hang(found).culprits == (2,)
+    # Where none does, the default group is that of all ranks that are known.
+    assert find_hang([parse_dump(as_cpp(bare), rank, "a") for rank in (0, 2)], 3).culprits == (1,)
+
+
+def test_a_circle_of_orders_is_called_so():
+    groups = {"1": (0, 1), "2": (0, 1)}
+    first = [entry(1, group=("1", "a"), state="started")]
+    second = [entry(1, group=("2", "b"), state="started")]
+    hang = find_hang(dumps({0: first, 1: second}, groups))
+    assert hang.culprits == (0, 1)
+    assert "different orders" in hang.verdict
+
+
+def test_all_in_it_is_nobodys_fault():
+    hang = find_hang(dumps(dict.fromkeys(range(4), WAITS)))
+    assert hang.culprits == ()
+    assert "the network or the GPUs" in hang.verdict
+
+
+def test_nothing_hangs():
+    hang = find_hang(dumps(dict.fromkeys(range(4), up_to(6))))
+    assert hang.culprits == ()
+    assert hang.verdict.startswith("nothing hangs")
+    assert hang.hanging.is_empty()
+
+
+def test_retired_without_completion_is_a_time_out():
+    retired = up_to(5, state="started", retired=True)
+    found = dumps({0: retired})[0]
+    assert found.entries[-1].state == TIMED_OUT
+    hang = find_hang([found], ranks=4)
+    assert hang.hanging["timed_out"].to_list() == [True]
+    assert hang.culprits == (1, 2, 3)
+
+
+def test_gloo_retires_what_it_completed():
+    entries = [entry(1, backend="gloo", state="scheduled", retired=True),
+               entry(2, backend="gloo", state="scheduled", retired=False)]  # fmt: skip
+    states = [one.state for one in dumps({0: entries})[0].entries]
+    assert states == [COMPLETED, "scheduled"]
+
+
+def test_a_group_that_has_passed_an_operation_completed_it():
+    whole = document([entry(3, state="started")], ALL)
+    whole["pg_status"] = {"0": {"last_completed_collective": 3, "last_enqueued_collective": 4}}
+    assert parse_dump(as_cpp(whole), 0, "d").entries[0].state == COMPLETED
+    whole["pg_status"]["0"]["last_completed_collective"] = "2"
+    assert parse_dump(as_cpp(whole), 0, "d").entries[0].state == "started"
+
+
+def test_a_send_waits_for_its_receive_only():
+    groups = {"0": range(4), "3": (1, 3)}
+    pair = ("3", "pipe")
+    sends = [entry(1, "send 0->1", group=pair, is_p2p=True, state="started")]
+    hang = find_hang(dumps({0: [], 1: sends, 2: [], 3: []}, groups))
+    assert hang.culprits == (3,)
+    assert hang.hanging["members"].to_list() == [2]
+
+
+def test_records_that_begin_later_are_no_evidence():
+    overwritten = [entry(number) for number in range(8, 12)]
+    late = [entry(5, state="started")]
+    hang = find_hang(dumps({0: late, 1: overwritten, 2: up_to(4), 3: late}))
+    assert hang.culprits == (2,)
+    assert dict(hang.members.select("rank", "did").iter_rows())[1] == "overwritten"
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("comm_lib_trace_rank_3", 3),
+        ("nccl_trace_rank_12", 12),
+        ("nccl_trace_rank_node-17.cluster_4", 4),
+        ("host42_5.json", 5),
+        ("7.pkl", 7),
+        ("trace", None),
+    ],
+)
+def test_the_rank_is_the_last_number_of_the_name(tmp_path, name, rank):
+    assert rank_of_dump(tmp_path / name) == rank
+
+
+def test_old_forms_and_odd_values_are_read():
+    old = [{"pg_id": 0, "seq_id": 4, "profiling_name": "nccl2:all_reduce", "state": "started",
+            "time_created_ns": 5, "frames": []}, "noise", {"no": "sequence"}]  # fmt: skip
+    found = parse_dump(pickle.dumps(old), 1, "old")
+    assert [(one.sequence, one.operation, one.backend) for one in found.entries] == [
+        (4, "all_reduce", "nccl2")
+    ]
+    assert "2 entries could not be read" in found.notes[0]
+    newer = parse_dump(pickle.dumps(document([], ALL, version="3.0")), 0, "new")
+    assert "newer" in newer.notes[0]
+    assert parse_dump(pickle.dumps(document([], ALL)), 0, "2.10").notes == ()
+
+
+def test_ranks_are_numbers_in_a_text_and_nothing_is_evaluated(tmp_path):
+    mark = tmp_path / "ran"
+    whole = document([entry(1)], ALL)
+    whole["pg_config"]["0"]["ranks"] = f"__import__('pathlib').Path('{mark}').touch() or [0, 1]"
+    parse_dump(as_python(whole), 0, "d")
+    assert not mark.exists()
+
+
+def test_from_the_command_line(tmp_path):
+    histories = {0: WAITS, 1: up_to(4), 2: WAITS}
+    for (rank, entries), form in zip(histories.items(), FORMS.values(), strict=False):
+        name = f"nccl_trace_rank_gpu9_{rank}"
+        (tmp_path / name).write_bytes(form(document(entries, {"0": range(3)})))
+    (tmp_path / "notes.txt").write_text("no dump")
+    (tmp_path / "nccl_trace_rank_gpu9_3").write_bytes(pickle.dumps(tmp_path))
+    words = [str(tmp_path), "--format", "json"]
+    found = json.loads(CliRunner().invoke(command, words, catch_exceptions=False).output)
+    assert found["culprits"] == [1]
+    assert any("may run code" in note for note in found["notes"])
+    text = CliRunner().invoke(command, [str(tmp_path / "nccl_trace_rank_gpu9_[012]")])
+    assert "wait for rank 1" in " ".join(text.output.split())
+    with pytest.raises(UnreadableInputError, match="no flight recorder dump"):
+        CliRunner().invoke(command, [str(tmp_path / "*.zip")], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"{}", b"[1, 2", b"\x80\x04N.", pickle.dumps({"a": 1}), b"\x00\x01"]
+)
+def test_what_is_no_dump_is_refused_in_one_line(data):
+    with pytest.raises(StepscopeError) as caught:
+        parse_dump(data, 0, "file")
+    assert "\n" not in str(caught.value)
+    assert "file" in str(caught.value)
+
+
+def test_two_dumps_of_one_rank_are_refused():
+    with pytest.raises(UsageError, match="rank 0 has 2 dumps"):
+        find_hang([*dumps({0: WAITS}), *dumps({0: WAITS})])
+    with pytest.raises(UsageError, match="no flight recorder dump"):
+        find_hang([])

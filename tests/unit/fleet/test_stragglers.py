@@ -1,0 +1,154 @@
+"""Who makes whom wait, from traces: planted causes, inherited delays, what cannot be compared."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+from tests.support.gpu_trace import GpuTrace, ms, us
+
+from stepscope.analysis.ranks.arrivals import read_arrivals
+from stepscope.analysis.ranks.clocks import Clock
+from stepscope.errors import UsageError
+from stepscope.fleet.stragglers import CAUSES, RANKS, find_stragglers, judge_arrivals
+
+EXTRA = ms(12)
+PLANTED = {
+    "input": lambda t: t.data_wait(EXTRA),
+    "compute": lambda t: t.op("aten::mm").launch("ampere_sgemm_128x64_nn", EXTRA),
+    "garbage collection": lambda t: t.gc_pause(EXTRA),
+    "host": lambda t: t.python(EXTRA),
+}
+
+
+def job(late_rank=None, cause="input", *, ranks=4, steps=4, start_ns=None, step_ms=100):
+    """Ranks that meet once a step; one of them is late for a known reason."""
+    made = []
+    for rank in range(ranks):
+        start = 1_000_000_000 + (start_ns[rank] if start_ns else 0)
+        t = GpuTrace(rank=rank, world_size=ranks, device=rank, start_ns=start)
+        for _ in range(steps):
+            with t.step(dur_ns=ms(step_ms)):
+                t.data_wait(ms(2))
+                t.op("aten::mm").launch("ampere_sgemm_128x64_nn", ms(5))
+                t.sync()
+                if rank == late_rank:
+                    PLANTED[cause](t)
+                    t.sync()
+                # What is launched after a synchronisation starts when it is launched.
+                waits = ms(1) if rank == late_rank or late_rank is None else ms(1) + EXTRA
+                t.collective("all_reduce", 1 << 20, waits)
+        made.append((rank, t.load()))
+    return made
+
+
+@pytest.mark.parametrize("cause", PLANTED)
+@pytest.mark.parametrize("late_rank", [0, 3])
+def test_the_right_rank_and_the_right_cause_come_first(late_rank, cause):
+    report = find_stragglers(job(late_rank, cause))
+    assert report.ranks.columns == list(RANKS)
+    assert report.causes.columns == list(CAUSES)
+    assert report.straggler == late_rank
+    first = report.ranks.row(0, named=True)
+    assert (first["rank"], first["cause"]) == (late_rank, cause)
+    assert (first["last_arrivals"], first["collectives"]) == (4, 4)
+    # Three others wait for it in each of four steps.
+    assert first["caused_wait_ns"] == pytest.approx(3 * 4 * EXTRA, rel=0.02)
+    worst = report.causes.row(0, named=True)
+    assert (worst["rank"], worst["cause"], worst["is_notable"]) == (late_rank, cause, True)
+    assert worst["gain_ns"] == pytest.approx(EXTRA, rel=0.02)
+    assert f"rank {late_rank}" in report.verdict
+    assert report.ranks["caused_wait_ns"].sum() <= report.waits_ns
+
+
+def test_a_healthy_job_accuses_nobody():
+    report = find_stragglers(job())
+    assert not report.causes["is_notable"].any()
+    assert report.verdict == "no rank makes the others wait for an unusual reason"
+
+
+def test_clocks_that_differ_are_brought_together():
+    off = [0, ms(40), -ms(300), ms(7)]
+    report = find_stragglers(job(2, "compute", start_ns=off))
+    assert report.clock is Clock.ALIGNED
+    assert report.straggler == 2
+    rows = {row["rank"]: row for row in report.ranks.iter_rows(named=True)}
+    # One collective takes a millisecond: no difference of exits is longer.
+    assert all(abs(rows[rank]["offset_ns"] - off[rank]) < ms(1) for rank in range(4))
+    assert all(rows[rank]["clock_error_ns"] >= 0 for rank in range(4))
+    assert rows[2]["last_arrivals"] == 4
+
+
+def inherited():
+    """Rank 0 is slow. Rank 1 waits for it in a group of two, and is then late for rank 2 and 3.
+
+    The last to arrive in the group of all is rank 1 as often as rank 0.
+    """
+    made = []
+    pairs = {0: [0, 1], 1: [0, 1], 2: [2, 3], 3: [2, 3]}
+    for rank in range(4):
+        t = GpuTrace(rank=rank, world_size=4, device=rank)
+        for _ in range(4):
+            with t.step(dur_ns=ms(100)):
+                t.op("aten::mm").launch("ampere_sgemm_128x64_nn", ms(5))
+                t.sync()
+                if rank == 0:
+                    t.python(EXTRA)
+                pair = ms(1) + (EXTRA if rank == 1 else 0)
+                t.collective(
+                    "all_reduce",
+                    1 << 10,
+                    pair,
+                    group_name=str(pairs[rank][0]),
+                    group_ranks=pairs[rank],
+                )
+                t.sync()
+                # Rank 1 is always a little later than rank 0.
+                t.python(us(200 if rank == 1 else 100))
+                everyone = ms(1) + (EXTRA + us(100) if rank > 1 else us(100) if rank == 0 else 0)
+                t.collective("all_reduce", 1 << 20, everyone, group_name="9")
+                t.sync()
+        made.append((rank, t.load()))
+    return made
+
+
+def test_an_inherited_delay_is_passed_back():
+    report = find_stragglers(inherited())
+    by_all = report.sets.filter(pl.col("ranks") == 4)
+    assert by_all["last_rank"].to_list() == [1] * 4
+    assert report.straggler == 0
+    worst = report.causes.row(0, named=True)
+    assert (worst["rank"], worst["cause"]) == (0, "host")
+    # Rank 1 waits for it in the pair, the other two in the group of all.
+    blamed = dict(report.ranks.select("rank", "caused_wait_ns").iter_rows())
+    assert blamed[0] == pytest.approx(3 * 4 * EXTRA, rel=0.05)
+    assert blamed[1] < blamed[0] / 20
+    names = report.groups.select("dimension", "collectives").sort("dimension").rows()
+    assert names == [("2 ranks, 1 apart", 4), ("2 ranks, 1 apart", 4), ("world", 4)]
+
+
+def test_a_missing_rank_is_tolerated():
+    made = job(3, "input")
+    report = find_stragglers([made[0], made[1], made[3]])
+    assert report.straggler == 3
+    assert report.causes["cause"][0] == "input"
+
+
+def test_what_is_of_another_job_is_refused_or_accuses_nobody():
+    with pytest.raises(UsageError, match="no ranks of one run"):
+        find_stragglers([job()[0], job(ranks=2)[1]])
+    # The same kinds in the same order, of another run: other waits, other clocks.
+    other = job(1, "host", start_ns=[0, ms(977), 0, 0], step_ms=433)
+    report = find_stragglers([job(3)[0], other[1]])
+    assert report.straggler is None
+    assert not len(report.causes)
+    assert "nobody is accused" in report.verdict
+
+
+def test_arrivals_of_ranks_may_be_sent_and_compared_elsewhere():
+    made = job(1, "garbage collection")
+    sent = [read_arrivals(rank, trace, with_causes=True) for rank, trace in made]
+    ours, theirs = judge_arrivals(sent), find_stragglers(made)
+    for name in ("ranks", "causes", "groups", "sets", "arrivals"):
+        assert getattr(ours, name).equals(getattr(theirs, name)), name
+    one_step = judge_arrivals(sent, steps=(2,))
+    assert one_step.sets["step"].to_list() == [2]
