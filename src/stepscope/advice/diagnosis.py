@@ -173,6 +173,9 @@ def _why_nothing(run: Run, ranks: Sequence[RankSummary]) -> str:
     for rank in run.ranks:
         if rank.manifest is not None and rank.manifest.ended:
             reasons.append(rank.manifest.ended)
+    # A run that ends in its first step leaves a snapshot at most, which may say why.
+    for finding in (one for rank in ranks for one in rank.findings):
+        reasons.append(f"{finding.id}: {finding.title}. {finding.advice}")
     return "; ".join(reasons) or "no step record and no trace"
 
 
