@@ -15,7 +15,7 @@ from stepscope.commands.options import (
     scope_options,
 )
 from stepscope.commands.sinks import sink_for
-from stepscope.report.outputs import OUTPUTS, Layout, Output, Sink
+from stepscope.report.outputs import OUTPUTS, Layout, Output
 from stepscope.report.outputs import output as output_of
 
 if TYPE_CHECKING:
@@ -72,8 +72,7 @@ def command(
 
     keep_freed_memory()
     if is_snapshot_file(path):
-        with sink_for(file) as sink:
-            _show_snapshot(path, output, sink)
+        _show_snapshot(path, output, file)
         return
     known = None if baseline is None else resolve_path(baseline).one_trace().open()
     run = resolve_path(path).run
@@ -93,14 +92,15 @@ def command(
         output.write(diagnosis, sink, Layout(table=table))
 
 
-def _show_snapshot(path: str, output: Output, sink: Sink) -> None:
+def _show_snapshot(path: str, output: Output, file: str | None) -> None:
     """Show what a memory snapshot holds, and where its questions are answered."""
     from stepscope.memory.opening import find_snapshot
     from stepscope.memory.questions.table import answer, question
 
     found = answer(find_snapshot(path).open(), question("overview"))
-    output_of("memory", output.format.name).write(found, sink, Layout(rows=15))
-    sink.remark(f"{path} is a memory snapshot: `stepscope memory {path}` answers more about it")
+    with sink_for(file) as sink:
+        output_of("memory", output.format.name).write(found, sink, Layout(rows=15))
+        sink.remark(f"{path} is a memory snapshot: `stepscope memory {path}` answers more about it")
 
 
 def _limits(settings: tuple[str, ...]) -> Thresholds:

@@ -132,6 +132,7 @@ OUTPUTS: Mapping[str, tuple[Output, ...]] = {
         Output(JSON, "memory.json"),
         Output(CSV, "memory.csv", picks_table=True),
         Output(MARKDOWN, "memory.markdown", picks_table=True),
+        Output(HTML, "memory.html"),
     ),
     # What changed between two runs: comparison.result.CheckedComparison.
     "comparison": (

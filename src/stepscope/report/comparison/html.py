@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from stepscope.analysis.comparison.compare import Comparison
+from stepscope.fleet.scaling import Scaling
 from stepscope.report import units
 from stepscope.report.comparison.result import CheckedComparison
 from stepscope.report.comparison.words import TITLES, chosen_rows, headline, scopes, steps_of
@@ -31,23 +32,20 @@ _LABELS = {
 
 def write(checked: CheckedComparison, sink: Sink, _layout: Layout) -> None:
     """Write the page."""
-    sink.write(comparison_to_html(checked.comparison, checked.failed))
+    sink.write(comparison_to_html(checked))
 
 
-def comparison_to_html(comparison: Comparison, failed: str | None = None) -> str:
-    """The page.
-
-    Args:
-        comparison: The comparison.
-        failed: The conditions that fail it; None: none.
-    """
-    return page(lambda rows: _content(comparison, failed, rows))
+def comparison_to_html(checked: CheckedComparison) -> str:
+    """The page."""
+    return page(lambda rows: _content(checked, rows))
 
 
-def _content(comparison: Comparison, failed: str | None, rows: int) -> dict[str, Any]:
+def _content(checked: CheckedComparison, rows: int) -> dict[str, Any]:
+    comparison = checked.comparison
     sections = [
-        _verdict(comparison, failed),
+        _verdict(comparison, checked.failed),
         _parts(comparison),
+        _scaling(checked.scaling, rows),
         _steps(comparison),
         *(_table(comparison, table, rows) for table in TITLES),
         _left_out(comparison, rows),
@@ -59,6 +57,24 @@ def _content(comparison: Comparison, failed: str | None, rows: int) -> dict[str,
         "path": "",
         "sections": [one for one in sections if one["blocks"]],
     }
+
+
+def _scaling(scaling: Scaling | None, rows: int) -> dict[str, Any]:
+    """How the second side scales, where it has another number of ranks."""
+    if scaling is None:
+        return blocks.section("scaling", "Scaling")
+
+    def labels(columns: Sequence[str]) -> Mapping[str, str]:
+        return {name: name.removesuffix("_ns").replace("_", " ") for name in columns}
+
+    return blocks.section(
+        "scaling",
+        "Scaling",
+        blocks.text(f"{scaling.verdict[:1].upper()}{scaling.verdict[1:]}"),
+        blocks.table("What grew", scaling.growth, rows, labels=labels),
+        blocks.table("Ranks", scaling.ranks, rows, labels=labels),
+        blocks.items(scaling.notes),
+    )
 
 
 def _verdict(comparison: Comparison, failed: str | None) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from stepscope.report.diagnosis.tables import ranks_table
 from stepscope.report.diagnosis.words import (
     besides,
     between_ranks,
+    compute_rows,
+    compute_title,
     findings_alike,
     header,
     notes,
@@ -115,6 +117,7 @@ def _content(diagnosis: Diagnosis, rows: int) -> dict[str, Any]:
     sections = [
         _verdict(diagnosis),
         _step(diagnosis),
+        _compute(diagnosis.shown),
         _steps(diagnosis),
         _findings(diagnosis),
         *details,
@@ -178,6 +181,13 @@ def _step(diagnosis: Diagnosis) -> dict[str, Any]:
         blocks.text(f"{describe_scope(shown.scope)}.", "note") if shown.scope else None,
         blocks.text(_sentence(besides(record)), "note") if record and record.other_kinds else None,
     )
+
+
+def _compute(rank: RankSummary) -> dict[str, Any]:
+    title, _, amount = compute_title(rank).partition("   ")
+    made_of = blocks.facts(compute_rows(rank))
+    note = blocks.text(f"{_sentence(amount)}.", "note") if made_of else None
+    return blocks.section("compute", title, made_of, note)
 
 
 def _steps(diagnosis: Diagnosis) -> dict[str, Any]:
