@@ -1,8 +1,8 @@
-"""What each option of a window costs the steps inside it: ratios of the median step.
+"""Cost of each option of a window for the steps inside it, as ratios of the median step.
 
-A small transformer layer trains on the CPU, in one thread. Time is the CPU time of that thread,
-or wall time with --wall. Every round runs all variants in turn, so that they
-see the same machine; printed is the median of the rounds' ratios to the bare loop.
+A small transformer layer trains on the CPU, in one thread. Times are the CPU time of that thread,
+or wall time with --wall. Every round runs all variants in turn, so that they run under the same
+conditions. Prints the median over rounds of the ratio to the bare loop.
 
     python benchmarks/capture_overhead.py [--rounds 5] [--steps 30] [--wall]
 """
@@ -22,7 +22,7 @@ import torch
 import stepscope
 
 clock = time.thread_time
-"""CPU time of the training thread: on a shared machine wall time measures the neighbours."""
+"""CPU time of the training thread: on a shared machine, wall time includes other processes."""
 
 WAITING = {"wait": 10**9}
 RECORDING = {"wait": 0, "warmup": 3, "repeat": 1}
@@ -67,7 +67,7 @@ def median_step(moments):
 
 
 def run(training, options, steps, directory):
-    """Median step in seconds; of recorded steps where there is a window."""
+    """Median step in seconds; of the recorded steps if there is a window."""
     moments = []
     if options is None:
         for _ in range(steps):

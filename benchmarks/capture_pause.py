@@ -1,8 +1,8 @@
-"""How long the training stands still at the end of a window, against torch's stock handler.
+"""The pause of the training at the end of a window, compared with torch's stock handler.
 
-Same work, same process, in turns: torch.profiler with `tensorboard_trace_handler(use_gzip=True)`
-and `key_averages()` in its handler, as guides recommend it, and stepscope with each export mode.
-"Beyond stop" is the pause less what torch itself takes to stop recording.
+Runs the same work in the same process, in turns: torch.profiler with
+`tensorboard_trace_handler(use_gzip=True)` and `key_averages()` in its handler, as guides recommend,
+and stepscope with each export mode. "Beyond stop" is the pause minus torch's own time to stop.
 
     python benchmarks/capture_pause.py [--operators 20000] [--rounds 3]
 """

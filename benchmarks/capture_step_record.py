@@ -1,9 +1,9 @@
-"""What a step pays while no window is open: ratios of step time, medians of interleaved runs.
+"""Cost of a step while no window is open: ratios of step time, medians of interleaved runs.
 
-The loops take turns in one process, so that they see the same machine: bare, with the profiler
-armed and waiting but without its step record, and with the step record on; then a loop that uses
-torch, bare, with the step record, and with its phases told from torch. Time is the CPU time of the
-training thread, or wall time with --wall.
+The loops take turns in one process, so that they run under the same conditions: bare, with the
+profiler armed and waiting but without its step record, and with the step record; then a loop that
+uses torch: bare, with the step record, and with phases detected from torch. Times are the CPU time
+of the training thread, or wall time with --wall.
 
     python benchmarks/capture_step_record.py [--rounds 15] [--steps 100] [--step-ms 5] [--wall]
 """
@@ -21,11 +21,11 @@ import torch
 import stepscope
 
 clock = time.thread_time
-"""CPU time of the training thread: on a shared machine wall time measures the neighbours."""
+"""CPU time of the training thread: on a shared machine, wall time includes other processes."""
 
 
 def spin(seconds):
-    """Work that takes a fixed time and does not sleep: sleeping would hide the cost."""
+    """Work of a fixed duration that does not sleep, because sleeping would hide the cost."""
     end = clock() + seconds
     while clock() < end:
         pass
@@ -40,7 +40,7 @@ def bare(steps, seconds, _):
 
 
 def median_step(moments):
-    """The median, because on a shared machine a mean measures the neighbours."""
+    """The median, because on a shared machine a mean includes other processes."""
     return statistics.median(after - before for before, after in itertools.pairwise(moments))
 
 
@@ -65,12 +65,12 @@ def profiled(step_record, phases):
 
 
 class Training:
-    """The calls that phases are told from, around work that takes a fixed time."""
+    """The calls from which phases are detected, around work of a fixed duration."""
 
     def __init__(self):
         self.weight = torch.ones(8, requires_grad=True)
         self.optimizer = torch.optim.SGD([self.weight], lr=0.0)
-        # Without workers, so that the loader takes its time in this thread.
+        # Without workers, so that the loader runs in this thread.
         rows = torch.utils.data.TensorDataset(torch.ones(1000, 8))
         self.loader = torch.utils.data.DataLoader(rows, batch_size=1)
 

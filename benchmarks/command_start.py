@@ -1,4 +1,4 @@
-"""How long `stepscope --help` takes, beside a bare Python and beside one that imports numpy."""
+"""How long `stepscope --help` takes, compared with bare Python and with importing numpy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CASES = {
 
 
 def main() -> None:
-    """Run the cases in turn, so that a busy moment hits all of them, and print medians."""
+    """Run the cases in turn, so that load affects all of them, and print medians."""
     times: dict[str, list[float]] = {name: [] for name in CASES}
     for _ in range(ROUNDS):
         for name, arguments in CASES.items():

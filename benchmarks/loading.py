@@ -1,13 +1,13 @@
 # ruff: noqa: E501 - the templates of events and tables are clearer on one line
-"""How fast traces load, and in how much memory, beside other loaders in the same run.
+"""How fast traces load, and with how much memory, compared with other loaders in the same run.
 
     python benchmarks/loading.py                       # 300 MB, one-line heads
     python benchmarks/loading.py --size 2700 --layout new --layout old --layout minified --gzip
 
-Makes its inputs (a synthetic training step, repeated with shifted times and identifiers), and
-deletes them afterwards. Every measurement is a process of its own; of `--repeat` runs the fastest
-counts. On a machine that others use too, processor time says more than time. Peak memory is the
-process's largest resident set, its libraries included.
+Creates its inputs (a synthetic training step, repeated with shifted times and identifiers), and
+deletes them afterwards. Every measurement is a separate process; of `--repeat` runs, the fastest
+counts. On a shared machine, processor time is more reliable than time. Peak memory is the
+process's largest resident set, including its libraries.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def write_input(path: Path, size: int, layout: str) -> None:
         target.write(b'\n],"traceName": "synthetic"}')
 
 
-# -- what is measured, each in a process of its own --------------------------------------------
+# -- measurements, each in a separate process ---------------------------------------------------
 
 
 def ours_memory(path: Path) -> int:
@@ -148,7 +148,7 @@ def ours_store(path: Path) -> int:
 
 
 def reading(path: Path) -> int:
-    """The file's bytes in memory of their own and nothing else: what no loader can be faster than."""
+    """Read the file's bytes into new memory: a lower bound for every loader into memory."""
     held = []
     with path.open("rb", buffering=0) as opened:
         while block := opened.read(4 << 20):
@@ -157,7 +157,7 @@ def reading(path: Path) -> int:
 
 
 def orjson_columns(path: Path) -> int:
-    """The plain way: parse everything, then columns with polars."""
+    """The straightforward way: parse everything, then build columns with polars."""
     import orjson
     import polars as pl
 
@@ -188,7 +188,7 @@ def child(kind: str, path: Path) -> None:
     import resource
 
     sys.path.insert(0, str(SOURCE))
-    if kind.startswith("ours"):  # libraries and machine code are not what is measured here
+    if kind.startswith("ours"):  # exclude imports and compilation from the measurement
         import stepscope.trace.formats.chrome.scan
         import stepscope.trace.load
         from stepscope.trace.formats.chrome import format as chrome
@@ -211,7 +211,7 @@ def child(kind: str, path: Path) -> None:
 
 
 def reopening(path: Path) -> dict[str, float]:
-    """Opening the store again, and the ten kernels that take longest."""
+    """Reopens the store, and finds the ten kernels that take longest."""
     import polars as pl
 
     from stepscope.trace.load import load
@@ -234,7 +234,7 @@ def reopening(path: Path) -> dict[str, float]:
 
 
 def measure(kind: str, path: Path, repeat: int) -> dict[str, float] | None:
-    """The fastest of several runs; None where it fails."""
+    """The fastest of several runs; None if it fails."""
     best: dict[str, float] | None = None
     for _ in range(repeat):
         shutil.rmtree(path.with_name(path.name + ".stepscope"), ignore_errors=True)
@@ -272,7 +272,7 @@ def first_use(path: Path, small: Path) -> dict[str, float]:
 
 
 def trace_processor(path: Path) -> dict[str, float] | None:
-    """Perfetto's trace_processor, where it is on PATH."""
+    """Perfetto's trace_processor, if it is on PATH."""
     program = shutil.which("trace_processor_shell") or shutil.which("trace_processor")
     if program is None:
         return None
@@ -317,10 +317,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", type=int, action="append", help="MB of JSON (300)")
     parser.add_argument("--layout", choices=("old", "new", "minified"), action="append")
-    parser.add_argument("--gzip", action="store_true", help="measure a .json.gz of each as well")
+    parser.add_argument("--gzip", action="store_true", help="also measure a .json.gz of each")
     parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--peers-up-to", type=int, default=300, help="MB; peers need much memory")
-    parser.add_argument("--directory", type=Path, help="where the inputs are made")
+    parser.add_argument("--directory", type=Path, help="where the inputs are created")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:

@@ -1,10 +1,10 @@
-"""What the monitor takes: CPU time of the sampler, as a share of one core, at a given interval.
+"""Cost of the monitor: CPU time of the sampler, as a share of one core, at a given interval.
 
-The sampler is started as a training starts it, beside this process and some children of it (a
-DataLoader's workers), and its CPU time is read from the operating system between two moments, so
-that its start does not count; that is printed besides. A GPU's driver costs what it costs: on a
-machine without one only host and processes are read, unless --stub compiles the tests' stand-in,
-which answers at once and shows what our own code takes for two GPUs with every metric.
+The sampler is started as in a training, with this process and some children (like a DataLoader's
+workers) to watch. Its CPU time is read from the operating system at two moments, so that its start
+does not count; the start is printed separately. The time of a GPU's driver is included. Without
+GPUs, only host and processes are read, unless --stub compiles the tests' stub, which answers at
+once and shows the cost of our own code for two GPUs with every metric.
 
     python benchmarks/monitor_overhead.py [--interval 1.0] [--seconds 30] [--children 8] [--stub]
 """
@@ -73,7 +73,7 @@ def main():
     print(f"one sample in {options.interval:g} s, over {passed:.0f} s")
     print(f"CPU of one core      {percent:6.2f} %   (goal at 1 s: under {GOAL_PERCENT} %)")
     print(f"CPU per sample       {spent / samples * 1e3:6.2f} ms  (the clock counts in 10 ms)")
-    print(f"its start took       {start:6.2f} s of CPU, its first samples included")
+    print(f"its start took       {start:6.2f} s of CPU, including its first samples")
     print(f"resident memory      {resident:6.1f} MiB")
     print(f"file                 {size / summary.samples:6.0f} bytes per sample")
     if problem:

@@ -2,17 +2,16 @@
 
     python benchmarks/questions.py TRACE [--events 9000000] [--hta] [--hta-events 500000]
 
-The trace is made large in memory: copies of a real one, one after the other, each with step
-numbers, correlations and identifiers of its own. Loading is timed elsewhere; what is derived once
-for all questions (links, nesting, steps) is timed as a line of its own.
+The trace is enlarged in memory: consecutive copies of a real one, each with its own step numbers,
+correlations and identifiers. Loading is measured elsewhere; what is derived once for all questions
+(links, nesting, steps) is a separate line.
 
-Wall time and processor time (of all threads, the system's share included) are printed side by side:
-where others use the machine too, the second says what the first hides. Each question is asked of a
-trace that remembers no other answer, as `stepscope show QUESTION` does.
+Prints wall time and processor time (of all threads, including the system's share). On a shared
+machine, processor time is more reliable. Each question starts from a trace without cached answers,
+as in `stepscope show QUESTION`.
 
-With `--hta` the same is asked of Holistic Trace Analysis, where it is installed, on one file of
-the size of `--hta-events`, which is written for both; ratios compare the questions that both
-answer.
+With `--hta`, the same questions are put to Holistic Trace Analysis, if it is installed, on one file
+of `--hta-events` events, which is written for both; ratios compare the questions that both answer.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ STEP = r"^ProfilerStep\s*#(\d+)$"
 
 
 def replicate(tables: Tables, events: int) -> Tables:
-    """Copies of a trace, one after the other, until there are so many events."""
+    """Consecutive copies of a trace, until there are this many events."""
     copies = max(1, -(-events // len(tables.events)))
     first = int(tables.events["start_ns"].min())
     last = int((tables.events["start_ns"] + tables.events["dur_ns"]).max())
@@ -133,19 +132,19 @@ def rss_gib() -> float:
 
 
 def ours(trace: Trace) -> dict[str, Taken]:
-    """What each question takes."""
+    """The time of each question."""
     found = {"(derived once)": timed("(derived once)", lambda: (trace.derived, trace.steps))}
     for question in QUESTIONS:
         if question.over_ranks:
             continue
-        # Answers are kept with their trace: each question gets one that remembers nothing.
+        # Answers are cached with their trace, so each question gets a trace without any.
         trace.__dict__.pop("_remembered", None)
         found[question.name] = timed(question.name, lambda question=question: question.ask(trace))
     return found
 
 
 def write_copies(path: Path, source: Path, events: int) -> None:
-    """A file of about so many events: the source's events, one copy after the other."""
+    """A file of about this many events: consecutive copies of the source's events."""
     opener = gzip.open if source.suffix == ".gz" else open
     with opener(source, "rb") as file:
         document = json.load(file)
@@ -175,7 +174,7 @@ def write_copies(path: Path, source: Path, events: int) -> None:
 
 
 def hta(path: Path) -> dict[str, Taken]:
-    """What the same questions take in Holistic Trace Analysis."""
+    """The time of the same questions in Holistic Trace Analysis."""
     from hta.trace_analysis import TraceAnalysis  # type: ignore[import-not-found]
 
     analysis = None
@@ -202,7 +201,7 @@ def hta(path: Path) -> dict[str, Taken]:
 
 
 def timed_if_it_works(name: str, action: Callable[[], object]) -> Taken | None:
-    """The peer's failures are its own: the rest is still measured."""
+    """A failure of HTA does not stop the other measurements."""
     try:
         return timed(name, action)
     except Exception as error:  # noqa: BLE001

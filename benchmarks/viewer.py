@@ -2,15 +2,14 @@
 
     python benchmarks/viewer.py TRACE [--events 10000000] [--tiles 300] [--browser]
 
-The trace is made large in memory: copies of a real one, one after the other, each with step
-numbers, correlations and identifiers of its own, without the arguments that nothing here reads.
-Tiles are those that a page of 1,500 by 800 pixels asks for (three windows wide, 45 rows), at random
-places of every level of zoom from the whole trace to a microsecond, encoded as they go to the page.
-Nothing of it is timed twice: no tile is kept. Where others use the machine too, the processor time
-of a tile says what its time hides.
+The trace is enlarged in memory: consecutive copies of a real one, each with its own step numbers,
+correlations and identifiers, without arguments, which nothing here reads. Tiles are those of a page
+of 1,500 by 800 pixels (three windows wide, 45 rows), at random places of every zoom level from the
+whole trace to a microsecond, encoded as for the page. No tile is cached. On a shared machine, the
+processor time of a tile is more reliable than its time.
 
-With `--browser` a headless Chromium with software rendering draws the same trace: the first picture
-after the trace is read, and frames while it zooms in and out.
+With `--browser`, a headless Chromium with software rendering draws the same trace: the first
+picture after the trace is read, and frames while it zooms in and out.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Train a small network in a loop written with accelerate, and see where its steps go.
 
-Two lines are ours: the profiler, and `watch` around the loader. The data is made up.
+Stepscope adds two lines: the profiler, and `watch` around the loader. The data is synthetic.
 
     python examples/accelerate_loop.py --output profiles
     torchrun --nproc-per-node 2 examples/accelerate_loop.py --output profiles

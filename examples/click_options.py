@@ -1,4 +1,4 @@
-"""A command made with click: its options, ours added by a decorator.
+"""A click command; a decorator adds Stepscope's options to its own.
 
 python examples/click_options.py --steps 40 --profile --profile-output-dir traces
 """

@@ -1,4 +1,4 @@
-"""A file of one's own for each window, made beside the training when the window is finished.
+"""A custom file for each window, written in a separate process when the window is finished.
 
 python examples/custom_artifact.py
 cat profiles/*/rank00000/window-0000/slowest_step.json
@@ -15,7 +15,7 @@ from stepscope.artifacts.custom import FinishedWindow
 
 
 def slowest_step(window: FinishedWindow) -> None:
-    """Writes which of the recorded steps took longest; it may read the window's trace as well."""
+    """Writes which of the recorded steps took longest; it could also read the window's trace."""
     slowest = max(window.steps, key=lambda step: step.dur_ns)
     text = json.dumps({"step": slowest.step, "dur_ns": slowest.dur_ns})
     (window.directory / "slowest_step.json").write_text(text)

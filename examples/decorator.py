@@ -1,8 +1,8 @@
-"""A main function that parses its own flags: a decorator takes ours away before it sees them.
+"""A main function that parses its own flags; a decorator removes Stepscope's before it runs.
 
     python examples/decorator.py --steps 40 --profiling --prof_dir traces
 
-The words are those of the dialect "sfm"; a step is counted where `profiler.step()` is called.
+The flags are those of the dialect "sfm". Each call of `profiler.step()` ends a step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import stepscope
 def main(profiler: stepscope.Profiler) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=40)
-    args = parser.parse_args()  # sees no flag of ours
+    args = parser.parse_args()  # does not see Stepscope's flags
 
     torch.manual_seed(0)
     model = torch.nn.Linear(128, 128)

@@ -1,8 +1,8 @@
-"""A DeepSpeed engine on the CPU, followed: steps, phases, its flops profile, its communication.
+"""Follow a DeepSpeed engine on the CPU: steps, phases, FLOPs profile and communication.
 
     python examples/deepspeed_engine.py [--output-dir profiles] [--steps 12]
 
-It needs the package deepspeed, which needs no build here: DS_BUILD_OPS=0 pip install deepspeed
+Requires deepspeed, without building its operators: DS_BUILD_OPS=0 pip install deepspeed
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import argparse
 import os
 import socket
 
-# DeepSpeed takes its device and its launcher's words from the environment.
+# DeepSpeed reads its device and its launcher's settings from the environment.
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 if "RANK" not in os.environ:
     with socket.socket() as free:

@@ -1,10 +1,10 @@
-"""Flags on a script of one's own, in the words of scripts on the Hugging Face Trainer.
+"""Profiling flags in your own script, named as in scripts with the Hugging Face Trainer.
 
     python examples/flags.py --help
     python examples/flags.py --enable-profiling --profiler-output-dir traces
     stepscope report traces
 
-`stepscope dialects` lists the other vocabularies; `dialect="native"` has every option there is.
+`stepscope dialects` lists the other dialects; `dialect="native"` has every option.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
     loss = torch.zeros(())
 
-    # Without --enable-profiling the profiler does nothing, and the loop stays as it is.
+    # Without --enable-profiling, the profiler does nothing.
     with stepscope.Profiler.from_args(args) as profiler:
         for _ in range(args.max_steps):
             inputs, targets = torch.randn(32, 64), torch.randint(0, 8, (32,))

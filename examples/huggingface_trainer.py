@@ -1,7 +1,7 @@
 """Train a small language model with the Trainer of transformers, and see where its steps go.
 
-One line is ours: the callback. The model has random weights and the data is made up, so that
-nothing is downloaded.
+Stepscope adds one line: the callback. The model has random weights and the data is synthetic, so
+that nothing is downloaded.
 
     python examples/huggingface_trainer.py --output profiles
     stepscope report profiles

@@ -1,6 +1,6 @@
 """Train a small network with Lightning, and see where its steps go.
 
-One line is ours: the callback, or with --profiler the profiler. The data is made up.
+Stepscope adds one line: the callback, or with --profiler the profiler. The data is synthetic.
 
     python examples/lightning_callback.py --output profiles
     stepscope report profiles
@@ -20,7 +20,7 @@ from stepscope.adapters.lightning import StepscopeCallback, StepscopeProfiler
 
 
 class Rings(LightningModule):
-    """Tells two rings of points apart."""
+    """Distinguishes two rings of points."""
 
     def __init__(self) -> None:
         super().__init__()

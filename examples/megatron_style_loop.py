@@ -1,9 +1,9 @@
-"""A training loop in Megatron's manner: its flags, its timers as phases, start, step and stop.
+"""A training loop like Megatron's: its flags, its timers as phases, start, step and stop.
 
     python examples/megatron_style_loop.py --profile --use-pytorch-profiler \\
         --profile-step-start 5 --profile-step-end 7 --tensorboard-dir profiles
 
-`Timers` stands for what Megatron's `get_timers()` gives.
+`Timers` stands in for what Megatron's `get_timers()` returns.
 """
 
 from __future__ import annotations

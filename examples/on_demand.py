@@ -1,8 +1,8 @@
-"""Windows when something happens: a slow step, a condition, a call, or a word from another shell.
+"""Windows on demand: after a slow step, on a condition, by a call, or from another shell.
 
 python examples/on_demand.py
 stepscope trigger profiles --steps 5     # from another shell, while it runs
-kill -USR2 PID                           # likewise
+kill -USR2 PID                           # does the same
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def main() -> None:
     model = torch.nn.Linear(64, 64)
     with stepscope.Profiler(
         output_dir="profiles",
-        skip_first=1_000_000,  # no window by itself
+        skip_first=1_000_000,  # no scheduled window
         slow_step_factor=5.0,
         slow_step_cooldown=1000,
         active=2,

@@ -1,4 +1,4 @@
-"""A training loop of one's own: what waits, what computes, and three steps in full detail.
+"""Your own training loop: waits, phases, throughput, and three steps in full detail.
 
 python examples/plain_loop.py [--output-dir profiles]
 stepscope report profiles

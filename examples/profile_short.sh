@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Trains for 50 steps with profiling on, and says how to look at the results.
+# Trains for 50 steps with profiling, and says how to view the results.
 #
 #   examples/profile_short.sh [folder for the results] [more flags of the script]
 #
-# To use it for a script of your own, change SCRIPT; the flags are those of the dialect "hf".
+# To use it with your own script, set SCRIPT; the flags are those of the dialect "hf".
 set -euo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 SCRIPT="${SCRIPT:-$here/flags.py}"
@@ -27,9 +27,9 @@ folder="${1:-./profiler_traces}"
 
 cat <<END
 
-The results are in $folder. To look further:
-  stepscope report $folder                 the verdict again
-  stepscope show --list                    questions to ask
+The results are in $folder. To see more:
+  stepscope report $folder                 the report again
+  stepscope show --list                    list the questions
   stepscope show operators $folder         where the operators' time went
   tensorboard --logdir $folder             with torch-tb-profiler, the tab PYTORCH_PROFILER
   chrome://tracing or ui.perfetto.dev      load a .pt.trace.json.gz of the folder

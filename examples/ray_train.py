@@ -2,7 +2,7 @@
 
     python examples/ray_train.py [--output-dir profiles]
 
-It needs Ray: pip install 'ray[train]'
+Requires Ray: pip install 'ray[train]'
 """
 
 from __future__ import annotations

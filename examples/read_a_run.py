@@ -1,4 +1,4 @@
-"""What a run says, as tables in Python: no torch and no GPU needed.
+"""Read a run's tables in Python, without torch or a GPU.
 
 python examples/read_a_run.py profiles
 """

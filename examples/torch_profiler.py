@@ -1,4 +1,4 @@
-"""Code written for torch.profiler, with one import line changed; it leaves a run directory besides.
+"""Code written for torch.profiler, with one import line changed; it also writes a run directory.
 
 python examples/torch_profiler.py
 stepscope report profiles
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-# Was: from torch.profiler import ...
+# Before: from torch.profiler import ...
 from stepscope.adapters.torch_profiler import ProfilerActivity, profile, record_function, schedule
 
 

@@ -1,8 +1,8 @@
-"""torchtitan's profiling section in TOML, and its trainer's loop, by another import line.
+"""torchtitan's profiling section in TOML, and its trainer's loop, with one import line changed.
 
     python examples/torchtitan_style.py [--dump-folder outputs]
 
-The traces lie where torchtitan puts them: outputs/profiling/traces/iteration_5/rank0_trace.json
+The traces are where torchtitan puts them: outputs/profiling/traces/iteration_5/rank0_trace.json
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""torchtune's profiler section, with our component, and a recipe's loop around it.
+"""torchtune's profiler section with Stepscope's component, and a recipe's loop.
 
     python examples/torchtune_style.py [--output-dir profiling_outputs]
 
-In a recipe's YAML only one line changes:
+In a recipe's YAML, change one line:
 
     profiler:
       _component_: stepscope.adapters.torchtune.setup_torch_profiler
@@ -23,7 +23,7 @@ import torch
 
 
 def instantiate(section):
-    """What torchtune.config.instantiate does: call the component with the rest of its section."""
+    """Call the component with the rest of its section, as torchtune.config.instantiate does."""
     arguments = dict(section)
     module, _, name = arguments.pop("_component_").rpartition(".")
     return getattr(importlib.import_module(module), name)(**arguments)
@@ -51,7 +51,7 @@ def main() -> None:
     profiler, section = instantiate(section)
     profiler.start()
     for _ in range(args.steps):
-        for _ in range(2):  # gradient accumulation: a step is the optimizer's
+        for _ in range(2):  # gradient accumulation: the optimizer ends the step
             model(torch.randn(16, 64)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()

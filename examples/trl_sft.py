@@ -1,7 +1,7 @@
 """Fine-tune a small language model with TRL's SFTTrainer, and see where its steps go.
 
-TRL's trainers take the callback of transformers. The model has random weights and the text is made
-up, so that nothing is downloaded.
+TRL's trainers take the callback for transformers. The model has random weights and the text is
+synthetic, so that nothing is downloaded.
 
     python examples/trl_sft.py --output profiles
     stepscope report profiles
@@ -27,7 +27,7 @@ SPECIAL = ("<pad>", "<end>", "<unknown>")
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """One token for each word that we know."""
+    """One token for each known word."""
     words = [*SPECIAL, *sorted({word for text in (*SUBJECTS, *VERBS) for word in text.split()})]
     by_word = Tokenizer(
         models.WordLevel({word: n for n, word in enumerate(words)}, unk_token="<unknown>")

@@ -1,4 +1,4 @@
-"""A training that knows nothing of Stepscope, to be recorded from outside.
+"""A training without any reference to Stepscope, recorded from outside.
 
 stepscope run -- python examples/unmodified_script.py
 stepscope run -- torchrun --nproc-per-node 2 examples/unmodified_script.py

@@ -5,8 +5,9 @@
 
 Each path is asked every verb that reads (`report`, `info`, `show` with every question, `compare`
 against the next path, `query` on every view), once with the code of each version, in processes of
-their own and with a cache of their own. Outputs are compared as they are; `--numbers` compares what
-is left of the JSON when sentences are taken out, which is what a change of wording keeps.
+their own and with a cache of their own. Outputs are compared as they are; `--numbers` compares JSON
+without its sentences, which a change of wording keeps, and shows the place of each difference
+in the document; `--unordered` also ignores the order of rows, and parts of a step that are zero.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -76,22 +78,28 @@ def main() -> None:
         paths = [found for path in arguments.paths for found in _readable(Path(path))]
         if arguments.runs:
             paths += _recorded(trees["before"], scratch / "runs")
-        different = asked = 0
-        for index, path in enumerate(paths):
-            other = paths[(index + 1) % len(paths)]
-            answers = {
+
+        def answers_of(index: int) -> dict[str, Any]:
+            path, other = paths[index], paths[(index + 1) % len(paths)]
+            return {
                 name: _ask(tree, path, other, scratch / f"{name}-cache", arguments.formats)
                 for name, tree in trees.items()
             }
-            keys = sorted(answers["before"].keys() | answers["after"].keys())
-            asked += len(keys)
-            for key in keys:
-                one, two = (_normal(answers[name].get(key), trees[name]) for name in trees)
-                if arguments.numbers:
-                    one, two = _without_sentences(one), _without_sentences(two)
-                if one != two:
-                    different += 1
-                    _show(path, key, one, two, arguments.lines)
+
+        different = asked = 0
+        with ThreadPoolExecutor(arguments.jobs) as pool:
+            for path, answers in zip(paths, pool.map(answers_of, range(len(paths))), strict=True):
+                keys = sorted(answers["before"].keys() | answers["after"].keys())
+                asked += len(keys)
+                for key in keys:
+                    one, two = (_normal(answers[name].get(key), trees[name]) for name in trees)
+                    if arguments.numbers:
+                        one = _without_sentences(one, arguments.unordered)
+                        two = _without_sentences(two, arguments.unordered)
+                    if one != two:
+                        different += 1
+                        _show(path, key, one, two, arguments)
+                print(f"{path}: {len(keys)} outputs compared", flush=True)
         print(f"{asked} outputs compared on {len(paths)} paths: {different} differ")
     sys.exit(1 if different else 0)
 
@@ -104,6 +112,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--runs", action="store_true", help="record small runs and ask them too")
     parser.add_argument("--formats", default="json,table,md", help="of json, table, md, csv")
     parser.add_argument("--numbers", action="store_true", help="compare JSON without sentences")
+    parser.add_argument("--unordered", action="store_true", help="with --numbers: see above")
+    parser.add_argument("--jobs", type=int, default=1, help="paths to ask at once")
     parser.add_argument("--lines", type=int, default=6, help="lines to show of each difference")
     arguments = parser.parse_args()
     if arguments.numbers:
@@ -189,41 +199,59 @@ def _normal(answer: Any, tree: Path) -> Any:
     return json.loads(text)
 
 
-def _without_sentences(answer: Any) -> Any:
+def _without_sentences(answer: Any, unordered: bool) -> Any:
     """The exit code, and the JSON without texts of several words."""
     if answer is None:
         return None
     code, output, *_ = answer
     try:
-        return [code, _numbers_of(json.loads(output))]
+        return [code, _numbers_of(json.loads(output), unordered)]
     except ValueError:
         return [code, bool(output)]
 
 
-def _numbers_of(value: Any) -> Any:
+def _numbers_of(value: Any, unordered: bool) -> Any:
     if isinstance(value, dict):
-        return {key: _numbers_of(one) for key, one in value.items()}
+        return {key: _numbers_of(one, unordered) for key, one in value.items()}
     if isinstance(value, list):
-        return [_numbers_of(one) for one in value]
+        found = [_numbers_of(one, unordered) for one in value if not (unordered and _is_zero(one))]
+        return sorted(found, key=json.dumps) if unordered else found
     return None if isinstance(value, str) and " " in value else value
 
 
-def _show(path: Path, key: str, one: Any, two: Any, lines: int) -> None:
+def _is_zero(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("total_ns") == 0 and part.get("share", 0) == 0
+
+
+def _show(path: Path, key: str, one: Any, two: Any, arguments: argparse.Namespace) -> None:
     print(f"--- {path}: {key}")
-    before, after = (
-        json.dumps(side, indent=1).splitlines()
-        if not isinstance(side, list)
-        else [str(part) for part in side]
-        for side in (one, two)
-    )
-    texts = [[line for part in side for line in str(part).splitlines()] for side in (before, after)]
+    if arguments.numbers:
+        places = list(_places(one, two, ""))
+        for place, before, after in places[: arguments.lines]:
+            print(f"  {place}: {json.dumps(before)[:150]} | {json.dumps(after)[:150]}")
+        if len(places) > arguments.lines:
+            print(f"  and {len(places) - arguments.lines} more places")
+        return
+    texts = [[line for part in side for line in str(part).splitlines()] for side in (one, two)]
     shown = 0
     for left, right in zip(*texts, strict=False):
-        if left != right and shown < lines:
+        if left != right and shown < arguments.lines:
             print(f"  - {left[:300]}\n  + {right[:300]}")
             shown += 1
     if len(texts[0]) != len(texts[1]):
         print(f"  {len(texts[0])} lines before, {len(texts[1])} after")
+
+
+def _places(one: Any, two: Any, place: str) -> Iterator[tuple[str, Any, Any]]:
+    """Where two documents differ, with both values."""
+    if isinstance(one, dict) and isinstance(two, dict):
+        for key in sorted(one.keys() | two.keys()):
+            yield from _places(one.get(key), two.get(key), f"{place}.{key}")
+    elif isinstance(one, list) and isinstance(two, list) and len(one) == len(two):
+        for index, (left, right) in enumerate(zip(one, two, strict=True)):
+            yield from _places(left, right, f"{place}[{index}]")
+    elif one != two:
+        yield place, one, two
 
 
 if __name__ == "__main__":

@@ -1,23 +1,23 @@
-"""The errors that Stepscope raises on purpose: each names what is wrong, and the remedy."""
+"""The errors that Stepscope raises deliberately. Each says what is wrong, and the remedy."""
 
 from __future__ import annotations
 
 
 class StepscopeError(Exception):
-    """Base of every error that a user can cause and mend.
+    """Base of all errors that a user can fix.
 
     Attributes:
-        exit_code: What the command line exits with: 2 for wrong usage, 3 for unreadable input.
+        exit_code: Exit code of the command line: 2 for wrong usage, 3 for unreadable input.
     """
 
     exit_code = 3
 
 
 class UsageError(StepscopeError):
-    """An option or argument that cannot work, with its value and the remedy."""
+    """An option or argument is invalid; the message has its value and the remedy."""
 
     exit_code = 2
 
 
 class UnreadableInputError(StepscopeError):
-    """A file or directory that cannot be read as what it was given for."""
+    """A file or directory cannot be read as what it should be."""

@@ -215,7 +215,7 @@ def test_a_service_that_does_not_answer_holds_neither_the_steps_nor_the_end(tmp_
     ("options", "message"),
     [
         ({"output_dir": "nonsense://bucket"}, "cannot be written to"),
-        ({"upload_to": "/a/path"}, "no URL"),
+        ({"upload_to": "/a/path"}, "is not a URL"),
         ({"tensorboard_dir": "memory://board"}, "give a local folder"),
     ],
 )

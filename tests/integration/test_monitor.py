@@ -139,7 +139,7 @@ def test_the_sampler_ends_with_its_training_however_that_ends(tmp_path, number):
     record = read_metrics_record(metrics)
     killed = number == signal.SIGKILL
     assert record.ended == (
-        "the watched process ended without a word" if killed else "told to stop"
+        "the watched process ended without an order to stop" if killed else "told to stop"
     )
 
 
@@ -215,7 +215,7 @@ def test_a_folder_that_refuses_is_a_problem_and_no_error(tmp_path):
     for in_thread in (True, False):
         job = RecordingJob(str(tmp_path / "metrics.csv"), Watched(os.getpid()), 0.05)
         beside = RecordingBeside(job, in_thread=in_thread)
-        assert "holds other columns" in beside.close()
+        assert "exists with other columns" in beside.close()
 
 
 def test_a_command_is_watched_and_its_exit_code_passed_on(tmp_path):

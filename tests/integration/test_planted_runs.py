@@ -114,7 +114,7 @@ def hold_to_account(planted, mended, rule, tmp_path):
             judged = diagnose(open_run(str(path)), HALF)
             findings = [finding for finding in judged.findings if finding.id == rule]
             assert findings, f"{rule} not found: {judged.verdict}"
-            wall_ns = judged.ranks[0].host.steps["wall_ns"].to_list()
+            wall_ns = judged.ranks[0].host.steps["wall_ns"]
             after.append(statistics.mean(wall_ns[1::2]))
             before.append(statistics.mean(wall_ns[::2]))
             predicted.append(2 * findings[0].predicted_step_ns - after[-1])
@@ -223,7 +223,7 @@ def test_a_slow_rank_under_gloo(tmp_path):
         # The other rank waits inside its backward: it has no Python of its own to blame.
         others = [f.saving_ns for f in judged[0].findings if f.id == "cpu-bound-python"]
         assert finding.saving_ns > 0.075e9 > 2 * max(others, default=0)
-        wall_ns = judged[0].ranks[0].host.steps["wall_ns"].to_list()
+        wall_ns = judged[0].ranks[0].host.steps["wall_ns"]
         after.append(statistics.mean(wall_ns[1::2]))
         before.append(statistics.mean(wall_ns[::2]))
         predicted.append(2 * finding.predicted_step_ns - after[-1])

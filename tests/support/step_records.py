@@ -17,6 +17,10 @@ def step_records(
     waits_ms: Sequence[float] | float = 0,
     phases_ms: dict[str, Sequence[float] | float] | None = None,
     recorded: range = range(0),
+    cpu_ms: float | None = None,
+    queued_ms: float | None = None,
+    wait_cpu_ms: float = 0,
+    gc_ms: float = 0,
 ) -> list[StepRecord]:
     """Consecutive training steps, back to back, in milliseconds."""
     count = len(durations_ms)
@@ -38,6 +42,10 @@ def step_records(
                 data_wait_ns=waits[step],
                 phases={name: values[step] for name, values in phases.items()},
                 window=0 if step in recorded else None,
+                cpu_ns=None if cpu_ms is None else round(cpu_ms * MS),
+                queued_ns=None if queued_ms is None else round(queued_ms * MS),
+                data_wait_cpu_ns=round(wait_cpu_ms * MS),
+                gc_ns=round(gc_ms * MS),
             )
         )
         now += records[-1].dur_ns

@@ -193,6 +193,8 @@ def _verdict(
         )
     elif largest.name in _USEFUL:
         words = f"nothing stands out: {share_of_largest} of the step is {largest.name}"
+        if largest.name == "compute" and slowest.compute is not None:
+            words += f" ({slowest.compute.in_words()})"
     else:
         words = (
             f"{share_of_largest} of the step is {largest.name}, and no single finding promises a "

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import polars as pl
 
+from stepscope.advice.compute_summary import ComputeSummary, summarise_compute
 from stepscope.advice.finding import Finding
 from stepscope.advice.rules import OF_THE_RUN, RULES
 from stepscope.advice.subject import Subject
@@ -33,7 +34,7 @@ from stepscope.analysis.selection.partition import Partition
 from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import StepscopeError, UsageError
-from stepscope.run.manifest import RankManifest
+from stepscope.run.manifest import LoaderRecord, RankManifest
 from stepscope.run.reader import RankRun, Window
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
@@ -125,10 +126,12 @@ class RankSummary:
         device: The partition of the GPUs' steps in it; None without GPU work.
         device_steps: One row per device and step, as the timeline has them; None likewise.
         critical_path: The partition of its critical path; None without a window.
+        compute: What the compute of the window is made of; None where it is a small part.
         scope: What the window's part is about; None where no window could be read.
         window: The window that was read for it.
         window_steps: Steps of the window that follow one another; empty where it has none.
         window_step_ns: Mean of these; None where no window could be read.
+        step_source: What was taken as steps of the window if none were annotated; else empty.
         findings: What is wrong with it, in the order of the rules.
         problems: What reader and links found wrong with the window: problem, count, message.
         notes: What could not be read or was left out.
@@ -143,6 +146,7 @@ class RankSummary:
     device: Partition | None
     device_steps: Rows | None
     critical_path: Partition | None
+    compute: ComputeSummary | None
     scope: AnsweredScope | None
     window: Window | None
     window_steps: tuple[int, ...]
@@ -153,6 +157,7 @@ class RankSummary:
     metrics: MetricsSummary | None
     windows: int
     meeting: Meeting
+    step_source: str = ""
 
     @property
     def partition(self) -> Partition | None:
@@ -235,7 +240,13 @@ def summarise_rank(rank: RankRun, request: Request, waits: Waits | None = None) 
             return _with_metrics(judged, rank)
     if trouble.not_there is not None:
         raise UsageError(trouble.not_there)
-    subject = Subject(rank.rank, record, thresholds=request.thresholds, has_peers=request.has_peers)
+    subject = Subject(
+        rank.rank,
+        record,
+        thresholds=request.thresholds,
+        has_peers=request.has_peers,
+        loader=_loader_of(alone),
+    )
     alone = replace(alone, notes=tuple(trouble.notes), findings=_findings(subject))
     return _with_metrics(alone, rank)
 
@@ -260,6 +271,7 @@ def _without_window(rank: RankRun, record: StepSummary | None) -> RankSummary:
         device=None,
         device_steps=None,
         critical_path=None,
+        compute=None,
         scope=None,
         window=None,
         window_steps=(),
@@ -309,7 +321,7 @@ def _judge(
     trouble.notes.extend(f"{message} ({count}×)" for _, count, message in problems)
     trouble.notes.extend(view.graph.notes)
     if host is None and device is None:
-        trouble.notes.append(f"{path}: no ProfilerStep ranges, so it shows no steps")
+        trouble.notes.append(f"{path}: no thread with operators or calls, and no GPU work")
         return None
     subject = Subject(
         rank=alone.rank,
@@ -320,6 +332,7 @@ def _judge(
         problems=problems,
         thresholds=request.thresholds,
         has_peers=request.has_peers,
+        loader=_loader_of(alone),
     )
     return replace(
         alone,
@@ -327,15 +340,22 @@ def _judge(
         device=None if device is None else device.partition,
         device_steps=None if device is None else Rows.of(view.timeline.steps),
         critical_path=None if device is None else view.path.partition,
+        compute=summarise_compute(view),
         scope=view.timeline.scope if device is not None else host_scope(host, asked),
         window=window,
         window_steps=view.graph.steps,
         window_step_ns=view.step_ns,
+        step_source=trace.step_source,
         findings=_findings(subject),
         problems=problems,
         notes=tuple(trouble.notes),
         meeting=meeting,
     )
+
+
+def _loader_of(summary: RankSummary) -> LoaderRecord | None:
+    manifest = summary.meeting.manifest
+    return None if manifest is None else manifest.loader
 
 
 def _findings(subject: Subject) -> tuple[Finding, ...]:

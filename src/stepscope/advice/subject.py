@@ -10,6 +10,7 @@ from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.host.partition import HostPartition
 from stepscope.analysis.record.summary import StepSummary
+from stepscope.run.manifest import LoaderRecord
 from stepscope.run.rank_skew import RankSkew
 
 
@@ -27,6 +28,7 @@ class Subject:
         problems: What the reader of the trace and its links found wrong: problem, count, message.
         thresholds: From where on something is worth a finding.
         skew: How the ranks of the run meet; None where nothing of it is known.
+        loader: The training's DataLoader; None if nothing is known of it.
         has_peers: Whether other ranks are known to train together with this one.
     """
 
@@ -39,6 +41,7 @@ class Subject:
     thresholds: Thresholds = field(default_factory=Thresholds)
     skew: RankSkew | None = None
     has_peers: bool = False
+    loader: LoaderRecord | None = None
 
     @property
     def recording_factor(self) -> float:

@@ -50,12 +50,20 @@ class Thresholds:
         gpu_utilisation: Share of the device's time in which kernels run, below which it is low.
         matmul_share: Share of the step in matrix products and convolutions that do without the
             tensor cores, or in full precision.
+        matmul_attained: Share of what the device could do at best with a matrix product's or a
+            convolution's shapes, below which it is slow.
+        elementwise_share: Share of the step in elementwise kernels, reductions and random numbers
+            that are not small and have no finding of their own, at least.
         small_kernel_ns: A kernel is small below this length.
         small_kernel_count: So many small kernels per step, at least.
         small_kernel_share: Share of all kernels that are small, at least.
         optimizer_kernels: So many kernels in one optimizer step mean that it is not fused.
         recomputation: Share of the device's (without a GPU: the step's) time, at least.
         compilation: Share of the window spent in compiling, at least.
+        busy_cpus: Share of the step that the training thread waits for a CPU, at least.
+        small_step_ns: A step of up to this length is short: what Python takes around its operators
+            says that the model is small, not that its Python is slow.
+        small_step_stretch_ns: Unless one stretch of Python is longer than this.
         garbage_collection: Share of the step in the garbage collector's pauses, at least.
         profiler_factor: Recorded steps take so many times the others.
         profiler_overhead: Share of the window that the profiler marks as its own overhead.
@@ -93,12 +101,17 @@ class Thresholds:
     memory_far_below: float = 0.4
     gpu_utilisation: float = 0.5
     matmul_share: float = 0.1
+    matmul_attained: float = 0.3
+    elementwise_share: float = 0.2
     small_kernel_ns: int = 10_000
     small_kernel_count: int = 100
     small_kernel_share: float = 0.5
     optimizer_kernels: int = 50
     recomputation: float = 0.1
     compilation: float = 0.05
+    busy_cpus: float = 0.1
+    small_step_ns: int = 5_000_000
+    small_step_stretch_ns: int = 1_000_000
     garbage_collection: float = 0.02
     profiler_factor: float = 1.5
     profiler_overhead: float = 0.1

@@ -140,6 +140,11 @@ class WindowView:
         starts = rows["start_ns"].to_numpy()
         return intervals.merge(starts, starts + rows["dur_ns"].to_numpy())
 
+    def spans_of_sources(self, work: pl.DataFrame) -> Intervals:
+        """The host's moments in the operators and calls that launched some rows of `work`."""
+        sources = pl.concat([work["op"].drop_nulls(), work["launch"].drop_nulls()])
+        return self.spans_of_events(sources.unique())
+
     def names_of(self, events: pl.Series) -> pl.Series:
         """Names of some events; null for null."""
         return names_of_events(self.trace, events)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from stepscope.analysis.host.partition import PARTS, HostPartition, partition_host
+from stepscope.analysis.host.partition import PARTS, WHOLE_FILE, HostPartition, partition_host
 from stepscope.analysis.idle import IdleCauses, idle_causes
 from stepscope.analysis.selection.partition import OTHER, Part, Partition
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
@@ -20,6 +20,7 @@ from stepscope.trace.model import Trace
 
 IDLE_WORDS: dict[str, str] = {
     "device_wait": "idle: queued work waits",
+    "graph_gap": "idle: inside CUDA graphs",
     "input": "idle: input",
     "synchronisation": "idle: synchronisation",
     "allocation": "idle: allocation",
@@ -39,7 +40,6 @@ _BUSY = {
     "exposed communication": "exposed_comm_ns",
     "exposed copies": "exposed_memcpy_ns",
 }
-_WHOLE_FILE = ", the whole file as one step"
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Breakdown:
 
 
 def break_down(trace: Trace, scope: Scope | None = None) -> Breakdown | None:
-    """Divide the steps of a scope; None where it has neither GPU work nor steps.
+    """Divide the steps of a scope; None if nothing ran in it.
 
     Raises:
         UsageError: The scope names steps or devices that the trace does not have.
@@ -85,7 +85,7 @@ def break_down_devices(line: Timeline, idle: IdleCauses) -> Breakdown:
     )
     devices = len(line.scope.devices)
     whose = "the GPU's time" if devices == 1 else f"the time of {devices} GPUs together"
-    basis = f"trace: {whose}" + ("" if steps else _WHOLE_FILE)
+    basis = f"trace: {whose}" + ("" if steps else WHOLE_FILE)
     partition = Partition(parts, line.total_ns, max(1, len(steps or ())), basis)
     return Breakdown(
         partition,

@@ -10,23 +10,38 @@ Definitions
     The duration of one rank's kernel includes waiting for the other ranks: from one rank's trace
     the bandwidths are lower bounds. The shortest duration of a kind and size comes nearest to the
     transfer itself; over several ranks see `stragglers`.
+    Collectives of backends on the CPU (gloo, MPI, UCC) run on threads of their own. Exposed is the
+    time in which the training thread waits for them (`host.waits`), or is inside the operator that
+    asks for one; the rest of it overlaps.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.bandwidth import algorithm_bandwidth, bus_factor
-from stepscope.analysis.calls.collectives import COLLECTIVES, read_collectives
-from stepscope.analysis.selection.gpu_work import gpu_work
+from stepscope.analysis.calls.collectives import (
+    COLLECTIVES,
+    read_collectives,
+    read_host_collectives,
+)
+from stepscope.analysis.host.waits import communication_waits
+from stepscope.analysis.selection.gpu_work import NO_GPU_WORK, GpuWork, gpu_work
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
+from stepscope.trace.schema import Category
+
+_ASKING = r"^(c10d|_c10d_functional)::"
+_ON_THE_HOST = (
+    "the collectives ran on the CPU, beside the training thread: exposed is the time in which it"
+    " waits for them"
+)
 
 TIMED_COLLECTIVES: dict[str, pl.DataType | type[pl.DataType]] = {
     **COLLECTIVES,
@@ -55,7 +70,7 @@ SIZES: dict[str, pl.DataType | type[pl.DataType]] = {
 """One row per kind, size, type and process group."""
 
 DEVICES: dict[str, pl.DataType | type[pl.DataType]] = {
-    "device": pl.Int32,
+    "device": pl.Int32,  # null: collectives of the host
     "collectives": pl.Int64,
     "communication_ns": pl.Int64,  # ‖COMM‖
     "overlapped_ns": pl.Int64,  # ‖COMP ∩ COMM‖
@@ -92,8 +107,13 @@ def analyse_communication(trace: Trace, scope: Scope | None = None) -> Communica
     """
     work = gpu_work(trace, scope)
     collectives = read_collectives(trace, work.members)
-    # What hides a step's communication may be computation of the next step.
-    compute = work.table.filter(pl.col("kind") == "compute")
+    if collectives.is_empty():
+        of_host = read_host_collectives(trace, work.answered.asked)
+        if len(of_host):
+            return _of_the_host(trace, work, of_host)
+    # What hides a step's communication may be computation of the next step. Fills count as
+    # computation, as in the timeline.
+    compute = work.table.filter(pl.col("kind").is_in(["compute", "memset"]))
     exposed = np.zeros(len(collectives), np.int64)
     overlapped = np.zeros(len(collectives), np.int64)
     rows = []
@@ -122,6 +142,61 @@ def analyse_communication(trace: Trace, scope: Scope | None = None) -> Communica
         work.answered,
         (*work.notes, *_notes(collectives)),
     )
+
+
+def _of_the_host(trace: Trace, work: GpuWork, collectives: pl.DataFrame) -> CommunicationReport:
+    """The report of collectives that a backend on the CPU did beside the training thread."""
+    start = collectives["start_ns"].to_numpy()
+    end = start + collectives["dur_ns"].to_numpy()
+    lane = _training_lane(trace)
+    first, last = first_come(start, end)
+    exposed = intervals.covered(_held_up(trace, lane), first, last)
+    whole_ns, exposed_ns = int((last - first).sum()), int(exposed.sum())
+    timed = _with_bandwidth(
+        collectives.with_columns(
+            exposed_ns=pl.Series(exposed), overlapped_ns=pl.Series(last - first - exposed)
+        )
+    )
+    ratio = (whole_ns - exposed_ns) / whole_ns if whole_ns else None
+    row = (None, len(timed), whole_ns, whole_ns - exposed_ns, exposed_ns, ratio)
+    notes = [note for note in work.notes if note != NO_GPU_WORK]
+    return CommunicationReport(
+        timed,
+        _by_size(timed),
+        pl.DataFrame([row], schema=DEVICES, orient="row"),
+        replace(work.answered, events=len(timed)),
+        (*notes, _ON_THE_HOST, *_notes(timed)),
+    )
+
+
+def _held_up(trace: Trace, lane: int | None) -> intervals.Intervals:
+    """When a thread waits for collectives of others, or is inside an operator that asks for one."""
+    if lane is None:
+        return intervals.empty()
+    names = trace.names.filter(pl.col("name").str.contains(_ASKING)).select("name_id").collect()
+    asking = (
+        trace.events.filter(
+            pl.col("lane_id") == lane, pl.col("name_id").is_in(names["name_id"].implode())
+        )
+        .select("start_ns", "dur_ns")
+        .collect()
+    )
+    return intervals.union(communication_waits(trace, (lane,))[lane], _union(asking))
+
+
+def _training_lane(trace: Trace) -> int | None:
+    """The thread that carries the steps, else that with the most operators."""
+    if len(trace.steps):
+        return int(trace.steps["lane_id"][0])
+    operators = (
+        trace.events.filter(pl.col("category") == Category.CPU_OP.value)
+        .group_by("lane_id")
+        .len()
+        .sort("len", "lane_id", descending=[True, False])
+        .head(1)
+        .collect()
+    )
+    return None if operators.is_empty() else int(operators["lane_id"][0])
 
 
 def _notes(collectives: pl.DataFrame) -> list[str]:

@@ -18,7 +18,7 @@ Definitions
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -105,6 +105,7 @@ class FlopsReport:
         type: The type that most of the FLOPs have; its peak is the one that counts for MFU.
         peak_flops_per_s: That peak, per device; None where it is not known.
         device_names: What the peaks are of, or that the device is unknown.
+        work: The GPU work of counted operators: event, name, dims, type; keys of `operators`.
         notes: What a reader must know.
     """
 
@@ -122,6 +123,7 @@ class FlopsReport:
     type: str | None
     peak_flops_per_s: float | None
     device_names: tuple[str, ...]
+    work: pl.DataFrame = field(metadata={"show": False})
     notes: tuple[str, ...]
 
 
@@ -177,6 +179,9 @@ def analyse_flops(trace: Trace, scope: Scope | None = None) -> FlopsReport:
         type=type_name,
         peak_flops_per_s=peak,
         device_names=names,
+        work=pl.DataFrame({"event": members["event"], "row": owner})
+        .join(calls.select("row", "name", "dims", "type"), on="row", maintain_order="left")
+        .drop("row"),
         notes=(*work.notes, *notes),
     )
 

@@ -9,6 +9,9 @@ Definitions
     device_wait      The call had returned before the gap began: the work was in the queue, and
                      waited for another stream or an event, or for the device to take it up. And
                      what lies between the end of the call and the end of the gap: launch latency.
+    graph_gap        The work belongs to a captured graph (CUDA graph): what lies between its
+                     kernels, and between the end of the call that launched the graph and its first
+                     kernel.
     Otherwise the host was late: the gap up to the end of the launching call is divided by what
     the launching thread did in it (`host.causes` has the definitions and their precedence):
     profiler, compilation, garbage_collection, input, waiting_for_communication, allocation
@@ -34,7 +37,9 @@ import polars as pl
 from stepscope.analysis.calls.places import frames_at, names_of_events
 from stepscope.analysis.host.activity import host_activity
 from stepscope.analysis.host.idle_gaps import (
+    GRAPH_STARTS,
     IDLE_CAUSES,
+    IN_GRAPH,
     LATENCY,
     NOTES,
     REFILLING,
@@ -52,6 +57,7 @@ from stepscope.trace.model import Trace
 
 LONGEST = 10
 MOST_DETAILS = 50
+_SAID_BY_NOTE = (WAITING, LATENCY, REFILLING, GRAPH_STARTS, IN_GRAPH)
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,7 @@ def idle_causes(trace: Trace, scope: Scope | None = None) -> IdleCauses:
         UsageError: The scope names steps or devices that the trace does not have.
     """
     work = gpu_work(trace, scope)
-    gaps = find_gaps(work)
+    gaps = find_gaps(trace, work)
     activity = host_activity(trace, work.table)
     segments = cut(trace, gaps, activity)
     inside = _inside(segments, clip(segments, work.windows))
@@ -171,7 +177,7 @@ def _with_activity(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     """Add `activity`: in words what explains each row, from its note and its `name_id`."""
     names = trace.names.select("name_id", "name").collect()
     # Which work waited says less than why it did, and refilling is no matter of single operators.
-    by_note = pl.col("note").is_in([NOTES[code] for code in (WAITING, LATENCY, REFILLING)])
+    by_note = pl.col("note").is_in([NOTES[code] for code in _SAID_BY_NOTE])
     return rows.join(names, on="name_id", how="left", maintain_order="left").with_columns(
         activity=pl.when(by_note)
         .then(pl.col("note").cast(pl.String))

@@ -3,8 +3,8 @@
 Definitions
     A wait is an outermost event that fetches a batch: `enumerate(DataLoader)#….__next__`,
     `enumerate(DataPipe)#…`, DataLoader frames of Python, `## load_batch ##`, or
-    `stepscope.data_wait`, whatever category the recorder of the time gave it. Waits of the thread
-    that carries the steps count; without steps those of all threads. Overlaps count once.
+    `stepscope.data_wait`, whatever category the recorder of the time gave it. Waits of the main
+    thread count (`trace.main_lane`). Overlaps count once.
     wait      The union of the waits within a host step, and its share of the step.
     GPU idle  The part of each device's idle time whose cause is input (see `idle`): what the
               waits really cost. A wait beside which the GPU has work costs nothing.
@@ -18,7 +18,7 @@ import polars as pl
 
 from stepscope.analysis.host.causes import is_input_wait
 from stepscope.analysis.idle import idle_causes
-from stepscope.analysis.selection.gpu_work import NO_STEPS, check_steps
+from stepscope.analysis.selection.gpu_work import check_steps, notes_on_steps
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays import intervals
 from stepscope.trace.model import Trace
@@ -83,8 +83,7 @@ def input_pipeline(trace: Trace, scope: Scope | None = None) -> InputPipeline:
     wait_ns = int(steps["wait_ns"].sum()) if len(host) else union.total_ns
     names = " ".join(in_scope["name"].unique().to_list())
     notes = [*idle.notes]
-    if trace.steps.is_empty() and NO_STEPS not in notes:
-        notes.append(NO_STEPS)
+    notes += [note for note in notes_on_steps(trace) if note not in notes]
     if waits.is_empty():
         notes.append("no wait for a DataLoader, a DataPipe or a batch was recorded")
     runs_in_process = True if _IN_PROCESS in names else False if _WITH_WORKERS in names else None
@@ -131,10 +130,7 @@ def _waits(trace: Trace) -> tuple[pl.DataFrame, int]:
     found = found.with_columns(step=step)
     reach = pl.col("end_ns").cum_max().shift(1).over("lane_id")
     outer = found.filter(reach.is_null() | (pl.col("end_ns") > reach))
-    steps = trace.steps
-    if steps.is_empty():
-        return outer, 0
-    main = outer.filter(pl.col("lane_id") == steps["lane_id"][0])
+    main = outer.filter(pl.col("lane_id").eq_missing(pl.lit(trace.main_lane)))
     return main, len(outer) - len(main)
 
 

@@ -6,7 +6,8 @@ Shares are of that sum. Percentiles are nearest ranks. Occupancy is the recorder
 weighted by duration: Σ occupancy·duration / Σ duration.
 
 A kernel is short if it runs for less than 10 µs, or for less time than its launching call took on
-the host (`faster_than_launch`): then launching, not computing, sets the pace.
+the host (`faster_than_launch`): then launching, not computing, sets the pace. Kernels of a captured
+graph share one launching call and never count as faster than it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import polars as pl
 
+from stepscope.analysis.calls.graph_launches import GraphPlace, graph_places
 from stepscope.analysis.calls.kernel_sequences import kernel_sequences
 from stepscope.analysis.calls.operands import argument_texts
 from stepscope.analysis.hardware.tensor_cores import TensorCoreUse, tensor_core_use
@@ -119,6 +121,7 @@ def _with_flags(trace: Trace, work: GpuWork) -> pl.DataFrame:
         is_short=is_kernel & (pl.col("dur_ns") < SHORT_NS),
         is_faster=is_kernel
         & pl.col("launch").is_not_null()
+        & pl.Series(graph_places(trace, rows) == GraphPlace.NONE)
         & (pl.col("dur_ns") < pl.col("call_ns")),
     )
 

@@ -2,7 +2,8 @@
 
 Definitions
     launch delay     From the end of the launching call to the start of the work; at least 0. It
-                     holds the time in the queue.
+                     holds the time in the queue. Of a captured graph, which one call launches,
+                     the first kernel counts.
     launch latency   The same, of work that found its stream and its device idle: what launching
                      itself costs.
     launch-bound     A stretch of at least ten pieces of work in a row, each of which ended a gap
@@ -25,6 +26,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.copies import TO_DEVICE, blocking_copies
+from stepscope.analysis.calls.graph_launches import is_first_of_launch
 from stepscope.analysis.calls.places import call_places, names_of_events
 from stepscope.analysis.calls.queues import queue_lengths
 from stepscope.analysis.selection.gpu_work import gpu_work
@@ -92,7 +94,9 @@ def launches(trace: Trace, scope: Scope | None = None) -> Launches:
     """
     work = gpu_work(trace, scope)
     all_work = _with_calls(trace, work.table)
+    all_work = all_work.with_columns(first=pl.Series(is_first_of_launch(all_work)))
     linked = all_work.filter(work.in_steps).filter(pl.col("launch").is_not_null())
+    launched = linked.filter("first")
     queues, queue_steps = queue_lengths(trace, linked)
     if work.answered.asked.steps is not None:
         queue_steps = queue_steps.filter(pl.col("step").is_in(list(work.answered.steps)))
@@ -105,15 +109,15 @@ def launches(trace: Trace, scope: Scope | None = None) -> Launches:
         notes.append(f"{missing:,} pieces of GPU work have no recorded launch and are left out")
     return Launches(
         launched=len(linked),
-        median_delay_ns=_rounded(linked["delay_ns"].median()),
+        median_delay_ns=_rounded(launched["delay_ns"].median()),
         median_latency_ns=_rounded(
-            linked.filter(pl.col("returned_ns") >= pl.col("free_ns"))["delay_ns"].median()
+            launched.filter(pl.col("returned_ns") >= pl.col("free_ns"))["delay_ns"].median()
         ),
         launch_bound_ns=int(stretches["dur_ns"].sum()),
         blocking_calls=int(blocking["count"].sum()),
         blocking_ns=int(blocking["total_ns"].sum()),
         pageable_bytes=int(pageable["bytes"].sum()) if pageable["bytes"].count() else None,
-        delays=_delays(trace, linked),
+        delays=_delays(trace, launched),
         queues=queues,
         queue_steps=queue_steps,
         stretches=stretches.head(MOST_STRETCHES),
@@ -186,6 +190,7 @@ def _stretches(trace: Trace, work: pl.DataFrame, in_steps: pl.Series) -> pl.Data
         (pl.col("start_ns") > pl.col("free_ns"))
         & (pl.col("returned_ns") > pl.col("free_ns"))
         & pl.col("launch").is_not_null()
+        & pl.col("first")
     ).fill_null(value=False)
     rows = (
         work.with_columns(late=late & in_steps)
@@ -233,7 +238,7 @@ def _blocking(trace: Trace, work: pl.DataFrame, answered: AnsweredScope) -> pl.D
     copying = blocking_copies(trace, work)["launch"].drop_nulls()
     waiting = names.filter(is_call(), pl.col("group") == "sync")["name_id"]
     blocking = calls.filter(
-        pl.col("name_id").is_in(waiting.implode()) | pl.col("event").is_in(copying.implode())
+        pl.col("name_id").is_in(waiting.implode()) | pl.col("event").is_in(copying.implode()),
     )
     if answered.asked.steps is not None:
         step = trace.derived.select("step").collect()["step"].gather(blocking["event"])

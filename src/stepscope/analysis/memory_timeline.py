@@ -22,7 +22,7 @@ import polars as pl
 
 from stepscope.analysis.calls.allocations import memory_events
 from stepscope.analysis.calls.places import call_places
-from stepscope.analysis.selection.gpu_work import NO_STEPS, check_steps
+from stepscope.analysis.selection.gpu_work import check_steps, notes_on_steps
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UsageError
 from stepscope.trace.arrays.intervals import Int64Array
@@ -84,8 +84,7 @@ def memory_timeline(trace: Trace, scope: Scope | None = None) -> MemoryTimeline:
     places = [_at_peak(trace, part) for _, part in rows]
     curves = [_curve(part) for _, part in rows]
     shown = devices.filter(pl.col("kind") == "gpu") if "gpu" in devices["kind"] else devices
-    if trace.steps.is_empty():
-        notes.append(NO_STEPS)
+    notes += notes_on_steps(trace)
     if every.is_empty():
         notes.append("no memory events: record with profile_memory=True")
     elif mine.is_empty():

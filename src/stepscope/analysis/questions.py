@@ -152,7 +152,7 @@ QUESTIONS: tuple[Question, ...] = (
         "timeline",
         "what each GPU did: compute, exposed communication, exposed copies, idle",
         "stepscope.analysis.timeline:timeline",
-        {"devices": "Devices", "steps": "Steps"},
+        {"devices": "Devices", "steps": "Steps", "main_thread": "Steps of the training thread"},
     ),
     Question(
         "steps",
@@ -182,6 +182,17 @@ QUESTIONS: tuple[Question, ...] = (
             "sequences": "Sequences that an operator repeats",
             "tensor_cores": "Matrix kernels and tensor cores",
             "counters": "Hardware counters",
+        },
+    ),
+    Question(
+        "compute",
+        "what the compute is made of: kinds, operators, modules, and how near it is to the peak",
+        "stepscope.analysis.compute:compute",
+        {
+            "kinds": "By kind",
+            "operators": "By operator",
+            "places": "By module or function",
+            "products": "Matrix products by shape",
         },
     ),
     Question(

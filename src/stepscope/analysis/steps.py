@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from stepscope.analysis.selection.gpu_work import NO_STEPS, check_steps, gpu_work
+from stepscope.analysis.selection.gpu_work import check_steps, gpu_work, notes_on_steps
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.analysis.timeline import timeline_of
 from stepscope.trace.model import Trace
@@ -94,8 +94,7 @@ def step_table(trace: Trace, scope: Scope | None = None) -> StepTable:
         "events",
     )
     notes = list(work.notes)
-    if not len(steps) and NO_STEPS not in notes:
-        notes.append(NO_STEPS)
+    notes += [note for note in notes_on_steps(trace) if note not in notes]
     for state in ("empty", "cut off"):
         odd = steps.filter(pl.col("state") == state)["step"].unique().sort().to_list()
         if odd:

@@ -20,11 +20,12 @@ up over them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.host.partition import partition_host
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
@@ -119,6 +120,8 @@ class Timeline:
             and `events`, over the windows of the scope.
         steps: One row per device and step: the same numbers, with the device step's start_ns.
             Empty without steps.
+        main_thread: Of a trace without GPU work, what the training thread did instead, as the
+            report divides it: one row per step, columns of `host.partition.HostPartition.steps`.
         scope: What the answer covers.
         notes: What a reader must know.
     """
@@ -134,6 +137,7 @@ class Timeline:
     overlap_share: float | None
     devices: pl.DataFrame
     steps: pl.DataFrame
+    main_thread: pl.DataFrame
     scope: AnsweredScope
     notes: tuple[str, ...]
 
@@ -146,7 +150,11 @@ def timeline(trace: Trace, scope: Scope | None = None) -> Timeline:
         UsageError: The scope names steps or devices that the trace does not have.
     """
     work = gpu_work(trace, scope)
-    return timeline_of(work)
+    line = timeline_of(work)
+    if len(work.table):
+        return line
+    host = partition_host(trace, work.answered.asked.steps)
+    return line if host is None else replace(line, main_thread=host.steps)
 
 
 def timeline_of(work: GpuWork) -> Timeline:
@@ -175,6 +183,7 @@ def timeline_of(work: GpuWork) -> Timeline:
         overlap_share=overlap / comm if comm else None,
         devices=devices,
         steps=steps,
+        main_thread=pl.DataFrame(),
         scope=work.answered,
         notes=tuple(notes),
     )

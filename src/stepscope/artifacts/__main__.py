@@ -1,4 +1,4 @@
-"""`python -m stepscope.artifacts JOB`: finish one window in a process of its own."""
+"""`python -m stepscope.artifacts JOB`: finish one window in a separate process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stepscope.run.beside import go_last
 
 
 def main() -> int:
-    """Finish the window that the only argument describes."""
+    """Finish the window described by the only argument."""
     go_last()
     finish(FinishJob.decode(sys.argv[1]))
     return 0

@@ -1,4 +1,4 @@
-"""The calls of one window: which call lies inside which, and what each took for itself."""
+"""The calls of one window, their nesting and their self times."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Call:
         kind: "operator", "annotation", "runtime" or "python".
         start_ns: Start, on the clock of the trace.
         dur_ns: Duration.
-        external_id: Joins an operator and its GPU work; 0 where there is none.
-        correlation: Joins a runtime call and its GPU work; 0 where there is none.
-        flops: Floating-point operations of it, where they were asked for.
+        external_id: Joins an operator and its GPU work; 0 if there is none.
+        correlation: Joins a runtime call and its GPU work; 0 if there is none.
+        flops: Its floating-point operations, if requested.
         parent: The innermost call around it on its thread, among those of its walk.
-        self_ns: Duration less what its children cover.
+        self_ns: Duration minus what its children cover.
     """
 
     name: str
@@ -82,14 +82,14 @@ class MemoryChange:
 
 @dataclass
 class WindowCalls:
-    """Everything of one window that the tables are made of.
+    """All data of one window that the tables need.
 
     Attributes:
         threads: The calls of each host thread, by (pid, tid), in order of their start.
         device_work: Kernels, copies and fills.
         memory: Changes of memory, in the order of the file.
         step_names: Names of the step ranges found on the host.
-        step_bounds: Start and end of each step range, by its name.
+        step_bounds: Start and end of each step range, by name.
         events: Number of events of every kind.
     """
 
@@ -108,7 +108,7 @@ def gather(
 
     Args:
         events: The trace's events.
-        renames: Names of step ranges, and what they shall be called instead.
+        renames: Names of step ranges to new names.
         with_flops: Whether to estimate floating-point operations from recorded shapes.
     """
     window = WindowCalls()
@@ -125,11 +125,11 @@ def gather(
 
 
 def nested(calls: list[Call], *kinds: str) -> Iterator[Call]:
-    """The calls of some kinds of one thread, each with its parent and its own time, parents first.
+    """The calls of some kinds of one thread, each with its parent and self time, parents first.
 
     Ranges of a thread should nest, but sometimes overlap in part (a step begins inside the call
-    that marks its beginning). A call of which more than half lies outside another is not inside
-    it; the time that they share is then the later one's, so that no time is counted twice.
+    that marks its beginning). If more than half of a call is outside another, it is not a child
+    of it, and the shared time belongs to the later one, so that no time is counted twice.
     """
     stack: list[Call] = []
     chosen = [call for call in calls if call.kind in kinds]
@@ -150,7 +150,7 @@ def nested(calls: list[Call], *kinds: str) -> Iterator[Call]:
 
 
 def nanoseconds(microseconds: object) -> int:
-    """A time of the trace as whole nanoseconds; 0 where it is no number."""
+    """A time of the trace in integer nanoseconds; 0 if it is not a number."""
     if isinstance(microseconds, str):
         try:
             microseconds = float(microseconds)

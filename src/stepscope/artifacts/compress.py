@@ -1,4 +1,4 @@
-"""Compressing a trace at the level where speed wins, and proving that it can be read again."""
+"""Compresses a trace at a fast level, and verifies that it can be read again."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _ZSTD_LEVEL = 3
 
 
 class CompressionError(Exception):
-    """A compressed file that does not hold what was put into it."""
+    """A compressed file does not contain what was written to it."""
 
 
 def format_of(path: Path) -> str:
-    """The format of a trace that is written under this name."""
+    """The format of a trace with this name."""
     return {".gz": "json.gz", ".zst": "json.zst"}.get(path.suffix, "json")
 
 
@@ -39,14 +39,14 @@ def check_compressed(path: Path, trace_format: str, expected: int) -> None:
     """Read a file back to its end.
 
     Raises:
-        CompressionError: It holds another number of bytes than were written.
+        CompressionError: The number of bytes differs from what was written.
     """
     unpacked = 0
     with _opener(trace_format, path, "rb") as file:
         while block := file.read(_BLOCK_BYTES):
             unpacked += len(block)
     if unpacked != expected:
-        raise CompressionError(f"the compressed trace holds {unpacked} of {expected} bytes")
+        raise CompressionError(f"the compressed trace has {unpacked} of {expected} bytes")
 
 
 @contextlib.contextmanager

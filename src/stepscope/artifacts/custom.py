@@ -1,4 +1,4 @@
-"""Artifacts of the user's own making: a function or a small class that gets a finished window."""
+"""Custom artifacts: functions or small classes that receive a finished window."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from stepscope.run.manifest import ArtifactRecord
 from stepscope.run.step_record import StepRecord, read_steps
 
 CustomArtifact = Callable[["FinishedWindow"], object]
-"""Gets a finished window and puts its own files into the window's folder."""
+"""Receives a finished window and writes files to the window's folder."""
 
 
 @dataclass(frozen=True)
 class FinishedWindow:
-    """A window whose files are there.
+    """A window whose files are finished.
 
     Attributes:
         rank: The rank that recorded it.
-        index: Its number.
-        step_numbers: The steps that it recorded to their end.
-        directory: Its folder, where own files belong.
+        index: Its index.
+        step_numbers: The steps that it recorded completely.
+        directory: Its folder, where custom files belong.
         trace_path: The trace: plain JSON in the finishing process, the finished file otherwise.
         files: The finished files, by kind ("trace", "key_averages", …).
     """
@@ -46,7 +46,7 @@ class FinishedWindow:
 
 
 def address_of(artifact: Any) -> str | None:
-    """Where another process finds the function or class: "module:name"; None where it cannot."""
+    """The address of a function or class for another process, "module:name"; None without one."""
     module = getattr(artifact, "__module__", None)
     name = getattr(artifact, "__qualname__", None)
     if not module or not name or module == "__main__" or "<" in name:
@@ -55,11 +55,11 @@ def address_of(artifact: Any) -> str | None:
 
 
 def find(address: str) -> Any:
-    """The function or class of an address.
+    """The function or class at an address.
 
     Raises:
         ImportError: There is no such module.
-        AttributeError: There is no such name in it.
+        AttributeError: The module has no such name.
     """
     module, _, name = address.partition(":")
     found: Any = importlib.import_module(module)
@@ -69,13 +69,13 @@ def find(address: str) -> Any:
 
 
 def make_custom(artifact: Any, name: str, window: FinishedWindow) -> list[ArtifactRecord]:
-    """Call a custom artifact; its new files become records, what it raises a problem."""
+    """Call a custom artifact; its new files become records, an exception becomes a problem."""
     before = {path: path.stat().st_mtime_ns for path in window.directory.iterdir()}
     problem = ""
     try:
         maker = artifact() if isinstance(artifact, type) else artifact
         maker(window)
-    except Exception as error:  # noqa: BLE001 - a user's function must not cost the rest
+    except Exception as error:  # noqa: BLE001 - a user's function must not affect the rest
         problem = f"{name} raised {type(error).__name__}: {error}"
     records = [
         ArtifactRecord(

@@ -1,4 +1,4 @@
-"""Making one file of a window, so that what goes wrong with it costs no other."""
+"""Makes one file of a window, so that its errors do not affect other files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stepscope.run.manifest import ArtifactRecord
 
 
 class EmptyArtifactError(Exception):
-    """An artifact with nothing in it, where there should have been something."""
+    """An artifact is unexpectedly empty."""
 
 
 def make_file(
@@ -19,18 +19,18 @@ def make_file(
     fill: Callable[[Path], object],
     check: Callable[[Path], None] | None = None,
 ) -> ArtifactRecord:
-    """Make one file; what goes wrong becomes the record's problem and leaves no file."""
+    """Make one file; an error becomes the record's problem and leaves no file."""
     relative = f"{path.parent.name}/{path.name}"
     try:
         with replacing(path, check) as temporary:
             fill(temporary)
         return ArtifactRecord(kind, relative, path.stat().st_size, digest_of(path))
-    except Exception as error:  # noqa: BLE001 - one artifact must not cost the others
+    except Exception as error:  # noqa: BLE001 - one artifact must not affect the others
         return ArtifactRecord(kind, relative, problem=f"{type(error).__name__}: {error}")
 
 
 def listed(kind: str, path: Path) -> ArtifactRecord:
-    """A file that the training process has written itself."""
+    """A file that the training process wrote itself."""
     relative = f"{path.parent.name}/{path.name}"
     try:
         size = path.stat().st_size

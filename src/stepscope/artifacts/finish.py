@@ -1,7 +1,7 @@
-"""Finishing one window: check the raw trace, compress it, make the tables, say what was done.
+"""Finishes one window: checks and compresses the raw trace, makes the tables, writes the result.
 
-A kind of files is a module of this room with a function `make`, and the options of `CaptureConfig`
-that name the module as their `artifact`.
+Each kind of file is a module of this package with a function `make`, and options of
+`CaptureConfig` that name the module as their `artifact`.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from stepscope.run.files import digest_of, replacing
 from stepscope.run.manifest import ArtifactRecord, FinishedRecord, write_record
 
 Maker = Callable[[FinishJob, WindowCalls, dict[str, Any]], list[ArtifactRecord]]
-"""The function `make` of a module that makes files: the job, the window, and its own options."""
+"""The function `make` of such a module: takes the job, the window, and its own options."""
 
 
 def finish(job: FinishJob) -> FinishedRecord:
-    """Make everything that the job asks for, write the result beside it, remove the raw trace.
+    """Make everything that the job requests, write the result next to it, remove the raw trace.
 
-    What goes wrong with one artifact is said in its record and keeps no other from being made.
+    An error of one artifact is noted in its record and does not affect the others.
 
     Raises:
-        OSError: Not even the result can be written.
+        OSError: The result cannot be written.
     """
     started_ns = time.monotonic_ns()
     raw = RawTrace(job.raw_path)
@@ -70,7 +70,7 @@ def has_work(window: WindowCalls) -> bool:
 
 
 def make_artifacts(job: FinishJob, window: WindowCalls) -> list[ArtifactRecord]:
-    """The files that the job asks for, a record for each."""
+    """Records of the files that the job requests."""
     artifacts = []
     if job.trace:
         artifacts.append(_make_trace(job))
@@ -88,7 +88,7 @@ def make_artifacts(job: FinishJob, window: WindowCalls) -> list[ArtifactRecord]:
 def _make_one(
     name: str, options: dict[str, Any], job: FinishJob, window: WindowCalls
 ) -> list[ArtifactRecord]:
-    """Have a module of this room make its files; one that fails costs no other."""
+    """Let a module of this package make its files; an error does not affect the others."""
     try:
         make: Maker = importlib.import_module(f"stepscope.artifacts.{name}").make
         return make(job, window, options)
@@ -110,16 +110,16 @@ def _make_trace(job: FinishJob) -> ArtifactRecord:
 
 
 def _put_into_tensorboard(job: FinishJob) -> ArtifactRecord:
-    """A copy of the trace under the name by which TensorBoard finds it."""
+    """A copy of the trace under a name that TensorBoard recognises."""
     suffix = "json.gz" if job.trace_format == "json.gz" else "json"
-    # The end of the window: two that are finished at once keep their order.
+    # The end of the window, so that two windows that are finished at once keep their order.
     name = f"{job.tensorboard_worker}.{job.tensorboard_ns}.pt.trace.{suffix}"
     path = Path(job.tensorboard_directory) / name
     try:
         with replacing(path) as temporary:
             compress(job.raw_path, temporary, suffix, job.renames)
         return ArtifactRecord("tensorboard", str(path), path.stat().st_size, digest_of(path))
-    except Exception as error:  # noqa: BLE001 - one artifact must not cost the others
+    except Exception as error:  # noqa: BLE001 - one artifact must not affect the others
         return ArtifactRecord("tensorboard", str(path), problem=f"{type(error).__name__}: {error}")
 
 
@@ -145,11 +145,11 @@ def _make_one_custom(address: str, window: FinishedWindow) -> list[ArtifactRecor
 
 
 def _problem_of(job: FinishJob, raw: RawTrace, window: WindowCalls) -> str:
-    """What is wrong with the trace as a whole; empty where all is well."""
+    """What is wrong with the trace as a whole; empty if nothing is."""
     problems = []
     if raw.broken_events:
         problems.append(
-            f"{raw.broken_events} events are no valid JSON and were left out of the tables "
+            f"{raw.broken_events} events are not valid JSON and were left out of the tables "
             f"({raw.first_problem})"
         )
     found = {name for name in window.step_names if name.startswith("ProfilerStep#")}
@@ -158,6 +158,6 @@ def _problem_of(job: FinishJob, raw: RawTrace, window: WindowCalls) -> str:
         problems.append(f"steps {', '.join(map(str, missing))} are missing from the trace")
     if job.needs_kernels and not window.device_work:
         problems.append(
-            "a GPU was asked for and no kernel was recorded (was CUPTI taken by another tool?)"
+            "GPU activity was requested, but no kernel was recorded (is another tool using CUPTI?)"
         )
     return "; ".join(problems)

@@ -1,8 +1,8 @@
 """Floating-point operations of an operator from its recorded shapes, as torch estimates them.
 
 A multiplication and an addition count as two operations. Matrix products, convolutions in two
-dimensions, and elementwise addition and multiplication are known, which is torch's own list; every
-other operator counts as none.
+dimensions, and elementwise addition and multiplication are counted, as in torch; every other
+operator counts as 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ELEMENTWISE = {"aten::add", "aten::mul"}
 
 
 def flops_of(name: str, arguments: dict[str, Any]) -> int:
-    """Operations of one call; 0 where it is of another kind or its shapes are not recorded."""
+    """Operations of one call; 0 if it is of another kind or its shapes were not recorded."""
     dims = arguments.get("Input Dims")
     if not isinstance(dims, list) or not name.startswith("aten::"):
         return 0
@@ -49,7 +49,7 @@ def _product(name: str, dims: Sequence[Any]) -> int:
 
 
 def _convolution(dims: Sequence[Any], inputs: Any) -> int:
-    """Of conv2d(input, weight, bias, stride, padding, dilation, groups)."""
+    """Operations of conv2d(input, weight, bias, stride, padding, dilation, groups)."""
     batch, _, height, width = dims[0]
     out_channels, in_channels_per_group, kernel_height, kernel_width = dims[1]
     stride, padding, dilation = (_pair(inputs[position]) for position in (3, 4, 5))

@@ -1,4 +1,4 @@
-"""What the finishing process is asked to do: plain values that travel as JSON."""
+"""The job of the finishing process: plain values, passed as JSON."""
 
 from __future__ import annotations
 
@@ -19,20 +19,18 @@ class FinishJob:
     """One window to finish.
 
     Attributes:
-        raw: The trace as torch wrote it; it is removed in the end.
+        raw: The trace as torch wrote it; it is removed at the end.
         directory: The window's folder.
-        index: Number of the window.
-        steps: The steps that the trace must hold.
+        index: Index of the window.
+        steps: The steps that the trace must contain.
         rank: The rank that recorded it.
-        needs_kernels: Whether a GPU was asked for, so that kernels must be there.
-        renames: Names of step ranges that were opened and did not become steps, and what they
-            shall be called instead.
+        needs_kernels: Whether GPU activity was requested, so that kernels are required.
+        renames: Names of step ranges that were opened but did not become steps, to new names.
         trace: Whether to keep the trace.
         trace_format: "json.gz", "json" or "json.zst".
-        flops: Whether calls shall have their floating-point operations.
-        artifacts: Modules of `stepscope.artifacts` that make further files, each with the options
-            that it reads.
-        made: Files that are there already and belong to the window, as (kind, name).
+        flops: Whether to estimate the floating-point operations of calls.
+        artifacts: Modules of `stepscope.artifacts` that make further files, each with its options.
+        made: Files of the window that already exist, as (kind, name).
         custom: Custom artifacts to make here, as "module:qualified.name".
         tensorboard_directory: Where to put a copy under TensorBoard's names; empty for none.
         tensorboard_worker: Name of the worker in those names.
@@ -70,12 +68,12 @@ class FinishJob:
 
     @property
     def trace_path(self) -> Path:
-        """Where the finished trace stands."""
+        """The path of the finished trace."""
         return self.window_path / f"trace.{self.trace_format}"
 
     @property
     def result_path(self) -> Path:
-        """Where the finishing process says what it did."""
+        """The path of the finishing process's result."""
         return self.window_path / WINDOW_FILE
 
     def encode(self) -> str:
@@ -84,7 +82,7 @@ class FinishJob:
 
     @classmethod
     def decode(cls, text: str) -> FinishJob:
-        """The job of a line of JSON that `encode` made."""
+        """The job in a line of JSON from `encode`."""
         values = orjson.loads(text)
         values["made"] = tuple((kind, name) for kind, name in values["made"])
         for name in ("steps", "custom", "search_path"):

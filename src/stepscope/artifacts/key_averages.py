@@ -1,11 +1,11 @@
-"""The table of operators: what each took, summed over the window.
+"""The table of operators: their times and memory, summed over the window.
 
-Definitions, per name: *self CPU* is the duration of its calls less what operators, annotations and
-runtime calls inside them cover; *CPU total* is the sum of the calls' durations. A call that does
-nothing but call another of the same name is one call with it; any other call inside a call of its
-own name counts in both, as in torch's table. *Self device* is the GPU work that the operator
-launched itself, *device total* also what was launched inside it. Memory is what was allocated less
-what was freed, likewise. The self columns add up to the whole.
+Definitions, per name: *self CPU* is the duration of its calls minus what operators, annotations and
+runtime calls inside them cover; *CPU total* is the sum of the calls' durations. A call that only
+calls another of the same name counts as one call with it; any other call inside a call of the same
+name counts in both, as in torch's table. *Self device* is the GPU work that the operator launched
+itself, *device total* also includes what was launched inside it. Memory is what was allocated minus
+what was freed, in the same two ways. The self columns add up to the whole.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class KeyAverages:
         operators: One row per operator, annotation or runtime call.
         device: One row per kernel, copy or fill.
         has_memory: Whether memory was recorded.
-        unlinked_device_ns: Device time that no operator could be found for.
+        unlinked_device_ns: Device time without a known operator.
     """
 
     operators: list[OperatorRow]
@@ -95,11 +95,11 @@ _SORTS: dict[str, Callable[[OperatorRow], float]] = {
     "count": lambda row: row.calls,
 }
 SORT_COLUMNS = ("auto", *_SORTS)
-"""What may order the tables; "auto" chooses what fits the machine."""
+"""Columns that can sort the tables; "auto" depends on what was recorded."""
 
 
 def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[ArtifactRecord]:
-    """Write both tables as text and as CSV, where the option `key_averages` wants them."""
+    """Write both tables as text and as CSV, if the option `key_averages` requests them."""
     if not options["key_averages"]:
         return []
     averages = key_averages(window)
@@ -162,14 +162,14 @@ def key_averages(window: WindowCalls) -> KeyAverages:
 
 
 def sort_column(averages: KeyAverages, wanted: str) -> str:
-    """The column that orders the table: what was asked for, or what fits the machine."""
+    """The column that sorts the table: the requested one, or the default for the recording."""
     if wanted != "auto":
         return wanted
     return "self_device_time_total" if averages.device else "self_cpu_time_total"
 
 
 def write_text(averages: KeyAverages, path: Path, sort: str, rows: int) -> None:
-    """Write both tables for people to read, ordered by a column, cut after some rows."""
+    """Write both tables as text, sorted by a column, up to a number of rows."""
     column = sort_column(averages, sort)
     operators = sorted(averages.operators, key=_SORTS[column], reverse=True)
     shown = operators if rows < 0 else operators[:rows]
@@ -219,7 +219,7 @@ def write_text(averages: KeyAverages, path: Path, sort: str, rows: int) -> None:
 
 
 def write_csv(averages: KeyAverages, path: Path, sort: str) -> None:
-    """Write all rows with whole nanoseconds and bytes, for programs to read."""
+    """Write all rows for programs, in integer nanoseconds and bytes."""
     column = sort_column(averages, sort)
     names = [item.name for item in dataclasses.fields(OperatorRow)]
     with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
@@ -249,12 +249,12 @@ def _device_lines(averages: KeyAverages, device_ns: int, rows: int) -> list[str]
     ]
     lines = ["", *_columns(table), "", f"Device time total: {_time(device_ns)}"]
     if averages.unlinked_device_ns:
-        lines.append(f"of which no operator was found for {_time(averages.unlinked_device_ns)}")
+        lines.append(f"of which without a known operator: {_time(averages.unlinked_device_ns)}")
     return lines
 
 
 def _path_names(call: Call) -> set[str]:
-    """Names of a call and all around it, each once: what is inside itself counts once."""
+    """Names of a call and all calls around it, each once, so that recursion counts once."""
     names = set()
     around: Call | None = call
     while around is not None:

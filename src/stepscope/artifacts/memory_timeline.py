@@ -1,9 +1,9 @@
-"""Memory over time, from the trace's own memory events, by the phase that allocated it.
+"""Memory over time, from the trace's memory events, by the phase that allocated it.
 
-The bytes live at a moment are split by where they were allocated: inside which annotation of the
+The live bytes at each moment are divided by where they were allocated: inside an annotation of the
 loop, in the backward pass (autograd's calls), in operators outside both, or before the window
-began (also what was freed without having been seen allocated). The parts add up to the total
-that the allocator reported.
+(including what was freed without a recorded allocation). The parts add up to the total that the
+allocator reported.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class MemoryTimeline:
 
     Attributes:
         device: "cpu", or "gpu 0" and so on.
-        time_ns: Moments, from the first memory event on.
-        allocated_bytes: Total at each moment: the greatest of the moments it stands for.
-        reserved_bytes: What the allocator held at the same moment; zeros where it does not say.
+        time_ns: Points in time, from the first memory event on.
+        allocated_bytes: Total at each point: the maximum of the events that it represents.
+        reserved_bytes: What the allocator held at the same time; zeros if it does not report it.
         parts: The total by where it was allocated; they add up to `allocated_bytes`.
-        changes: How many events there were; more than moments if they were thinned out.
+        changes: Number of events; more than points if they were thinned out.
     """
 
     device: str
@@ -62,7 +62,7 @@ class MemoryTimeline:
 
 
 def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[ArtifactRecord]:
-    """Draw memory over time, where the option `memory_timeline` wants it from the trace."""
+    """Draw memory over time, if the option `memory_timeline` requests it from the trace."""
     if options["memory_timeline"] != "trace":
         return []
     timelines = memory_timelines(window)
@@ -88,7 +88,7 @@ def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[A
 
 
 def memory_timelines(window: WindowCalls) -> list[MemoryTimeline]:
-    """One timeline for each device that has memory events."""
+    """One timeline per device with memory events."""
     by_device: dict[str, list[MemoryChange]] = defaultdict(list)
     for change in window.memory:
         by_device["cpu" if change.is_cpu else f"gpu {change.device}"].append(change)
@@ -100,14 +100,14 @@ def memory_timelines(window: WindowCalls) -> list[MemoryTimeline]:
 
 
 def write_json(timelines: list[MemoryTimeline], path: Path) -> None:
-    """Write the timelines for programs to read."""
+    """Write the timelines for programs."""
     path.write_bytes(orjson.dumps({"format": "stepscope-memory-timeline", "devices": timelines}))
 
 
 def write_html(
     timelines: list[MemoryTimeline], steps: dict[str, tuple[int, int]], path: Path
 ) -> None:
-    """Write the timelines as one page that needs nothing else."""
+    """Write the timelines as one self-contained page."""
     charts = "\n".join(_chart(timeline, steps) for timeline in timelines)
     path.write_text(
         "<!doctype html><html lang=en><meta charset=utf-8><title>Memory over time</title>"
@@ -124,7 +124,7 @@ def write_html(
 
 
 class _Phases:
-    """Finds the phase that a moment of a thread lies in."""
+    """Finds the phase of a thread at a given time."""
 
     def __init__(self, window: WindowCalls) -> None:
         self._calls: dict[object, list[Call]] = {}
@@ -169,7 +169,7 @@ def _timeline(device: str, changes: list[MemoryChange], phases: _Phases) -> Memo
             phase, size = live.pop(change.address, (BEFORE, -change.bytes))
             sums[phase] -= size
         total = sum(sums.values())
-        # The peak of a bucket stands for it, so that thinning out loses no peak.
+        # Each bucket is represented by its peak, so that thinning out loses no peak.
         if best is None or total > best[1]:
             best = (change.time_ns, total, change.reserved_bytes, dict(sums))
         if number % bucket == 0 or number == len(changes):
@@ -193,7 +193,7 @@ def _timeline(device: str, changes: list[MemoryChange], phases: _Phases) -> Memo
 
 
 def _stairs(times_ns: list[int], values: list[int]) -> list[tuple[int, int]]:
-    """Corners of a line that keeps each value until the next one: memory changes at once."""
+    """Corners of a step line, which keeps each value until the next one."""
     corners = list(zip(times_ns[:1], values[:1], strict=True))
     for before, time_ns, value in zip(values[:-1], times_ns[1:], values[1:], strict=True):
         corners += [(time_ns, before), (time_ns, value)]
@@ -236,5 +236,5 @@ def _chart(timeline: MemoryTimeline, steps: dict[str, tuple[int, int]]) -> str:
         f'<svg viewBox="0 0 1000 300" preserveAspectRatio="none">{"".join(shapes)}'
         f'{"".join(marks)}</svg><p class="key">{"".join(key)}</p>'
         f"<p>{(end - begin) / 1e6:.1f} ms from left to right, {timeline.changes} changes; dashed "
-        "lines are the beginnings of steps.</p>"
+        "lines mark the starts of steps.</p>"
     )

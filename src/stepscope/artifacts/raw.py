@@ -1,4 +1,4 @@
-"""Reading the trace that torch wrote, piece by piece: memory stays bounded whatever its size."""
+"""Reads the trace that torch wrote in pieces, so that memory stays bounded."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _LONGEST_HEADER_BYTES = 64 << 20
 
 
 class RawTraceError(Exception):
-    """A raw trace that is missing, cut off, or nothing of the kind."""
+    """A raw trace is missing, truncated, or not a trace."""
 
 
 @dataclass
 class RawTrace:
-    """Torch's own JSON, as kineto lays it out: every event begins on a line of its own.
+    """Torch's own JSON in kineto's layout: every event begins on a new line.
 
     Attributes:
         path: The file.
-        broken_events: Events that are no valid JSON, counted while reading.
+        broken_events: Events that are not valid JSON, counted while reading.
         first_problem: What is wrong with the first of them.
         header: The text before the events, known once reading has begun.
     """
@@ -39,13 +39,13 @@ class RawTrace:
     header: bytes = b""
 
     def check_ends(self) -> int:
-        """Look at both ends of the file; returns its size in bytes.
+        """Check both ends of the file; returns its size in bytes.
 
-        torch reports a missing folder or a full disk on standard error only, so that the file
-        itself has to tell.
+        torch reports a missing folder or a full disk only on standard error, so the file itself
+        must be checked.
 
         Raises:
-            RawTraceError: The file is missing or cut off.
+            RawTraceError: The file is missing or truncated.
         """
         try:
             size = self.path.stat().st_size
@@ -58,11 +58,11 @@ class RawTrace:
                 "torch wrote no trace file (full disk, or the folder was removed?)"
             ) from None
         if not head.startswith(b"{") or not tail.endswith(b"}"):
-            raise RawTraceError(f"torch's trace file is cut off after {size} bytes (full disk?)")
+            raise RawTraceError(f"torch's trace file is truncated after {size} bytes (full disk?)")
         return size
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """All events, in the order of the file; those that are no valid JSON are counted.
+        """All events, in the order of the file; those that are not valid JSON are counted.
 
         Raises:
             RawTraceError: There is no list of events.
@@ -116,7 +116,7 @@ class RawTrace:
 
 
 def blocks_with_names(path: Path, renames: dict[str, str]) -> Iterator[bytes]:
-    """The file in blocks, step ranges renamed on the way."""
+    """The file in blocks, with renamed step ranges."""
     table = {old.encode(): new.encode() for old, new in renames.items()}
 
     def rename(match: re.Match[bytes]) -> bytes:
@@ -129,7 +129,7 @@ def blocks_with_names(path: Path, renames: dict[str, str]) -> Iterator[bytes]:
             if not table:
                 yield block
                 continue
-            # A name never spans lines, so a block may end wherever a line ends.
+            # A name never spans lines, so a block can end at any line end.
             whole, newline, tail = block.rpartition(b"\n")
             if not newline:
                 rest += block

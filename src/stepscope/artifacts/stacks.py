@@ -1,8 +1,8 @@
-"""Folded stacks for flame graphs: where host time and device time were spent, by call path.
+"""Folded stacks for flame graphs: host time and device time by call path.
 
-One line per path, frames from the outside in, separated by semicolons, then a space and whole
-microseconds. The weights are self times, so that the lines of a file add up to the time that was
-recorded, less what rounds to zero and less the capture's own thread.
+One line per path: frames from the outermost in, separated by semicolons, then a space and integer
+microseconds. The weights are self times, so that the lines of a file add up to the recorded time,
+minus what rounds to zero and minus the capture's own thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stepscope.run.layout import STACKS_FILE
 from stepscope.run.manifest import ArtifactRecord
 
 _OWN_FILE, _OWN_LOOP = f"{PACKAGE.name}/capture/requests/triggers.py(", ": _listen"
-"""The function that the capture's own thread runs, as torch's tracer of Python writes it."""
+"""The function of the capture's own thread, as torch's Python tracer writes it."""
 _DEVICE_FILE = "stacks_device.txt"
 _KINDS = (OPERATOR, ANNOTATION, RUNTIME, PYTHON)
 
@@ -58,7 +58,7 @@ class _Paths:
 
 
 def frame(name: str) -> str:
-    """A name as one frame: what would end a frame or a line is replaced."""
+    """A name as one frame: characters that would end a frame or a line are replaced."""
     return "".join(
         "," if character == ";" else character if character.isprintable() else "?"
         for character in name.strip()
@@ -94,7 +94,7 @@ def folded(window: WindowCalls) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[ArtifactRecord]:
-    """Write folded stacks, where the option `with_stack` recorded any."""
+    """Write folded stacks, if the option `with_stack` recorded any."""
     if not options["with_stack"]:
         return []
     host, device = folded(window)
@@ -116,7 +116,7 @@ def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[A
 
 
 def write_folded(stacks: dict[str, int], path: Path) -> int:
-    """Write folded stacks, the heaviest first; returns the number of lines."""
+    """Write folded stacks, heaviest first; returns the number of lines."""
     lines = [
         f"{stack} {round(duration_ns / 1000)}\n"
         for stack, duration_ns in sorted(stacks.items(), key=lambda item: -item[1])

@@ -166,6 +166,7 @@ class Profiler:
                 self._session.steps.begin_afresh()
         while not self.should_stop:
             self._stepped_in_watch = False
+            started_cpu_ns = self._session.steps.cpu_needed_ns()
             started_ns = time.perf_counter_ns()
             with self._session.steps.fetching():
                 if iterator is None:
@@ -173,7 +174,11 @@ class Profiler:
                 batch = next(iterator, _END)
             if isinstance(batch, _End):
                 break
-            self._session.steps.batch_came(time.perf_counter_ns() - started_ns)
+            self._session.steps.batch_came(
+                time.perf_counter_ns() - started_ns,
+                self._session.steps.cpu_needed_ns() - started_cpu_ns,
+            )
+            self._session.steps.see_loader(loader, iterator)
             try:
                 yield batch
             except GeneratorExit:
@@ -222,6 +227,14 @@ class Profiler:
         """Count the time inside as waiting for the step's batch, unless it ends with an error."""
         with self._session.steps.waiting():
             yield
+
+    def see_loader(self, *parts: object) -> None:
+        """Note the DataLoader that a batch came from; `watch` does it by itself.
+
+        Args:
+            parts: The DataLoader, its iterator, or both.
+        """
+        self._session.steps.see_loader(*parts)
 
     @contextlib.contextmanager
     def aside(self, kind: str) -> Iterator[None]:

@@ -27,6 +27,8 @@ from stepscope.capture.steps.flop_counter import (
     FLOP_COUNTER_KIND,
     FlopCount,
 )
+from stepscope.capture.steps.host_time import HostClock
+from stepscope.capture.steps.loaders import LoaderWatch
 from stepscope.capture.steps.recorder import Clock, StepRecorder
 from stepscope.capture.steps.tally import StepTally
 from stepscope.capture.together.holder import NestedProfilerError, ProcessClaim
@@ -145,6 +147,8 @@ class CaptureSession:
             self.config = dataclasses.replace(self.config, tensorboard_dir=folder)
         steps, journal = self.steps, self.journal
         steps.recorder = StepRecorder(clock, journal.write_step)
+        steps.recorder.attach_host(HostClock())
+        steps.loaders = LoaderWatch(journal.note_loader)
         steps.add_listener("counting a step", lambda *_: journal.count_step())
         steps.add_listener("summing up steps", self._sum_up)
         steps.probe = DeviceProbe()

@@ -11,6 +11,7 @@ from stepscope.capture.containment import Containment
 from stepscope.capture.steps.auto_phases import AutoPhases
 from stepscope.capture.steps.devices import DeviceProbe
 from stepscope.capture.steps.flop_counter import STEP_KIND, FlopCount
+from stepscope.capture.steps.loaders import LoaderWatch
 from stepscope.capture.steps.recorder import StepRecorder
 from stepscope.capture.windows.keeper import WindowKeeper
 from stepscope.run.step_record import DATA_WAIT_RANGE, StepRecord
@@ -32,6 +33,7 @@ class Stepping:
         windows: Opens and closes windows.
         phases: Detects phases from calls into torch, with `auto_phases`; None otherwise.
         flops: Counts the operations of one step, if requested.
+        loaders: Notes the training's DataLoader.
         probe: Looks for a device in use; None once one was found.
         is_closing: Whether the capture is ending, so that steps no longer count.
     """
@@ -42,6 +44,7 @@ class Stepping:
         self.windows: WindowKeeper | None = None
         self.phases: AutoPhases | None = None
         self.flops: FlopCount | None = None
+        self.loaders: LoaderWatch | None = None
         self.probe: DeviceProbe | None = None
         self.is_closing = False
         self._listeners: list[tuple[str, StepListener]] = []
@@ -190,10 +193,15 @@ class Stepping:
             if phases is not None and is_heard:
                 self._attempt("listening to torch", phases.end_fetch)
 
-    def batch_came(self, waited_ns: int) -> None:
-        """Record the wait for a batch that has arrived."""
+    def batch_came(self, waited_ns: int, cpu_ns: int = 0) -> None:
+        """Record the wait for a batch that has arrived.
+
+        Args:
+            waited_ns: How long the training thread waited.
+            cpu_ns: How much of it was work for a CPU.
+        """
         if self.recorder is not None:
-            self._attempt("timing a wait", self.recorder.add_wait, waited_ns)
+            self._attempt("timing a wait", self.recorder.add_wait, waited_ns, cpu_ns)
         if self.phases is not None:
             self._attempt("listening to torch", self.phases.batch_came)
 
@@ -214,12 +222,24 @@ class Stepping:
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
         """Count the time inside as waiting for the step's batch, unless it ends with an error."""
+        started_cpu_ns = self.cpu_needed_ns()
         started_ns = time.perf_counter_ns()
         with self.range(DATA_WAIT_RANGE):
             yield
         if self._is_on() and self.recorder is not None:
             waited_ns = time.perf_counter_ns() - started_ns
-            self._attempt("timing a wait", self.recorder.add_wait, waited_ns)
+            cpu_ns = self.cpu_needed_ns() - started_cpu_ns
+            self._attempt("timing a wait", self.recorder.add_wait, waited_ns, cpu_ns)
+
+    def cpu_needed_ns(self) -> int:
+        """Time that the current thread has so far run on a CPU, or waited for one."""
+        recorder = self.recorder
+        return recorder.cpu_needed_ns() if recorder is not None else time.thread_time_ns()
+
+    def see_loader(self, *parts: Any) -> None:
+        """Take notice of the DataLoader that a batch came from, its iterator, or both."""
+        if self._is_on() and self.loaders is not None:
+            self._attempt("looking at the loader", self.loaders.see, *parts)
 
     @contextlib.contextmanager
     def aside(self, kind: str) -> Iterator[None]:

@@ -1,1 +1,1 @@
-"""The demonstration: a small real training with a planted bottleneck, run in its own process."""
+"""The demo: a small real training with a planted bottleneck, run in a separate process."""

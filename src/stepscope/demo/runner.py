@@ -85,7 +85,7 @@ class DemoOutcome:
 
 
 class Audience(Protocol):
-    """Is told what the demo does; see `stepscope.report.demo.narration`."""
+    """Receives the demo's progress; see `stepscope.report.demo.narration`."""
 
     def begin(self) -> None:
         """The first training starts."""
@@ -163,7 +163,7 @@ def train(
         last = log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
         raise DemoError(
             f"the demo's training ended with exit code {process.returncode}: "
-            f"{last[0] if last else 'no message'} (all of it: {log_path})"
+            f"{last[0] if last else 'no message'} (full log: {log_path})"
         )
     return TrainingOutcome(
         diagnosis=diagnose(open_run(str(told["run"]))),
@@ -203,7 +203,7 @@ def compare(
 
 
 def workers_needed(finding: Finding) -> int:
-    """Number of loader workers that the finding asks for."""
+    """Number of loader workers that the finding recommends."""
     for item in finding.evidence:
         if item.label == input_bound.WORKERS_LABEL:
             return int(item.value)

@@ -1,11 +1,11 @@
-"""Train a small transformer on text made on the spot, reading its samples from slow storage.
+"""Trains a small transformer on generated text, with samples from slow storage.
 
 Run as a module by `stepscope demo`, so that the command itself never imports torch. Every sample
-costs a wait that stands for remote storage: the training thread waits for it if it loads its own
-samples, and other processes wait for it if the loader has workers. The wait is chosen once, from
-the measured time of a training step, so that the bottleneck is as clear on a laptop as on a GPU.
+costs a wait that simulates remote storage: the training thread waits if it loads its own samples,
+and worker processes wait if the loader has workers. The wait is chosen once, from the measured
+time of a training step, so that the bottleneck is as clear on a laptop as on a GPU.
 
-Progress goes to standard output, one JSON object a line, for the command to read.
+Progress goes to standard output, one JSON object per line, for the command to read.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _LENGTH = 64
 _WIDTH = 128
 _LAYERS = 3
 _CALIBRATION_STEPS = 12
-_LONGEST_STEP_S = 0.15  # a measurement above it says that the machine is busy, not slow
+_LONGEST_STEP_S = 0.15  # a longer measurement means that the machine is busy, not slow
 _WAIT_PER_COMPUTE = 1.6
-"""How much longer the storage takes than the training step: what a slow loader looks like."""
+"""Ratio of the storage's wait to the training step, typical for a slow loader."""
 
 
 class SlowStorage(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Lines of made-up text, each read at the cost of a wait.
+    """Lines of generated text, each read after a wait.
 
     Args:
         lines: Number of samples.
@@ -51,7 +51,7 @@ class SlowStorage(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         return self._lines
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        words = random.Random(index)  # noqa: S311 - made-up text, not a secret
+        words = random.Random(index)  # noqa: S311 - generated text, not a secret
         time.sleep(self._wait_s)
         text = ""
         while len(text) <= _LENGTH:
@@ -61,7 +61,7 @@ class SlowStorage(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 
 class SmallTransformer(nn.Module):
-    """A language model over the letters of ASCII."""
+    """A language model over ASCII characters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class SmallTransformer(nn.Module):
         self.head = nn.Linear(_WIDTH, 128)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Scores of the next letter for each position."""
+        """Scores of the next character for each position."""
         mask = nn.Transformer.generate_square_subsequent_mask(_LENGTH, device=tokens.device)
         hidden = self.embedding(tokens) + self.position
         scores: torch.Tensor = self.head(self.layers(hidden, mask=mask, is_causal=True))
@@ -80,12 +80,12 @@ class SmallTransformer(nn.Module):
 
 
 class Trainer:
-    """Model, loss and optimizer, on the GPU where there is one."""
+    """Model, loss and optimizer, on the GPU if there is one."""
 
     def __init__(self) -> None:
         torch.manual_seed(1)
-        # One thread: threads that wait for each other make steps erratic on a machine that has
-        # other work to do, and the loader's workers want a core too.
+        # One thread: on a busy machine, threads that wait for each other make steps erratic, and
+        # the loader's workers need a core, too.
         torch.set_num_threads(1)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model = SmallTransformer().to(self.device)
@@ -93,7 +93,7 @@ class Trainer:
         self.loss = nn.CrossEntropyLoss()
 
     def step(self, batch: tuple[torch.Tensor, torch.Tensor], profiler: Profiler) -> float:
-        """One training step; gives the loss, as a loop that logs it does."""
+        """One training step; returns the loss, like a loop that logs it."""
         tokens, targets = (part.to(self.device) for part in batch)
         with profiler.phase(FORWARD):
             scores = self.model(tokens)
@@ -107,7 +107,7 @@ class Trainer:
 
 
 def calibrate() -> float:
-    """Seconds that one training step takes here, without its input."""
+    """Seconds that one training step takes on this machine, without its input."""
     trainer = Trainer()
     loader = DataLoader(SlowStorage(_BATCH, 0.0), batch_size=_BATCH)
     batch: Any = next(iter(loader))
@@ -121,7 +121,7 @@ def calibrate() -> float:
 
 
 def train(output_dir: str, run_name: str, steps: int, workers: int, wait_s: float) -> None:
-    """Train under the profiler and tell the progress."""
+    """Train under the profiler and report the progress."""
     trainer = Trainer()
     loader = DataLoader(
         SlowStorage(steps * _BATCH, wait_s),
@@ -144,7 +144,7 @@ def train(output_dir: str, run_name: str, steps: int, workers: int, wait_s: floa
 
 
 def tell(**what: object) -> None:
-    """One line for the command that started this process."""
+    """Print one line for the command that started this process."""
     print(json.dumps(what), flush=True)  # noqa: T201
 
 
@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--run-name", required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--workers", type=int, required=True)
-    parser.add_argument("--wait-us", type=int, help="wait per sample; measured if not given")
+    parser.add_argument("--wait-us", type=int, help="wait per sample; measured if omitted")
     arguments = parser.parse_args()
     wait_us = arguments.wait_us
     if wait_us is None:

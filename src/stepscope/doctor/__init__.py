@@ -1,5 +1,5 @@
-"""What `stepscope doctor` looks at: pure functions from what they are given to lists of checks.
+"""The checks of `stepscope doctor`: pure functions that return lists of checks.
 
-One module per area. Nothing here imports torch or anything that could fail to import on a machine
-that is not in order; what only torch can say comes from a process of its own (`torch_check.py`).
+One module per area. Nothing here imports torch or anything else that can fail to import on a broken
+machine. What only torch knows comes from a separate process (`torch_check.py`).
 """

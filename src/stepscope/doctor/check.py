@@ -1,4 +1,4 @@
-"""What a check says."""
+"""The result of a check."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import Enum
 
 
 class State(str, Enum):
-    """How a check came out."""
+    """The state of a check."""
 
     OK = "ok"
     WARNING = "warning"
@@ -17,17 +17,17 @@ class State(str, Enum):
     PROBLEM = "problem"
     """Recording, or reading, will fail."""
     ABSENT = "absent"
-    """Something optional is not there; nothing is wrong without it."""
+    """Something optional is missing; this is not an error."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the doctor's findings.
+    """One line of the doctor's output.
 
     Attributes:
-        area: What it belongs to; checks of one area stand together.
-        name: What was looked at.
-        state: How it came out.
+        area: The area; checks of one area are shown together.
+        name: What was checked.
+        state: The result.
         detail: What was found.
         remedy: What to do about it; never empty unless the state is ok.
     """
@@ -44,7 +44,7 @@ class Check:
 
 
 def worst(checks: Iterable[Check]) -> State:
-    """The worst state among the checks; what is merely absent counts as ok."""
+    """The worst state among the checks; absent counts as ok."""
     states = {check.state for check in checks}
     for state in (State.PROBLEM, State.WARNING):
         if state in states:
@@ -53,6 +53,6 @@ def worst(checks: Iterable[Check]) -> State:
 
 
 def count_by_state(checks: Iterable[Check]) -> dict[str, int]:
-    """State to the number of its checks, for every state."""
+    """Number of checks for every state."""
     found = Counter(check.state for check in checks)
     return {state.value: found[state] for state in State}

@@ -1,4 +1,4 @@
-"""The accelerators: does torch see them, and do their drivers and CUPTI go with its build?"""
+"""Accelerators: does torch see them, and do driver and CUPTI match its build?"""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _DRIVER_VERSION_FILE = "/proc/driver/nvidia/version"
 
 
 def check_devices(machine: Machine, report: TorchReport) -> list[Check]:
-    """Check the GPUs, the driver and CUPTI; without a torch that answers there is no check."""
+    """Check the GPUs, the driver and CUPTI; empty if torch could not be tried."""
     torch = report.result("torch")
     if torch is None:
         return []
     found = report.result("devices")
     if found is None:
-        why = report.failure("devices") or "the process ended before that"
+        why = report.failure("devices") or "the process ended earlier"
         return [
             Check(
                 AREA,
                 "GPU",
                 State.PROBLEM,
-                f"torch could not say which devices there are: {why}",
-                "see whether `nvidia-smi` (or `rocm-smi`) answers; if not, mend the driver; "
-                "CUDA_VISIBLE_DEVICES= hides the GPUs meanwhile",
+                f"torch could not list the devices: {why}",
+                "check that `nvidia-smi` (or `rocm-smi`) works; if not, fix the driver; until "
+                "then, CUDA_VISIBLE_DEVICES= hides the GPUs",
             )
         ]
     checks = [_device(machine, dict(torch), dict(found))]
@@ -47,7 +47,7 @@ def _device(machine: Machine, torch: dict[str, Any], found: dict[str, Any]) -> C
             "GPU",
             State.WARNING,
             "Apple's MPS: torch's profiler records no activity of this device",
-            "nothing to do: host work and step times are recorded",
+            "nothing to fix: host work and step times are still recorded",
         )
     if kind is not None:
         words = {"cuda": "CUDA", "rocm": "ROCm", "xpu": "XPU"}
@@ -59,7 +59,7 @@ def _device(machine: Machine, torch: dict[str, Any], found: dict[str, Any]) -> C
             "GPU",
             State.WARNING,
             "there is an NVIDIA driver, but this torch is built without CUDA",
-            "install a torch that is built for CUDA",
+            "install a torch built for CUDA",
         )
     if machine.path("/dev/kfd").exists() and not torch.get("hip"):
         return Check(
@@ -67,7 +67,7 @@ def _device(machine: Machine, torch: dict[str, Any], found: dict[str, Any]) -> C
             "GPU",
             State.WARNING,
             "there is an AMD GPU (/dev/kfd), but this torch is built without ROCm",
-            "install a torch that is built for ROCm",
+            "install a torch built for ROCm",
         )
     hidden = machine.environment.get("CUDA_VISIBLE_DEVICES")
     if torch.get("cuda") and hidden is not None and hidden.strip() in {"", "-1"}:
@@ -82,19 +82,19 @@ def _device(machine: Machine, torch: dict[str, Any], found: dict[str, Any]) -> C
         AREA,
         "GPU",
         State.ABSENT,
-        "torch sees none: host work is recorded",
-        "if there should be one, see whether `nvidia-smi` or `rocm-smi` answers here",
+        "torch sees none: only host work is recorded",
+        "if there should be one, check that `nvidia-smi` or `rocm-smi` works",
     )
 
 
 def _driver(machine: Machine, built_for: str, driver_cuda: int) -> Check:
-    # 12040 stands for CUDA 12.4.
+    # 12040 means CUDA 12.4.
     offered = (driver_cuda // 1000, driver_cuda % 1000 // 10)
-    text = f"the driver offers CUDA {offered[0]}.{offered[1]}, torch is built for {built_for}"
+    text = f"the driver supports CUDA {offered[0]}.{offered[1]}, torch is built for {built_for}"
     lines = (machine.read(_DRIVER_VERSION_FILE) or "").splitlines()
     if lines:
         text += f" ({' '.join(lines[0].removeprefix('NVRM version:').split())})"
-    # Within one major version a newer runtime works on an older driver.
+    # Within one major version, a newer runtime works on an older driver.
     if version_of(built_for)[:1] > offered[:1]:
         return Check(
             AREA,
@@ -111,10 +111,10 @@ def _cupti(report: TorchReport, built_for: str) -> Check:
     major = (version_of(built_for) or (12,))[0]
     remedy = (
         f"pip install --force-reinstall nvidia-cuda-cupti{f'-cu{major}' if major < 13 else ''}, "
-        "or put the toolkit's extras/CUPTI/lib64 on LD_LIBRARY_PATH"
+        "or add the toolkit's extras/CUPTI/lib64 to LD_LIBRARY_PATH"
     )
     if found is None:
-        why = report.failure("cupti") or "the process ended before that"
+        why = report.failure("cupti") or "the process ended earlier"
         return Check(AREA, "CUPTI", State.PROBLEM, f"loading it failed: {why}", remedy)
     if found.get("path"):
         return Check(

@@ -1,4 +1,4 @@
-"""Environment variables that change what a recording shows, or keep it from working."""
+"""Environment variables that change what a recording shows, or prevent it."""
 
 from __future__ import annotations
 
@@ -40,11 +40,13 @@ def _injects(value: str) -> bool:
 
 
 _ANOTHER_TOOL = (
-    "another tool is attached to CUDA, and CUPTI serves one at a time: recordings hold no kernels"
+    "another tool is attached to CUDA, and CUPTI serves one at a time: recordings have no kernels"
 )
-_EVERY_CALL_WAITS = "every launch waits for its end: steps are slower, and overlap disappears"
+_EVERY_CALL_WAITS = (
+    "every launch waits until its kernel ends: steps are slower, and overlap disappears"
+)
 _NO_CACHING = (
-    "every tensor is allocated anew by the driver: times and memory are not those of a usual run"
+    "the driver allocates every tensor separately: times and memory differ from a regular run"
 )
 
 _VARIABLES = (
@@ -53,7 +55,7 @@ _VARIABLES = (
         _is_set,
         State.PROBLEM,
         _ANOTHER_TOOL,
-        "start the training without nsys (or whatever sets it)",
+        "start the training without nsys (or the tool that sets it)",
     ),
     _Variable(
         "NSYS_PROFILING_SESSION_ID",
@@ -72,7 +74,7 @@ _VARIABLES = (
         "LD_PRELOAD",
         _injects,
         State.WARNING,
-        "another profiler is loaded into every process: it takes time, and may keep kernels away",
+        "another profiler is loaded into every process: it takes time, and may hide kernels",
         "start the training without it",
     ),
     _Variable("CUDA_LAUNCH_BLOCKING", _is_on, State.WARNING, _EVERY_CALL_WAITS),
@@ -82,7 +84,7 @@ _VARIABLES = (
         "TORCH_NCCL_BLOCKING_WAIT",
         _is_on,
         State.WARNING,
-        "the host waits for collectives: communication looks like time of the host",
+        "the host waits for collectives: communication looks like host time",
     ),
     _Variable("PYTORCH_NO_CUDA_MEMORY_CACHING", _is_set, State.WARNING, _NO_CACHING),
     _Variable("PYTORCH_NO_HIP_MEMORY_CACHING", _is_set, State.WARNING, _NO_CACHING),
@@ -90,7 +92,7 @@ _VARIABLES = (
         "TEARDOWN_CUPTI",
         _is_word("0"),
         State.WARNING,
-        "CUPTI stays active after a window, and the steps behind it are slower",
+        "CUPTI stays active after a window, and the steps after it are slower",
         "unset it, unless the training replays CUDA graphs with CUDA before 12.6",
     ),
     _Variable(
@@ -98,21 +100,21 @@ _VARIABLES = (
         _is_word("1"),
         State.WARNING,
         "with CUDA before 12.6, a training that replays CUDA graphs can crash in its second window",
-        "unset it, or record one window only, unless torch is built for CUDA 12.6 or later",
+        "unset it, or record only one window, unless torch is built for CUDA 12.6 or later",
     ),
     _Variable(
         "DISABLE_CUPTI_LAZY_REINIT",
         _is_set,
         State.WARNING,
-        "any value counts as yes, 0 too: CUPTI is set up again right after each window",
+        "any value, even 0, enables it: CUPTI is set up again right after each window",
         "unset it, unless the training replays CUDA graphs with CUDA before 12.6",
     ),
     _Variable(
         "KINETO_USE_DAEMON",
         _is_set,
         State.WARNING,
-        "any value counts as yes, 0 too: a dynolog daemon may open recordings of its own, and two "
-        "at once do not work",
+        "any value, even 0, enables it: a dynolog daemon may start recordings, and two at once do "
+        "not work",
     ),
     _Variable(
         "KINETO_CONFIG",
@@ -124,21 +126,21 @@ _VARIABLES = (
         "TORCH_SHOW_CPP_STACKTRACES",
         _is_on,
         State.WARNING,
-        "every C++ exception looks up its symbols, which takes long where exceptions are frequent",
+        "every C++ exception looks up its symbols, which is slow if exceptions are frequent",
     ),
     _Variable(
         "PYTHONTRACEMALLOC",
         _is_on,
         State.WARNING,
-        "Python notes every allocation: host code is much slower",
+        "Python records every allocation: host code is much slower",
     ),
 )
-# Others of the profiler's own that only change what it prints.
+# Variables of the profiler that only change what it prints.
 _HARMLESS = frozenset({"KINETO_LOG_LEVEL", "KINETO_DAEMON_INIT_DELAY_S"})
 
 
 def check_environment(machine: Machine) -> list[Check]:
-    """One check for each variable that disturbs; one that says so if there is none."""
+    """One check for each variable that interferes, or one that says that there is none."""
     checks = []
     for variable in _VARIABLES:
         value = machine.environment.get(variable.name)
@@ -158,14 +160,14 @@ def check_environment(machine: Machine) -> list[Check]:
             AREA,
             name,
             State.WARNING,
-            f"{name}={_shorten(value)}: an option of torch's profiler that is not ours to judge",
+            f"{name}={_shorten(value)}: an option of torch's profiler with unknown effects",
             "unset it for the recording, unless you know what it does",
         )
         for name, value in sorted(machine.environment.items())
         if name.startswith("KINETO_") and name not in known
     ]
     if not checks:
-        text = "none of the variables is set that change what a recording shows"
+        text = "no variable is set that changes what a recording shows"
         return [Check(AREA, "variables", State.OK, text)]
     return checks
 

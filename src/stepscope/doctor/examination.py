@@ -1,4 +1,4 @@
-"""All checks together, in the order in which a person wants them."""
+"""All checks, in the order of display."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def examine(
     version: VersionOf = installed_version,
     space: SpaceOf = space_of,
 ) -> list[Check]:
-    """Make every check.
+    """Run every check.
 
     Args:
         machine: The machine.
-        interpreter: The Python.
-        report: What torch's own process said.
-        output_dir: Where recordings are to go.
-        version: Finds the version of an installed package.
-        space: Finds the room on a file system.
+        interpreter: The Python interpreter.
+        report: The report of torch's process.
+        output_dir: Directory for recordings.
+        version: Returns the version of an installed package.
+        space: Returns the space on a file system.
     """
     checks = [
         *check_python_and_torch(interpreter, report),
@@ -60,7 +60,7 @@ def examine(
 
 
 def this_interpreter() -> Interpreter:
-    """The Python that we run in."""
+    """The Python interpreter of this process."""
     return Interpreter(
         version=sys.version_info[:3],
         implementation=platform.python_implementation().lower(),

@@ -1,4 +1,4 @@
-"""What the container or job scheduler allows: memory and CPU of the control group."""
+"""Limits set by the container or job scheduler: memory and CPU of the control group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stepscope.doctor.machine import Machine
 AREA = "limits"
 CGROUPS = "/sys/fs/cgroup"
 _SMALL_MEMORY_BYTES = 4 << 30
-# Version 1 writes "no limit" as the greatest number of whole pages.
+# Version 1 writes "no limit" as the largest number of whole pages.
 _NO_LIMIT_BYTES = 1 << 60
 
 
@@ -22,7 +22,7 @@ class Limits:
 
     Attributes:
         memory_bytes: Memory that it may use together with all others of its group.
-        cpus: CPU time per time, in CPUs.
+        cpus: CPU time per unit of time, in CPUs.
     """
 
     memory_bytes: int | None = None
@@ -30,7 +30,7 @@ class Limits:
 
 
 def read_limits(machine: Machine) -> Limits:
-    """Read the limits of both versions of the kernel's control groups."""
+    """Read the limits from both versions of the kernel's control groups."""
     memory: list[int] = []
     cpus: list[float] = []
     for controllers, path in control_groups(machine):
@@ -51,7 +51,7 @@ def read_limits(machine: Machine) -> Limits:
 
 
 def check_limits(machine: Machine) -> list[Check]:
-    """Check the limits against what a training process sees. Only Linux has them."""
+    """Compare the limits with what a training process sees. Only Linux has them."""
     if not machine.is_linux:
         return []
     limits = read_limits(machine)
@@ -63,7 +63,7 @@ def _memory(machine: Machine, limits: Limits) -> Check:
     total = f" of the machine's {_gib(total_bytes)}" if total_bytes is not None else ""
     usable = [size for size in (limits.memory_bytes, total_bytes) if size is not None]
     if limits.memory_bytes is None or (total_bytes and limits.memory_bytes >= total_bytes):
-        text = f"no limit but the machine's {_gib(total_bytes)}" if total_bytes else "no limit"
+        text = f"no limit below the machine's {_gib(total_bytes)}" if total_bytes else "no limit"
     else:
         text = f"limited to {_gib(limits.memory_bytes)}{total}"
     if usable and min(usable) < _SMALL_MEMORY_BYTES:
@@ -79,23 +79,23 @@ def _memory(machine: Machine, limits: Limits) -> Check:
 
 def _cpu(machine: Machine, limits: Limits) -> Check:
     seen = f"{machine.cpu_count} CPU{'s' if machine.cpu_count != 1 else ''}"
-    # Half a CPU of difference starves nobody; a training that sees many and gets few does.
+    # Half a CPU of difference does no harm; a training that sees many CPUs and gets few suffers.
     if limits.cpus is None or limits.cpus > machine.cpu_count - 0.5:
-        return Check(AREA, "CPU", State.OK, f"{seen}, and no limit on their time")
+        return Check(AREA, "CPU", State.OK, f"{seen}, no limit on CPU time")
     most = max(1, int(limits.cpus))
     return Check(
         AREA,
         "CPU",
         State.WARNING,
-        f"the process sees {seen} but gets the time of {limits.cpus:g}: threads and workers that "
-        "are counted by what it sees take time from each other",
+        f"the process sees {seen} but gets the time of {limits.cpus:g}: if threads and workers "
+        "are sized by what it sees, they compete for CPU time",
         f"set OMP_NUM_THREADS and num_workers so that together they stay near {most}, or raise "
         "the container's limit",
     )
 
 
 def control_groups(machine: Machine) -> Iterator[tuple[set[str], str]]:
-    """(controllers, path) of each control group of this process; version 2 names none."""
+    """(controllers, path) of each control group of this process; version 2 has no controllers."""
     for line in (machine.read("/proc/self/cgroup") or "").splitlines():
         parts = line.split(":", 2)
         if len(parts) == 3:
@@ -103,14 +103,14 @@ def control_groups(machine: Machine) -> Iterator[tuple[set[str], str]]:
 
 
 def folders_upwards(mount: str, path: str) -> Iterator[str]:
-    """The group's folder and all above it: each may set a limit."""
+    """The group's folder and all its parents, since each may set a limit."""
     group = PurePosixPath("/") / path.lstrip("/")
     for folder in (group, *group.parents):
         yield mount + str(folder).rstrip("/")
 
 
 def finite_limit(text: str | None) -> int | None:
-    """Bytes of a limit on memory; None for "max", the greatest number, and what is no limit."""
+    """Bytes of a memory limit; None for "max", the largest number, and invalid text."""
     if text is None or not (text.isascii() and text.isdigit()):
         return None
     return int(text) if int(text) < _NO_LIMIT_BYTES else None
@@ -122,7 +122,7 @@ def _finite(text: str | None) -> list[int]:
 
 
 def _quota(text: str | None) -> list[float]:
-    """CPUs of a quota "MICROSECONDS PERIOD"; nothing for "max", -1 and what is no quota."""
+    """CPUs of a quota "MICROSECONDS PERIOD"; empty for "max", -1 and invalid text."""
     words = (text or "").split()
     if len(words) != 2 or not all(word.isascii() and word.isdigit() for word in words):
         return []

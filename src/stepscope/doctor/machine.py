@@ -1,4 +1,4 @@
-"""What the checks may know of the machine: files under a root, variables, the user."""
+"""The machine as seen by the checks: files under a root, variables, the user."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _CAPABILITY_BITS = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine as the checks see it; tests give them one of their own making.
+    """The machine as seen by the checks, which tests replace.
 
     Attributes:
-        system: As `sys.platform`: "linux", "darwin", "win32".
-        root: Where the system's files are looked for: "/" outside tests.
+        system: As in `sys.platform`: "linux", "darwin", "win32".
+        root: Root of the system's files: "/" outside tests.
         environment: The environment variables.
-        user: Effective user number; None where the system has none.
+        user: Effective user ID; None if the system has none.
         cpu_count: CPUs that this process may be scheduled on.
-        beside: The folder of this Python, where its packages put their programs; None for none.
+        beside: The folder of this Python, where its packages install programs; None for none.
     """
 
     system: str
@@ -35,18 +35,18 @@ class Machine:
 
     @property
     def is_linux(self) -> bool:
-        """Whether the system's files under /proc and /sys can be expected."""
+        """Whether the system has files under /proc and /sys."""
         return self.system.startswith("linux")
 
     def read(self, path: str) -> str | None:
-        """The text of a file of the system, without blanks around it; None if it cannot be read."""
+        """The stripped text of a system file; None if it cannot be read."""
         try:
             return self.path(path).read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
             return None
 
     def read_number(self, path: str) -> int | None:
-        """The whole number that a file of the system holds; None if it holds none."""
+        """The integer in a system file; None if there is none."""
         text = self.read(path)
         try:
             return int(text) if text is not None else None
@@ -54,21 +54,21 @@ class Machine:
             return None
 
     def path(self, path: str) -> Path:
-        """A file of the system, below the root."""
+        """The path of a system file, below the root."""
         return self.root / path.lstrip("/")
 
     def find_program(self, name: str) -> str | None:
-        """Where a program stands, on the PATH or beside this Python; None if it is not there."""
+        """The path of a program, on PATH or next to this Python; None if it is not found."""
         found = shutil.which(name, path=self.environment.get("PATH", ""))
         if found is None and self.beside is not None:
             found = shutil.which(name, path=str(self.beside))
         return found
 
     def has_capability(self, name: str) -> bool:
-        """Whether this process holds a capability of the Linux kernel.
+        """Whether this process has a capability of the Linux kernel.
 
         Raises:
-            KeyError: The name is none of those that the checks ask for.
+            KeyError: No check uses a capability of this name.
         """
         bit = _CAPABILITY_BITS[name]
         for line in (self.read("/proc/self/status") or "").splitlines():
@@ -82,7 +82,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """The machine that we run on."""
+    """The machine that runs this process."""
     user = os.geteuid() if hasattr(os, "geteuid") else None
     if hasattr(os, "sched_getaffinity"):
         cpu_count = len(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""Python packages: those that we stand on, those that add something, and the frameworks."""
+"""Python packages: required ones, optional ones, and frameworks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CORE: dict[str, tuple[int, ...]] = {
     "starlette": (0, 40),
     "uvicorn": (0, 30),
 }
-"""What a plain installation brings, with the oldest version that works; as in pyproject.toml."""
+"""Packages of a plain installation with their minimum versions, as in pyproject.toml."""
 
 OPTIONAL: dict[str, tuple[str, ...]] = {
     "fleet": ("dask", "distributed"),
@@ -35,7 +35,7 @@ OPTIONAL: dict[str, tuple[str, ...]] = {
     "tensorboard": ("tensorboard",),
     "zstd": ("zstandard",),
 }
-"""Extra -> its packages; as in pyproject.toml. torch, py-spy and memray are judged elsewhere."""
+"""Extra to its packages, as in pyproject.toml. torch, py-spy and memray are checked elsewhere."""
 
 FRAMEWORKS = (
     "accelerate",
@@ -74,12 +74,12 @@ def _core(version: VersionOf) -> list[Check]:
         if found is None:
             checks.append(Check(AREA, name, State.PROBLEM, "missing", wanted))
         elif version_of(found) < oldest:
-            text = f"version {found} is too old: {dotted(oldest)} or later is needed"
+            text = f"version {found} is too old: {dotted(oldest)} or later is required"
             checks.append(Check(AREA, name, State.PROBLEM, text, wanted))
         else:
             good.append(f"{name} {found}")
     if good:
-        checks.append(Check(AREA, "needed", State.OK, ", ".join(good)))
+        checks.append(Check(AREA, "required", State.OK, ", ".join(good)))
     return checks
 
 
@@ -107,4 +107,4 @@ def _optional(version: VersionOf) -> list[Check]:
 def _frameworks(version: VersionOf) -> Check:
     found = {name: version(name) for name in FRAMEWORKS}
     text = ", ".join(f"{name} {number}" for name, number in found.items() if number is not None)
-    return Check(AREA, "frameworks", State.OK, text or "none of those that we know is installed")
+    return Check(AREA, "frameworks", State.OK, text or "no known framework is installed")

@@ -1,4 +1,4 @@
-"""External profilers, and what the kernel and the driver let this user do with them."""
+"""External profilers, and what the kernel and the driver allow this user to do with them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def check_permissions(machine: Machine) -> list[Check]:
 
 
 def attaching_allowance(machine: Machine) -> str:
-    """What a machine allows those who would read another process, and how to change it."""
+    """Whether a machine allows reading another process, and how to change that."""
     check = check_attaching(machine)
-    return f"{check.detail}; {check.remedy or 'do it as the owner of the process, or with sudo'}"
+    return f"{check.detail}; {check.remedy or 'run as the owner of the process, or with sudo'}"
 
 
 def _py_spy(machine: Machine) -> Check:
@@ -39,7 +39,7 @@ def _memray(machine: Machine) -> Check:
     if found:
         return Check(AREA, "memray", State.OK, found)
     if machine.system == "win32":
-        text, remedy = "not made for Windows", "use it under Linux or macOS"
+        text, remedy = "not available on Windows", "use it on Linux or macOS"
         return Check(AREA, "memray", State.ABSENT, text, remedy)
     return Check(AREA, "memray", State.ABSENT, "not installed", 'pip install "stepscope[memray]"')
 
@@ -49,33 +49,31 @@ def check_attaching(machine: Machine) -> Check:
     name = "attaching to a process"
     if machine.system == "darwin":
         if machine.user == 0:
-            return Check(AREA, name, State.OK, "we run as root")
-        return Check(
-            AREA, name, State.WARNING, "macOS lets only root do it", "start py-spy with sudo"
-        )
+            return Check(AREA, name, State.OK, "running as root")
+        return Check(AREA, name, State.WARNING, "on macOS, only root may", "start py-spy with sudo")
     if not machine.is_linux:
-        return Check(AREA, name, State.OK, "allowed for processes of one's own")
+        return Check(AREA, name, State.OK, "allowed for your own processes")
     if machine.has_capability("CAP_SYS_PTRACE"):
-        return Check(AREA, name, State.OK, "allowed: this process holds CAP_SYS_PTRACE")
+        return Check(AREA, name, State.OK, "allowed: this process has CAP_SYS_PTRACE")
     in_container = "in a container, start it with --cap-add=SYS_PTRACE"
     scope = machine.read_number("/proc/sys/kernel/yama/ptrace_scope")
     if scope is None or scope == 0:
         if machine.user == 0:
-            # Without the capability root is refused wherever the kernel asks for it.
+            # Without the capability, the kernel restricts root as well.
             return Check(
                 AREA,
                 name,
                 State.WARNING,
-                "root without CAP_SYS_PTRACE may attach to processes of root only",
+                "root without CAP_SYS_PTRACE may only attach to processes of root",
                 in_container,
             )
-        return Check(AREA, name, State.OK, "allowed for processes of one's own")
+        return Check(AREA, name, State.OK, "allowed for your own processes")
     if scope == 1:
         return Check(
             AREA,
             name,
             State.WARNING,
-            "kernel.yama.ptrace_scope is 1: a program may read only those that it started",
+            "kernel.yama.ptrace_scope is 1: a program may only read processes that it started",
             "let py-spy start the training (py-spy record -- python train.py), or "
             f"`sudo sysctl kernel.yama.ptrace_scope=0`; {in_container}",
         )
@@ -84,15 +82,15 @@ def check_attaching(machine: Machine) -> Check:
             AREA,
             name,
             State.WARNING,
-            "kernel.yama.ptrace_scope is 2: only holders of CAP_SYS_PTRACE may",
+            "kernel.yama.ptrace_scope is 2: only processes with CAP_SYS_PTRACE may",
             f"start py-spy with sudo; {in_container}",
         )
     return Check(
         AREA,
         name,
         State.WARNING,
-        f"kernel.yama.ptrace_scope is {scope}: nobody may, until the machine restarts",
-        "change kernel.yama.ptrace_scope in /etc/sysctl.d and restart, or do without py-spy",
+        f"kernel.yama.ptrace_scope is {scope}: nobody may until the machine restarts",
+        "change kernel.yama.ptrace_scope in /etc/sysctl.d and restart, or do not use py-spy",
     )
 
 
@@ -106,14 +104,14 @@ def _nsys(machine: Machine) -> Check:
                 AREA,
                 "nsys",
                 State.ABSENT,
-                f"{path} is there, but not on the PATH",
+                f"{path} is installed, but not on PATH",
                 f"add {path.parent} to PATH",
             )
     return Check(
         AREA,
         "nsys",
         State.ABSENT,
-        "not on the PATH",
+        "not on PATH",
         "install NVIDIA Nsight Systems; it is needed only to record with nsys, or to open its "
         ".nsys-rep files",
     )
@@ -128,7 +126,7 @@ def _sampling(machine: Machine) -> Check:
             name,
             State.ABSENT,
             "kernel.perf_event_paranoid cannot be read: this kernel has no performance events",
-            "do without it; nsys traces the GPU all the same",
+            "none on this kernel; nsys still traces the GPU",
         )
     if machine.has_capability("CAP_PERFMON") or machine.has_capability("CAP_SYS_ADMIN"):
         return Check(AREA, name, State.OK, f"allowed by capability (paranoid level {level})")
@@ -144,7 +142,7 @@ def _sampling(machine: Machine) -> Check:
 
 
 def _counters(machine: Machine) -> Check:
-    """Hardware counters. Tracing kernels has been free to everyone since CUDA 10.2."""
+    """Hardware counters. Since CUDA 10.2, every user can trace kernels."""
     name = "GPU hardware counters"
     text = machine.read("/proc/driver/nvidia/params")
     if text is None:
@@ -152,8 +150,8 @@ def _counters(machine: Machine) -> Check:
             AREA,
             name,
             State.ABSENT,
-            "no NVIDIA driver here",
-            "nothing to do without an NVIDIA GPU",
+            "no NVIDIA driver",
+            "none without an NVIDIA GPU",
         )
     restricted = None
     for line in text.splitlines():
@@ -165,20 +163,20 @@ def _counters(machine: Machine) -> Check:
             AREA,
             name,
             State.OK,
-            "the driver does not say that it keeps them to administrators",
+            "the driver does not report a restriction to administrators",
         )
     if not restricted:
-        return Check(AREA, name, State.OK, "open to everyone (RmProfilingAdminOnly is 0)")
+        return Check(AREA, name, State.OK, "available to everyone (RmProfilingAdminOnly is 0)")
     if machine.has_capability("CAP_SYS_ADMIN"):
         return Check(
-            AREA, name, State.OK, "kept to administrators, and this process is one (CAP_SYS_ADMIN)"
+            AREA, name, State.OK, "only for administrators, which includes us (CAP_SYS_ADMIN)"
         )
     return Check(
         AREA,
         name,
         State.WARNING,
-        "kept to administrators (RmProfilingAdminOnly is 1): kernels are recorded, but counters "
+        "only for administrators (RmProfilingAdminOnly is 1): kernels are recorded, but counters "
         "(nsys --gpu-metrics-devices, ncu) are not",
-        "options nvidia NVreg_RestrictProfilingToAdminUsers=0 in /etc/modprobe.d, then load the "
-        "driver anew; in a container, --cap-add=SYS_ADMIN",
+        "add `options nvidia NVreg_RestrictProfilingToAdminUsers=0` to /etc/modprobe.d and reload "
+        "the driver; in a container, --cap-add=SYS_ADMIN",
     )

@@ -1,4 +1,4 @@
-"""Python and torch: are they there, and are they versions that we support?"""
+"""Python and torch: are they installed, in supported versions?"""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _INSTALL_TORCH = "pip install torch, in the environment that trains"
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The Python that runs us.
+    """A Python interpreter.
 
     Attributes:
         version: Major, minor and micro version.
-        implementation: As `sys.implementation.name`.
-        executable: Where it stands.
+        implementation: As in `sys.implementation.name`.
+        executable: Its path.
         has_gil: False for the free-threaded build.
     """
 
@@ -58,8 +58,8 @@ def _python(interpreter: Interpreter) -> Check:
             AREA,
             "Python",
             State.PROBLEM,
-            f"{interpreter.implementation} {dotted(interpreter.version)}: the compiled parts that "
-            "we stand on are made for CPython",
+            f"{interpreter.implementation} {dotted(interpreter.version)}: required compiled "
+            "packages exist only for CPython",
             f"use CPython {dotted(OLDEST_PYTHON)} or later",
         )
     if interpreter.version[:2] < OLDEST_PYTHON:
@@ -75,8 +75,8 @@ def _python(interpreter: Interpreter) -> Check:
             AREA,
             "Python",
             State.WARNING,
-            f"{name}, the free-threaded build, on which stepscope is not tested",
-            "use the ordinary build if something goes wrong",
+            f"{name}, free-threaded build: stepscope is not tested on it",
+            "use the regular build if something goes wrong",
         )
     return Check(AREA, "Python", State.OK, f"{name} at {interpreter.executable}")
 
@@ -107,18 +107,18 @@ def _torch_failed(report: TorchReport) -> Check:
             AREA,
             "torch",
             State.ABSENT,
-            "not installed: this Python can read runs and traces, but records none",
+            "not installed: this Python can read runs and traces, but not record",
             _INSTALL_TORCH,
         )
     last = report.last_words.splitlines()
-    words = f"; its last words: {last[-1].strip()}" if last else ""
+    words = f"; last line: {last[-1].strip()}" if last else ""
     return Check(
         AREA,
         "torch",
         State.PROBLEM,
         f"importing torch failed: {why}{words}",
-        'see what `python -c "import torch"` says; if it is broken, install torch anew; if it is '
-        "only slow (a cold network disk), try again with a longer --timeout",
+        'run `python -c "import torch"`; if it fails, reinstall torch; if it is only slow (a cold '
+        "network disk), try again with a longer --timeout",
     )
 
 
@@ -132,5 +132,5 @@ def _kineto(report: TorchReport) -> Check:
         "Kineto",
         State.PROBLEM,
         "this torch is built without Kineto, so its profiler writes no traces",
-        "install a torch that is built with it: the official packages are",
+        "install a torch with Kineto, such as the official packages",
     )

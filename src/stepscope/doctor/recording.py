@@ -1,4 +1,4 @@
-"""Recording, tried in earnest: operators, stacks together with export, and kernels."""
+"""Trial recordings: operators, stacks together with export, and kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AREA = "recording"
 
 
 def check_recording(report: TorchReport) -> list[Check]:
-    """Judge the probe's small recordings. Without a torch that answers there are none."""
+    """Judge the probe's small recordings; empty if torch could not be tried."""
     if report.result("torch") is None:
         return []
     checks = [_operators(report), _stacks(report)]
@@ -30,8 +30,8 @@ def _operators(report: TorchReport) -> Check:
             "operators",
             State.PROBLEM,
             f"a small recording failed: {_why(report, 'recording')}",
-            "look at the environment variables and known combinations below; if nothing is found "
-            "there, install torch anew",
+            "check the environment variables and known combinations below; if they show nothing, "
+            "reinstall torch",
         )
     count = _events(found).get("cpu_op", 0)
     if not count:
@@ -39,8 +39,8 @@ def _operators(report: TorchReport) -> Check:
             AREA,
             "operators",
             State.PROBLEM,
-            "a small recording holds no operator",
-            "unset the KINETO_* variables, and look for a profiler that is on for the whole "
+            "a small recording has no operators",
+            "unset the KINETO_* variables, and look for a profiler that is active in the whole "
             "process (sitecustomize, a launcher)",
         )
     return Check(AREA, "operators", State.OK, f"recorded, exported and read back ({count} events)")
@@ -72,7 +72,7 @@ def _stacks(report: TorchReport) -> Check:
             "stacks with export",
             State.WARNING,
             "with_stack=True recorded no Python function",
-            "upgrade torch; traces come without stacks until then",
+            "upgrade torch; until then, traces have no stacks",
         )
     return Check(
         AREA,
@@ -90,7 +90,7 @@ def _kernels(report: TorchReport, kind: str) -> Check:
             "kernels",
             State.PROBLEM,
             f"a small recording on the GPU failed: {_why(report, 'gpu_recording')}",
-            "see whether a product of two matrices on the GPU works without a profiler",
+            "check that a matrix product on the GPU works without a profiler",
         )
     count = _events(found).get("kernel", 0)
     if count:
@@ -98,8 +98,8 @@ def _kernels(report: TorchReport, kind: str) -> Check:
     remedies = {
         "cuda": "run outside nsys and other tools that use CUPTI; in a container, start it with "
         "--cap-add=SYS_ADMIN, or set NVreg_RestrictProfilingToAdminUsers=0 on the host",
-        "rocm": "see whether the user may open /dev/kfd and /dev/dri (groups render and video)",
-        "xpu": "see whether this torch is built with XPU's profiler (PTI): the line Kineto says so",
+        "rocm": "check that the user may open /dev/kfd and /dev/dri (groups render and video)",
+        "xpu": "check that this torch is built with XPU's profiler (PTI); see the line Kineto",
     }
     last = report.last_words.splitlines()
     words = f"; torch said: {last[-1].strip()}" if last else ""
@@ -107,7 +107,7 @@ def _kernels(report: TorchReport, kind: str) -> Check:
         AREA,
         "kernels",
         State.PROBLEM,
-        f"the GPU worked, but no kernel was recorded{words}",
+        f"the GPU worked, but no kernels were recorded{words}",
         remedies[kind],
     )
 
@@ -115,7 +115,7 @@ def _kernels(report: TorchReport, kind: str) -> Check:
 def _why(report: TorchReport, stage: str) -> str:
     why = report.failure(stage)
     if not why:
-        return f"the process had ended in the stage '{report.stopped_in}' before"
+        return f"the process ended earlier, in the stage '{report.stopped_in}'"
     last = report.last_words.splitlines()
     return f"{why} ({last[-1].strip()})" if last and report.stopped_in == stage else why
 

@@ -1,4 +1,4 @@
-"""Asking torch what it can do, in a process that may crash or hang without harm."""
+"""Tries torch in a separate process, which may crash or hang without harm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from stepscope._package import IMPORT_ROOT
 
-# Our own folder goes to the end of the path: before the standard library it could hide parts of it.
+# Our folder goes to the end of the path: first, it could hide parts of the standard library.
 _PROGRAM = (
     "import runpy, sys; sys.path.append(sys.argv[1]); "
     "runpy.run_module('stepscope.capture.torch_probe', run_name='__main__')"
@@ -26,13 +26,13 @@ _LAST_LINES = 3
 
 @dataclass(frozen=True)
 class TorchReport:
-    """What torch's own process said, as far as it got.
+    """The report of torch's process, as far as it got.
 
     Attributes:
-        stages: What each finished stage found, by its name.
-        stopped_in: The stage in which the process crashed or ran out of time; empty if in none.
+        stages: The result of each finished stage, by name.
+        stopped_in: The stage in which the process crashed or timed out; empty if it did not.
         reason: How the process ended there, in a few words; empty if it did not.
-        last_words: The end of what it wrote on standard error.
+        last_words: The last lines of its standard error.
     """
 
     stages: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -41,12 +41,12 @@ class TorchReport:
     last_words: str = ""
 
     def result(self, stage: str) -> Mapping[str, Any] | None:
-        """What a stage found; None if it failed, was not reached, or was cut short."""
+        """The result of a stage; None if it failed, was not reached, or was interrupted."""
         found = self.stages.get(stage)
         return None if found is None or "error" in found else found
 
     def failure(self, stage: str) -> str:
-        """Why a stage has no result; empty if it has one or was never begun."""
+        """Why a stage has no result; empty if it has one or was not started."""
         if self.stopped_in == stage:
             return self.reason
         return str(self.stages.get(stage, {}).get("error", ""))
@@ -57,17 +57,17 @@ def probe_torch(
     command: Sequence[str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> TorchReport:
-    """Run the capture wing's probe of torch and read its report. Never raises for what torch does.
+    """Run `stepscope.capture.torch_probe` and read its report. Never raises for what torch does.
 
     Args:
-        timeout_seconds: After this the process is ended.
-        command: What to run instead, for tests.
-        environment: Its environment variables; ours by default.
+        timeout_seconds: Time after which the process is ended.
+        command: Command to run instead, for tests.
+        environment: Its environment variables; by default, those of this process.
     """
     if command is None:
         command = [sys.executable, "-c", _PROGRAM, str(IMPORT_ROOT)]
     with tempfile.TemporaryDirectory(prefix="stepscope-doctor-") as folder:
-        # Files, not pipes: a grandchild that outlives the process could keep a pipe open for ever.
+        # Files, not pipes: a grandchild that outlives the process could keep a pipe open forever.
         output, complaints = Path(folder) / "output", Path(folder) / "complaints"
         with output.open("wb") as stdout, complaints.open("wb") as stderr:
             try:
@@ -89,11 +89,11 @@ def probe_torch(
 
 
 def read_report(lines: Sequence[str], reason: str, complaints: Sequence[str]) -> TorchReport:
-    """Make the report from the lines that the process printed.
+    """Create the report from the lines that the process printed.
 
     Args:
-        lines: Its standard output. Lines that are none of ours are passed over.
-        reason: How it ended, if not by itself.
+        lines: Its standard output. Other programs' lines are ignored.
+        reason: How it was ended; empty if it ended by itself.
         complaints: Its standard error.
     """
     stages: dict[str, Mapping[str, Any]] = {}
@@ -111,10 +111,10 @@ def read_report(lines: Sequence[str], reason: str, complaints: Sequence[str]) ->
             stages[str(message["end"])] = message["result"]
             open_stage = ""
     if not open_stage and not reason and not stages:
-        reason = "it ended without a word"
+        reason = "it ended without a report"
     stopped_in = open_stage or ("torch" if reason and not stages else "")
     if stopped_in and not reason:
-        reason = "it ended in the middle"
+        reason = "it ended early"
     return TorchReport(
         stages=stages,
         stopped_in=stopped_in,
@@ -124,7 +124,7 @@ def read_report(lines: Sequence[str], reason: str, complaints: Sequence[str]) ->
 
 
 def _await(process: subprocess.Popen[bytes], timeout_seconds: float) -> str:
-    """Wait for the process; how it ended if not by itself, else nothing."""
+    """Wait for the process; returns how it was ended, or an empty text."""
     try:
         code = process.wait(timeout_seconds)
     except subprocess.TimeoutExpired:
@@ -147,13 +147,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         else:
             process.kill()
-    # A process that waits for a broken driver cannot be ended; we go on without it.
+    # A process that waits for a broken driver cannot be killed; continue without it.
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(5)
 
 
 def _environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Ours, so that what disturbs torch here disturbs it there too; it starts in another folder."""
+    """Our variables, so that they affect torch as here, with paths valid in another folder."""
     paths = [entry for entry in given.get("PYTHONPATH", "").split(os.pathsep) if entry]
     absolute = os.pathsep.join(str(Path(entry).absolute()) for entry in paths)
     return {**given, "PYTHONPATH": absolute, "PYTHONUNBUFFERED": "1"}

@@ -1,1 +1,1 @@
-"""Samplers beside a training: the GPUs' drivers, the host and its control group, the processes."""
+"""Samples hardware during a training: GPUs, host, control group and processes."""

@@ -1,6 +1,6 @@
-"""`python -m stepscope.monitor JOB`: record metrics beside the process that started this one.
+"""`python -m stepscope.monitor JOB`: record metrics of the process that started this one.
 
-Orders come as lines on standard input; its end, or the end of the parent, ends this process.
+Orders are lines on standard input. Its end, or the end of the parent, ends this process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Orders:
     """Waits for a line on standard input, the end of a process, or SIGTERM.
 
     Args:
-        watched: The process: the parent of this one as a rule, or of a wrapper that is.
+        watched: The process: usually the parent of this one, or the parent of a wrapper.
     """
 
     def __init__(self, watched: int) -> None:
@@ -33,13 +33,13 @@ class Orders:
         self._ahead = b""
         self._is_open = True
         self._has_term = False
-        # Wakes the moment the parent ends, even by SIGKILL; standard input would tell too, were it
-        # not for the training's own children, which hold its other end as well.
+        # Wakes as soon as the parent ends, even by SIGKILL. Standard input is not enough, because
+        # the training's own children hold its other end as well.
         self._watch = _watch_of(watched)
         signal.signal(signal.SIGTERM, self._on_term)
 
     def wait(self, seconds: float) -> str | None:
-        """The next order within so many seconds."""
+        """The next order within this many seconds."""
         deadline_s = time.monotonic() + seconds
         while True:
             if self._has_term:
@@ -68,7 +68,7 @@ class Orders:
         if self._is_open and sys.stdin.fileno() in ready:
             data = os.read(sys.stdin.fileno(), 4096)
             self._is_open = bool(data)
-            # Whoever ends in good order says so first.
+            # A parent that ends normally sends an order first.
             self._ahead += data or f"\n{GONE}\n".encode()
 
     def _on_term(self, *_: object) -> None:
@@ -93,9 +93,9 @@ def main() -> int:
     try:
         recorder = Recorder(job)
     except (OSError, StepscopeError) as error:
-        print(error, file=sys.stderr)  # noqa: T201 - whoever started us reads it
+        print(error, file=sys.stderr)  # noqa: T201 - the parent reads it
         return 1
-    # Nobody reads what comes from now on: a driver that talks must not fill the pipe and wait.
+    # Nobody reads the pipe from now on, so a driver that prints must not fill it and block.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     recorder.run(orders.wait)

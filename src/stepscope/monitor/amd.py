@@ -1,4 +1,4 @@
-"""AMD's GPUs through amdsmi, the package that comes with ROCm."""
+"""AMD GPUs, through amdsmi, the package that comes with ROCm."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _COLUMNS = frozenset(
 """The columns that are read from AMD's driver."""
 
 _UNSET = frozenset({(1 << 16) - 1, (1 << 32) - 1, (1 << 64) - 1})
-"""What the library leaves in a number that the GPU does not have."""
+"""Values that the library uses for a number that the GPU does not have."""
 _PASSING = ("BUSY", "RETRY", "INTERRUPT", "TIMEOUT", "NO_DATA", "NOT_READY")
-"""In the names of errors that may be gone at the next sample."""
+"""Parts of the names of errors that may be temporary."""
 _MOST_PASSING = 5
 
 
@@ -49,10 +49,10 @@ class AmdSource:
     """The AMD GPUs that are sampled.
 
     Args:
-        smi: The module amdsmi, initialised; it is shut down by `close`.
-        chosen: Number and handle of each GPU.
-        count: How many GPUs the machine has.
-        notes: Where to say what could not be read.
+        smi: The module amdsmi, initialised; `close` shuts it down.
+        chosen: Index and handle of each GPU.
+        count: Number of GPUs in the machine.
+        notes: Receives what could not be read.
     """
 
     def __init__(
@@ -66,22 +66,22 @@ class AmdSource:
     def open(
         cls, notes: Notes, environment: Mapping[str, str], ids: Sequence[str] = ()
     ) -> AmdSource | None:
-        """Ask the driver for its GPUs; None where there is none, or none is visible.
+        """Ask the driver for its GPUs; None if there are none, or none is visible.
 
         Raises:
-            UsageError: One of `ids` is not there.
+            UsageError: One of `ids` does not exist.
         """
         try:
             import amdsmi as smi  # type: ignore[import-not-found,import-untyped,unused-ignore]
         except ImportError:
-            return None  # AMD's machines have it; elsewhere its absence is no news
-        except Exception as error:  # noqa: BLE001 - it raises KeyError where its library is missing
+            return None  # expected on machines without AMD GPUs
+        except Exception as error:  # noqa: BLE001 - it raises KeyError if its library is missing
             notes.add("AMD GPUs", f"amdsmi could not be loaded: {type(error).__name__}: {error}")
             return None
         try:
             smi.amdsmi_init()
             handles = list(smi.amdsmi_get_processor_handles())
-        except Exception as error:  # noqa: BLE001 - as above: a library that we do not know
+        except Exception as error:  # noqa: BLE001 - as above: an unknown library
             notes.add("AMD GPUs", f"{type(error).__name__}: {error}")
             return None
         numbered = list(enumerate(handles))
@@ -93,7 +93,7 @@ class AmdSource:
 
     @property
     def gpus(self) -> Sequence[GpuDescription]:
-        """Those that are sampled."""
+        """The sampled GPUs."""
         return [gpu.description for gpu in self._gpus]
 
     def use(self, uuid: str) -> bool:
@@ -107,12 +107,12 @@ class AmdSource:
         return [gpu.read(wanted, pids, self._notes) for gpu in self._gpus]
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""
         _shut_down(self._smi)
 
 
 class _Gpu:
-    """One GPU. What failed for good, or several times in a row, is not asked for again."""
+    """One GPU. Queries that failed permanently, or several times in a row, are not repeated."""
 
     def __init__(self, smi: Any, index: int, handle: Any, count: int) -> None:
         self._smi = smi
@@ -139,9 +139,9 @@ class _Gpu:
                 continue
             try:
                 found = read()
-            except Exception as error:  # noqa: BLE001 - an answer of another form ends no sampler
+            except Exception as error:  # noqa: BLE001 - an unexpected answer must not end the sampler
                 why = f"{type(error).__name__}: {error}"
-                self._failed.update(dict.fromkeys(columns, f"an answer of another form: {why}"))
+                self._failed.update(dict.fromkeys(columns, f"unexpected answer: {why}"))
                 continue
             values.update((name, value) for name, value in found.items() if name in wanted)
         for name in wanted:
@@ -206,14 +206,14 @@ class _Gpu:
             return _number(self._ask("amdsmi_get_temp_metric", sensor, now, key=name))
 
         edge = of("EDGE")
-        # Newer boards have no sensor at the edge.
+        # Newer boards have no edge sensor.
         chip = of("HOTSPOT") if edge is None else edge
         return {"temperature.gpu": chip, "temperature.memory": of("VRAM")}
 
     def _power(self) -> Mapping[str, Value]:
         power = self._ask("amdsmi_get_power_info") or {}
         now = _number(power.get("current_socket_power"))
-        # One of the two is there, by generation; 0 stands for the other.
+        # Each generation has one of the two; the other is 0.
         return {"power.draw": now or _number(power.get("average_socket_power"))}
 
     def _energy(self) -> Mapping[str, Value]:
@@ -254,7 +254,7 @@ class _Gpu:
         return getattr(getattr(self._smi, group, None), name, None)
 
     def _ask(self, function: str, *arguments: Any, key: str = "") -> Any:
-        """What a function of amdsmi says; None where it fails."""
+        """The result of a function of amdsmi; None if it fails."""
         name = f"{function} {key}".strip()
         if name in self._failed:
             return None
@@ -276,7 +276,7 @@ def _visible(
     environment: Mapping[str, str],
     notes: Notes,
 ) -> list[tuple[int, Any]]:
-    """What ROCm leaves a process: ROCR's list first, then HIP's (or CUDA's) among the rest."""
+    """The GPUs visible to a process: ROCR's list first, then HIP's (or CUDA's) among those."""
     left = list(numbered)
     has_own = "HIP_VISIBLE_DEVICES" in environment
     second = "HIP_VISIBLE_DEVICES" if has_own else "CUDA_VISIBLE_DEVICES"
@@ -292,7 +292,7 @@ def _visible(
                 found = [one for one in left if same_uuid(_uuid(smi, one[1]), word)]
             if not found:
                 if word not in {"", "-1"}:
-                    notes.add(f"{variable}={text}", f"{word!r} names no GPU of this machine")
+                    notes.add(f"{variable}={text}", f"{word!r} is not a GPU of this machine")
                 break
             kept += found
         left = kept
@@ -310,7 +310,7 @@ def _chosen(
             one for one in numbered if word == str(one[0]) or same_uuid(_uuid(smi, one[1]), word)
         ]
         if not found:
-            raise UsageError(f"--id: {word!r} is no GPU of this machine")
+            raise UsageError(f"--id: {word!r} is not a GPU of this machine")
         chosen += found
     return chosen
 
@@ -322,7 +322,7 @@ def _uuid(smi: Any, handle: Any) -> str:
 
 
 def _number(value: object) -> float | None:
-    """A number; None for all that amdsmi gives where it has none."""
+    """A number; None for all values that amdsmi uses for a missing one."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value in _UNSET:
         return None
     return value

@@ -1,4 +1,4 @@
-"""A recorder beside a training: a process where one can be started, otherwise a thread."""
+"""A recorder of metrics during a training: a process if one can be started, otherwise a thread."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from stepscope.run.beside import command_of, environment_of
 log = logging.getLogger("stepscope")
 
 PATIENCE_S = 30.0
-"""How long the end waits for the last sample. It comes at once, but for a machine so busy that the
-recorder, which lets everything else go first, has hardly been able to start."""
+"""How long the end waits for the last sample. It normally arrives at once, unless the machine is so
+busy that the recorder, which has low priority, has hardly started."""
 
 
 class RecordingBeside:
-    """Records metrics until it is closed, or this process ends in whatever way.
+    """Records metrics until it is closed or this process ends, in whatever way.
 
     Args:
         job: What to record; it watches this process.
-        in_thread: Do it in a thread of this process, and start no other.
+        in_thread: Whether to use a thread of this process instead of another process.
 
     Attributes:
-        problem: What went wrong so far, or an empty text.
+        problem: What has gone wrong, or an empty text.
     """
 
     def __init__(self, job: RecordingJob, *, in_thread: bool = False) -> None:
@@ -45,21 +45,21 @@ class RecordingBeside:
 
     @property
     def process_id(self) -> int | None:
-        """Its process, where it has one of its own."""
+        """Its process ID, if it is a separate process."""
         return self._child.pid if self._child is not None else None
 
     def use_gpu(self, uuid: str) -> None:
-        """Record only this GPU from now on; all that are visible where `uuid` is empty."""
+        """Record only this GPU from now on; all visible ones if `uuid` is empty."""
         self._tell(f"{GPU}{uuid}")
 
     def close(self, patience_s: float = PATIENCE_S) -> str:
         """End it, with a last sample; returns what went wrong, or an empty text.
 
         Args:
-            patience_s: A recorder that takes longer than this for its end is killed.
+            patience_s: A recorder that takes longer than this to end is killed.
         """
         if os.getpid() != self._process_id:
-            return ""  # a forked child holds a copy of this object, and no recorder
+            return ""  # a forked child has a copy of this object, but no recorder
         self._tell(STOP)
         child, self._child = self._child, None
         if child is not None:
@@ -81,7 +81,7 @@ class RecordingBeside:
 
     def _collect(self, child: subprocess.Popen[bytes], patience_s: float) -> None:
         try:
-            # Closes its standard input first, which ends it as well.
+            # Closes its standard input first, which also ends it.
             _, messages = child.communicate(timeout=patience_s)
         except subprocess.TimeoutExpired:
             child.kill()
@@ -104,7 +104,7 @@ class RecordingBeside:
 
 
 def _can_listen_to_processes() -> bool:
-    """Whether a child can wait for orders and for our end at once: not on Windows."""
+    """Whether a child can wait both for orders and for our end: not on Windows."""
     return sys.platform != "win32" and bool(sys.executable)
 
 

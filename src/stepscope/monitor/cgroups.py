@@ -1,4 +1,4 @@
-"""What the control group (the container, the job) may use of the machine, and what it uses."""
+"""Limits and usage of the control group (the container, the job)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CPU_MOUNTS = (f"{CGROUPS}/cpu", f"{CGROUPS}/cpu,cpuacct")
 
 @dataclass(frozen=True)
 class _MemoryGroup:
-    """The files of one group: its limit, its use, and where its cached files are counted."""
+    """The files of one group: its limit, its usage, and the size of its cached files."""
 
     limit: str
     used: str
@@ -21,12 +21,12 @@ class _MemoryGroup:
 
 
 class ControlGroups:
-    """The control groups of this process, of both versions of the kernel's interface.
+    """The control groups of this process, in both versions of the kernel's interface.
 
-    Which groups there are is found once; what they use is read each time.
+    The groups are determined once; their usage is read each time.
 
     Args:
-        machine: Where the files are.
+        machine: The machine whose files are read.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -58,16 +58,16 @@ class ControlGroups:
                 ]
             if "cpu" in controllers:
                 self._find_cpu(_CPU_MOUNTS, path, "throttled_time")
-        # A group that has no limit now hardly gets one while a training runs.
+        # A group without a limit is unlikely to get one while a training runs.
         self._memory = [
             group for group in self._memory if finite_limit(machine.read(group.limit)) is not None
         ]
 
     def memory(self) -> tuple[int | None, int | None]:
-        """(used, limit) in bytes of the group whose limit is the tightest; None without one.
+        """(used, limit) in bytes of the group with the tightest limit; None if there is none.
 
-        Used is what the group's limit counts, less the cached files that were not read for long:
-        those the kernel gives up before it ends a process.
+        Used memory is what the limit counts, minus cached files that were not read recently,
+        which the kernel frees before it kills a process.
         """
         tightest: tuple[int, _MemoryGroup] | None = None
         for group in self._memory:
@@ -84,7 +84,7 @@ class ControlGroups:
         return max(0, used - cached), limit
 
     def throttled_ns(self) -> int | None:
-        """Time in which the group was held back since it was made; None where nobody counts."""
+        """Time in which the group was throttled since its creation; None if it is not counted."""
         if self._cpu is None:
             return None
         file, _, key = self._cpu.partition("#")
@@ -92,7 +92,7 @@ class ControlGroups:
         return None if value is None else value * self._cpu_unit_ns
 
     def _find_cpu(self, mounts: list[str] | tuple[str, ...], path: str, key: str) -> None:
-        """The nearest group that counts its throttling: those above count their own."""
+        """The nearest group that counts its throttling; parents count their own."""
         for mount in mounts:
             for folder in folders_upwards(mount, path):
                 if self._cpu is None and self._statistic(f"{folder}/cpu.stat", key) is not None:

@@ -1,4 +1,4 @@
-"""NVML's GPU Performance Monitoring, on Hopper and later: means between two samples."""
+"""NVML's GPU Performance Monitoring on Hopper and later: means between two samples."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _METRICS = {
     "nvlink.tx": ("NVLINK_TOTAL_TX_PER_SEC", _MIB_IN_MB),
     "nvlink.rx": ("NVLINK_TOTAL_RX_PER_SEC", _MIB_IN_MB),
 }
-"""Column to NVML's metric and the factor that brings it to the column's unit."""
+"""Column to NVML's metric and the factor to the column's unit."""
 GPM_COLUMNS = tuple(_METRICS)
 
 
@@ -71,13 +71,13 @@ class Gpm:
         found: dict[str, Value] = {}
         for index, (column, (_, factor)) in enumerate(_METRICS.items()):
             metric = self._request.metrics[index]
-            # A value that is no number is what NVML gives where nothing was measured.
+            # NVML returns NaN if nothing was measured.
             if metric.nvmlReturn == 0 and metric.value == metric.value:
                 found[column] = float(metric.value) * factor
         return found
 
     def close(self) -> None:
-        """Give the samples back."""
+        """Release the samples."""
         for sample in self._samples:
             with contextlib.suppress(self._nvml.NVMLError):
                 self._nvml.nvmlGpmSampleFree(sample)

@@ -1,4 +1,4 @@
-"""What a source of GPU values has to offer, whoever made the GPU."""
+"""The interface of a source of GPU values, for all vendors."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from stepscope.run.metrics import GpuDescription
 
 
 class GpuSource(Protocol):
-    """GPUs of one maker. Nothing here raises: what cannot be read is noted and left out."""
+    """GPUs of one vendor. Nothing here raises: what cannot be read is noted and left out."""
 
     @property
     def gpus(self) -> Sequence[GpuDescription]:
-        """Those that are sampled, in the order of `read`."""
+        """The sampled GPUs, in the order of `read`."""
 
     def use(self, uuid: str) -> bool:
-        """Sample only this one from now on; False, and no change, where it is none of them."""
+        """Sample only this one from now on; False, without a change, if it is not among them."""
 
     def read(self, wanted: Collection[str], pids: Collection[int]) -> list[Mapping[str, Value]]:
-        """The values of each GPU by column; a column that is missing has no value.
+        """The values of each GPU by column; missing columns have no value.
 
         Args:
             wanted: Names of columns.
@@ -28,11 +28,11 @@ class GpuSource(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""
 
 
 def same_uuid(one: str, other: str) -> bool:
-    """Whether two spellings of a UUID mean the same GPU: torch leaves NVML's prefix out."""
+    """Whether two spellings of a UUID mean the same GPU: torch omits NVML's prefix."""
     return _bare(one) == _bare(other) != ""
 
 

@@ -1,4 +1,4 @@
-"""The machine, its control group, and the processes that are watched; psutil reads most of it."""
+"""The machine, its control group, and the watched processes, mostly through psutil."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _INFINIBAND_WORD_BYTES = 4  # its counters count lanes of four bytes
 
 
 class HostSource:
-    """The machine's values, and those of some processes.
+    """The values of the machine and of some processes.
 
     Args:
-        root_pid: The process whose tree is watched.
-        is_root_watched: Whether it is watched itself, or only what it started.
-        notes: Where to say what could not be read.
-        machine: Where the system's files are; this machine's by default.
+        root_pid: The process whose descendants are watched.
+        is_root_watched: Whether the process itself is watched, too.
+        notes: Receives what could not be read.
+        machine: The machine whose files are read; this one by default.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class HostSource:
         return self._tree.pids()
 
     def read(self, wanted: Collection[str]) -> dict[str, Value]:
-        """The values by column. What cannot be read has none, and is noted."""
+        """The values by column. What cannot be read is left out and noted."""
         values: dict[str, Value] = {}
         for columns, read in self._readers:
             asked = columns & set(wanted)
@@ -83,14 +83,14 @@ class HostSource:
                 continue
             try:
                 values.update(read())
-            except Exception as error:  # noqa: BLE001 - no oddity of a system may end a sampler
+            except Exception as error:  # noqa: BLE001 - no quirk of a system may end the sampler
                 for name in sorted(asked):
                     self._notes.add(name, f"{type(error).__name__}: {error}")
         return values
 
     def _cpu(self) -> Mapping[str, Value]:
         times = psutil.cpu_times()
-        # Guests' time is in the user's already.
+        # User time already includes guests' time.
         named = times._asdict()
         total = sum(value for name, value in named.items() if not name.startswith("guest"))
         waiting = named.get("iowait", 0.0)
@@ -151,7 +151,7 @@ class HostSource:
         found: dict[str, Value] = {}
         now_ns = time.monotonic_ns()
         if not self._ports:
-            self._notes.add("infiniband", "this machine shows no such port")
+            self._notes.add("infiniband", "this machine has no such port")
         for column, file in (
             ("infiniband.receive", "port_rcv_data"),
             ("infiniband.send", "port_xmit_data"),
@@ -167,9 +167,9 @@ class HostSource:
         return self._tree.read()
 
     def _of_hardware(self, folder: str, names: Iterable[str]) -> list[str]:
-        """Those that stand for a device: bridges, bonds and volumes count the same bytes again.
+        """Those of physical devices: bridges, bonds and volumes count the same bytes again.
 
-        All of them where none does, as in a container or on another system than Linux.
+        All of them if none is physical, as in a container or on systems other than Linux.
         """
         for name in set(names) - self._is_hardware.keys():
             link = f"{folder}/{name.replace('/', '!')}/device"

@@ -1,4 +1,4 @@
-"""Samples of this machine, as texts to show."""
+"""Samples of this machine, as text for display."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class LocalSampler:
     """Samples this machine. The first sample opens the drivers.
 
     Args:
-        ids: GPUs to sample; empty for those that are visible.
+        ids: GPUs to sample; empty for the visible ones.
     """
 
     def __init__(self, ids: tuple[str, ...] = ()) -> None:
@@ -24,7 +24,7 @@ class LocalSampler:
         """Take a sample: a row per GPU, as texts by column.
 
         Raises:
-            UsageError: A GPU that was asked for is not there.
+            UsageError: A requested GPU does not exist.
         """
         if self._sampler is None:
             watched = Watched(os.getpid(), is_root=False, ids=self._ids)

@@ -1,4 +1,4 @@
-"""`metrics.csv`: whole lines appended, never more than its share of the disk."""
+"""`metrics.csv`: appends whole lines, within a limit on its size."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from stepscope.run.files import LineFile, replacing
 class MetricsFile:
     """The file of a sampler. Only opening it raises.
 
-    A sample (one row for each GPU, with one time) is one write, so that a kill costs at most the
-    last sample. At the limit every second sample is dropped, from the second on; samples stay
+    A sample (one row per GPU, with one time) is one write, so that a kill costs at most the last
+    sample. At the limit, every second sample is dropped, starting with the second; samples stay
     evenly spaced if they are taken half as often from then on.
 
     Args:
-        path: The file; rows are appended where it exists and has the same columns.
+        path: The file; rows are appended if it exists and has the same columns.
         columns: Its columns.
-        most_bytes: Its greatest size; None for no limit. Needs the column `timestamp`, first.
-        with_header: Whether a new file gets its line of headings.
+        most_bytes: Its maximum size; None for no limit. Requires `timestamp` as the first column.
+        with_header: Whether a new file gets a line of headings.
 
     Raises:
-        OSError: It cannot be written.
-        UsageError: It exists and is something else.
+        OSError: The file cannot be written.
+        UsageError: The file exists and has other content.
 
     Attributes:
         thinned: How often every second sample was dropped.
@@ -49,7 +49,7 @@ class MetricsFile:
         begun = self._existing(header)
         self._lines = LineFile(path)
         if begun:
-            # A killed sampler may have left a piece of a line: it shall spoil no other.
+            # A killed sampler may have left a partial line, which must not damage the next one.
             if not begun.endswith(b"\n"):
                 self._lines.write(b"\n")
         elif header:
@@ -65,7 +65,7 @@ class MetricsFile:
         """Append a sample: its rows, each with a text for each column.
 
         Returns:
-            Whether it was written; False where it is itself one of those that are dropped.
+            Whether it was written; False if it is itself among the dropped ones.
         """
         data = "".join(f"{', '.join(row)}\n" for row in rows).encode("utf-8", "replace")
         if self._most_bytes is not None and self._size + len(data) > self._most_bytes:
@@ -81,7 +81,7 @@ class MetricsFile:
         self._lines.close()
 
     def _existing(self, header: bytes) -> bytes:
-        """The end of a file that may be appended to; empty where there is none."""
+        """The end of a file that can be appended to; empty if there is none."""
         try:
             with self._path.open("rb") as file:
                 first = file.readline()
@@ -93,12 +93,12 @@ class MetricsFile:
             return b""
         if size and header and first != header:
             raise UsageError(
-                f"{self._path}: exists and holds other columns: give another file, or remove it"
+                f"{self._path}: exists with other columns: give another file, or remove it"
             )
         return last
 
     def _thin(self) -> int | None:
-        """Drop every second sample; returns how many there were, None where the disk refuses."""
+        """Drop every second sample; returns how many there were, or None if writing failed."""
         self._lines.flush()
         try:
             with replacing(self._path) as temporary:
@@ -109,7 +109,7 @@ class MetricsFile:
             self.thinned += 1
             return samples
         except OSError as error:
-            # Rather a file that is too long than one that lacks what comes now.
+            # Better a file that is too long than one without the next samples.
             self._most_bytes = None
             self._lines.problem = self._lines.problem or f"{type(error).__name__}: {error}"
             return None

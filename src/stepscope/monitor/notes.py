@@ -1,4 +1,4 @@
-"""What a sampler could not read: one entry for each thing, however often it happened."""
+"""What a sampler could not read: one entry per item, however often it occurred."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _MOST = 200
 
 
 class Notes:
-    """The entries so far, in the order in which they came; at most two hundred different ones.
+    """The entries so far, in order of arrival; at most two hundred different ones.
 
     Args:
         added: Called with each new entry.
 
     Attributes:
-        changes: Grows with each new entry.
+        changes: Increases with each new entry.
     """
 
     def __init__(self, added: Callable[[Note], None] | None = None) -> None:
@@ -27,8 +27,8 @@ class Notes:
         self.changes = 0
 
     def add(self, what: str, why: object) -> None:
-        """Note something, once."""
-        # What strangers' libraries say may have several lines.
+        """Add a note, once."""
+        # Messages of other libraries may have several lines.
         reason = " ".join(str(why).split()) or "no reason was given"
         known = self._entries.get((what, reason))
         if known is not None:
@@ -42,12 +42,12 @@ class Notes:
 
     @property
     def entries(self) -> tuple[Note, ...]:
-        """All of them."""
+        """All entries."""
         return tuple(self._entries.values())
 
 
 class Rates:
-    """Turns counters that only grow into amounts per second."""
+    """Converts counters that only grow into rates per second."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[int, int]] = {}
@@ -55,7 +55,7 @@ class Rates:
     def per_second(self, key: str, value: int | None, now_ns: int) -> float | None:
         """Growth per second since the last call for `key`.
 
-        None for the first call, where there is no value, and where the counter began anew.
+        None for the first call, without a value, and if the counter restarted.
         """
         if value is None:
             self._last.pop(key, None)

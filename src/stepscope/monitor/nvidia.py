@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs through NVML: what each driver and GPU can tell, and a note for what it cannot."""
+"""NVIDIA GPUs, through NVML: what each driver and GPU reports, and a note for what it does not."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class NvidiaSource:
     """The NVIDIA GPUs that are sampled.
 
     Args:
-        nvml: The module pynvml, initialised; it is shut down by `close`.
+        nvml: The module pynvml, initialised; `close` shuts it down.
         devices: The machine's GPUs.
-        chosen: Those that are sampled.
-        notes: Where to say what could not be read.
+        chosen: The sampled ones.
+        notes: Receives what could not be read.
     """
 
     def __init__(
@@ -48,21 +48,21 @@ class NvidiaSource:
         """Ask the driver for its GPUs.
 
         Args:
-            notes: Where to say what could not be read.
+            notes: Receives what could not be read.
             environment: Variables, for CUDA_VISIBLE_DEVICES.
-            ids: Numbers, UUIDs or bus ids of those to sample; "all" for all; empty for those that
-                are visible.
+            ids: Indices, UUIDs or bus IDs of those to sample; "all" for all; empty for the visible
+                ones.
 
         Returns:
-            The source; None where there is no driver, or no GPU is to be sampled.
+            The source; None if there is no driver or no GPU to sample.
 
         Raises:
-            UsageError: One of `ids` is not there.
+            UsageError: One of `ids` does not exist.
         """
         try:
             import pynvml as nvml
         except ImportError:
-            notes.add("NVIDIA GPUs", "not looked for: pip install nvidia-ml-py")
+            notes.add("NVIDIA GPUs", "not sampled: pip install nvidia-ml-py")
             return None
         try:
             nvml.nvmlInit()
@@ -88,7 +88,7 @@ class NvidiaSource:
 
     @property
     def gpus(self) -> Sequence[GpuDescription]:
-        """Those that are sampled."""
+        """The sampled GPUs."""
         return [gpu.description for gpu in self._gpus]
 
     def use(self, uuid: str) -> bool:
@@ -109,7 +109,7 @@ class NvidiaSource:
         return [gpu.read(wanted, pids, self._notes) for gpu in self._gpus]
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""
         for gpu in self._gpus:
             gpu.close()
         self._errors.close()
@@ -118,14 +118,14 @@ class NvidiaSource:
 
 @dataclass(frozen=True)
 class _Reader:
-    """A way to some columns; the first way in the list that works for a column is taken."""
+    """A way to read some columns; for each column, the first way in the list that works is used."""
 
     columns: tuple[str, ...]
     read: Callable[[], Mapping[str, Value]]
 
 
 class _Gpu:
-    """One GPU, or one MIG device: the ways to read it that still work."""
+    """One GPU or MIG device, with the ways to read it that still work."""
 
     def __init__(self, nvml: Any, found: Found, uuid: str, name: str, errors: XidWatch) -> None:
         self.description = GpuDescription(found.index, uuid, name, "nvidia")
@@ -138,7 +138,7 @@ class _Gpu:
         self._reasons: dict[str, str] = {}
         self._noted: set[tuple[str, str]] = set()
         self._readers = self._all_readers()
-        # What no driver of another kind will ever say: asking again and again would be waste.
+        # Permanent failures, which are not worth another query.
         self._final = {
             getattr(nvml, f"NVML_ERROR_{word}", None)
             for word in (
@@ -170,7 +170,7 @@ class _Gpu:
             except self._nvml.NVMLError as error:
                 self._fail(reader, str(error), is_final=error.value in self._final)
                 continue
-            except Exception as error:  # noqa: BLE001 - a driver's oddities must end no sampler
+            except Exception as error:  # noqa: BLE001 - a driver's quirks must not end the sampler
                 self._fail(reader, f"{type(error).__name__}: {error}", is_final=True)
                 continue
             values.update((name, found[name]) for name in missing if name in found)
@@ -180,7 +180,7 @@ class _Gpu:
         return values
 
     def close(self) -> None:
-        """Give back what was taken of the driver."""
+        """Release what the driver holds."""
         gpm, self._gpm = self._gpm, None
         if gpm is not None:
             gpm.close()
@@ -258,7 +258,7 @@ class _Gpu:
                 mask_columns,
                 lambda: _reasons(nvml.nvmlDeviceGetCurrentClocksEventReasons(whole)),
             ),
-            # What drivers before 535 call the same.
+            # The name in drivers before 535.
             _Reader(
                 mask_columns,
                 lambda: _reasons(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(whole)),
@@ -267,7 +267,7 @@ class _Gpu:
             one("pcie.link.gen.max", "nvmlDeviceGetMaxPcieLinkGeneration"),
             one("pcie.link.width.current", "nvmlDeviceGetCurrPcieLinkWidth"),
             one("pcie.link.width.max", "nvmlDeviceGetMaxPcieLinkWidth"),
-            # NVML counts for 20 ms at each call; its kilobytes are taken as thousands.
+            # NVML counts for 20 ms at each call; its kilobytes are assumed to be 1000 bytes.
             one("pcie.tx", "nvmlDeviceGetPcieThroughput", 0, factor=1e-3),
             one("pcie.rx", "nvmlDeviceGetPcieThroughput", 1, factor=1e-3),
             _Reader(("nvlink.tx", "nvlink.rx"), self._read_links),
@@ -279,7 +279,7 @@ class _Gpu:
                 ("process.gpu.memory",),
                 lambda: self._own(nvml.nvmlDeviceGetComputeRunningProcesses(handle)),
             ),
-            # What drivers before 510 understand.
+            # For drivers before 510.
             _Reader(
                 ("process.gpu.memory",),
                 lambda: self._own(nvml.nvmlDeviceGetComputeRunningProcesses_v2(handle)),
@@ -331,7 +331,7 @@ class _Gpu:
         return found
 
     def _own(self, running: Sequence[Any]) -> Mapping[str, Value]:
-        """Memory of those processes that are watched."""
+        """Memory of the watched processes."""
         own = [process.usedGpuMemory for process in running if process.pid in self._pids]
         if not own or None in own:
             # The GPU is not in use yet, or the driver counts processes outside our container.
@@ -371,7 +371,7 @@ def _reasons(mask: int) -> Mapping[str, Value]:
 
 
 def _field(answer: Any) -> float:
-    """The number in a field's answer, by the type that the driver says it has."""
+    """The number in a field's answer, by the type that the driver reports."""
     members = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
     return float(getattr(answer.value, members[answer.valueType]))
 

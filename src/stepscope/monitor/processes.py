@@ -1,4 +1,4 @@
-"""The processes that are watched: their number, CPU time, memory, and what they read and write."""
+"""The watched processes: their number, CPU time, memory, and disk traffic."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import psutil
 
 from stepscope.monitor.columns import MIB, Value
 
-_BIRTH_ERROR_S = 0.05  # the kernel tells when a process began in hundredths of a second
+_BIRTH_ERROR_S = 0.05  # the kernel reports start times in hundredths of a second
 
 
 class ProcessTree:
-    """A process and all below it.
+    """A process and its descendants.
 
-    Finding them means looking at every process of the machine, so it is done seldom: often at the
-    beginning, later every ten seconds, or so seldom that it takes a thousandth of the time.
+    Finding them requires a scan of all processes of the machine, so it is done often only at the
+    beginning, then every ten seconds, or less often, so that it takes a thousandth of the time.
     """
 
     _PAUSES_NS = ((10_000_000_000, 0, 20), (60_000_000_000, 2_000_000_000, 500))
-    """Until this age: the least pause, and its least length in multiples of what a look took."""
+    """Up to this age: the minimum pause, also in multiples of the duration of a scan."""
     _LATER = (10_000_000_000, 1000)
 
     def __init__(self, root_pid: int, *, is_root_watched: bool) -> None:
@@ -55,7 +55,7 @@ class ProcessTree:
             try:
                 times = process.cpu_times()
                 resident += process.memory_info().rss
-            except psutil.Error:  # it ended, or is not ours to look at
+            except psutil.Error:  # it ended, or access is denied
                 del self._processes[pid]
                 continue
             used = (times.user + times.system, *_bytes_of(process))
@@ -93,14 +93,14 @@ class ProcessTree:
         except psutil.Error:
             found = []
         known = self._processes
-        # Whoever has the same number and the same birth is the same process.
+        # A process with the same ID and the same start time is the same process.
         self._processes = {
             process.pid: known[process.pid] if known.get(process.pid) == process else process
             for process in found
             if process is self._root or process.pid != self._own_pid
         }
         taken_ns = time.monotonic_ns() - now_ns
-        # A training starts its workers at its beginning.
+        # A training starts its workers early.
         age_ns = now_ns - self._begun_ns
         young = [(pause, factor) for until, pause, factor in self._PAUSES_NS if age_ns < until]
         pause_ns, factor = young[0] if young else self._LATER
@@ -108,7 +108,7 @@ class ProcessTree:
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is such a process that has not ended: a zombie has."""
+    """Whether a process exists and has not ended; a zombie has ended."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.AccessDenied:
@@ -118,7 +118,7 @@ def is_running(pid: int) -> bool:
 
 
 def _bytes_of(process: psutil.Process) -> tuple[int | None, int | None]:
-    """Bytes that a process read from disks and wrote to them; None where that is not told."""
+    """Bytes that a process read from and wrote to disks; None if unknown."""
     try:
         counters = process.io_counters()
     except (psutil.Error, AttributeError, OSError):
@@ -134,7 +134,7 @@ def _now_s() -> float:
 
 
 def _birth_s(process: psutil.Process) -> float:
-    """When a process began: on Linux since the machine did, whose own time is in whole seconds."""
+    """Start of a process: on Linux, since boot, because the boot time itself is in seconds."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return float(process.create_time() - psutil.boot_time())
     return float(process.create_time())

@@ -28,8 +28,8 @@ class Query:
         columns: Columns by nvidia-smi's names; None: those of `metrics.csv`.
         layout: How they are printed.
         interval_s: Seconds between samples; None: take one sample, or 1 if there are several.
-        count: How many samples; None for no end.
-        ids: GPUs; empty for those that are visible.
+        count: Number of samples; None for no limit.
+        ids: GPUs; empty for the visible ones.
         pid: A process to watch until it ends; None for none.
         file: Where the samples go; None: they are printed.
     """

@@ -1,4 +1,4 @@
-"""Writing samples to `metrics.csv` until told to stop, in a process or a thread of its own."""
+"""Writes samples to `metrics.csv` until told to stop, in a separate process or thread."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ GONE = "gone"
 DEFAULT_MOST_BYTES = 64 << 20
 _RECORD_EVERY_S = 10.0
 _PATIENCE_S = 5.0
-_LEAST_LAST_PART = 0.1  # of the interval: what is closer to the last sample says nothing new
+_LEAST_LAST_PART = 0.1  # of the interval: samples closer to the previous one add nothing
 
 Wait = Callable[[float], str | None]
-"""Waits for an order for so many seconds: STOP, GONE (the watched process ended), GPU and a
-UUID; None where none came."""
+"""Waits for an order for this many seconds: STOP, GONE (the watched process ended), GPU and a
+UUID; None if none arrived."""
 
 
 @dataclass(frozen=True)
 class RecordingJob:
-    """What a recorder is asked.
+    """What a recorder should do.
 
     Attributes:
         path: The file of metrics.
-        watched: What to look at.
+        watched: What to sample.
         interval_s: Seconds from one sample to the next.
-        most_bytes: Greatest size of the file.
-        columns: Names of its columns; `timestamp` is put first where it is missing.
+        most_bytes: Maximum size of the file.
+        columns: Names of its columns; `timestamp` is put first if it is missing.
     """
 
     path: str
@@ -50,12 +50,12 @@ class RecordingJob:
     columns: tuple[str, ...] = tuple(column.name for column in DEFAULT_COLUMNS)
 
     def encode(self) -> str:
-        """The job as one word of a command line."""
+        """The job as one argument of a command line."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def decode(text: str) -> RecordingJob:
-        """The job that `encode` made a word of."""
+        """The job in an argument that `encode` made."""
         data = json.loads(text)
         watched = data.pop("watched")
         watched["ids"] = tuple(watched["ids"])
@@ -68,11 +68,11 @@ class Recorder:
 
     Args:
         job: What to record.
-        notes: Where to say what could not be read.
+        notes: Receives what could not be read.
 
     Raises:
         OSError: The file cannot be written.
-        UsageError: The file holds something else, or a GPU that was asked for is not there.
+        UsageError: The file has other content, or a requested GPU does not exist.
     """
 
     def __init__(self, job: RecordingJob, notes: Notes | None = None) -> None:
@@ -95,7 +95,7 @@ class Recorder:
         self._record_written_s = 0.0
 
     def run(self, wait: Wait) -> None:
-        """Sample until an order to stop comes. Raises nothing but what `wait` raises."""
+        """Sample until an order to stop arrives. Raises only what `wait` raises."""
         ended = "the sampler was interrupted"
         try:
             ended = self._loop(wait)
@@ -126,7 +126,7 @@ class Recorder:
                     continue  # woken too early
                 self._sample()
             elif order == GONE:
-                return "the watched process ended without a word"
+                return "the watched process ended without an order to stop"
             elif order == STOP:
                 since_s = time.monotonic() - self._last_s
                 if since_s > _LEAST_LAST_PART * self._ticks.interval_s:
@@ -145,8 +145,8 @@ class Recorder:
         )
         self._samples += 1
         has_thinned = self._file.thinned > thinned
-        # A sample that was kept is followed by one at twice the distance; one that was dropped
-        # stands between two that are kept.
+        # A kept sample is followed by one at twice the interval; a dropped one is between two
+        # that are kept.
         if has_thinned and is_written:
             self._ticks.slow_down()
         self._ticks.advance()
@@ -160,7 +160,7 @@ class Recorder:
 
     def _write_record(self, ended: str) -> None:
         if not self._path.parent.is_dir():
-            return  # somebody removed the run: it shall not come back
+            return  # the run was removed, and must not be created again
         self._changes_written = self._notes.changes
         self._record_written_s = time.monotonic()
         times = os.times()
@@ -182,7 +182,7 @@ class Recorder:
 
 
 class RecorderThread(threading.Thread):
-    """Records in this process; it is no reason for the process to live on.
+    """Records in this process, without keeping it alive.
 
     Attributes:
         problem: What went wrong, or an empty text.
@@ -195,14 +195,14 @@ class RecorderThread(threading.Thread):
         self.problem = ""
 
     def order(self, order: str) -> None:
-        """Tell it something: STOP, or GPU and a UUID."""
+        """Send an order: STOP, or GPU and a UUID."""
         self._orders.put(order)
 
     def run(self) -> None:
         """Record until told to stop."""
         try:
             self._recorder.run(self._wait)
-        except Exception as error:  # noqa: BLE001 - nobody waits for this thread's errors
+        except Exception as error:  # noqa: BLE001 - nothing handles this thread's errors
             self.problem = f"{type(error).__name__}: {error}"
 
     def _wait(self, seconds: float) -> str | None:

@@ -1,4 +1,4 @@
-"""Taking samples: which sources there are, one row for each GPU, at even distances."""
+"""Takes samples from all sources, one row per GPU, at even intervals."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _PRIMING_S = 0.2
 
 @dataclass(frozen=True)
 class Watched:
-    """What a sampler looks at.
+    """What a sampler observes.
 
     Attributes:
-        pid: The process whose tree is watched.
-        is_root: Whether that process counts itself, or only what it started.
-        ids: Numbers, UUIDs or bus ids of GPUs; "all" for all; empty for those that are visible.
-        waits_for_gpu: Where several GPUs are visible, show none until `use_gpu` names one.
+        pid: The process whose descendants are watched.
+        is_root: Whether the process itself is watched, too.
+        ids: Indices, UUIDs or bus IDs of GPUs; "all" for all; empty for the visible ones.
+        waits_for_gpu: If several GPUs are visible, show none until `use_gpu` names one.
     """
 
     pid: int
@@ -40,16 +40,16 @@ class Watched:
 
 
 class Sampler:
-    """Reads the wanted columns, one row for each GPU; one row on a machine without.
+    """Reads columns, one row per GPU; one row on a machine without GPUs.
 
     Args:
         columns: The columns.
-        watched: What to look at.
-        notes: Where to say what could not be read.
-        environment: Variables that say which GPUs are visible; the process's by default.
+        watched: What to observe.
+        notes: Receives what could not be read.
+        environment: Variables that select the visible GPUs; by default, those of the process.
 
     Raises:
-        UsageError: A GPU that was asked for is not there.
+        UsageError: A requested GPU does not exist.
     """
 
     def __init__(
@@ -87,16 +87,16 @@ class Sampler:
 
     @property
     def gpus(self) -> tuple[GpuDescription, ...]:
-        """The GPUs that are sampled, in the order of their rows."""
+        """The sampled GPUs, in the order of their rows."""
         if self._is_waiting:
             return ()
         return tuple(gpu for source in self._gpus for gpu in source.gpus)
 
     def use_gpu(self, uuid: str) -> None:
-        """Sample only this GPU from now on; all of them where it is none of them, or empty."""
+        """Sample only this GPU from now on; all of them if it is empty or not among them."""
         self._is_waiting = False
         if uuid and not any(source.use(uuid) for source in self._gpus) and self._gpus:
-            self.notes.add(f"GPU {uuid}", "it is none that is visible here: all of those are shown")
+            self.notes.add(f"GPU {uuid}", "not among the visible GPUs: all of those are shown")
 
     def read(self) -> list[dict[str, Value]]:
         """A sample: the values of each row by column."""
@@ -112,21 +112,21 @@ class Sampler:
         return [{**row, **common} for row in rows] or [common]
 
     def read_once(self) -> list[dict[str, Value]]:
-        """One sample for itself: what is a mean since the last one covers a fifth of a second."""
+        """A single sample; means since the last sample cover a fifth of a second."""
         if any(column.name.startswith(_RATES) for column in self.columns):
             self.read()
             time.sleep(_PRIMING_S)
         return self.read()
 
     def close(self) -> None:
-        """Let go of the drivers."""
+        """Release the drivers."""
         for source in self._gpus:
             source.close()
         self._gpus = []
 
 
 class Ticks:
-    """Even distances in time; moments that were missed are left out, not made up for."""
+    """Even intervals in time; missed moments are skipped, not made up for."""
 
     def __init__(self, interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -134,21 +134,21 @@ class Ticks:
         self._next_s = clock()
 
     def wait_s(self) -> float:
-        """Seconds until the next moment; 0 if it has come."""
+        """Seconds until the next moment; 0 if it has passed."""
         return max(0.0, self._next_s - self._clock())
 
     def advance(self) -> None:
-        """The moment has come: set the next one."""
+        """The moment has passed: set the next one."""
         late_s = max(0.0, self._clock() - self._next_s)
         self._next_s += self._interval_s * (1 + int(late_s / self._interval_s))
 
     def slow_down(self) -> None:
-        """Twice the distance from now on."""
+        """Double the interval from now on."""
         self._interval_s *= 2
 
     @property
     def interval_s(self) -> float:
-        """The distance, in seconds."""
+        """The interval, in seconds."""
         return self._interval_s
 
 

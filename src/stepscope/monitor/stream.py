@@ -1,4 +1,4 @@
-"""Printing samples as nvidia-smi does: `--query-gpu=… --format=csv -l 1`."""
+"""Prints samples as nvidia-smi does: `--query-gpu=… --format=csv -l 1`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from stepscope.monitor.sampler import Sampler, Ticks
 
 @dataclass(frozen=True)
 class CsvFormat:
-    """What nvidia-smi's `--format` says.
+    """The output format, as in nvidia-smi's `--format`.
 
     Attributes:
         has_header: Whether the headings are printed.
-        has_units: Whether values carry their unit.
+        has_units: Whether values have their unit.
     """
 
     has_header: bool = True
@@ -26,10 +26,10 @@ class CsvFormat:
 
     @staticmethod
     def parse(text: str) -> CsvFormat:
-        """What "csv", "csv,noheader" or "csv,noheader,nounits" says.
+        """The format in "csv", "csv,noheader" or "csv,noheader,nounits".
 
         Raises:
-            UsageError: It says something else.
+            UsageError: The text is none of these.
         """
         words = [word.strip() for word in text.split(",")]
         unknown = set(words) - {"csv", "noheader", "nounits"}
@@ -49,12 +49,12 @@ def stream(
     """Take samples and show them.
 
     Args:
-        sampler: What takes them.
+        sampler: Takes the samples.
         show: Called with each sample: its rows, with a text for each column.
         layout: How they are printed.
         interval_s: Seconds from one to the next; None for a single sample.
-        most_samples: How many; None for no end.
-        is_over: Asked before each sample whether it is time to end.
+        most_samples: Number of samples; None for no limit.
+        is_over: Called before each sample; ends the sampling if it returns True.
     """
 
     def texts(rows: list[dict[str, Value]]) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""Which of the driver's GPUs a process may use: CUDA_VISIBLE_DEVICES, by number, UUID or MIG."""
+"""The GPUs that a process may use: CUDA_VISIBLE_DEVICES, by index, UUID or MIG."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _OLD_MIG_NAME = re.compile(r"MIG-(GPU-[^/]+)/(\d+)/(\d+)")
 
 @dataclass(frozen=True)
 class Found:
-    """A GPU as NVML knows it.
+    """A GPU in NVML.
 
     Attributes:
-        handle: NVML's handle of it: of the MIG device, where it is one.
+        handle: NVML's handle; for a MIG device, that of the device.
         physical: NVML's handle of the whole GPU.
-        index: NVML's number of the whole GPU.
-        is_mig: Whether it is a part of a GPU.
+        index: NVML's index of the whole GPU.
+        is_mig: Whether it is a MIG device.
     """
 
     handle: Any
@@ -36,7 +36,7 @@ class NvmlDevices:
 
     Args:
         nvml: The module pynvml, initialised.
-        notes: Where to say what could not be read.
+        notes: Receives what could not be read.
     """
 
     def __init__(self, nvml: Any, notes: Notes) -> None:
@@ -52,13 +52,13 @@ class NvmlDevices:
                 self._handles.append((index, handle))
 
     def all(self) -> list[Found]:
-        """All of them; of a GPU that is divided its MIG devices."""
+        """All GPUs; for a GPU with MIG, its MIG devices."""
         return [found for index, handle in self._handles for found in self._parts(index, handle)]
 
     def visible(self, environment: Mapping[str, str]) -> list[Found]:
-        """Those that CUDA_VISIBLE_DEVICES leaves, in its order; all where it is not set.
+        """Those in CUDA_VISIBLE_DEVICES, in its order; all if it is not set.
 
-        As in CUDA, the list ends at the first entry that names no GPU.
+        As in CUDA, the list ends at the first entry that is not a GPU.
         """
         text = environment.get(VARIABLE)
         if text is None:
@@ -67,8 +67,8 @@ class NvmlDevices:
         if any(word.isdecimal() for word in words) and not self._numbers_are_certain(environment):
             self._notes.add(
                 f"{VARIABLE}={text}",
-                "the GPUs differ, and CUDA numbers the fastest first while the driver goes by the "
-                "bus: all GPUs are sampled; set CUDA_DEVICE_ORDER=PCI_BUS_ID, or give UUIDs",
+                "the GPUs differ, and CUDA puts the fastest first while the driver counts by bus "
+                "address: all GPUs are sampled; set CUDA_DEVICE_ORDER=PCI_BUS_ID, or give UUIDs",
             )
             return self.all()
         found: list[Found] = []
@@ -76,34 +76,34 @@ class NvmlDevices:
             devices = self._named(word)
             if not devices:
                 if word not in {"", "-1", "NoDevFiles"}:
-                    self._notes.add(f"{VARIABLE}={text}", f"{word!r} names no GPU of this machine")
+                    self._notes.add(f"{VARIABLE}={text}", f"{word!r} is not a GPU of this machine")
                 break
             found += devices
         return found
 
     def chosen(self, words: Sequence[str]) -> list[Found]:
-        """Those that a person asks for: NVML's numbers, UUIDs or bus ids.
+        """The requested GPUs: NVML's indices, UUIDs or bus IDs.
 
         Raises:
-            UsageError: One of them is not there.
+            UsageError: One of them does not exist.
         """
         found: list[Found] = []
         for word in words:
             devices = self._named(word) or self._on_bus(word)
             if not devices:
                 raise UsageError(
-                    f"--id: {word!r} is no GPU of this machine; it has the numbers "
+                    f"--id: {word!r} is not a GPU of this machine, which has the indices "
                     f"{', '.join(str(index) for index, _ in self._handles) or '(none)'}"
                 )
             found += devices
         return found
 
     def uuid_of(self, handle: Any) -> str:
-        """The UUID of a device; empty where the driver does not tell."""
+        """The UUID of a device; empty if the driver does not report it."""
         return self._text(self._nvml.nvmlDeviceGetUUID, handle)
 
     def name_of(self, handle: Any) -> str:
-        """The name of a device; empty where the driver does not tell."""
+        """The name of a device; empty if the driver does not report it."""
         return self._text(self._nvml.nvmlDeviceGetName, handle)
 
     def _named(self, word: str) -> list[Found]:
@@ -115,7 +115,7 @@ class NvmlDevices:
                 for found in self._parts(index, handle)
             ]
         if word.upper().startswith("GPU-"):
-            # Any beginning of a UUID that only one GPU has will do.
+            # Any unique prefix of a UUID is enough.
             fitting = [
                 (index, handle)
                 for index, handle in self._handles
@@ -161,14 +161,14 @@ class NvmlDevices:
         return self._named(str(wanted))
 
     def _parts(self, index: int, handle: Any) -> list[Found]:
-        """The MIG devices of a GPU that is divided; otherwise the GPU itself."""
+        """The MIG devices of a GPU with MIG; otherwise the GPU itself."""
         nvml = self._nvml
         whole = [Found(handle, handle, index)]
         try:
             if not nvml.nvmlDeviceGetMigMode(handle)[0]:
                 return whole
             most = nvml.nvmlDeviceGetMaxMigDeviceCount(handle)
-        except nvml.NVMLError:  # most GPUs cannot be divided at all
+        except nvml.NVMLError:  # most GPUs do not support MIG
             return whole
         parts = []
         for number in range(most):

@@ -1,4 +1,4 @@
-"""Xid errors: what NVIDIA's driver reports when a GPU or a program on it fails."""
+"""Xid errors, which NVIDIA's driver reports when a GPU or a program on it fails."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from stepscope.monitor.columns import Value
 from stepscope.monitor.notes import Notes
 from stepscope.monitor.visible import Found
 
-_MOST_EVENTS = 1000  # in one reading: a GPU that reports more is read on next time
+_MOST_EVENTS = 1000  # per reading; more are read the next time
 
 
 class XidWatch:
-    """Counts the critical errors (Xid) that the driver reports while we sample."""
+    """Counts the critical errors (Xid) that the driver reports during sampling."""
 
     def __init__(self, nvml: Any, gpus: Sequence[Found], notes: Notes) -> None:
         self._nvml = nvml
@@ -41,7 +41,7 @@ class XidWatch:
                 self._refused[address] = error
 
     def poll(self) -> None:
-        """Take what was reported since the last call; waits for nothing."""
+        """Read what was reported since the last call, without waiting."""
         if self._set is None or not self._seen:
             return
         for _ in range(_MOST_EVENTS):
@@ -69,7 +69,7 @@ class XidWatch:
         return {"xid.count": len(codes), "xid.last": codes[-1] if codes else None}
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._set is not None:
             with contextlib.suppress(self._nvml.NVMLError):
                 self._nvml.nvmlEventSetFree(self._set)
@@ -77,5 +77,5 @@ class XidWatch:
 
 
 def _address(handle: Any) -> int:
-    """What tells one handle from another: pynvml makes a new object at each call."""
+    """What identifies a handle, since pynvml creates a new object at each call."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0

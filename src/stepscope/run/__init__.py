@@ -1,1 +1,1 @@
-"""The run directory: layout, manifest, atomic files. Both wings stand on it."""
+"""The run directory: layout, manifests, atomic files. Recording and reading both use it."""

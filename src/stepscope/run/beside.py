@@ -1,4 +1,4 @@
-"""Starting processes of our own beside a training: they find this very package, and go last."""
+"""Starts Stepscope's own processes next to a training, with this package and at low priority."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NICER = 5
 
 
 def command_of(module: str, argument: str) -> list[str]:
-    """The command that runs a module of ours with one argument."""
+    """The command that runs one of our modules with one argument."""
     # The working directory must not decide which modules are found.
     safe_path = ["-P"] if sys.version_info >= (3, 11) else []
     return [sys.executable, *safe_path, "-m", module, argument]
@@ -22,7 +22,7 @@ def environment_of(search_path: Sequence[str] = ()) -> dict[str, str]:
     """The environment of such a process.
 
     Args:
-        search_path: More folders in which it finds modules.
+        search_path: Additional folders in which it finds modules.
     """
     environment = dict(os.environ)
     paths = [str(IMPORT_ROOT), *search_path, environment.get("PYTHONPATH", "")]
@@ -31,10 +31,10 @@ def environment_of(search_path: Sequence[str] = ()) -> dict[str, str]:
 
 
 def go_last() -> None:
-    """Lower this process's priority: it only takes what the training leaves.
+    """Lower this process's priority, so that it uses only time that the training leaves.
 
     Raises:
-        OSError: The system does not let it.
+        OSError: The system does not allow it.
     """
     if hasattr(os, "nice"):
         os.nice(_NICER)

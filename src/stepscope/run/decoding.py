@@ -1,4 +1,4 @@
-"""Making dataclasses of decoded JSON, with a check of every type."""
+"""Converts decoded JSON to dataclasses, checking every type."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 
 def decode(kind: Any, value: Any) -> Any:
-    """Turn decoded JSON into the dataclass `kind`; unknown keys of newer writers are left out.
+    """Convert decoded JSON to the dataclass `kind`; unknown keys of newer writers are ignored.
 
     Args:
         kind: A dataclass, or the type of one of its fields.
-        value: What JSON has for it.
+        value: The decoded JSON.
 
     Raises:
-        TypeError: A value is of another type, or a field without a default is missing.
+        TypeError: A value has another type, or a field without a default is missing.
     """
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         if not isinstance(value, dict):
@@ -40,7 +40,7 @@ def decode(kind: Any, value: Any) -> Any:
         return {key: decode(item, entry) for key, entry in value.items()}
     if origin in (typing.Union, types.UnionType):
         return None if value is None else decode(typing.get_args(kind)[0], value)
-    # JSON's true is no number, although Python's is.
+    # In JSON, true is not a number; in Python, it is.
     if kind is Any or (isinstance(value, kind) and (kind is bool or not isinstance(value, bool))):
         return value
     raise TypeError(f"{value!r} is not a {kind.__name__}")

@@ -1,4 +1,4 @@
-"""Finding trace files that no manifest describes, and the rank that each belongs to."""
+"""Finds trace files that no manifest describes, and the rank of each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _SUFFIXES = (".json", ".json.gz", ".json.zst", ".sqlite", ".nsys-rep")
-# Files with these suffixes that lie beside traces and are none.
+# Files with these suffixes that are not traces but often next to them.
 _NOT_TRACES = re.compile(
     r"^(run|manifest|metrics|config|package|tsconfig|trainer_state|training_args|tokenizer.*|"
     r"special_tokens_map|generation_config|.*\.index|.*snapshot|.*memory[-_]timeline.*)\.json"
@@ -26,8 +26,8 @@ class TraceFile:
     """A trace file found by its name.
 
     Attributes:
-        path: Where it lies.
-        rank: The rank that its name tells, or None.
+        path: The file.
+        rank: The rank in its name, or None.
     """
 
     path: Path
@@ -35,34 +35,34 @@ class TraceFile:
 
 
 def has_wildcard(text: str) -> bool:
-    """Whether the text is a glob and not a plain path."""
+    """Whether the text is a glob, not a plain path."""
     return glob.has_magic(text)
 
 
 def find_traces(root: Path) -> list[TraceFile]:
-    """The trace files at `root`: itself, those below it, or those that it matches as a glob.
+    """The trace files at `root`: the file itself, those in the folder, or the matches of the glob.
 
-    A folder is searched with all that lies below it; stores and hidden folders are left out. The
-    result is sorted by path, so that positions are stable.
+    Folders are searched recursively, without stores and hidden folders. The result is sorted by
+    path, so that positions are stable.
     """
     if root.is_file():
         return [TraceFile(root, rank_of(root))]
     if root.is_dir():
         candidates = [path for path in root.rglob("*") if not _is_hidden(path.relative_to(root))]
     else:
-        # Path.glob wants a folder to start from; a user's pattern may start anywhere.
+        # Path.glob needs a folder to start from; a user's pattern may start anywhere.
         candidates = [Path(name) for name in glob.iglob(str(root), recursive=True)]  # noqa: PTH207
     paths = sorted(path for path in candidates if is_trace_name(path.name) and path.is_file())
     return [TraceFile(path, rank) for path, rank in zip(paths, _ranks_of(paths), strict=True)]
 
 
 def is_trace_name(name: str) -> bool:
-    """Whether a file of this name may hold a trace."""
+    """Whether a file of this name can be a trace."""
     return name.endswith(_SUFFIXES) and not _NOT_TRACES.match(name)
 
 
 def rank_of(path: Path) -> int | None:
-    """The rank that a path tells by the habits of the frameworks, or None."""
+    """The rank in a path that follows a framework's naming convention, or None."""
     for text in (path.name, f"{path.parent.name}/{path.name}", path.parent.name):
         for pattern in _RANK_IN_NAME:
             match = pattern.search(text)

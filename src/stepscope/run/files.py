@@ -1,4 +1,4 @@
-"""Writing files so that a reader never meets half of one, and a kill costs at most a line."""
+"""Writes files so that readers never see a partial one, and a kill costs at most a line."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _DIGEST_BLOCK_BYTES = 1 << 20
 
 @contextlib.contextmanager
 def replacing(path: Path, check: Callable[[Path], None] | None = None) -> Iterator[Path]:
-    """Give a temporary path beside `path`; on success check it and rename it into place.
+    """Yield a temporary path next to `path`; on success, check it and rename it into place.
 
     Args:
-        path: Where the finished file shall stand. Its folder is made if it is missing.
-        check: Called with the temporary path after the block; what it raises keeps the file
-            from appearing.
+        path: Path of the finished file. Its folder is created if it is missing.
+        check: Called with the temporary path after the block. If it raises, the file does not
+            appear.
 
     Yields:
         A path in the same folder, to be written by the block. It is removed if the block or the
-        check raises, so that neither half a file nor a leftover remains.
+        check raises, so that no partial file remains.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}.tmp")
@@ -39,7 +39,7 @@ def replacing(path: Path, check: Callable[[Path], None] | None = None) -> Iterat
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to `path`, so that a reader sees the old content or the new, never a part."""
+    """Write `data` to `path` so that readers see either the old content or the new."""
     with replacing(path) as temporary:
         temporary.write_bytes(data)
 
@@ -54,18 +54,18 @@ def digest_of(path: Path) -> str:
 
 
 class LineFile:
-    """An append-only file of lines that survives the death of its process.
+    """An append-only file of lines that survives a kill of its process.
 
-    Each line goes to the operating system at once (no buffer of ours to lose), as one write, so
-    that a killed process leaves at most one incomplete line. Where the file system makes that
-    slow, lines are gathered and written once a second instead: a slow disk must not slow the
-    training. It is the file system's nature if more than a third of the writes are slow; now and
-    then one is on any busy machine. Nothing here raises after the file was opened: the first error
-    is kept in `problem` and later lines are counted in `lost_lines`.
+    Each line is passed to the operating system at once, unbuffered and as one write, so that a
+    killed process leaves at most one incomplete line. If the file system is slow, lines are
+    collected and written once a second instead, so that a slow disk does not slow the training.
+    It counts as slow if more than a third of the writes are, because single slow writes occur on
+    any busy machine. Nothing raises after the file was opened: the first error is kept in
+    `problem`, and later lines are counted in `lost_lines`.
 
     Attributes:
         problem: The first error while writing, or None.
-        lost_lines: How many lines could not be written.
+        lost_lines: Number of lines that could not be written.
     """
 
     _SLOW_WRITE_NS = 2_000_000
@@ -101,17 +101,17 @@ class LineFile:
             self._slowness -= 1
 
     def flush(self) -> None:
-        """Write the lines gathered so far."""
+        """Write the lines collected so far."""
         if self._gathered:
             lines, self._gathered = self._gathered, []
             self._put(b"".join(lines), len(lines))
         self._last_write_ns = time.monotonic_ns()
 
     def reopen_if_removed(self) -> bool:
-        """Begin a new file if this one was deleted from its folder; True if so.
+        """Start a new file if this one was deleted; returns whether it was.
 
         Raises:
-            OSError: The new file cannot be made.
+            OSError: The new file cannot be created.
         """
         if self._descriptor is None or self._path.exists():
             return False
@@ -122,7 +122,7 @@ class LineFile:
         return True
 
     def close(self) -> None:
-        """Write what is gathered and close the file; a second call does nothing."""
+        """Write the collected lines and close the file; a second call does nothing."""
         self.flush()
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
@@ -134,7 +134,7 @@ class LineFile:
             self.lost_lines += lines
             return
         if self._has_torn_line:
-            data = b"\n" + data  # so that the piece before it spoils no other line
+            data = b"\n" + data  # so that the partial line before it damages no other
             lines += 1
         written = 0
         try:

@@ -1,4 +1,4 @@
-"""Where things stand in a run directory. Nothing here touches the disk."""
+"""Paths in a run directory. Nothing here touches the disk."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ MANIFEST_FILE = "manifest.json"
 STEPS_FILE = "steps.jsonl"
 METRICS_FILE = "metrics.csv"
 METRICS_RECORD_FILE = "metrics.json"
-"""What the sampler says of its metrics.csv; it lies beside it."""
+"""The sampler's record of its metrics.csv, next to it."""
 KEY_AVERAGES_FILE = "key_averages.txt"
 STACKS_FILE = "stacks.txt"
 WINDOW_FILE = "window.json"
-"""What the finishing process says of its window; it lies beside the window's files."""
+"""The finishing process's record of its window, next to the window's files."""
 SNAPSHOTS_DIRECTORY = "snapshots"
 EXTERNAL_DIRECTORY = "external"
 
@@ -40,7 +40,7 @@ class RunLayout:
 
     @property
     def external(self) -> Path:
-        """The folder of what other tools recorded, a folder with a manifest for each recording."""
+        """The folder of other tools' recordings, each in a folder with a manifest."""
         return self.root / EXTERNAL_DIRECTORY
 
     def rank(self, rank: int) -> RankLayout:
@@ -49,7 +49,7 @@ class RunLayout:
 
     @staticmethod
     def rank_of(directory_name: str) -> int | None:
-        """The rank that a folder's name stands for, or None."""
+        """The rank in a folder's name, or None."""
         match = _RANK_DIRECTORY.fullmatch(directory_name)
         return int(match.group(1)) if match else None
 
@@ -59,14 +59,14 @@ class RankLayout:
     """The paths of one rank of a run.
 
     Attributes:
-        root: The rank's directory; no other process writes into it.
+        root: The rank's directory; no other process writes to it.
     """
 
     root: Path
 
     @property
     def manifest(self) -> Path:
-        """What the rank recorded and how it ended: `manifest.json`."""
+        """What the rank recorded, and how it ended: `manifest.json`."""
         return self.root / MANIFEST_FILE
 
     @property
@@ -90,6 +90,6 @@ class RankLayout:
 
 
 def run_name(epoch_ns: int, process_id: int) -> str:
-    """The default name of a run: when it began, and in which process."""
+    """The default name of a run: its start time and process ID."""
     moment = datetime.datetime.fromtimestamp(epoch_ns / 1e9, tz=datetime.timezone.utc)
     return f"{moment:%Y%m%dT%H%M%SZ}-{process_id}"

@@ -1,4 +1,4 @@
-"""What a run says about itself: `run.json` for the job, `manifest.json` for each rank."""
+"""A run's description of itself: `run.json` for the job, `manifest.json` for each rank."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class JobRecord:
         name: Name of the run, also of its directory.
         created_ns: Start of the capture, nanoseconds since the epoch.
         command: The process's arguments; values that look like secrets are replaced.
-        working_directory: Where the process was started.
+        working_directory: Working directory of the process.
         host: Name of the machine.
-        versions: Versions of python, torch, stepscope and of what else matters.
+        versions: Versions of python, torch, stepscope and other relevant packages.
         platform: Operating system and machine.
         cpu_count: CPUs that the process may use.
         devices: Names of the GPUs that the process sees.
         world_size: Number of ranks of the job.
-        options: The capture's options as given and completed.
+        options: The capture's options, including defaults.
         format: Word that marks the file.
         version: Version of this format.
     """
@@ -56,16 +56,16 @@ class JobRecord:
 
 @dataclass(frozen=True)
 class ArtifactRecord:
-    """One file that a window, a snapshot or the rank itself left behind.
+    """One file of a window, a snapshot or the rank itself.
 
     Attributes:
         kind: "trace", "key_averages", "stacks", …
         path: Relative to the rank's directory, with forward slashes.
-        bytes: Size; 0 where the file could not be made.
-        digest: BLAKE2b of 16 bytes in hexadecimal; empty where there is no file, and where a
-            trace was saved from a finishing process that failed.
-        problem: Why the file is missing or may not be trusted; empty where all is well.
-        cause: Why it was made, where that is not plain from its kind.
+        bytes: Size; 0 if the file could not be made.
+        digest: BLAKE2b of 16 bytes in hexadecimal; empty if there is no file, or if the trace was
+            saved from a finishing process that failed.
+        problem: Why the file is missing or cannot be trusted; empty if there is no problem.
+        cause: Why it was made, if its kind does not say so.
     """
 
     kind: str
@@ -85,22 +85,22 @@ class WindowRecord:
         state: "complete"; "partial" (ended before all its steps were recorded); "empty" (nothing
             happened in it); "abandoned" (ended while still warming up); "skipped" (could not be
             opened); "failed" (could not be saved); "saving" (its files are still being made:
-            `window.json` beside them says more once they are); "removed" (its files were given
-            up to keep within the disk's share).
+            `window.json` next to them has more once they are); "removed" (its files were removed
+            to stay within the disk limit).
         first_step: First step recorded, or None.
-        last_step: Last step recorded to its end, or None.
-        planned_steps: How many steps the schedule meant to record.
+        last_step: Last step recorded completely, or None.
+        planned_steps: Number of steps that were scheduled.
         reason: Why the state is not "complete"; empty otherwise.
-        pause_ns: Time that ending the window took from the training thread.
+        pause_ns: Time that ending the window took on the training thread.
         artifacts: The files.
-        cause: What opened it: "schedule", or what asked for it ("code", "file", "signal",
+        cause: What opened it: "schedule", or the source of the request ("code", "file", "signal",
             "slow step", "condition").
-        note: What was changed of the plan, and why; empty otherwise.
-        stop_ns: The part of the pause that torch took to stop recording.
-        export_ns: The part of the pause that handing the events over took.
+        note: How the plan was changed, and why; empty otherwise.
+        stop_ns: The part of the pause in which torch stopped recording.
+        export_ns: The part of the pause in which the events were handed over.
         export_mode: How they were handed over: "fork" or "inline"; empty if they were not.
-        export_reason: Why in that way.
-        predicted_pause_ns: What the pause was expected to be; None if nothing was known.
+        export_reason: Why this mode was chosen.
+        predicted_pause_ns: The expected pause; None if nothing was known.
         events: Number of events in the trace.
         raw_bytes: Size of the trace before compression.
     """
@@ -126,14 +126,14 @@ class WindowRecord:
 
 @dataclass(frozen=True)
 class FinishedRecord:
-    """`window.json`: what the process beside the training made of a window's raw trace.
+    """`window.json`: the finishing process's result for a window's raw trace.
 
     Attributes:
         index: Number of the window.
-        problem: What is wrong with the trace; empty where all is well.
+        problem: What is wrong with the trace; empty if nothing is.
         events: Number of events in the trace.
         raw_bytes: Size of the trace before compression.
-        finish_ns: Time that it took, beside the training.
+        finish_ns: Time that finishing took, outside the training process.
         artifacts: The files.
         format: Word that marks the file.
         version: Version of this format.
@@ -155,11 +155,11 @@ class ExternalRecord:
 
     Attributes:
         tool: Its name.
-        tool_version: Its version, as it says it; empty if it does not.
+        tool_version: Its version, as it reports it; empty if it does not.
         command: How it was started; values that look like secrets are replaced.
         host: Name of the machine.
         started_ns: Start of the recording, nanoseconds since the epoch.
-        ended_ns: Its end.
+        ended_ns: End of the recording.
         artifacts: The files; paths are relative to the manifest's folder.
         problems: What went wrong.
         format: Word that marks the file.
@@ -180,13 +180,13 @@ class ExternalRecord:
 
 @dataclass(frozen=True)
 class ProblemRecord:
-    """Something that went wrong in the capture while the training went on.
+    """Something that went wrong in the capture while the training continued.
 
     Attributes:
         where: What was being done.
         message: What happened.
         step: The step in which it happened.
-        time_ns: When, nanoseconds since the epoch.
+        time_ns: When it happened, nanoseconds since the epoch.
     """
 
     where: str
@@ -197,17 +197,37 @@ class ProblemRecord:
 
 @dataclass(frozen=True)
 class ClockSample:
-    """How far a rank's clock was from rank 0's at one moment: clocks drift apart.
+    """The offset of a rank's clock from rank 0's at one moment, because clocks drift.
 
     Attributes:
-        time_ns: When, nanoseconds since the epoch on the rank's own clock.
-        offset_ns: Rank 0's clock less this rank's.
-        error_ns: The offset is right to within this much.
+        time_ns: When it was measured, nanoseconds since the epoch on the rank's own clock.
+        offset_ns: Rank 0's clock minus this rank's.
+        error_ns: Bound on the error of the offset.
     """
 
     time_ns: int
     offset_ns: int
     error_ns: int
+
+
+@dataclass(frozen=True)
+class LoaderRecord:
+    """The DataLoader that the training fetched its batches from.
+
+    Attributes:
+        workers: Its `num_workers`; 0 if the training process makes the batches itself.
+        prefetch_factor: Batches that each worker prepares ahead; None if it does not say.
+        cpus: CPUs that the process may use, as its affinity and its control group allow.
+        local_ranks: Ranks of the job on this machine, which share these CPUs.
+        worker_cpu_share: Share of the time, 0 to 1, that the workers ran on a CPU or waited for
+            one; None if they were not watched for a second.
+    """
+
+    workers: int = 0
+    prefetch_factor: int | None = None
+    cpus: int = 1
+    local_ranks: int = 1
+    worker_cpu_share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -219,11 +239,11 @@ class RankManifest:
         local_rank: Rank on its node.
         world_size: Number of ranks of the job.
         host: Name of the machine.
-        process_id: Number of the process.
+        process_id: Process ID.
         state: "running", "finished", "failed" (an exception ended the loop),
             "stopped" (KeyboardInterrupt or SystemExit did).
         ended: What happened at the end, in a sentence; empty while running.
-        verdict: What this rank's steps show, in a sentence; empty while running, and where there
+        verdict: What this rank's steps show, in a sentence; empty while running, or if there
             were too few steps.
         step_unit: What one step is: "iteration", "micro-batch" or "optimizer step".
         steps: Number of steps that ended.
@@ -231,18 +251,19 @@ class RankManifest:
         clock_monotonic_ns: Monotonic time at the same moment.
         windows: The windows, in order.
         problems: What went wrong.
-        forgotten_windows: How many windows without files are no longer listed, the oldest.
+        forgotten_windows: Number of windows without files that are no longer listed, the oldest.
         snapshots: Snapshots of the memory allocator.
         artifacts: Further files that belong to no window.
-        node: Number of the node, from 0, where the launcher tells; None otherwise.
-        coordinates: The rank's place in the device mesh, by dimension ("dp", "tp", …), as the
-            capture's options say.
-        clock_offset_ns: Rank 0's clock less this rank's, as it was found last; None where it was
-            not measured.
-        clock_error_ns: The offset is right to within this much.
-        clock_samples: The offsets as they were found, oldest first; of many, some.
-        uploaded_to: URL of the run's copy, where one is made; empty otherwise. What could not be
-            copied stands among the problems.
+        node: Index of the node, from 0, if the launcher sets it; None otherwise.
+        coordinates: The rank's position in the device mesh, by dimension ("dp", "tp", …), from
+            the capture's options.
+        clock_offset_ns: Rank 0's clock minus this rank's, as last measured; None if it was not
+            measured.
+        clock_error_ns: Bound on the error of the offset.
+        clock_samples: The measured offsets, oldest first; some of them if there are many.
+        uploaded_to: URL of the run's copy; empty if there is none. Files that could not be copied
+            are among the problems.
+        loader: The training's DataLoader; None if none was seen.
         format: Word that marks the file.
         version: Version of this format.
     """
@@ -270,19 +291,20 @@ class RankManifest:
     clock_error_ns: int | None = None
     clock_samples: tuple[ClockSample, ...] = ()
     uploaded_to: str = ""
+    loader: LoaderRecord | None = None
     format: str = "stepscope-rank"
     version: int = FORMAT_VERSION
 
 
 def merge_finished(record: WindowRecord, finished: FinishedRecord) -> WindowRecord:
-    """A window's record completed by what the finishing process says."""
+    """A window's record, completed by the finishing process's result."""
     state = "partial" if record.reason else "complete"
     reason = record.reason
     has_trace = any(item.kind == "trace" and not item.problem for item in finished.artifacts)
     if finished.problem:
         reason = with_reason(record, finished.problem)
         if not finished.artifacts:
-            # Nothing ran in a window that the end of the loop cut off at once.
+            # The end of the loop closed the window before anything ran in it.
             is_empty = bool(record.reason) and record.last_step is None
             state = "empty" if is_empty else "failed"
             reason = record.reason if is_empty else reason
@@ -312,7 +334,7 @@ def write_record(path: Path, record: Any) -> None:
         OSError: The file cannot be written.
     """
     data = orjson.dumps(
-        record,  # orjson takes dataclasses as they are, many times faster than `asdict` first
+        record,  # orjson accepts dataclasses, many times faster than with `asdict` first
         option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS,
         default=str,
     )
@@ -360,7 +382,7 @@ def read_record(path: Path, kind: type[_Record]) -> _Record:
 
     Args:
         path: The file.
-        kind: The dataclass; the default of its field `format` is the word that marks the file.
+        kind: The dataclass; the default of its field `format` marks the file.
 
     Raises:
         UnreadableInputError: The file is missing, malformed, or of a newer format.
@@ -377,7 +399,7 @@ def read_record(path: Path, kind: type[_Record]) -> _Record:
     version = data.get("version")
     if not isinstance(version, int) or version > FORMAT_VERSION:
         raise UnreadableInputError(
-            f"{path}: written in format version {version!r}, this stepscope reads up to "
+            f"{path}: written in format version {version!r}, but this stepscope reads up to "
             f"{FORMAT_VERSION}: upgrade stepscope"
         )
     try:
@@ -387,5 +409,5 @@ def read_record(path: Path, kind: type[_Record]) -> _Record:
 
 
 def with_reason(record: WindowRecord, reason: str) -> str:
-    """The window's reason, with another one added."""
+    """The window's reason, with another one appended."""
     return f"{record.reason}; {reason}" if record.reason else reason

@@ -1,4 +1,4 @@
-"""`metrics.json`: what a sampler says of the `metrics.csv` beside it."""
+"""`metrics.json`: a sampler's record of the `metrics.csv` next to it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLOCK_REASON_BITS = {
     "hw_thermal_slowdown": 0x40,
     "hw_power_brake_slowdown": 0x80,
 }
-"""Why a GPU's clocks are lower than they could be: the bits of `clocks_event_reasons.active`."""
+"""Why a GPU's clocks are reduced: the bits of `clocks_event_reasons.active`."""
 THROTTLE_REASONS = (
     "sw_power_cap",
     "hw_slowdown",
@@ -28,16 +28,16 @@ THROTTLE_REASONS = (
     "hw_thermal_slowdown",
     "hw_power_brake_slowdown",
 )
-"""Those that mean less speed than the work asked for: power and heat."""
+"""Those that slow the work down: power and heat."""
 THROTTLE_MASK = sum(CLOCK_REASON_BITS[reason] for reason in THROTTLE_REASONS)
 
 
 @dataclass(frozen=True)
 class GpuDescription:
-    """One GPU that is sampled.
+    """One sampled GPU.
 
     Attributes:
-        index: The driver's number of it.
+        index: Its index in the driver.
         uuid: Its UUID, or empty.
         name: Its name, or empty.
         vendor: "nvidia" or "amd".
@@ -51,13 +51,13 @@ class GpuDescription:
 
 @dataclass(frozen=True)
 class Note:
-    """One thing that a sampler could not read, or that went wrong.
+    """Something that a sampler could not read, or that went wrong.
 
     Attributes:
-        what: What: columns, a device, a file.
-        why: Why, in the words of whoever said so.
-        first_ns: When it was first seen, in nanoseconds since the epoch.
-        times: How often.
+        what: Columns, a device, or a file.
+        why: The reason, as reported.
+        first_ns: When it first occurred, in nanoseconds since the epoch.
+        times: How often it occurred.
     """
 
     what: str
@@ -74,14 +74,14 @@ class MetricsRecord:
         state: "running" or "ended".
         ended: Why it ended; empty while running.
         started_ns: First sample, nanoseconds since the epoch.
-        interval_s: Distance between samples, in seconds, as it is now.
-        thinned: How often every second sample was dropped to keep the file small; the distance
+        interval_s: Current interval between samples, in seconds.
+        thinned: How often every second sample was dropped to keep the file small; the interval
             was doubled each time.
-        samples: Samples taken; after thinning the file holds fewer.
-        watched_pid: The process that was watched with all below it.
+        samples: Samples taken; after thinning, the file has fewer.
+        watched_pid: The process that was watched, with its descendants.
         process_id: The sampler's own process.
-        cpu_s: CPU time that sampling took, its start included, in seconds; of the whole process
-            where the sampler is a thread of another one.
+        cpu_s: CPU time of sampling, including its start, in seconds; that of the whole process
+            if the sampler is a thread.
         gpus: The GPUs.
         notes: What is missing, and why.
         format: Word that marks the file.
@@ -104,7 +104,7 @@ class MetricsRecord:
 
 
 def record_path(metrics: Path) -> Path:
-    """Where the record of a `metrics.csv` lies; of another file "NAME.json" beside it."""
+    """The path of the record of a `metrics.csv`; for a file of another name, "NAME.json"."""
     if metrics.name == METRICS_FILE:
         return metrics.with_name(METRICS_RECORD_FILE)
     return metrics.with_name(f"{metrics.name}.json")
@@ -123,15 +123,15 @@ def read_metrics_record(metrics: Path) -> MetricsRecord:
     """Read the record of a file of metrics.
 
     Raises:
-        UnreadableInputError: It is missing or malformed.
+        UnreadableInputError: The record is missing or malformed.
     """
     return read_record(record_path(metrics), MetricsRecord)
 
 
 def last_sample(metrics: Path) -> list[dict[str, str]]:
-    """The rows of the last whole sample of a file: texts by the column's name, without its unit.
+    """The rows of the last complete sample of a file: texts by column name, without units.
 
-    Empty where there is no file, or no sample in it yet.
+    Empty if there is no file, or no sample in it yet.
     """
     try:
         with metrics.open("rb") as file:
@@ -142,9 +142,9 @@ def last_sample(metrics: Path) -> list[dict[str, str]]:
             data = file.read()
     except OSError:
         return []
-    # What stands behind the last line break is being written.
+    # Text after the last line break is still being written.
     lines = data.decode("utf-8", "replace").split("\n")[:-1]
-    # Whoever wrote the file: no text of it shall control a terminal.
+    # The file is untrusted: its text must not control a terminal.
     lines = ["".join(one if one.isprintable() else " " for one in line) for line in lines]
     if start > len(header):
         lines = lines[1:]

@@ -1,24 +1,24 @@
-"""Which rank comes late, told from the step records of all ranks and from nothing else.
+"""Detects which rank arrives late, from the step records of all ranks alone.
 
-Ranks that train together meet in every step: none goes on before the last has come. Who comes last
-has waited least, and what the others wait beyond its waiting is what it costs them. Steps vary, so
-medians over all compared steps count: of each rank's distance to the middle one. (The least of each
-step would make noise look like waiting, and a mean would let one long pause speak for all.)
+Ranks that train together meet in every step: none continues before the last has arrived. The rank
+that arrives last waits least, and what the others wait beyond that is what it costs them. Steps
+vary, so medians over all compared steps are used, of each rank's distance to the middle one. (The
+minimum of each step would turn noise into waiting, and with a mean, one long pause would decide.)
 
-What a rank's place is taken from, by what the records have:
+A rank's position comes from one of these, depending on what the records have:
 
 * *communication*: the time in phases of this name, where the ranks wait for each other; those of
-  `auto_phases` and `stepscope run`, or the loop's own. All ranks are supposed to exchange the same.
-* *backward*: the time in the phase `backward`, in which DistributedDataParallel waits. Backward is
-  supposed to be the same work on all ranks.
-* *step borders*: when the rank has its batch: the step's start on rank 0's clock and the wait for
-  input. The ranks are supposed to meet later in the step: who is late within it, after the batch
-  came, does not show here. Clocks were compared at the start, and the waits are known to within
-  the sum of the two greatest error bounds.
+  `auto_phases` and `stepscope run`, or the loop's own. Assumes that all ranks exchange the same.
+* *backward*: the time in the phase `backward`, in which DistributedDataParallel waits. Assumes
+  that backward is the same work on all ranks.
+* *step borders*: when the rank has its batch: the step's start on rank 0's clock plus the wait for
+  input. Assumes that the ranks meet later in the step; a rank that falls behind after its batch
+  arrived is not detected. Clocks were compared at the start, and the error of the waits is at most
+  the sum of the two largest error bounds.
 
-On a GPU the host does not wait, and runs ahead: there the phases' times on the device count, and
-neither those on the host nor the steps' borders tell anything. Of several bases, the one with the
-longest wait counts, since in a step the ranks wait where they meet first.
+On a GPU, the host does not wait and runs ahead, so only the phases' times on the device count; the
+host's times and the step borders say nothing there. If there are several bases, the one with the
+longest wait counts, because in a step the ranks wait where they meet first.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from stepscope.run.step_record import (
 STEP_BORDERS = "step borders"
 
 _FIRST_STEPS = 5
-"""First steps are slow in every run, and not equally slow."""
+"""The first steps are slow in every run, but not equally slow."""
 _LEAST_STEPS = 10
 _MOST_STEPS = 2000
 _ALIKE = 1.25
@@ -56,15 +56,15 @@ _READING_S = 2.0
 
 @dataclass(frozen=True)
 class RankSteps:
-    """The steps of one rank, and what is known of its clock.
+    """The steps of one rank, and what is known about its clock.
 
     Attributes:
         rank: The rank.
         records: Its step record.
-        clock_offset_ns: What to add to its times for rank 0's clock; None where that is unknown.
-        clock_error_ns: The offset is right to within this much.
-        stage: Its place in a pipeline; None where there is none or it is not known.
-        clock_samples: The offset as it was found at several moments, oldest first.
+        clock_offset_ns: What to add to its times for rank 0's clock; None if unknown.
+        clock_error_ns: Bound on the error of the offset.
+        stage: Its stage in a pipeline; None if there is none or it is unknown.
+        clock_samples: The offset as measured at several moments, oldest first.
     """
 
     rank: int
@@ -75,7 +75,7 @@ class RankSteps:
     clock_samples: Sequence[ClockSample] = ()
 
     def offset_at(self, time_ns: int) -> int:
-        """What to add to a time of this rank's clock for rank 0's; between samples, their line."""
+        """What to add to a time of this rank for rank 0's clock, interpolated between samples."""
         samples = self.clock_samples
         index = bisect.bisect(samples, time_ns, key=lambda sample: sample.time_ns)
         if not samples:
@@ -89,12 +89,12 @@ class RankSteps:
 
 @dataclass(frozen=True)
 class RankWait:
-    """One rank among the others.
+    """One rank relative to the others.
 
     Attributes:
         rank: The rank.
-        wait_ns: How long it usually waits in a step for the rank that comes last.
-        last_steps: In how many of the compared steps it came last.
+        wait_ns: How long it usually waits in a step for the rank that arrives last.
+        last_steps: Number of compared steps in which it arrived last.
     """
 
     rank: int
@@ -104,21 +104,20 @@ class RankWait:
 
 @dataclass(frozen=True)
 class RankSkew:
-    """How far apart the ranks of a run come to where they meet.
+    """How far apart the ranks of a run arrive where they meet.
 
     Attributes:
-        basis: What it was taken from: "communication", "backward" or "step borders".
+        basis: What it is based on: "communication", "backward" or "step borders".
         is_device: Whether phases were measured on the device.
-        steps: Number of steps that were compared.
-        step_ns: Median duration of those, over all ranks.
-        late: The ranks that come last: the last one, and those whose distance to it is less than
+        steps: Number of compared steps.
+        step_ns: Their median duration, over all ranks.
+        late: The ranks that arrive last: the last one, and those whose distance to it is less than
             half of the median rank's.
-        wait_ns: What each other rank usually waits for them in a step: the median of the others.
-        saving_ns: What a step would be shorter by if they came no later than the next rank: the
-            least of the others' waits.
-        last_share: Share of the steps in which one of them came last.
-        error_ns: The waits are right to within this much, as far as the clocks go; 0 where no
-            clocks are compared.
+        wait_ns: How long another rank usually waits for them in a step: the median of the others.
+        saving_ns: How much shorter a step would be if they arrived no later than the next rank:
+            the minimum of the others' waits.
+        last_share: Share of the steps in which one of them arrived last.
+        error_ns: Bound on the error of the waits due to clocks; 0 if no clocks are compared.
         ranks: Every rank, the latest first.
     """
 
@@ -135,20 +134,20 @@ class RankSkew:
 
     @property
     def share(self) -> float:
-        """The others' wait as a part of the step."""
+        """The others' wait as a share of the step."""
         return self.wait_ns / self.step_ns if self.step_ns else 0.0
 
     @property
     def is_notable(self) -> bool:
-        """Whether it costs a twentieth of the step, is no chance, and more than the clocks' error.
+        """Whether it costs a twentieth of the step, is systematic, and exceeds the clocks' error.
 
-        It is no chance if the late ranks come last in more than half of the steps.
+        It is systematic if the late ranks arrive last in more than half of the steps.
         """
         is_certain = self.wait_ns > self.error_ns and self.last_share > _MOSTLY
         return self.share >= _NOTABLE_SHARE and is_certain
 
     def sentence(self) -> str:
-        """What it costs, for a verdict."""
+        """What it costs, as a sentence."""
         several = len(self.late) > 1
         names = ", ".join(map(str, self.late[:8])) + (", …" if len(self.late) > 8 else "")
         margin = f" ± {self.error_ns / 1e6:.2g}" if self.error_ns else ""
@@ -160,22 +159,22 @@ class RankSkew:
 
 
 def rank_skew(ranks: Sequence[RankSteps]) -> RankSkew | None:
-    """Find out which rank comes late, and what it costs the others.
+    """Find which rank arrives late, and what that costs the others.
 
-    Compared are the steps that all ranks have as whole training steps outside windows, and not
-    right after one: without the first five, and at most 2000, evenly chosen.
+    Compares the steps that all ranks have as whole training steps outside windows and not right
+    after one: without the first five, and at most 2000, evenly spaced.
 
     Returns:
-        The skew, whether notable or not; None with one rank, with fewer than ten steps in common,
-        for the stages of a pipeline (which wait for each other by design), and where nothing of
-        the records tells.
+        The skew, notable or not; None with one rank, with fewer than ten steps in common, for the
+        stages of a pipeline (which wait for each other by design), or if the records do not show
+        it.
     """
     if len(ranks) < 2 or len({rank.stage for rank in ranks} - {None}) > 1:
         return None
     rows = steps_in_common(ranks)
     if len(rows) < _LEAST_STEPS:
         return None
-    # Ranks that meet in every step take equally long, sooner or later.
+    # Ranks that meet in every step take equally long on average.
     usual = [statistics.median(row[i].dur_ns for row in rows) for i in range(len(ranks))]
     if max(usual) > _ALIKE * min(usual):
         return None
@@ -196,8 +195,8 @@ def skew_of_run(layout: RunLayout, last_steps: int = 200) -> RankSkew | None:
 def last_ranks(layout: RunLayout, last_steps: int = 200) -> tuple[RankSteps, ...]:
     """The last steps of the ranks of a run that may be going on, from its files.
 
-    Ranks whose files are not here (on another node without a shared file system), or are not
-    read after two seconds, are left out.
+    Leaves out ranks whose files are not here (on another node without a shared file system) or
+    have not been read after two seconds.
     """
     ranks = []
     started = time.monotonic()
@@ -217,12 +216,12 @@ def last_ranks(layout: RunLayout, last_steps: int = 200) -> tuple[RankSteps, ...
 def rank_steps(
     ranks: Sequence[tuple[RankManifest, Sequence[StepRecord]]],
 ) -> tuple[RankSteps, ...]:
-    """What the manifests say of the ranks' clocks and places, with their steps.
+    """The ranks' clocks and positions from their manifests, with their steps.
 
-    Processes of one machine have one clock, whether it was compared or not.
+    Processes on one machine share a clock, whether it was compared or not.
     """
     hosts = {manifest.rank: manifest.host for manifest, _ in ranks}
-    # The rank that was compared most often speaks for its machine.
+    # The rank that was compared most often represents its machine.
     compared = {
         manifest.host: manifest
         for manifest, _ in sorted(ranks, key=lambda rank: len(rank[0].clock_samples))
@@ -276,7 +275,7 @@ def steps_in_common(ranks: Sequence[RankSteps]) -> list[list[StepRecord]]:
 def _by_phase(
     ranks: Sequence[RankSteps], rows: list[list[StepRecord]], name: str, *, is_device: bool
 ) -> RankSkew | None:
-    """From the time in a phase: who spends the least of it comes last."""
+    """From the time in a phase: the rank that spends the least in it arrives last."""
 
     def position(record: StepRecord) -> int | None:
         phases = record.device_phases if is_device else record.phases
@@ -287,7 +286,7 @@ def _by_phase(
 
 
 def _phase_ns(phases: dict[str, int], name: str) -> int | None:
-    """Time in a phase, wherever it lies; None without it."""
+    """Time in a phase, nested or not; None without it."""
     found = [duration_ns for path, duration_ns in phases.items() if path.rpartition("/")[2] == name]
     return sum(found) if found else None
 
@@ -339,9 +338,9 @@ def _skew(
     error_ns: int = 0,
     is_device: bool = False,
 ) -> RankSkew:
-    """The ranks by their usual places; the greatest place is the last."""
+    """The ranks by their usual positions; the largest position is the last."""
     steps = len(rows)
-    # Moments since the epoch are too great for halves: what is left of them is exact.
+    # Times since the epoch are too large for exact halves; their differences are not.
     distances = [[position - row[0] for position in row] for row in positions]
     middles = [statistics.median(row) for row in distances]
     usual = [

@@ -1,4 +1,4 @@
-"""Opening a run: from its directory and manifests, or from loose trace files."""
+"""Opens a run, from its directory and manifests or from loose trace files."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from stepscope.run.step_record import StepRecord, read_steps
 
 @dataclass(frozen=True)
 class Window:
-    """A window of one rank, as it lies on the disk.
+    """A window of one rank, as found on disk.
 
     Attributes:
         rank: The rank that recorded it.
-        index: Its number in the rank, from 0.
-        trace_path: Its trace file, or None where the trace is missing or known to be bad.
-        record: What the manifest says of it; None for loose trace files.
+        index: Its index in the rank, from 0.
+        trace_path: Its trace file, or None if the trace is missing or known to be bad.
+        record: Its record in the manifest; None for loose trace files.
     """
 
     rank: int
@@ -47,9 +47,9 @@ class RankRun:
     """One rank of a run.
 
     Attributes:
-        rank: Its global rank. For loose traces that do not tell, their position.
-        directory: Where its files lie.
-        manifest: What it recorded and how it ended; None for loose trace files.
+        rank: Its global rank; for loose traces without one, their position.
+        directory: The directory of its files.
+        manifest: What it recorded, and how it ended; None for loose trace files.
         windows: Its windows, in order.
     """
 
@@ -65,12 +65,12 @@ class RankRun:
 
     @functools.cached_property
     def step_problems(self) -> tuple[str, ...]:
-        """Lines of the step record that had to be skipped."""
+        """Lines of the step record that were skipped."""
         return tuple(self._steps_and_problems[1])
 
     @property
     def metrics_path(self) -> Path | None:
-        """What was sampled beside the rank; None where nothing was."""
+        """The metrics that the rank's monitor sampled; None if there are none."""
         path = RankLayout(self.directory).metrics
         return path if self.manifest is not None and path.is_file() else None
 
@@ -81,11 +81,11 @@ class RankRun:
 
 @dataclass(frozen=True)
 class ExternalRecording:
-    """What another tool recorded of the job.
+    """Another tool's recording of the job.
 
     Attributes:
-        directory: Where its files lie.
-        record: What its manifest says.
+        directory: The directory of its files.
+        record: Its manifest.
     """
 
     directory: Path
@@ -93,22 +93,22 @@ class ExternalRecording:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files that are there."""
+        """The files that exist."""
         found = (_file_inside(self.directory, item.path) for item in self.record.artifacts)
         return tuple(path for path in found if path is not None)
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training job observed.
+    """One observed training job.
 
     Attributes:
         path: The run directory, or what was opened as a run.
-        job: What `run.json` says; None where there is none.
-        ranks: The ranks that left something, by rank.
+        job: The content of `run.json`; None if there is none.
+        ranks: The ranks that left files, by rank.
         problems: What could not be read.
-        external: What other tools recorded of it.
-        source: URL that it was fetched from; empty for a run that is here.
+        external: Other tools' recordings of it.
+        source: URL that it was fetched from; empty for a local run.
     """
 
     path: Path
@@ -120,7 +120,7 @@ class Run:
 
     @property
     def location(self) -> str:
-        """Where it was opened, for people."""
+        """Where it was opened from, for display."""
         return self.source or str(self.path)
 
     @property
@@ -142,16 +142,16 @@ class Run:
 def open_run(path: str | os.PathLike[str]) -> Run:
     """Open a run directory, a directory of traces, a single trace file, or a glob of them.
 
-    Of a run at an fsspec URL (`s3://bucket/profiles/RUN`) manifests, step records and traces are
-    fetched to the user's cache, where STEPSCOPE_CACHE says otherwise there.
+    For a run at an fsspec URL (`s3://bucket/profiles/RUN`), manifests, step records and traces are
+    fetched to the user's cache directory, which STEPSCOPE_CACHE overrides.
 
-    A directory that holds several runs opens as its newest one. Trace files outside a run
-    directory (other tools' layouts, TensorBoard log directories) become the windows of their
-    ranks, which are found from their names.
+    A directory of several runs opens as its newest one. Trace files outside a run directory (other
+    tools' layouts, TensorBoard log directories) become the windows of their ranks, which are
+    determined from their names.
 
     Raises:
-        UnreadableInputError: There is nothing of the kind at `path`; the message says what was
-            looked for.
+        UnreadableInputError: There is no run and no trace at `path`; the message says what was
+            searched for.
     """
     if is_url(str(path)):
         return replace(open_run(fetch_run(str(path))), source=str(path))
@@ -219,7 +219,7 @@ def _open_home(home: Path) -> Run:
             manifest = read_rank(layout.rank(rank).manifest)
         except UnreadableInputError as error:
             problems.append(str(error))
-            # The steps are there all the same: a rank without a manifest is read with an empty one.
+            # The steps can be read all the same, so the rank gets an empty manifest.
             manifest = RankManifest(rank=rank, state="unknown", ended="the manifest is missing")
         ranks.append(RankRun(rank, directory, manifest, _windows_of(rank, directory, manifest)))
     external = _external_recordings(layout, problems)
@@ -253,10 +253,10 @@ def _windows_of(rank: int, directory: Path, manifest: RankManifest) -> tuple[Win
 
 
 def _completed(record: WindowRecord, directory: Path) -> WindowRecord:
-    """A window whose files were still being made when its process last wrote about it.
+    """A window whose files were still being made when its process last wrote the manifest.
 
-    The process that made them left its own word beside them, which is all that remains where the
-    training was killed meanwhile.
+    The finishing process left its own record next to them, which is all there is if the training
+    was killed meanwhile.
     """
     if record.state != "saving":
         return record
@@ -268,15 +268,15 @@ def _completed(record: WindowRecord, directory: Path) -> WindowRecord:
 
 
 def _file_inside(directory: Path, relative: str) -> Path | None:
-    """The file that a manifest names, or None where there is none or it lies elsewhere.
+    """The file that a manifest names, or None if it does not exist or is elsewhere.
 
-    A manifest comes from a stranger: it may not point outside its rank's directory.
+    A manifest is untrusted: it may not point outside its rank's directory.
     """
     candidate = directory / relative
     try:
         inside = candidate.resolve().is_relative_to(directory.resolve())
         return candidate if inside and candidate.is_file() else None
-    except (OSError, ValueError, RuntimeError):  # no path at all, or links that go in circles
+    except (OSError, ValueError, RuntimeError):  # not a path, or a loop of links
         return None
 
 
@@ -284,8 +284,8 @@ def _open_loose(root: Path) -> Run:
     files = find_traces(root)
     if not files:
         raise UnreadableInputError(
-            f"{root}: no run (run.json, rank*/manifest.json) and no trace "
-            "(*.json, *.json.gz, *.json.zst, *.sqlite, *.nsys-rep) found there"
+            f"{root}: found no run (run.json, rank*/manifest.json) and no trace "
+            "(*.json, *.json.gz, *.json.zst, *.sqlite, *.nsys-rep)"
         )
     by_rank: dict[int, list[TraceFile]] = {}
     for position, file in enumerate(files):

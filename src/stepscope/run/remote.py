@@ -1,4 +1,4 @@
-"""Runs that lie where an fsspec URL leads: what reading them needs is fetched, once."""
+"""Runs at fsspec URLs: fetches what is needed to read them, once."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _VERSION_KEYS = frozenset(
         "modifiedtime", "timemodified", "updated",
     }
 )  # fmt: skip
-"""Services spell them in several ways: without case and punctuation, these remain."""
+"""Keys of versions without case and punctuation, which differ between services."""
 _NEEDED = re.compile(_TRACE.pattern + r"|(run|manifest|window)\.json|.*\.jsonl|.*\.csv")
 
 
 def is_url(text: str) -> bool:
-    """Whether a text is an fsspec URL such as `s3://bucket/run`, and no path."""
+    """Whether a text is an fsspec URL such as `s3://bucket/run`, not a path."""
     return _URL.match(text) is not None
 
 
 def is_directory(url: str) -> bool:
     """Whether a URL names a directory rather than one file.
 
-    A name with an ending is a file. On http(s), only a trailing slash makes a directory. Otherwise
+    A name with a suffix is a file. On http(s), only a trailing slash makes a directory. Otherwise,
     the service is asked.
     """
     if "." in url.rstrip("/").rpartition("/")[2]:
@@ -47,20 +47,20 @@ def is_directory(url: str) -> bool:
     try:
         file_system, path = url_to_fs(url)
         return bool(file_system.isdir(path))
-    except Exception:  # noqa: BLE001 - services raise anything; reading will say more
+    except Exception:  # noqa: BLE001 - services raise anything; reading reports it
         return False
 
 
 def fetch_run(url: str) -> Path:
-    """Copy what reports are made of to the user's cache; traces that are there already stay.
+    """Copy the files that reports need to the user's cache, unless traces are already there.
 
-    Snapshots, tables and pictures are left where they are.
+    Snapshots, tables and pictures are not copied.
 
     Returns:
         The local copy.
 
     Raises:
-        UnreadableInputError: There is nothing, or it cannot be reached; the message says why.
+        UnreadableInputError: There is no run, or it cannot be reached; the message says why.
     """
     from fsspec.core import url_to_fs
 
@@ -75,7 +75,7 @@ def fetch_run(url: str) -> Path:
     fetched = 0
     for remote, details in found.items():
         target = home / remote[len(root) :].lstrip("/")
-        # Names come from a stranger: none may lead out of the copy.
+        # Names are untrusted: none may lead out of the copy.
         if not target.resolve().is_relative_to(home.resolve()):
             continue
         if not _NEEDED.fullmatch(target.name):
@@ -93,7 +93,7 @@ def fetch_run(url: str) -> Path:
         if _TRACE.fullmatch(target.name):
             _marker(target).write_text(_word(details))
     if not fetched:
-        raise UnreadableInputError(f"{url}: no run (run.json, rank*/manifest.json) found there")
+        raise UnreadableInputError(f"{url}: found no run (run.json, rank*/manifest.json)")
     return home
 
 
@@ -114,7 +114,7 @@ def _newest_run(file_system: Any, root: str) -> str:
 
 
 def _is_there(target: Path, details: dict[str, Any]) -> bool:
-    """Whether a trace has been fetched as it is. Everything else is small, and may have changed."""
+    """Whether the current trace was fetched before. Other files are small and may have changed."""
     try:
         known = _marker(target).read_text()
     except OSError:
@@ -127,14 +127,14 @@ def _marker(target: Path) -> Path:
 
 
 def version_of(details: dict[str, Any]) -> str:
-    """What tells one version of a remote file from another of the same size.
+    """What distinguishes versions of a remote file that have the same size.
 
     Args:
-        details: What fsspec's `info` says about the file.
+        details: The result of fsspec's `info` for the file.
 
     Returns:
-        What its service says: digests, numbers of versions, times of change; empty where it says
-        nothing of the kind.
+        What the service reports: digests, version numbers, modification times; empty if it
+        reports none of them.
     """
     said = {
         re.sub(r"[^a-z0-9]", "", key.lower()): value
@@ -145,7 +145,7 @@ def version_of(details: dict[str, Any]) -> str:
 
 
 def _word(details: dict[str, Any]) -> str:
-    """What is noted beside a trace that was fetched."""
+    """The note that is kept next to a fetched trace."""
     return f"size={details.get('size')} created={details.get('created')} {version_of(details)}"
 
 

@@ -1,4 +1,4 @@
-"""The step record: one line of JSON per training step, always on, readable at any moment."""
+"""The step record: one line of JSON per training step, always on, readable at any time."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 import orjson
 
 DATA_WAIT_RANGE = "stepscope.data_wait"
-"""What the wait of `profiler.watch` for the next batch is called in a trace."""
+"""Name in a trace of the wait of `profiler.watch` for the next batch."""
 
 FORWARD = "forward"
 BACKWARD = "backward"
 OPTIMIZER = "optimizer"
 COMMUNICATION = "communication"
-"""Names of phases that are told from torch, or from a framework."""
+"""Names of phases that are detected from torch, or from a framework."""
 
 TRAIN = "train"
 EVALUATION = "evaluation"
@@ -26,12 +26,12 @@ ITERATION = "iteration"
 MICRO_BATCH = "micro-batch"
 OPTIMIZER_STEP = "optimizer step"
 STEP_UNITS = (ITERATION, MICRO_BATCH, OPTIMIZER_STEP)
-"""What a step is."""
+"""Units of a step."""
 
 INPUT_PHASES = frozenset({"data", "input", "data_wait", "dataload", "dataloading", "load"})
-"""Names of phases that are the wait for the batch."""
+"""Names of phases that count as the wait for the batch."""
 _LINE_BYTES = 1024
-"""More than a line with a dozen phases has."""
+"""More than the length of a line with a dozen phases."""
 
 
 @dataclass(frozen=True)
@@ -39,26 +39,32 @@ class StepRecord:
     """One step as the training process saw it.
 
     Attributes:
-        step: Number of the step, counted from 0 at the start of the capture. What stands beside
-            the steps (an evaluation between two of them) has the number of the step after it.
-        start_ns: Start, in nanoseconds since the epoch; the rank's clock is read once as epoch
-            time and advanced by the monotonic clock, so it never jumps.
+        step: Number of the step, counted from 0 at the start of the capture. Work outside any step
+            (an evaluation between two of them) has the number of the step after it.
+        start_ns: Start, in nanoseconds since the epoch. The rank's epoch time is read once and
+            advanced by the monotonic clock, so it never jumps.
         dur_ns: Duration on the training thread, up to the start of the next step.
-        data_wait_ns: Time in which the training thread waited for its batch; 0 where the loop
+        data_wait_ns: Time in which the training thread waited for its batch; 0 if the loop
             does not use `watch`.
         phases: Duration of each phase in nanoseconds. A phase inside another is named
-            "outer/inner" and is contained in the outer one's duration.
-        kind: "train", or what else the loop says that the step is ("evaluation", "checkpoint").
-        is_partial: The step did not end at a step boundary: the loop broke off in it.
-        window: Index of the window that recorded this step in detail, or was made ready in it at
-            a cost that shows; None for a step as it is without us.
+            "outer/inner", and its duration is part of the outer one's.
+        kind: "train", or another kind that the loop set ("evaluation", "checkpoint").
+        is_partial: The step did not end at a step boundary, because the loop ended in it.
+        window: Index of the window that recorded this step in detail, or whose preparation slowed
+            the step noticeably; None for other steps.
+        cpu_ns: Time that the training thread ran on a CPU; None if it is unknown.
+        queued_ns: Time that the training thread was ready to run while other threads or processes
+            had the CPUs; None if the system does not say (Linux does).
+        data_wait_cpu_ns: The part of `data_wait_ns` in which the training thread ran on a CPU, or
+            waited for one, because it made the batch itself.
+        gc_ns: Time in pauses of Python's garbage collector.
         tokens: Tokens processed in the step, if the loop said so.
         samples: Samples processed in the step, if the loop said so.
         device_ns: Time between the device events recorded at the step's two boundaries on the
-            current stream, where there is a GPU.
-        device_phases: The same for each phase, between its beginning and its end. Work of the
-            phase that ran on another stream is not in it.
-        peak_allocated_bytes: Greatest allocated memory per device since the process started or
+            current stream, if there is a GPU.
+        device_phases: The same for each phase, between its beginning and its end. It excludes work
+            of the phase on other streams.
+        peak_allocated_bytes: Peak of allocated memory per device since the process started or
             the user reset it, at the end of the step. Empty without a GPU.
         peak_reserved_bytes: The same for reserved memory.
     """
@@ -71,6 +77,10 @@ class StepRecord:
     kind: str = TRAIN
     is_partial: bool = False
     window: int | None = None
+    cpu_ns: int | None = None
+    queued_ns: int | None = None
+    data_wait_cpu_ns: int = 0
+    gc_ns: int = 0
     tokens: int | None = None
     samples: int | None = None
     device_ns: int | None = None
@@ -80,23 +90,23 @@ class StepRecord:
 
     @property
     def is_whole_step(self) -> bool:
-        """Whether this is a training step from its beginning to its end."""
+        """Whether this is a complete training step."""
         return self.kind == TRAIN and not self.is_partial
 
 
 def is_input_phase(name: str) -> bool:
-    """Whether a phase of this name is the wait for the batch, which counts as input."""
+    """Whether a phase of this name is the wait for the batch, and so counts as input."""
     return name.lower() in INPUT_PHASES
 
 
 def input_wait(record: StepRecord) -> int:
-    """Wait for the batch: what `watch` measured, and phases that bear its name."""
+    """Wait for the batch: what `watch` measured, plus phases with its name."""
     waited = sum(ns for name, ns in record.phases.items() if is_input_phase(name))
     return min(record.dur_ns, record.data_wait_ns + waited)
 
 
 def encode_step(record: StepRecord) -> bytes:
-    """One line of JSON with its newline. What has its default value is left out."""
+    """One line of JSON with its newline. Fields with default values are left out."""
     line: dict[str, object] = {
         "step": record.step,
         "start_ns": record.start_ns,
@@ -111,6 +121,14 @@ def encode_step(record: StepRecord) -> bytes:
         line["is_partial"] = True
     if record.window is not None:
         line["window"] = record.window
+    if record.cpu_ns is not None:
+        line["cpu_ns"] = record.cpu_ns
+    if record.queued_ns is not None:
+        line["queued_ns"] = record.queued_ns
+    if record.data_wait_cpu_ns:
+        line["data_wait_cpu_ns"] = record.data_wait_cpu_ns
+    if record.gc_ns:
+        line["gc_ns"] = record.gc_ns
     if record.tokens is not None:
         line["tokens"] = record.tokens
     if record.samples is not None:
@@ -126,7 +144,7 @@ def encode_step(record: StepRecord) -> bytes:
 
 
 def decode_step(line: bytes) -> StepRecord:
-    """The record of one line.
+    """The record in one line.
 
     Raises:
         ValueError: The line is not a step record; the message says why.
@@ -144,6 +162,10 @@ def decode_step(line: bytes) -> StepRecord:
             kind=str(data.get("kind", TRAIN)),
             is_partial=bool(data.get("is_partial", False)),
             window=_optional(data.get("window")),
+            cpu_ns=_optional(data.get("cpu_ns")),
+            queued_ns=_optional(data.get("queued_ns")),
+            data_wait_cpu_ns=_whole(data.get("data_wait_cpu_ns", 0)),
+            gc_ns=_whole(data.get("gc_ns", 0)),
             tokens=_optional(data.get("tokens")),
             samples=_optional(data.get("samples")),
             device_ns=_optional(data.get("device_ns")),
@@ -160,10 +182,10 @@ def decode_step(line: bytes) -> StepRecord:
 
 
 def read_steps(path: Path) -> tuple[list[StepRecord], list[str]]:
-    """All records of a `steps.jsonl`, and what had to be skipped.
+    """All records of a `steps.jsonl`, and what was skipped.
 
-    A last line without its newline is what a killed process leaves behind: it is skipped and
-    reported like any other line that cannot be read. A missing file gives no records.
+    A killed process can leave a last line without a newline. It is skipped and reported like any
+    other line that cannot be read. A missing file has no records.
     """
     try:
         data = path.read_bytes()
@@ -184,8 +206,8 @@ def read_steps(path: Path) -> tuple[list[StepRecord], list[str]]:
 def read_last_steps(path: Path, most: int = 64) -> list[StepRecord]:
     """About the last `most` records of a `steps.jsonl` that may still grow; none if it is missing.
 
-    However long the file is, at most a kilobyte a record is read. Lines that cannot be read are
-    left out.
+    At most one kilobyte per record is read, however long the file is. Lines that cannot be read
+    are left out.
     """
     try:
         with path.open("rb") as file:

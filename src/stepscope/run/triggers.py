@@ -1,4 +1,4 @@
-"""Asking a running job for a window, by small files in the run directory.
+"""Requests for windows of a running job, as small files in the run directory.
 
 Files work over shared file systems, under any scheduler and without open ports.
 """
@@ -28,13 +28,13 @@ class Trigger:
     """A request for a window.
 
     Attributes:
-        cause: What asked: "file", "code", "signal", "slow step", "condition".
-        steps: Steps to record; 0 for as many as the capture's `active`.
-        ranks: Which ranks shall record, as the capture's option `ranks`; empty for those that
-            record the schedule's windows.
-        with_memory: Whether a memory snapshot is wanted as well.
-        first_step: The first step to record; None while that is not agreed.
-        created_ns: When it was made, nanoseconds since the epoch.
+        cause: The source of the request: "file", "code", "signal", "slow step", "condition".
+        steps: Steps to record; 0 for the capture's `active`.
+        ranks: Ranks that record, as in the capture's option `ranks`; empty for those that record
+            scheduled windows.
+        with_memory: Whether to take a memory snapshot as well.
+        first_step: The first step to record; None until the ranks have agreed on it.
+        created_ns: When it was created, nanoseconds since the epoch.
         format: Word that marks the file.
     """
 
@@ -52,10 +52,10 @@ class Trigger:
 
     @classmethod
     def decode(cls, data: bytes) -> Trigger:
-        """The trigger of a line of JSON.
+        """The trigger in a line of JSON.
 
         Raises:
-            ValueError: It is none; the message says why.
+            ValueError: The line is not a trigger; the message says why.
         """
         values = orjson.loads(data)
         if not isinstance(values, dict) or values.get("format") != _FORMAT:
@@ -76,15 +76,15 @@ class Trigger:
 
 
 def ask(run: Path, trigger: Trigger) -> Path:
-    """Leave a trigger in a run directory; returns the file.
+    """Put a trigger into a run directory; returns the file.
 
     Raises:
-        UsageError: The directory is no run, or its job has ended.
+        UsageError: The directory is not a run, or its job has ended.
         OSError: The file cannot be written.
     """
     manifests = sorted(run.glob("rank*/manifest.json"))
     if not manifests:
-        raise UsageError(f"{run}: no run directory (there is no rank*/manifest.json in it)")
+        raise UsageError(f"{run}: not a run directory (it has no rank*/manifest.json)")
     states = [_state_of(path) for path in manifests]
     if all(state in {"finished", "failed", "stopped"} for state in states):
         raise UsageError(f"{run}: the job has ended ({states[0]}): there is nothing to trigger")
@@ -107,12 +107,12 @@ def put(run: Path, trigger: Trigger) -> Path:
 
 
 def announce(run: Path, number: int, trigger: Trigger) -> None:
-    """Write down which window was agreed on, for ranks that read the directory."""
+    """Write the window that was agreed on, for ranks that read the directory."""
     write_atomically(run / DIRECTORY / f"agreed-{number:06d}.json", trigger.encode())
 
 
 def agreed(run: Path, number: int) -> Trigger | None:
-    """The window that was agreed on under a number; None while there is none."""
+    """The window that was agreed on under a number; None if there is none yet."""
     try:
         return read(run / DIRECTORY / f"agreed-{number:06d}.json")
     except (OSError, ValueError):
@@ -120,7 +120,7 @@ def agreed(run: Path, number: int) -> Trigger | None:
 
 
 def asked(run: Path) -> list[Path]:
-    """The triggers that lie in a run directory, oldest first."""
+    """The triggers in a run directory, oldest first."""
     try:
         return sorted((run / DIRECTORY).glob("ask-*.json"))
     except OSError:
@@ -128,11 +128,11 @@ def asked(run: Path) -> list[Path]:
 
 
 def read(path: Path) -> Trigger:
-    """Read a trigger that a stranger may have written.
+    """Read an untrusted trigger.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is no trigger.
+        ValueError: It is not a trigger.
     """
     with path.open("rb") as file:
         return Trigger.decode(file.read(_GREATEST_BYTES))

@@ -59,15 +59,24 @@ COLLECTIVE_GROUPS: tuple[str, ...] = (
 _COMPILED = r"^triton_(poi|red|per|for|tem|mm|unk|spl|split_scan|mix|cooperative)"
 
 _COMMUNICATION_LIBRARY = (
-    r"nccl|rccl|msccl|hccl|oneccl|\bccl(::|_)|sycl_(all|reduce)|nvshmem|rocshmem|deep_ep::"
-    r"|multimem_|cross_device_reduce|(one|two)_shot_|quickreduce|allreduce_prototype"
-    r"|(?-i:\w::(dispatch|combine)[<(])"
+    r"nccl|rccl|msccl|hccl|oneccl|\bccl(::|_)|sycl_(all|reduce)|nvshmem|rocshmem"
+    r"|deep_ep(::|\d)|multimem_|cross_device_reduce|(one|two)_shot_|quickreduce"
+    r"|allreduce_prototype|(?-i:\w::(dispatch|combine)[<(])|(^|\W)ucc_|ucc_(tl|ec|mc)_"
+    # NVSHMEM's own kernels on streams, torch's symmetric memory, Triton-distributed.
+    r"|(sync|barrier|broadcast|alltoall|fcollect)(all|mem)?_on_stream_kernel|symmetric_memory"
+    r"|(put|wait)_signal_kernel|triton_dist|barrier_(all|on_this)_(intra|inter|grid)"
+    r"|kernel_(dispatch|combine)_token|ring_reduce"
 )
+_LOCAL_WORK_OF_LIBRARIES = r"deep_ep(::|\d+)layout"
+"""Kernels of communication libraries that only compute: counting tokens per expert."""
 _COMMUNICATION_WORD = r"all_?reduce|all_?gather_?(kernel|into)|reduce_?scatter|all_?to_?all|all2all"
 
 _KERNELS_OF_COMMUNICATION: Rules = (
-    (r"deep_ep::.*dispatch|(?-i:\w::dispatch[<(])", "expert_dispatch"),
-    (r"deep_ep::.*combine|(?-i:\w::combine[<(])", "expert_combine"),
+    (r"deep_ep.*dispatch|(?-i:\w::dispatch[<(])|kernel_dispatch_token", "expert_dispatch"),
+    (r"deep_ep.*combine|(?-i:\w::combine[<(])|kernel_combine_token", "expert_combine"),
+    (r"ring_reduce", "reduce_scatter"),
+    (r"fcollect", "all_gather"),
+    (r"syncall_on_stream|sync_on_stream|(put|wait)_signal", "barrier"),
     (r"cross_device_reduce|quickreduce|allreduce_prototype", "all_reduce"),
     # Matched against the part before the arguments, whose types may contain "Broadcast".
     *_COLLECTIVES,
@@ -147,7 +156,7 @@ _KERNELS: Rules = (
     (r"with_index|arange|linspace", "elementwise"),
     (
         (
-            r"sort|DeviceScan|_scan|scan_|topk|kthvalue|median|index|searchsorted|histogram|bincount"
+            r"sort|get_dispatch_layout|DeviceScan|_scan|scan_|topk|kthvalue|median|index|searchsorted|histogram|bincount"
             r"|cumsum|cumprod|unique|nonzero|DeviceSelect|DevicePartition|gather|scatter"
             r"|take_(put|along)|ReduceByKey|RunLength|DeviceCompact|SegmentedSort|cumulative|offsets"
         ),
@@ -233,7 +242,9 @@ def _first_match(text: pl.Expr, rules: Rules, otherwise: str | None) -> pl.Expr:
 
 def _kernel_kind(name: pl.Expr) -> pl.Expr:
     compiled = name.str.contains(_COMPILED)
-    communicates = name.str.contains(f"(?i){_COMMUNICATION_LIBRARY}|{_COMMUNICATION_WORD}")
+    communicates = name.str.contains(
+        f"(?i){_COMMUNICATION_LIBRARY}|{_COMMUNICATION_WORD}"
+    ) & ~name.str.contains(f"(?i){_LOCAL_WORK_OF_LIBRARIES}")
     return (
         pl.when(name.str.contains(f"(?i){_KERNELS_THAT_COPY}"))
         .then(pl.lit(Kind.MEMCPY.value))

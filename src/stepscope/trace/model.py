@@ -12,7 +12,9 @@ import polars as pl
 
 from stepscope.errors import UsageError
 from stepscope.trace.derive.columns import DerivedTables, derive, looks_into_args
+from stepscope.trace.derive.main_thread import find_main_lane
 from stepscope.trace.derive.steps import host_steps
+from stepscope.trace.derive.unannotated import describe
 from stepscope.trace.schema import ARGS, TABLES
 from stepscope.trace.store.derived import DerivedFiles
 from stepscope.trace.store.files import StoredTables, parts_of
@@ -202,12 +204,33 @@ class Trace:
 
         Step N lasts from the start of its annotation (`ProfilerStep#N`) on the main thread to the
         start of the next; the last step ends with its own annotation. `trace/derive/steps.py` has
-        the full definition. A trace without annotations has no steps.
+        the full definition. Without annotations, steps are found by what the main thread repeats
+        (`trace/derive/unannotated.py`); `step_source` says by what. There may be none.
         """
         derived = self.__dict__.get("_derived_tables") or self._kept
         if derived is not None:
             return derived.host_steps
         return host_steps(self._tables(with_args=False))
+
+    @cached_property
+    def step_source(self) -> str:
+        """What was taken as steps, such as "40 optimizer steps taken as steps".
+
+        Empty if the steps are annotated, or if there are none.
+        """
+        return describe(self.steps, self.names.collect(), self.columns("name_id"))
+
+    @cached_property
+    def main_lane(self) -> int | None:
+        """The lane of the main thread, which runs the training loop.
+
+        It is the one that carries the steps; `trace/derive/main_thread.py` says how it is found in
+        a trace without steps. None if the trace has no operators and no calls.
+        """
+        if len(self.steps):
+            return int(self.steps["lane_id"][0])
+        events = self.columns("name_id", "lane_id", "start_ns", "dur_ns")
+        return find_main_lane(events, self.names.collect())
 
     @cached_property
     def devices(self) -> pl.DataFrame:

@@ -52,6 +52,18 @@ class Kind(str, Enum):
 
 KIND = pl.Enum([member.value for member in Kind])
 
+
+class StepSource(str, Enum):
+    """What the steps of a trace were found by."""
+
+    ANNOTATION = "annotation"
+    """`ProfilerStep#N`, or an annotation such as `iteration 12`."""
+    OPTIMIZER = "optimizer"
+    RANGE = "range"
+    LOADER = "loader"
+    MODULE = "module"
+
+
 EVENTS: dict[str, pl.DataType | type[pl.DataType]] = {
     "event": pl.Int64,  # row number in file order, from 0; identifies the event
     "name_id": pl.UInt32,  # -> names
@@ -163,12 +175,13 @@ DERIVED: dict[str, pl.DataType | type[pl.DataType]] = {
 """Row for row alongside `events`. Computed on first use."""
 
 HOST_STEPS: dict[str, pl.DataType | type[pl.DataType]] = {
-    "step": pl.Int32,  # number, as annotated
+    "step": pl.Int32,  # number, as annotated; from 0 if no step is annotated
     "start_ns": pl.Int64,
     "end_ns": pl.Int64,  # start of the next step; for the last, the end of its annotation
-    "annotation_end_ns": pl.Int64,  # end of its own annotation
-    "lane_id": pl.UInt32,  # the thread that carries the annotations
-    "event": pl.Int64,  # the annotation
+    "annotation_end_ns": pl.Int64,  # end of the event that stands for it
+    "lane_id": pl.UInt32,  # the main thread
+    "event": pl.Int64,  # the event that stands for it: the annotation, or what it was found by
+    "source": pl.String,  # a `StepSource`, the same in all rows
     "is_empty": pl.Boolean,  # no operator started and nothing was launched in it
     "is_complete": pl.Boolean,  # neither empty nor the last step of a truncated file
 }

@@ -168,7 +168,7 @@ def idle_segments(trace: Trace) -> pl.DataFrame:
     Columns `idle_gaps.SEGMENTS`, in the trace's own time, sorted by device and start.
     """
     work = gpu_work(trace)
-    segments = cut(trace, find_gaps(work), host_activity(trace, work.table))
+    segments = cut(trace, find_gaps(trace, work), host_activity(trace, work.table))
     return segments.filter(pl.col("end_ns") > pl.col("start_ns")).sort("device", "start_ns")
 
 

@@ -11,7 +11,7 @@ from stepscope.advice.rules import RULES
 from stepscope.advice.thresholds import Thresholds
 
 PAGES = ROOT / "docs" / "findings"
-SECTIONS = ("What it means", "How it is measured", "What the saving says", "How to mend it")
+SECTIONS = ("What it means", "How it is measured", "How the saving is estimated", "How to fix it")
 
 
 def test_every_rule_has_its_page_and_every_page_its_rule():

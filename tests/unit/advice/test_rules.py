@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.step_records import MS, step_records
 
 from stepscope.advice.finding import Severity
-from stepscope.advice.rules import input_bound, slow_first_steps, slow_phase, uneven_steps
+from stepscope.advice.rules import (
+    busy_cpus,
+    cpu_bound_python,
+    garbage_collector,
+    input_bound,
+    slow_first_steps,
+    slow_phase,
+    uneven_steps,
+)
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
+from stepscope.advice.window_view import WindowView
 from stepscope.analysis.record.summary import summarise_steps
 
 
@@ -102,3 +112,51 @@ def test_steps_that_a_slow_phase_explains_are_not_uneven_as_well():
     assert slow_phase.find(explained)
     assert uneven_steps.find(explained) == []
     assert uneven_steps.find(subject([100] * 20)) == []
+
+
+def test_busy_cpus_promises_the_step_without_the_queue():
+    busy = subject([69] * 20, cpu_ms=24, queued_ms=44)
+    (finding,) = busy_cpus.find(busy)
+    assert finding.severity is Severity.HIGH
+    assert finding.saving_ns == 44 * MS
+    assert finding.predicted_step_ns == 25 * MS
+    assert "64%" in finding.title
+
+
+def test_busy_cpus_is_silent_on_a_free_machine_and_where_nothing_is_known():
+    assert busy_cpus.find(subject([25] * 20, cpu_ms=24, queued_ms=0.5)) == []
+    assert busy_cpus.find(subject([25] * 20)) == []
+    assert busy_cpus.find(Subject(0)) == []
+
+
+def test_pauses_of_the_collector_are_found_in_the_record():
+    (finding,) = garbage_collector.find(subject([50] * 20, gc_ms=10))
+    assert finding.saving_ns == 10 * MS
+    assert finding.predicted_step_ns == 40 * MS
+    assert garbage_collector.find(subject([50] * 20, gc_ms=0.5)) == []
+
+
+def python_window(stretch, work, steps=6):
+    t = GpuTrace(device_name=None)
+    for _ in range(steps):
+        with t.step():
+            for _ in range(4):
+                t.op("aten::linear").python(work)
+                t.python(stretch)
+    return WindowView(t.load())
+
+
+def test_python_is_not_blamed_where_the_thread_had_no_cpu():
+    window = python_window(ms(10), ms(5))
+    starved = summarise_steps(step_records([60] * 20, queued_ms=30, recorded=range(6, 12)))
+    free = summarise_steps(step_records([60] * 20, queued_ms=1, recorded=range(6, 12)))
+    assert cpu_bound_python.find(Subject(0, starved, window=window)) == []
+    assert cpu_bound_python.find(Subject(0, free, window=window))
+
+
+def test_a_small_model_is_called_small():
+    (finding,) = cpu_bound_python.find(Subject(0, window=python_window(us(200), us(300))))
+    assert finding.title.startswith("the model is too small for its machine")
+    assert finding.severity is Severity.LOW
+    (finding,) = cpu_bound_python.find(Subject(0, window=python_window(ms(2), us(300))))
+    assert "too small" not in finding.title

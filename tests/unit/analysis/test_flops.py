@@ -370,6 +370,19 @@ def test_formulas_of_the_papers():
         ("AMD Instinct MI250X/MI250", "MI250X, one die", "bfloat16", 191.5),
         ("AMD Instinct MI300X", "MI300X", "bfloat16", 1307.4),
         ("AMD Instinct MI355X", "MI355X", "bfloat16", 2516.6),
+        ("AMD Instinct MI325X", "MI325X", "float8", 2614.9),
+        ("NVIDIA H800", "H800 SXM", "bfloat16", 989.4),
+        ("NVIDIA H800 PCIe", "H800 PCIe", "bfloat16", 756),
+        ("NVIDIA H20", "H20", "bfloat16", 148),
+        ("NVIDIA A800-SXM4-80GB", "A800 80GB SXM", "bfloat16", 312),
+        ("NVIDIA GB200", "GB200", "bfloat16", 2500),
+        ("NVIDIA L20", "L20", "bfloat16", 119.5),
+        ("NVIDIA GeForce RTX 3090", "RTX 3090", "float32", 35.6),
+        ("NVIDIA GeForce RTX 3090 Ti", "RTX 3090 Ti", "tf32", 40),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090", "float32", 82.6),
+        ("NVIDIA GeForce RTX 5090", "RTX 5090", "bfloat16", 209.5),
+        ("NVIDIA RTX A6000", "RTX A6000", "bfloat16", 154.8),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada", "bfloat16", 364.2),
     ],
 )
 def test_known_devices(name, known, type_name, teraflops):
@@ -387,7 +400,8 @@ def test_an_a100_is_told_apart_by_its_memory(gib, known):
 
 def test_no_device_is_taken_for_another():
     assert peaks_of_name("NVIDIA H100X") is None
-    assert peaks_of_name("NVIDIA GeForce RTX 4090") is None
+    assert peaks_of_name("NVIDIA GeForce RTX 4090 Laptop GPU") is None
+    assert peaks_of_name("NVIDIA GeForce RTX 4090 D") is None
     assert peaks_of_name(None) is None
     assert peaks_of_name("Tesla V100-SXM2-32GB").peak("bfloat16") is None
     assert len({peaks.name for _, peaks in KNOWN}) == len(KNOWN)

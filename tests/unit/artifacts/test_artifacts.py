@@ -222,7 +222,7 @@ def test_invalid_text_in_a_name_is_replaced(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "word"),
-    [(None, "no trace file"), (b"", "cut off"), (b'{"traceEvents": [\n{"a": 1', "cut off")],
+    [(None, "no trace file"), (b"", "truncated"), (b'{"traceEvents": [\n{"a": 1', "truncated")],
 )
 def test_a_missing_or_cut_trace_is_told(tmp_path, content, word):
     path = tmp_path / "t.json"

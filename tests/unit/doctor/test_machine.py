@@ -121,15 +121,15 @@ class TestPermissions:
     @pytest.mark.parametrize(
         ("scope", "user", "capabilities", "state", "words"),
         [
-            ("0", 1000, [], State.OK, "of one's own"),
-            (None, 1000, [], State.OK, "of one's own"),
-            ("1", 1000, [], State.WARNING, "only those that it started"),
+            ("0", 1000, [], State.OK, "for your own processes"),
+            (None, 1000, [], State.OK, "for your own processes"),
+            ("1", 1000, [], State.WARNING, "only read processes that it started"),
             ("2", 1000, [], State.WARNING, "CAP_SYS_PTRACE"),
             ("3", 1000, [], State.WARNING, "nobody"),
             ("1", 1000, ["CAP_SYS_PTRACE"], State.OK, "CAP_SYS_PTRACE"),
             ("1", 0, ["CAP_SYS_PTRACE"], State.OK, "CAP_SYS_PTRACE"),
             (None, 0, [], State.WARNING, "root without"),
-            ("1", 0, ["CAP_SYS_ADMIN"], State.WARNING, "only those"),
+            ("1", 0, ["CAP_SYS_ADMIN"], State.WARNING, "only read processes"),
         ],
     )
     def test_attaching(self, tmp_path, scope, user, capabilities, state, words):
@@ -198,13 +198,13 @@ class TestDisk:
     def test_a_folder_that_is_there(self, tmp_path):
         found = self.find(tmp_path, tmp_path)
         assert {check.state for check in found.values()} == {State.OK}
-        assert found["output folder"].detail == f"{tmp_path} can be written"
+        assert found["output folder"].detail == f"{tmp_path} is writable"
 
     def test_a_folder_that_is_yet_to_be_made_and_is_not_made(self, tmp_path):
         target = tmp_path / "runs" / "deep"
         found = self.find(tmp_path, target)
         assert found["output folder"].state is State.OK
-        assert f"to be made in {tmp_path}" in found["output folder"].detail
+        assert f"to be created in {tmp_path}" in found["output folder"].detail
         assert not (tmp_path / "runs").exists()
 
     def test_nothing_is_left_behind(self, tmp_path):
@@ -217,7 +217,7 @@ class TestDisk:
         (tmp_path / "runs").write_text("")
         found = self.find(tmp_path, tmp_path / "runs" / "deep")
         assert found["output folder"].state is State.PROBLEM
-        assert "in the way" in found["output folder"].detail
+        assert "is not a folder" in found["output folder"].detail
 
     @pytest.mark.skipif(
         not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere"
@@ -333,8 +333,8 @@ class TestLimits:
     @pytest.mark.parametrize(
         ("memory", "total_gib", "state", "words"),
         [
-            ("max", 64, State.OK, "no limit but the machine's 64 GiB"),
-            (str(128 * GIB), 64, State.OK, "no limit but the machine's 64 GiB"),
+            ("max", 64, State.OK, "no limit below the machine's 64 GiB"),
+            (str(128 * GIB), 64, State.OK, "no limit below the machine's 64 GiB"),
             (str(8 * GIB), 64, State.OK, "limited to 8 GiB of the machine's 64 GiB"),
             (str(2 * GIB), 64, State.WARNING, "limited to 2 GiB"),
             ("max", 2, State.WARNING, "the machine's 2 GiB"),
@@ -374,7 +374,7 @@ class TestPackages:
 
     def test_in_good_order(self):
         found = by_name(check_packages(self.good))
-        assert found["needed"].state is State.OK
+        assert found["required"].state is State.OK
         assert worst(found.values()) is State.OK
         assert found["extra zstd"].remedy == 'pip install "stepscope[zstd]"'
 

@@ -59,7 +59,7 @@ class TestReading:
     def test_not_a_word(self, reason):
         report = read_report([], reason, [])
         assert report.stopped_in == "torch"
-        assert report.failure("torch") == (reason or "it ended without a word")
+        assert report.failure("torch") == (reason or "it ended without a report")
 
 
 class TestProcesses:
@@ -71,7 +71,7 @@ class TestProcesses:
     def test_an_exit_in_the_middle(self):
         report = run(f"import os; print('{BEGIN}', flush=True); os._exit(3)")
         assert report.stopped_in == "torch"
-        assert report.reason == "it ended in the middle"
+        assert report.reason == "it ended early"
 
     def test_a_hang_is_ended_with_what_it_had_said(self):
         code = (

@@ -156,7 +156,7 @@ def test_an_answer_of_another_form_ends_nothing(smi, monkeypatch):
     assert first["power.draw"] == 610
     assert first.get("process.gpu.memory") is first.get("utilization.gpu") is None
     whys = {note.what: note.why for note in notes.entries}
-    assert "an answer of another form" in whys["process.gpu.memory of GPU 0"]
+    assert "unexpected answer" in whys["process.gpu.memory of GPU 0"]
 
 
 def test_numbers_that_stand_for_none(smi, monkeypatch):
@@ -210,7 +210,7 @@ def test_a_person_chooses_and_torch_names(smi):
     assert both.use(UUIDS[0])
     assert [gpu.index for gpu in both.gpus] == [0]
     assert not both.use("else")
-    with pytest.raises(UsageError, match="no GPU of this machine"):
+    with pytest.raises(UsageError, match="not a GPU of this machine"):
         AmdSource.open(Notes(), {}, ("9",))
 
 

@@ -133,7 +133,7 @@ def test_rows_are_appended_after_a_kill_and_a_torn_line_spoils_no_other(tmp_path
 def test_a_file_of_something_else_is_left_alone(tmp_path):
     path = tmp_path / "metrics.csv"
     path.write_text("my,own,table\n1,2,3\n")
-    with pytest.raises(UsageError, match="holds other columns"):
+    with pytest.raises(UsageError, match="exists with other columns"):
         MetricsFile(path, THREE)
     assert path.read_text() == "my,own,table\n1,2,3\n"
 

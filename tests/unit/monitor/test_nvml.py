@@ -257,10 +257,10 @@ def test_formats_ids_and_notes_of_the_query(library, tmp_path):
     assert file.read_text() == "clocks.current.graphics [MHz]\n1000 MHz\n1000 MHz\n"
     other = stepscope("monitor", "--query-gpu=name", "-i", "0", "-f", file, library=library)
     assert other.returncode == 2
-    assert "holds other columns" in other.stderr
+    assert "exists with other columns" in other.stderr
     wrong = stepscope("monitor", "--query-gpu=name", "-i", "5", library=library)
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert "it has the numbers 0, 1" in wrong.stderr
+    assert "which has the indices 0, 1" in wrong.stderr
 
 
 def test_without_a_gpu_there_is_a_row_all_the_same():

@@ -80,9 +80,17 @@ def strip(document, keep):
 
 
 def test_a_file_without_steps_is_one_stretch_and_says_so(tmp_path):
-    document = strip(job(healthy).document(), lambda e: "ProfilerStep" not in e["name"])
+    nameless = ("ProfilerStep", "Optimizer.", "enumerate(")
+    document = strip(job(healthy).document(), lambda e: not e["name"].startswith(nameless))
     text = screen(write(tmp_path, document))
     assert "the whole file as one step" in text
+
+
+def test_a_file_without_annotated_steps_says_what_it_takes_as_steps(tmp_path):
+    document = strip(job(healthy).document(), lambda e: "ProfilerStep" not in e["name"])
+    text = screen(write(tmp_path, document))
+    assert "4 optimizer steps taken as steps" in " ".join(text.split())
+    assert "the whole file as one step" not in text
 
 
 def test_a_file_with_nothing_of_the_host_is_judged_as_far_as_it_goes(tmp_path):

@@ -4,15 +4,22 @@ Measured as stretches of the training thread in which nothing is recorded but Py
 no call, no wait for input. Short ones lie between any two operators and are left to `launch-bound`.
 Where several ranks train, stretches inside backward and communication and right after the call of
 a collective are left out: a wait for other ranks leaves no event on this thread and looks the same.
-The saving supposes that the long ones are gone.
+The saving assumes that the long ones are gone.
+
+A thread that has no CPU looks the same. If the step record shows that it waited for one for at
+least half of the time in such stretches, there is no finding: `busy-cpus` has it. And in a step of
+a few milliseconds whose stretches are all short, no Python is slow: the model is too small for its
+machine, and the finding says that.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 
-from stepscope.advice.finding import Evidence, Finding
+from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
@@ -27,6 +34,11 @@ ID = "cpu-bound-python"
 _ADVICE = (
     "Move that Python out of the step: vectorise the loop as tensor operations, do logging and "
     "bookkeeping less often or in another thread."
+)
+_TOO_SMALL = "the model is too small for its machine: Python around its operators takes its time"
+_MORE_WORK = (
+    "Give each step more work, with a larger batch. torch.compile and a fused optimizer take some "
+    "of the Python away. If the step is short enough for you, nothing is wrong."
 )
 _STACKS = "Record with stacks to see the lines."
 _MEETINGS = ("backward", "communication")
@@ -43,6 +55,8 @@ def find(subject: Subject) -> list[Finding]:
     long = _stretches(window, subject.thresholds.python_stretch_ns, subject.has_peers)
     if not len(long):
         return []
+    if 2 * _queued_ns(subject) >= window.per_step(long.total_ns):
+        return []
     lengths = long.lengths
     longest = int(np.argmax(lengths))
     evidence = [
@@ -57,17 +71,31 @@ def find(subject: Subject) -> list[Finding]:
     per_step = intervals.covered(long, graph.step_starts_ns, graph.step_ends_ns)
     # Where most of it falls into few steps, these are to be looked at.
     uneven = per_step > 2 * per_step.mean()
-    return replayed_finding(
+    limits = subject.thresholds
+    is_small = (
+        window.step_ns <= limits.small_step_ns
+        and int(lengths[longest]) <= limits.small_step_stretch_ns
+    )
+    advice = _ADVICE if window.has_stacks else f"{_ADVICE} {_STACKS}"
+    found = replayed_finding(
         subject,
         window,
         unchanged(graph).scale_host(long, 0.0, lanes=(graph.main_lane,)),
         rule=ID,
-        title="Python outside operators holds the step up",
+        title=_TOO_SMALL if is_small else "Python outside operators holds the step up",
         assumption="the long stretches of Python are gone, or run beside the training thread",
         evidence=tuple(evidence),
         steps=tuple(int(graph.steps[i]) for i in np.nonzero(uneven)[0]) if graph.steps else (),
-        advice=_ADVICE if window.has_stacks else f"{_ADVICE} {_STACKS}",
+        advice=_MORE_WORK if is_small else advice,
     )
+    return [replace(one, severity=Severity.LOW) for one in found] if is_small else found
+
+
+def _queued_ns(subject: Subject) -> int:
+    """How long the training thread waited for a CPU in a recorded step, as far as known."""
+    if subject.steps is None:
+        return 0
+    return subject.steps.recorded_host.queued_ns or subject.steps.host.queued_ns or 0
 
 
 def _stretches(window: WindowView, least_ns: int, has_peers: bool) -> Intervals:

@@ -10,6 +10,8 @@ cautious: their peak is eight times higher and more.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import polars as pl
 
 from stepscope.advice.finding import Finding
@@ -17,9 +19,21 @@ from stepscope.advice.matmuls import evidence_of_time, products_of
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.analysis.graph.replay import unchanged
+from stepscope.analysis.hardware.devices import peaks_of
+from stepscope.trace.model import Trace
 
 ID = "full-precision-matmuls"
 FACTOR = 0.5
+_WORTH_IT = 1.5
+_MARGIN = 1.25
+
+
+@dataclass(frozen=True)
+class _Gains:
+    """How many times as fast as FP32 the devices' peaks are in TF32 and in half precision."""
+
+    of_tf32: float
+    of_half: float
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -38,22 +52,46 @@ def find(subject: Subject) -> list[Finding]:
     total_ns = int(full["dur_ns"].sum())
     if window.share(total_ns) < subject.thresholds.matmul_share:
         return []
-    has_tf32 = units.has_tf32
+    has_tf32, factor = units.has_tf32, FACTOR
+    gains = _gains(window.trace)
+    if gains is not None:
+        has_tf32 = has_tf32 and gains.of_tf32 >= _WORTH_IT
+        factor = max(FACTOR, _MARGIN / max(gains.of_tf32 if has_tf32 else gains.of_half, 1.0))
+    if factor >= 1.0:
+        return []
     better = "TF32" if has_tf32 else "half precision"
     allow = (
         "Allow TF32 (torch.set_float32_matmul_precision('high'), "
         "torch.backends.cudnn.allow_tf32 = True), or train in BF16 (torch.autocast)."
     )
     mixed = "Train in mixed precision: torch.autocast('cuda', torch.float16) with a GradScaler."
-    if units.is_amd:
+    if units.is_amd or units.has_tf32:
         mixed = "Train in mixed precision: torch.autocast('cuda', torch.bfloat16)."
     return replayed_finding(
         subject,
         window,
-        unchanged(window.graph).scale_work(window.nodes(full), FACTOR),
+        unchanged(window.graph).scale_work(window.nodes(full), factor),
         rule=ID,
         title="matrix products run in full FP32" + (", with TF32 off" if has_tf32 else ""),
-        assumption=f"in {better} these kernels take half the time",
+        assumption=f"in {better} these kernels take {_words(factor)} the time",
         evidence=evidence_of_time(products, full),
         advice=allow if has_tf32 else mixed,
     )
+
+
+def _gains(trace: Trace) -> _Gains | None:
+    """What the known devices of a trace gain, the least of them; None: none is known."""
+    found = []
+    for peaks in peaks_of(trace).values():
+        if peaks is None or not peaks.peak("float32"):
+            return None
+        plain = peaks.teraflops["float32"]
+        half = max(peaks.teraflops.get("bfloat16", 0.0), peaks.teraflops.get("float16", 0.0))
+        found.append((peaks.teraflops.get("tf32", 0.0) / plain, half / plain))
+    if not found:
+        return None
+    return _Gains(min(tf32 for tf32, _ in found), min(half for _, half in found))
+
+
+def _words(factor: float) -> str:
+    return "half" if factor == FACTOR else f"{factor:.0%} of"

@@ -9,9 +9,8 @@ the steps are replayed without the wait, for the host may wait while the GPU wor
 
 from __future__ import annotations
 
-import math
-
 from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.loader_advice import LoaderAdvice, LoaderFacts, advise, facts_of
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.replay import replay, unchanged
@@ -43,10 +42,9 @@ def find(subject: Subject) -> list[Finding]:
         severity = Severity.MEDIUM
     if share >= limits.input_bound_high:
         severity = Severity.HIGH
+    facts = facts_of(subject)
+    loader = advise(facts, step_ns, saved_ns)
     predicted_ns = step_ns - saved_ns
-    # A loader that works only while the step waits needs this many hands to keep up with the step.
-    # One more absorbs what varies between batches.
-    workers = 1 + math.ceil(saved_ns / max(1, predicted_ns))
     return [
         Finding(
             id=ID,
@@ -55,28 +53,36 @@ def find(subject: Subject) -> list[Finding]:
             rank=subject.rank,
             saving_ns=saved_ns,
             saving_reason="",
-            assumption=(
-                f"{workers} workers prepare batches beside the step and take no CPU time "
-                "away from it"
-            ),
+            assumption=loader.assumption,
             predicted_step_ns=predicted_ns,
             evidence=(
                 Evidence("step now", step_ns, "ns"),
                 Evidence("wait for input per step", waited_ns, "ns"),
                 Evidence(_SHARE_LABELS[source], share, "share"),
                 Evidence("steps measured", steps, "count"),
-                Evidence(WORKERS_LABEL, workers, "count"),
+                *_of_the_loader(facts, loader),
                 Evidence("measured by", source, "text"),
             ),
             steps=(),
-            advice=(
-                f"Prepare batches in the background: DataLoader(num_workers={workers}, "
-                "persistent_workers=True, pin_memory=True on a GPU). If workers run already, "
-                "raise their number or prefetch_factor, or make the work per sample cheaper "
-                "(decode and tokenise ahead of time, store larger records, read from local disk)."
-            ),
+            advice=loader.advice,
         )
     ]
+
+
+def _of_the_loader(facts: LoaderFacts, loader: LoaderAdvice) -> tuple[Evidence, ...]:
+    """What the advice about workers rests on."""
+    found = []
+    if facts.workers is not None:
+        found.append(Evidence("loader workers now", facts.workers, "count"))
+    if facts.cpus is not None:
+        found.append(Evidence("CPUs for this rank", facts.cpus, "count"))
+    if facts.cpu_share is not None:
+        found.append(Evidence("share of loading that is work for a CPU", facts.cpu_share, "share"))
+    if loader.workers is not None:
+        found.append(Evidence(WORKERS_LABEL, loader.workers, "count"))
+    if loader.alone_ns is not None:
+        found.append(Evidence("step with these workers alone", loader.alone_ns, "ns"))
+    return tuple(found)
 
 
 _Measured = tuple[int, int, float, str, int, int]

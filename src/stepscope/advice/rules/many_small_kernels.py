@@ -2,7 +2,7 @@
 
 Measured over the computing kernels shorter than 10 µs. The saving supposes that fusing does away
 with every second of them: half of their device time, and half of what their operators take on the
-host.
+host. Kernels of a captured graph share one launch: of these only the device time.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import polars as pl
 from stepscope.advice.finding import Evidence, Finding, short
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
+from stepscope.advice.window_view import WindowView
+from stepscope.analysis.calls.graph_launches import GraphPlace, graph_places
 from stepscope.analysis.graph.replay import unchanged
 
 ID = "many-small-kernels"
@@ -29,11 +31,10 @@ def find(subject: Subject) -> list[Finding]:
     share = len(small) / max(1, len(kernels))
     if per_step < limits.small_kernel_count or share < limits.small_kernel_share:
         return []
-    sources = pl.concat([small["op"].drop_nulls(), small["launch"].drop_nulls()]).unique()
     changes = (
         unchanged(window.graph)
         .scale_work(window.nodes(small), 0.5)
-        .scale_host(window.spans_of_events(sources), 0.5)
+        .scale_host(window.spans_of_sources(_launched_alone(window, small)), 0.5)
     )
     top = small.group_by("name").len().sort("len", "name", descending=[True, False])
     return replayed_finding(
@@ -56,3 +57,8 @@ def find(subject: Subject) -> list[Finding]:
             "capture the step in a CUDA graph; or give each kernel more work with a larger batch."
         ),
     )
+
+
+def _launched_alone(window: WindowView, small: pl.DataFrame) -> pl.DataFrame:
+    """Those that no captured graph launches."""
+    return small.filter(pl.Series(graph_places(window.trace, small) == GraphPlace.NONE))

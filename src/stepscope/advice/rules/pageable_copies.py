@@ -13,6 +13,7 @@ import polars as pl
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
+from stepscope.advice.waiting_places import waiting_places
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.calls.copies import TO_DEVICE, blocking_copies
 from stepscope.analysis.graph.replay import unchanged
@@ -71,6 +72,7 @@ def find(subject: Subject) -> list[Finding]:
             Evidence("such copies per step", len(copies) / window.steps, "count"),
             Evidence("copied per step", window.per_step(moved), "bytes"),
             Evidence("host held up per step", window.per_step(held_ns), "ns"),
+            *(Evidence("at", place, "text") for place in waiting_places(window, calls)),
         ),
         advice=_SMALL_ADVICE if 0 < moved < _SMALL_BYTES * len(copies) else _ADVICE,
     )

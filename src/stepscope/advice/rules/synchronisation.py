@@ -14,12 +14,13 @@ from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.rules.pageable_copies import pageable_copies
 from stepscope.advice.subject import Subject
+from stepscope.advice.waiting_places import waiting_places
 from stepscope.advice.window_view import WindowView
+from stepscope.analysis.calls.edges_of_recording import harness_synchronisations
 from stepscope.analysis.graph.edges import EdgeKind
 from stepscope.analysis.graph.replay import unchanged
 
 ID = "synchronisation"
-_MOST_PLACES = 3
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -41,7 +42,7 @@ def find(subject: Subject) -> list[Finding]:
         Evidence("blocking calls per step", len(calls) / window.steps, "count"),
         Evidence("time in them per step", window.per_step(waited_ns), "ns"),
     ]
-    evidence += [Evidence("at", place, "text") for place in _places(window, calls)]
+    evidence += [Evidence("at", place, "text") for place in waiting_places(window, calls)]
     return replayed_finding(
         subject,
         window,
@@ -58,7 +59,11 @@ def find(subject: Subject) -> list[Finding]:
 
 
 def _blocking_calls(window: WindowView) -> pl.DataFrame:
-    """Synchronising calls and copies to the host that waited; copies of input are another rule."""
+    """Synchronising calls and copies to the host that waited.
+
+    Copies of input are another rule's, and calls of the profiling harness at the edges of the
+    recording no step's.
+    """
     graph = window.graph
     waits = graph.edge_kind == EdgeKind.SYNC
     waiting = np.unique(graph.call[waits])
@@ -66,27 +71,9 @@ def _blocking_calls(window: WindowView) -> pl.DataFrame:
     op_of_pageable = pageable["op"].drop_nulls().unique()
     return window.calls.filter(
         pl.col("event").is_in(waiting)
+        & ~pl.col("event").is_in(harness_synchronisations(window.trace).implode())
         & (pl.col("group") != "allocation")
         & ~pl.col("event").is_in(pageable["launch"].implode())
         # A pageable copy is followed by a synchronisation of its own, in the same operator.
         & ~pl.col("op").is_in(op_of_pageable.implode()).fill_null(value=False)
     )
-
-
-def _places(window: WindowView, calls: pl.DataFrame) -> list[str]:
-    """The operators, and the Python lines if recorded, that wait longest."""
-    operators = window.names_of(calls["op"])
-    by_label = (
-        calls.with_columns(
-            dur=pl.col("end_ns") - pl.col("start_ns"), label=pl.coalesce(operators, "name")
-        )
-        .group_by("label", maintain_order=True)
-        .agg(pl.col("dur").sum(), pl.col("event").first())
-        .sort("dur", "label", descending=[True, False])
-        .head(_MOST_PLACES)
-    )
-    frames = window.places_of(by_label["event"])["frame"]
-    return [
-        label if frame is None else f"{label}, {frame}"
-        for label, frame in zip(by_label["label"], frames, strict=True)
-    ]

@@ -12,8 +12,10 @@ import polars as pl
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
+from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.trace.arrays import intervals
+from stepscope.trace.arrays.intervals import Intervals
 
 ID = "unfused-optimizer"
 _FUSED = r"_foreach_|_fused_|multi_tensor_apply|FusedOptimizer|fused_?(adam|sgd|lamb)"
@@ -24,20 +26,9 @@ def find(subject: Subject) -> list[Finding]:
     window = subject.window
     if window is None or not window.has_gpu:
         return []
-    ranges = window.host_events(
-        (pl.col("group") == "optimizer_step")
-        & pl.col("name").str.contains(r"(?i)step|^#{0,2} ?optimizer")
-    )
-    if not len(ranges):
+    spans, launched = optimizer_of(window)
+    if launched.is_empty():
         return []
-    spans = window.spans(ranges)
-    calls = window.calls.filter(
-        pl.col("event").is_in(window.work["launch"].drop_nulls().unique().implode())
-    )
-    within = intervals.contains(spans, calls["start_ns"].to_numpy())
-    launched = window.work.filter(
-        pl.col("launch").is_in(calls.filter(pl.Series(within, dtype=pl.Boolean))["event"].implode())
-    )
     times = len(spans)
     fused = launched.filter(pl.col("name").str.contains(_FUSED))
     per_time = len(launched) / max(1, times)
@@ -62,3 +53,29 @@ def find(subject: Subject) -> list[Finding]:
             "zero_grad(set_to_none=True)."
         ),
     )
+
+
+def work_of_optimizer(window: WindowView) -> pl.DataFrame:
+    """The GPU work launched within optimizer steps: rows of the window's `work`."""
+    return optimizer_of(window)[1]
+
+
+def optimizer_of(window: WindowView) -> tuple[Intervals, pl.DataFrame]:
+    """The moments of optimizer steps on the host and the GPU work launched in them, found once."""
+    return window.once(_optimizer)
+
+
+def _optimizer(window: WindowView) -> tuple[Intervals, pl.DataFrame]:
+    ranges = window.host_events(
+        (pl.col("group") == "optimizer_step")
+        & pl.col("name").str.contains(r"(?i)step|^#{0,2} ?optimizer")
+    )
+    spans = window.spans(ranges)
+    calls = window.calls.filter(
+        pl.col("event").is_in(window.work["launch"].drop_nulls().unique().implode())
+    )
+    within = intervals.contains(spans, calls["start_ns"].to_numpy())
+    launched = window.work.filter(
+        pl.col("launch").is_in(calls.filter(pl.Series(within, dtype=pl.Boolean))["event"].implode())
+    )
+    return spans, launched

@@ -5,6 +5,9 @@ NVIDIA, into the kernel too. Both are read; the kernel's go first, then those of
 around its launch, the innermost first. Older traces have only the shapes of `nccl:…` operators; the
 size of the group is then taken to be the size of the job, and marked as assumed.
 
+Backends on the CPU (gloo, MPI, UCC) leave no kernels. Each collective is a range on a thread of the
+backend's own, such as `gloo:all_reduce`, with the shapes of its buffers.
+
 Message size follows nccl-tests: the whole buffer that the operation is about. It is the larger of
 input and output, which is what one rank holds in full (`all_gather`: the output; `reduce_scatter`:
 the input).
@@ -24,6 +27,8 @@ from stepscope.analysis.calls.operands import (
     operand_columns,
     parse_call,
 )
+from stepscope.analysis.selection.gpu_work import in_steps
+from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.classify import collective_group
 from stepscope.trace.model import Trace
 
@@ -54,6 +59,9 @@ LEAST_PEERS = 3
 """From so many on their median or their least tells what one should take."""
 PEERS = ("kind", "dtype", "group", "group_size", "message_bytes")
 """What collectives have in common that should take equally long."""
+
+ON_THE_HOST = r"^(gloo|mpi|ucc):"
+"""Names of the ranges in which a backend on the CPU does collectives."""
 
 _LEVELS = 12
 """How far up from the launching operator arguments are looked for."""
@@ -94,6 +102,43 @@ def read_collectives(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     )
     collective = collective.join(names, on="name_id", how="left", maintain_order="left")
     return _interpreted(trace, collective)
+
+
+def read_host_collectives(trace: Trace, scope: Scope | None = None) -> pl.DataFrame:
+    """The collectives that backends on the CPU did in the steps of a scope.
+
+    Returns:
+        Columns `COLLECTIVES`: device, stream and launch are null, event and op are the range.
+    """
+    names = trace.names.filter(pl.col("name").str.contains(ON_THE_HOST)).collect()
+    if names.is_empty():
+        return pl.DataFrame(schema=COLLECTIVES)
+    ranges = (
+        trace.events.filter(pl.col("name_id").is_in(names["name_id"].implode()))
+        .select("event", "name_id", "start_ns", "dur_ns")
+        .collect()
+        .sort("start_ns", "event")
+        .join(names.select("name_id", "name", "group"), on="name_id", maintain_order="left")
+    )
+    step = trace.derived.select("step").collect()["step"].gather(ranges["event"])
+    event = ranges["event"].cast(pl.Int64)
+    unknown = pl.lit(None, pl.Int64)
+    rows = ranges.select(
+        "event",
+        "start_ns",
+        "dur_ns",
+        "name",
+        step=step,
+        device=unknown,
+        stream=unknown,
+        launch=unknown,
+        op=event,
+        classified="group",
+        text=pl.lit(None, pl.String),
+        operator_text=argument_texts(trace, event),
+        operator_name="name",
+    )
+    return _interpreted(trace, rows.filter(pl.Series(in_steps(step, scope or Scope()))))
 
 
 def _around(trace: Trace, operators: pl.Series) -> tuple[pl.Series, pl.Series, pl.Series]:
@@ -141,7 +186,9 @@ def _interpreted(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
 
     word = collective_group(pl.col("text").str.extract(_WORD))
     from_operator = collective_group(pl.col("operator_name"))
-    called = pl.col("operator_name").str.contains(r"(?i)^(nccl|rccl|c10d|_c10d_functional|gloo):")
+    called = pl.col("operator_name").str.contains(
+        r"(?i)^(nccl|rccl|c10d|_c10d_functional|gloo|mpi|ucc):"
+    )
     kind = (
         pl.when(pl.col("text").is_not_null() & (word != "collective"))
         .then(word)
@@ -189,7 +236,9 @@ def _interpreted(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
 
 def _sizes_from_shapes(rows: pl.DataFrame) -> pl.DataFrame:
     """Fill in size and type from the shapes of `nccl:…` operators, where nothing else has them."""
-    lacking = pl.col("in_elements").is_null() & pl.col("operator_name").str.starts_with("nccl:")
+    lacking = pl.col("in_elements").is_null() & pl.col("operator_name").str.contains(
+        r"^(nccl|gloo|mpi|ucc):"
+    )
     texts = rows.filter(lacking).select("operator_text").drop_nulls().unique()
     # Texts differ in their identifiers; shapes and types repeat, and are parsed once each.
     source = pl.col("operator_text")

@@ -50,7 +50,7 @@ def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> Step
     """
     chosen, window = choose_steps(trace, steps)
     work = read_work(trace, chosen["step"] if len(chosen) else None)
-    main_lane = main_lane_of(trace, chosen, work)
+    main_lane = main_lane_of(trace, work)
     launching = work.launch_lanes
     lanes = tuple(sorted(lane for lane in {main_lane, *launching} if lane != NO_THREAD))
     host = host_events(trace, lanes)
@@ -80,7 +80,7 @@ def _graph_of(
     activity = host.table.filter("is_work")
     tail_ns = 0
     if not len(chosen):
-        window = whole_window(activity, work, window)
+        window = whole_window(host, work, window)
     else:
         tail_ns = tail_of(trace, chosen, activity.filter(pl.col("lane_id") == main_lane))
         window = (window[0], window[1] - tail_ns)

@@ -6,6 +6,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.graph.work import StepWork
+from stepscope.analysis.host.causes import HostCause
+from stepscope.analysis.host.events import HostEvents
 from stepscope.errors import UsageError
 from stepscope.trace.arrays.search import places
 from stepscope.trace.model import Trace
@@ -55,27 +57,20 @@ def _longest_run(host: pl.DataFrame) -> pl.DataFrame:
     return host[int(edges[longest]) : int(edges[longest + 1])]
 
 
-def main_lane_of(trace: Trace, chosen: pl.DataFrame, work: StepWork) -> int:
-    """The thread that carries the steps; without steps the one that launches, or does, the most."""
-    if len(chosen):
-        return int(chosen["lane_id"][0])
-    if len(work.launch_lanes):
-        lanes, counts = np.unique(work.call_lane[work.call >= 0], return_counts=True)
-        return int(lanes[np.argmax(counts)])
-    busiest = (
-        trace.events.filter(
-            pl.col("category").is_in([Category.CPU_OP.value, Category.RUNTIME.value])
-        )
-        .group_by("lane_id")
-        .len()
-        .sort("len", "lane_id", descending=[True, False])
-        .collect()
+def main_lane_of(trace: Trace, work: StepWork) -> int:
+    """The lane of the main thread; `NO_THREAD` in a file that holds only GPU work.
+
+    Raises:
+        UsageError: The file holds neither operators nor calls nor GPU work.
+    """
+    active = trace.events.filter(
+        pl.col("category").is_in([Category.CPU_OP.value, Category.RUNTIME.value])
     )
-    if not len(busiest):
-        if len(work):
-            return NO_THREAD
-        raise UsageError(f"{trace.path}: holds no operators and no calls of a device's runtime")
-    return int(busiest["lane_id"][0])
+    if trace.main_lane is not None and (len(work) or len(active.head(1).collect())):
+        return trace.main_lane
+    if len(work):
+        return NO_THREAD
+    raise UsageError(f"{trace.path}: holds no operators and no calls of a device's runtime")
 
 
 def tail_of(trace: Trace, chosen: pl.DataFrame, activity: pl.DataFrame) -> int:
@@ -97,10 +92,15 @@ def tail_of(trace: Trace, chosen: pl.DataFrame, activity: pl.DataFrame) -> int:
     return beyond if beyond > _NOTABLE_TAIL_NS else 0
 
 
-def whole_window(
-    activity: pl.DataFrame, work: StepWork, window: tuple[int, int]
-) -> tuple[int, int]:
-    """Without steps: from the first to the last operator, call or GPU work."""
-    starts = np.concatenate((activity["start_ns"].to_numpy(), work.start_ns))
-    ends = np.concatenate((activity["end_ns"].to_numpy(), work.end_ns))
+def whole_window(host: HostEvents, work: StepWork, window: tuple[int, int]) -> tuple[int, int]:
+    """Without steps: from the first to the last operator, call, wait for input or GPU work.
+
+    Args:
+        host: The host's events.
+        work: The GPU work.
+        window: What to return if there is nothing of these.
+    """
+    known = host.table.filter(pl.col("is_work") | (pl.col("cause") == int(HostCause.INPUT)))
+    starts = np.concatenate((known["start_ns"].to_numpy(), work.start_ns))
+    ends = np.concatenate((known["end_ns"].to_numpy(), work.end_ns))
     return (int(starts.min()), int(ends.max())) if len(starts) else window

@@ -25,7 +25,7 @@ import polars as pl
 
 from stepscope.analysis.calls.operands import operands
 from stepscope.analysis.calls.places import names_of_events
-from stepscope.analysis.hardware.vendor import compute_capability, is_amd
+from stepscope.analysis.hardware.vendor import compute_capability, described_devices, is_amd
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -179,7 +179,7 @@ def matrix_units(trace: Trace, products: pl.DataFrame) -> MatrixUnits | None:
         return MatrixUnits(is_amd=False, has_tf32=bool(_has_tf32(capability)))
     if not is_amd(trace):
         return None
-    names = trace.devices.filter("is_used")["name"].drop_nulls()
+    names = described_devices(trace)["name"].drop_nulls()
     if len(names):
         has_units = bool(names.str.contains(_WITH_MATRIX_CORES).any())
     else:

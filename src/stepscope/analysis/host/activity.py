@@ -85,7 +85,7 @@ def _feeding_lanes(trace: Trace, work: pl.DataFrame) -> list[int]:
     counts = lanes.value_counts(name="launches").sort(
         "launches", "lane_id", descending=[True, False]
     )
-    main = trace.steps["lane_id"][:1].to_list()
+    main = [] if trace.main_lane is None else [trace.main_lane]
     return [*main, *(lane for lane in counts["lane_id"].to_list() if lane not in main)]
 
 

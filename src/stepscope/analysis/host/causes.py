@@ -4,7 +4,8 @@ Idle time, the critical path, what-if and the findings all name a moment of a th
 A moment belongs to the first cause that it lies in:
 
 1. profiler: the recorder's own overhead.
-2. compilation: the stages of `torch.compile`, and the loading of modules.
+2. compilation: the stages of `torch.compile`, and the loading of modules; calls of compiled code
+   are none.
 3. garbage collection: pauses of Python's collector.
 4. annotated phase: an annotation named as saving a checkpoint, evaluation, validation, logging or
    metrics, with everything inside it.
@@ -86,8 +87,15 @@ UNNAMED = (HostCause.PHASE, HostCause.ANNOTATION, HostCause.PYTHON)
 
 NO_CAUSE = -1
 _COMPILATION = (
-    r"\(dynamo_timed\)|torch/_(dynamo|inductor)/.*(compile|codegen)|^(inductor|aot)_?compile"
-    r"|triton/compiler/|Torch-Compiled Region compile"
+    # Ranges of torch.compile's stages, which torch writes with and without stacks.
+    r"\(dynamo_timed\)$|^(entire_(frame|backward)_compile|backend_compile|inductor_compile"
+    r"|compile_file|fx_codegen_and_compile|compile_attempt_\d+|async_compile\.wait)$"
+    # Frames that compile. Others of the same packages run compiled code: `compile_wrapper` in
+    # eval_frame.py and `__call__` in output_code.py lie around every call of it.
+    r"|torch/_dynamo/(convert_frame|output_graph)\.py\(\d+\): \w*(compile|codegen)"
+    r"|torch/_inductor/(compile_fx|codecache|graph|scheduler|async_compile|cpp_builder)\.py\(\d+\)"
+    r": \w*(compile|codegen)"
+    r"|triton/compiler/\w+\.py\(\d+\): (compile|make_\w+|ast_to_\w+)$"
 )
 _GARBAGE = r"^Python GC|^gc\.collect|<built-in method collect of|<built-in function collect>"
 _PHASES = (

@@ -141,10 +141,11 @@ def host_events(trace: Trace, lanes: tuple[int, ...]) -> HostEvents:
 
 
 def _feeding_lanes(trace: Trace) -> tuple[int, ...]:
-    """The threads that launch GPU work, and the one that carries the steps."""
+    """The threads that launch GPU work, and the main thread."""
     launches = recorded_work(trace)["launch"].drop_nulls()
     lanes = trace.columns("lane_id")["lane_id"].gather(launches).unique().to_list()
-    return tuple(sorted({*lanes, *trace.steps["lane_id"][:1].to_list()}))
+    main = [] if trace.main_lane is None else [trace.main_lane]
+    return tuple(sorted({*lanes, *main}))
 
 
 @remembered

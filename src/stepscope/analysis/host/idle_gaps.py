@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from stepscope.analysis.calls.graph_launches import GraphPlace, graph_places
 from stepscope.analysis.host.activity import HostActivity
 from stepscope.analysis.host.causes import BLOCKING, HostCause
 from stepscope.analysis.selection.gpu_work import GpuWork
@@ -23,6 +24,7 @@ from stepscope.trace.model import Trace
 
 IDLE_CAUSES = (
     "device_wait",
+    "graph_gap",
     "input",
     "synchronisation",
     "allocation",
@@ -48,6 +50,7 @@ OF_THE_HOST: dict[HostCause, str] = {cause: cause.word.replace(" ", "_") for cau
 }
 """The cause of idle time that each cause of the host makes."""
 _DEVICE_WAIT, _UNKNOWN = IDLE_CAUSES.index("device_wait"), IDLE_CAUSES.index("unknown")
+_GRAPH_GAP = IDLE_CAUSES.index("graph_gap")
 _CAUSE_CODES = np.array([IDLE_CAUSES.index(OF_THE_HOST[cause]) for cause in HostCause])
 NOTES = (
     "queued work waits",
@@ -56,8 +59,19 @@ NOTES = (
     "launch not recorded",
     "nothing followed",
     "another thread communicates",
+    "a graph starts",
+    "between a graph's kernels",
 )
-WAITING, LATENCY, REFILLING, _NOT_RECORDED, _NOTHING, _COMMUNICATING = range(len(NOTES))
+(
+    WAITING,
+    LATENCY,
+    REFILLING,
+    _NOT_RECORDED,
+    _NOTHING,
+    _COMMUNICATING,
+    GRAPH_STARTS,
+    IN_GRAPH,
+) = range(len(NOTES))
 _NONE = -1
 
 SEGMENTS: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -79,14 +93,17 @@ GAPS: dict[str, pl.DataType | type[pl.DataType]] = {
     "end_ns": pl.Int64,
     "ended_by": pl.Int64,  # event that ended it; null: nothing did
     "launch": pl.Int64,  # the call that launched it; null: not recorded
+    "graph": pl.Int8,  # where that work stands in a captured graph: `GraphPlace`
 }
 """One row per gap."""
 
 
-def find_gaps(work: GpuWork) -> pl.DataFrame:
+def find_gaps(trace: Trace, work: GpuWork) -> pl.DataFrame:
     """All gaps of the devices, from their first window's start to their last one's end."""
     spans = pl.concat([work.windows, work.device_steps])
-    lasting = work.table.filter(pl.col("dur_ns") > 0)
+    lasting = work.table.with_columns(graph=pl.Series(graph_places(trace, work.table))).filter(
+        pl.col("dur_ns") > 0
+    )
     parts = []
     for device in spans["device"].unique().sort().to_list():
         rows = lasting.filter(pl.col("device") == device)
@@ -96,7 +113,7 @@ def find_gaps(work: GpuWork) -> pl.DataFrame:
         last = max([*ends.max(initial=first, keepdims=True).tolist(), *mine["end_ns"].to_list()])
         holes = intervals.complement(intervals.merge(starts, ends), first, last)
         ended_by = _ending_rows(rows, starts, holes.ends)
-        ending = rows.select("step", "launch", ended_by="event")
+        ending = rows.select("step", "launch", "graph", ended_by="event")
         parts.append(
             ending.select(pl.all().gather(_or_null(ended_by))).with_columns(
                 start_ns=pl.Series(holes.starts),
@@ -109,6 +126,7 @@ def find_gaps(work: GpuWork) -> pl.DataFrame:
     return (
         pl.concat(parts)
         .with_row_index("gap")
+        .with_columns(pl.col("graph").fill_null(int(GraphPlace.NONE)))
         .select(pl.col(name).cast(dtype) for name, dtype in GAPS.items())
     )
 
@@ -131,12 +149,15 @@ def cut(trace: Trace, gaps: pl.DataFrame, activity: HostActivity) -> pl.DataFram
     """Cut the gaps where their cause changes."""
     start, end = gaps["start_ns"].to_numpy(), gaps["end_ns"].to_numpy()
     launch = gaps["launch"].fill_null(-1).to_numpy()
+    graph = gaps["graph"].to_numpy()
     ended_by = gaps["ended_by"].fill_null(-1).to_numpy()
     calls = trace.columns("lane_id", "start_ns", "dur_ns")[np.maximum(launch, 0)]
     returned = (calls["start_ns"] + calls["dur_ns"]).to_numpy()
     lane = calls["lane_id"].to_numpy()
     known = launch >= 0
-    turn = np.clip(returned, start, end)
+    # Once a graph runs, its later kernels wait for no call, even if the call returns late.
+    turn = np.where(graph == GraphPlace.INSIDE, start, np.clip(returned, start, end))
+    starts_graph = (graph == GraphPlace.FIRST) & (returned > start)
 
     unknown = np.nonzero(~known)[0]
     waits = np.nonzero(known & (turn < end))[0]
@@ -153,9 +174,19 @@ def cut(trace: Trace, gaps: pl.DataFrame, activity: HostActivity) -> pl.DataFram
             waits,
             turn[waits],
             end[waits],
-            np.full(len(waits), _DEVICE_WAIT),
+            np.where(
+                starts_graph[waits] | (graph[waits] == GraphPlace.INSIDE), _GRAPH_GAP, _DEVICE_WAIT
+            ),
             ended_by[waits],
-            np.where(returned[waits] <= start[waits], WAITING, LATENCY),
+            np.select(
+                [
+                    graph[waits] == GraphPlace.INSIDE,
+                    starts_graph[waits],
+                    returned[waits] <= start[waits],
+                ],
+                [IN_GRAPH, GRAPH_STARTS, WAITING],
+                LATENCY,
+            ),
         ),
     ]
     is_late = known & (turn > start)

@@ -2,13 +2,14 @@
 
 Each moment of a step belongs to the first of these that it lies in:
 
-1. input: waiting for a batch (`enumerate(DataLoader)#…`, `stepscope.data_wait`, a phase `data`);
-2. communication: operators of a process group (`c10d::`, `gloo:`, …), the phase of that name, and
+1. compilation: the stages of `torch.compile` (see `causes`);
+2. input: waiting for a batch (`enumerate(DataLoader)#…`, `stepscope.data_wait`, a phase `data`);
+3. communication: operators of a process group (`c10d::`, `gloo:`, …), the phase of that name, and
    waiting for those that another thread does (`waits`);
-3. optimizer: `Optimizer.step#…`, `Optimizer.zero_grad#…`, and phases named optimizer;
-4. backward: the autograd engine's evaluation of functions, and phases named backward;
-5. forward: all other operators, and phases named forward;
-6. other: the rest, which is Python outside operators.
+4. optimizer: `Optimizer.step#…`, `Optimizer.zero_grad#…`, and phases named optimizer;
+5. backward: the autograd engine's evaluation of functions, and phases named backward;
+6. forward: all other operators, and phases named forward;
+7. other: the rest, which is Python outside operators.
 
 A gap of at most 0.2 ms with the same part on both sides counts to that part: it is its dispatch.
 Other gaps are other. The parts add up to the step.
@@ -21,7 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.host.causes import is_input_wait
+from stepscope.analysis.host.causes import HostCause, cause_of_names, is_input_wait
+from stepscope.analysis.host.events import host_events
 from stepscope.analysis.host.waits import communication_waits
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
 from stepscope.trace.arrays import intervals
@@ -29,7 +31,9 @@ from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
 BRIDGED_GAP_NS = 200_000
-PARTS = (INPUT, "communication", "optimizer", "backward", "forward")
+BASIS = "trace: the main thread's time"
+WHOLE_FILE = ", the whole file as one step"
+PARTS = ("compilation", INPUT, "communication", "optimizer", "backward", "forward")
 
 _COMMUNICATION = "communication"
 """The phase of the collectives that hold the thread."""
@@ -70,25 +74,34 @@ class HostPartition:
 
 
 def partition_host(trace: Trace, asked: tuple[int, ...] | None = None) -> HostPartition | None:
-    """Divide the steps of a trace by what the main thread did; None without steps.
+    """Divides the steps of a trace by what the main thread (`trace.main_lane`) did.
 
-    The main thread is the one with the `ProfilerStep` ranges.
+    A trace without steps counts as one step, number 0: from the thread's first operator, call or
+    wait for input to its last.
 
     Args:
         trace: The trace.
         asked: Numbers of the steps in question; default: all.
+
+    Returns:
+        The partition; None if the main thread did nothing, or none of the steps exists.
     """
-    steps = trace.steps
+    steps = trace.steps if len(trace.steps) else _whole_thread(trace)
     if asked is not None:
         steps = steps.filter(pl.col("step").is_in(asked))
-    if steps.height == 0:
+    lane_id = trace.main_lane
+    if steps.height == 0 or lane_id is None:
         return None
-    lane_id = int(steps["lane_id"][0])
     host = (
         trace.events.filter(
             (pl.col("lane_id") == lane_id)
             & pl.col("category").is_in(
-                [Category.CPU_OP.value, Category.USER_ANNOTATION.value, Category.OTHER.value]
+                [
+                    Category.CPU_OP.value,
+                    Category.USER_ANNOTATION.value,
+                    Category.OTHER.value,
+                    Category.PYTHON_FUNCTION.value,
+                ]
             )
         )
         .select("name_id", "category", "start_ns", "dur_ns")
@@ -110,23 +123,40 @@ def partition_host(trace: Trace, asked: tuple[int, ...] | None = None) -> HostPa
     is_empty = (busy == 0) & (np.arange(steps.height) == steps.height - 1) & (steps.height > 1)
     kept = table.filter(pl.Series(~is_empty))
     parts = tuple(Part(name, int(kept[f"{name}_ns"].sum())) for name in (*PARTS, OTHER))
+    basis = BASIS if len(trace.steps) else BASIS + WHOLE_FILE
     return HostPartition(
-        partition=Partition(
-            parts, int(kept["wall_ns"].sum()), kept.height, "trace: the main thread's time"
-        ),
+        partition=Partition(parts, int(kept["wall_ns"].sum()), kept.height, basis),
         steps=kept,
         lane_id=lane_id,
         excluded_steps=tuple(table.filter(pl.Series(is_empty))["step"].to_list()),
     )
 
 
+def _whole_thread(trace: Trace) -> pl.DataFrame:
+    """The main thread's time as one step: step, start_ns, end_ns; no rows if it did nothing."""
+    steps = {"step": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64}
+    if trace.main_lane is None:
+        return pl.DataFrame(schema=steps)
+    events = host_events(trace, (trace.main_lane,)).table
+    known = events.filter(pl.col("is_work") | (pl.col("cause") == int(HostCause.INPUT)))
+    if known.is_empty():
+        return pl.DataFrame(schema=steps)
+    row = (0, int(known["start_ns"].min()), int(known["end_ns"].max()))  # type: ignore[arg-type]
+    return pl.DataFrame([row], schema=steps, orient="row")
+
+
 def _part_of_names(trace: Trace) -> pl.DataFrame:
     """name_id and part, for the names that belong to one."""
     names = trace.names.collect()
+    compiles = pl.Series(cause_of_names(names) == HostCause.COMPILATION)
     name, group = pl.col("name"), pl.col("group")
     is_op = pl.col("category") == Category.CPU_OP.value
     part = (
-        pl.when(is_input_wait())
+        pl.when(compiles)
+        .then(pl.lit("compilation"))
+        .when(pl.col("category") == Category.PYTHON_FUNCTION.value)
+        .then(None)
+        .when(is_input_wait())
         .then(pl.lit("input"))
         .when((is_op & name.str.contains(_COLLECTIVE_CALL)) | (name == _COMMUNICATION))
         .then(pl.lit("communication"))

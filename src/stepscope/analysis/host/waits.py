@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from stepscope.analysis.calls.collectives import ON_THE_HOST
 from stepscope.analysis.selection.names import CALLS
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
@@ -18,7 +19,6 @@ from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
 LEAST_NS = 200_000
-_ON_THEIR_OWN_THREAD = r"^(gloo|mpi|ucc):"
 _WORK = (Category.CPU_OP.value, *CALLS)
 
 
@@ -28,7 +28,7 @@ def shows_collectives(trace: Trace) -> bool:
 
 
 def _collective_names(trace: Trace) -> pl.DataFrame:
-    found = trace.names.filter(pl.col("name").str.contains(_ON_THEIR_OWN_THREAD))
+    found = trace.names.filter(pl.col("name").str.contains(ON_THE_HOST))
     return found.select("name_id").collect()
 
 

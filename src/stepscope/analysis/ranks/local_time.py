@@ -92,7 +92,7 @@ def _of_device(trace: Trace, work: GpuWork, device: object) -> dict[str, Interva
         return intervals.merge(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
 
     compute = intervals.union(busy("compute"), busy("memset"))
-    segments = cut(trace, find_gaps(work), host_activity(trace, work.table))
+    segments = cut(trace, find_gaps(trace, work), host_activity(trace, work.table))
     segments = segments.filter(pl.col("device") == device).with_columns(
         pl.col("cause").cast(pl.String)
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from stepscope.analysis.record.host_time import HostTimes, host_times
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
 from stepscope.run.step_record import StepRecord, input_wait, is_input_phase
 
@@ -101,6 +102,8 @@ class StepSummary:
         recording_factor: Median recorded step divided by the median unrecorded one; None where
             one of them is missing.
         other_kinds: What was done besides the steps, the longest first.
+        host: What the training thread had of the machine.
+        recorded_host: The same in the steps recorded in detail.
     """
 
     steps: tuple[int, ...]
@@ -122,6 +125,8 @@ class StepSummary:
     slow_excess_ns: tuple[int, ...]
     recording_factor: float | None
     other_kinds: tuple[OtherKind, ...] = ()
+    host: HostTimes = field(default_factory=HostTimes)
+    recorded_host: HostTimes = field(default_factory=HostTimes)
 
 
 def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
@@ -171,6 +176,8 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         slow_excess_ns=tuple(record.dur_ns - median_ns for record in slow),
         recording_factor=factor,
         other_kinds=_other_kinds(other),
+        host=host_times(steady),
+        recorded_host=host_times(recorded),
     )
 
 

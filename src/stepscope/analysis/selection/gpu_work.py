@@ -31,6 +31,7 @@ from stepscope.trace.categories import GPU_WORK
 from stepscope.trace.model import Trace
 
 NO_STEPS = "the trace has no step annotations (ProfilerStep#N): the answer is for the whole file"
+FOUND_STEPS = "the trace has no step annotations (ProfilerStep#N): {}"
 NOT_THE_STEPS = (
     "the whole file lasts from its first GPU work to its last, and its steps from the start of the "
     "first host step: so they do not add up to it"
@@ -119,8 +120,7 @@ def gpu_work(trace: Trace, scope: Scope | None = None) -> GpuWork:
         excluded["GPU events without a known launch"] = work["launch"].null_count()
         work = work.filter(pl.col("launch").is_not_null())
     steps, covered = _steps(trace, asked, devices)
-    if trace.steps.is_empty():
-        notes.append(NO_STEPS)
+    notes += notes_on_steps(trace)
     mine = pl.Series(in_steps(work["step"], asked))
     windows = _whole(work) if asked.steps is None else steps
     excluded[OTHER_STEPS] = len(work) - int(mine.sum())
@@ -146,6 +146,13 @@ def in_steps(step: pl.Series, scope: Scope) -> BoolArray:
     return chosen
 
 
+def notes_on_steps(trace: Trace) -> list[str]:
+    """What a reader must know about the steps of a trace: that there are none, or how found."""
+    if trace.steps.is_empty():
+        return [NO_STEPS]
+    return [FOUND_STEPS.format(trace.step_source)] if trace.step_source else []
+
+
 def check_steps(trace: Trace, asked: Scope) -> tuple[int, ...]:
     """The steps that an answer covers, in order: those asked for, or all.
 
@@ -157,7 +164,7 @@ def check_steps(trace: Trace, asked: Scope) -> tuple[int, ...]:
         return tuple(known)
     missing = sorted(set(asked.steps) - set(known))
     if missing:
-        have = f"it has {_ranges(known)}" if known else "it has no step annotations"
+        have = f"it has {_ranges(known)}" if known else "it has no steps"
         raise UsageError(f"{trace.path}: no step {', '.join(map(str, missing))}: {have}")
     return tuple(step for step in known if step in set(asked.steps))
 

@@ -22,6 +22,7 @@ from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import (
     ArtifactRecord,
     ClockSample,
+    LoaderRecord,
     ProblemRecord,
     RankManifest,
     WindowRecord,
@@ -185,6 +186,10 @@ class Journal:
         self._write_quietly()
         if self.file_ready is not None and not record.problem:
             self.file_ready(record)
+
+    def note_loader(self, loader: LoaderRecord) -> None:
+        """Note the training's DataLoader; it is written with the next change, or at the end."""
+        self._manifest = dataclasses.replace(self._manifest, loader=loader)
 
     def note_clock(self, offset: ClockOffset) -> None:
         """Note the offset between this rank's clock and rank 0's.

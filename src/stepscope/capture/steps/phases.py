@@ -66,6 +66,9 @@ class PhaseTimer(Protocol):
     def waiting(self) -> AbstractContextManager[None]:
         """Time the block as the wait for a batch."""
 
+    def see_loader(self, iterator: Any, /) -> None:
+        """Take notice of the iterator that a batch came from."""
+
 
 class Listener(Protocol):
     """Is told about calls into torch and decides what is timed; None means not timed."""
@@ -232,6 +235,7 @@ class PhaseWatch:
             finally:
                 self._fetch_depth -= 1
             _attempt(self._listener.after_fetch, profiler, batch)
+            _attempt(profiler.see_loader, iterator)
             return batch
 
         return next_batch

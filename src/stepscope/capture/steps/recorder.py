@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from stepscope.capture.steps.host_time import HostClock, HostTime
 from stepscope.run.step_record import TRAIN, StepRecord
 
 
@@ -146,7 +147,9 @@ class StepRecorder:
         self._open_phases: list[_OpenPhase] = []
         self._device_phases: list[tuple[str, Any, Any]] = []
         self._owned_marks: list[Any] = []
+        self._host: HostClock | None = None
         self._data_wait_ns = 0
+        self._data_wait_cpu_ns = 0
         self._phases: dict[str, int] = {}
         self._kind = TRAIN
         self._tokens: int | None = None
@@ -161,6 +164,15 @@ class StepRecorder:
         self._device_timer = timer
         self._peak_memory = peak_memory
 
+    def attach_host(self, host: HostClock) -> None:
+        """Read what the training thread has of the machine, from the next step on."""
+        self._host = host
+        host.start()
+
+    def cpu_needed_ns(self) -> int:
+        """Time that the current thread has so far run on a CPU, or waited for one."""
+        return self._host.needed_ns() if self._host is not None else time.thread_time_ns()
+
     @property
     def is_open(self) -> bool:
         """Whether a step is open."""
@@ -169,6 +181,8 @@ class StepRecorder:
     def begin(self) -> None:
         """Start a step now, dropping one that is open."""
         self._clear()
+        if self._host is not None:
+            self._host.read()
         self._start_ns = time.perf_counter_ns()
         if self._device_timer is not None:
             try:
@@ -191,6 +205,7 @@ class StepRecorder:
         if start_ns is None:
             self.begin()
             return None
+        host = self._host.read() if self._host is not None else HostTime()
         pair, peaks = self._read_device()
         # A phase may span the boundary: each step gets its part.
         for depth in range(1, len(self._open_phases) + 1):
@@ -205,6 +220,10 @@ class StepRecorder:
             kind=self._kind,
             is_partial=is_partial,
             window=window,
+            cpu_ns=host.cpu_ns,
+            queued_ns=host.queued_ns,
+            data_wait_cpu_ns=min(self._data_wait_cpu_ns, self._data_wait_ns),
+            gc_ns=host.gc_ns,
             tokens=self._tokens,
             samples=self._samples,
             peak_allocated_bytes=peaks[0],
@@ -226,14 +245,23 @@ class StepRecorder:
         while self._waiting:
             record, marks = self._waiting.popleft()
             self._write(self._completed(record, marks, self._device_time(marks.boundaries)))
+        if self._host is not None:
+            self._host.close()
+            self._host = None
 
     def settle(self) -> None:
         """Pass on the finished steps that the device has passed by now."""
         self._drain()
 
-    def add_wait(self, duration_ns: int) -> None:
-        """Add time in which the training thread waited for its batch."""
+    def add_wait(self, duration_ns: int, cpu_ns: int = 0) -> None:
+        """Add time in which the training thread waited for its batch.
+
+        Args:
+            duration_ns: How long.
+            cpu_ns: How much of it was work for a CPU, because the thread made the batch itself.
+        """
         self._data_wait_ns += duration_ns
+        self._data_wait_cpu_ns += cpu_ns
 
     def count(self, tokens: int | None, samples: int | None) -> None:
         """Add to the work done in the current step."""
@@ -290,6 +318,7 @@ class StepRecorder:
 
     def _clear(self) -> None:
         self._data_wait_ns = 0
+        self._data_wait_cpu_ns = 0
         self._phases = {}
         self._device_phases = []
         # The marks of open phases belong to the step in which the phases end.

@@ -82,7 +82,7 @@ def _print_facts(contents: Contents, console: Console) -> None:
 
 def _print_steps(steps: pl.DataFrame, console: Console) -> None:
     if steps.is_empty():
-        print_line(console, "no step annotations: numbers are for the whole file")
+        print_line(console, "no steps: numbers are for the whole file")
         return
     lengths = (steps["end_ns"] - steps["start_ns"]).to_list()
     marks = [

@@ -85,6 +85,7 @@ def _trace(rank: RankSummary) -> dict[str, Any] | None:
             "partition": _partition(rank.device),
             "steps": plain(rank.device_steps.to_dicts()),
             "critical_path": _partition(rank.critical_path),
+            "compute": None if rank.compute is None else _plain(rank.compute),
         }
     if rank.host is None:
         return None

@@ -9,6 +9,8 @@ from stepscope.report import units
 from stepscope.report.diagnosis.words import (
     besides,
     between_ranks,
+    compute_rows,
+    compute_title,
     findings_alike,
     header,
     notes,
@@ -45,6 +47,7 @@ def diagnosis_to_markdown(diagnosis: Diagnosis) -> str:
     if shown.steps is not None and shown.steps.other_kinds:
         lines += ["", besides(shown.steps)]
     lines += _partition(shown)
+    lines += _compute(shown)
     if len(diagnosis.ranks) > 1:
         lines += _ranks(diagnosis)
     lines += ["", "## Findings", ""]
@@ -58,6 +61,15 @@ def diagnosis_to_markdown(diagnosis: Diagnosis) -> str:
     if told:
         lines += ["", "## Notes", "", *(f"- {markdown_text(note)}" for note in told)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _compute(rank: RankSummary) -> list[str]:
+    rows = compute_rows(rank)
+    if not rows:
+        return []
+    title, _, amount = compute_title(rank).partition("   ")
+    lines = ["", f"## {title}", "", f"{amount}", ""]
+    return lines + [f"- {label}: {markdown_text(text)}" for label, text in rows]
 
 
 def _partition(rank: RankSummary) -> list[str]:

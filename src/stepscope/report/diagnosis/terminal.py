@@ -17,6 +17,8 @@ from stepscope.report.diagnosis.words import (
     MOST_RANKS,
     besides,
     between_ranks,
+    compute_rows,
+    compute_title,
     findings_alike,
     header,
     notes,
@@ -59,6 +61,9 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     if diagnosis.shown.partition is not None:
         console.print()
         console.print(_partition(diagnosis.shown))
+    if compute_rows(diagnosis.shown):
+        console.print()
+        console.print(_compute(diagnosis.shown))
     if len(diagnosis.ranks) > 1:
         console.print()
         console.print(_ranks(diagnosis))
@@ -118,6 +123,17 @@ def _partition(rank: RankSummary) -> RenderableType:
     return Group(
         Text("Where the step goes", "bold"), Padding(Group(*inside), (0, 0, 0, 2), expand=False)
     )
+
+
+def _compute(rank: RankSummary) -> RenderableType:
+    title, _, amount = compute_title(rank).partition("   ")
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column()
+    for label, text in compute_rows(rank):
+        table.add_row(label, _plain(text))
+    head = Text.assemble((title, "bold"), (f"   {amount}", "dim"))
+    return Group(head, Padding(table, (0, 0, 0, 2)))
 
 
 def _bars(partition: Partition) -> Table:

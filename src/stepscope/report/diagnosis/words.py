@@ -16,6 +16,7 @@ from stepscope.run.rank_skew import RankSkew
 
 MOST_RANKS = 16
 _MOST_ODD = 6
+_MOST_PARTS = 6
 _NO_END = "no end was recorded: the process is still running, or was killed"
 _NO_REASON = "the manifest does not say why"
 _STILL_MADE = "its files were not finished when the manifest was written"
@@ -52,10 +53,11 @@ def step_basis(diagnosis: Diagnosis, rank: RankSummary) -> str:
     whose = f"rank {rank.rank}: " if len(diagnosis.ranks) > 1 else ""
     summary = rank.steps
     if summary is None and rank.window is not None and not rank.window_steps:
-        return f"{whose}the whole file: it has no step annotations; recording slows it down"
+        return f"{whose}the whole file: it has no steps; recording slows it down"
     if summary is None:
         which = "median" if rank.device is None else "mean"
-        return f"{whose}{which} of the steps in the trace; recording slows them down"
+        steps = rank.step_source or "the steps in the trace"
+        return f"{whose}{which} of {steps}; recording slows them down"
     left_out = _left_out(summary)
     return (
         f"{whose}median of {units.plural(len(summary.steps), 'steady step')}"
@@ -224,3 +226,38 @@ def notes(diagnosis: Diagnosis) -> list[str]:
             ]
         told += [prefix + note for note in rank.notes]
     return told
+
+
+def compute_rows(rank: RankSummary) -> list[tuple[str, str]]:
+    """What the compute is made of, as labels and texts; empty where it is a small part."""
+    summary = rank.compute
+    if summary is None or not summary.kinds:
+        return []
+    lists = (
+        ("kinds", summary.kinds[:_MOST_PARTS]),
+        ("operators", summary.operators),
+        ("in", summary.places),
+    )
+    rows = [
+        (label, ", ".join(f"{part.name} {units.share(part.share)}" for part in parts))
+        for label, parts in lists
+        if parts
+    ]
+    reached = [
+        f"{words} {units.share(share)}"
+        for words, share in (
+            ("MFU", summary.mfu_share),
+            ("matrix products", summary.product_attained_share),
+            ("memory bandwidth of elementwise kernels", summary.bandwidth_share),
+        )
+        if share is not None
+    ]
+    if reached:
+        rows.append(("of the peak", ", ".join(reached)))
+    return rows
+
+
+def compute_title(rank: RankSummary) -> str:
+    """The heading above `compute_rows`."""
+    per_step = 0 if rank.compute is None else rank.compute.total_ns / max(1, rank.compute.steps)
+    return f"What the compute is   {units.duration(per_step)} of kernels per step"

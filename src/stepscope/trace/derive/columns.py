@@ -34,6 +34,7 @@ from stepscope.trace.derive.links import (
 )
 from stepscope.trace.derive.nesting import Nesting, clock_resolution_ns, nest
 from stepscope.trace.derive.steps import device_steps, host_steps, step_at
+from stepscope.trace.derive.unannotated import describe
 from stepscope.trace.schema import DERIVED, PROBLEMS, Category
 from stepscope.trace.tables import Tables
 
@@ -44,9 +45,13 @@ _OUTER_FIRST = (
     Category.RUNTIME,
     Category.DRIVER,
 )
-_NO_STEPS = (
-    "no step annotations (ProfilerStep#N) found, so results cover the whole file; call"
-    " profiler.step() once per step to get results per step"
+NO_STEPS = (
+    "no step annotations (ProfilerStep#N), so results cover the whole file; torch writes them only"
+    " if the profiler has a schedule and the loop calls profiler.step() once per step"
+)
+FOUND_STEPS = (
+    "no step annotations (ProfilerStep#N): {}; torch annotates steps only if the profiler has a"
+    " schedule and the loop calls profiler.step()"
 )
 _NOT_NESTED = (*GPU_CATEGORIES, Category.SPAN)
 
@@ -251,6 +256,7 @@ def _problems(
         if count:
             rows.append((problem, count, place, message))
 
+    events = tables.events
     note(
         "events_cross",
         nesting.crossing,
@@ -269,14 +275,10 @@ def _problems(
         "GPU work without a launch call, assigned to steps by its time on the device",
     )
     if host.is_empty() and len(tables.events):
-        rows.append(
-            (
-                "no_steps",
-                1,
-                None,
-                _NO_STEPS,
-            )
-        )
+        rows.append(("no_steps", 1, None, NO_STEPS))
+    source = describe(host, tables.names, events)
+    if source:
+        rows.append(("steps_not_annotated", 1, None, FOUND_STEPS.format(source)))
     note(
         "empty_step",
         int(host["is_empty"].sum()) if len(host) else 0,

@@ -5,9 +5,10 @@ Definitions
     with its own annotation. If the recording marks that no step follows (`stepscope.no_step#N`, for
     an evaluation or the time between epochs), the step ends there. Annotations are
     `ProfilerStep#N`; if a trace has none, annotations such as `iteration 12` or `step=12` are used.
-    If several threads have annotations, the thread with the most steps counts, and among those the
-    earliest. Steps divide that thread's time; events on any thread belong to the step in which they
-    start.
+    If it has none of these either, steps are found by what the main thread repeats, such as
+    `Optimizer.step` (see `unannotated.py`). If several threads have annotations, the thread with
+    the most steps counts, and among those the earliest. Steps divide that thread's time; events on
+    any thread belong to the step in which they start.
 
     Device step N lasts, on each device, from the end of the GPU work launched in earlier steps to
     the end of the work launched up to step N (a running maximum). The first step, and a step that
@@ -30,7 +31,8 @@ import polars as pl
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.search import places
 from stepscope.trace.categories import GPU_WORK, is_one_of, mask_of
-from stepscope.trace.schema import DEVICE_STEPS, HOST_STEPS, Category
+from stepscope.trace.derive.unannotated import unannotated_steps
+from stepscope.trace.schema import DEVICE_STEPS, HOST_STEPS, Category, StepSource
 from stepscope.trace.tables import Tables
 
 STEP_PATTERNS = (
@@ -48,8 +50,20 @@ _CUT_OFF = ("truncated", "truncated_stream", "corrupt_stream")
 def host_steps(tables: Tables) -> pl.DataFrame:
     """Returns the host steps, with the columns of `schema.HOST_STEPS`."""
     marks = _marks(tables)
-    if marks.is_empty():
+    steps = unannotated_steps(tables) if marks.is_empty() else _annotated(tables, marks)
+    if steps.is_empty():
         return pl.DataFrame(schema=HOST_STEPS)
+    empty = ~_has_work(tables, steps)
+    cut_off = bool(tables.problems["problem"].is_in(_CUT_OFF).any())
+    is_last = np.arange(len(steps)) == len(steps) - 1
+    return steps.with_columns(
+        pl.Series("is_empty", empty),
+        pl.Series("is_complete", ~empty & ~(is_last & cut_off)),
+    ).select(pl.col(column).cast(dtype) for column, dtype in HOST_STEPS.items())
+
+
+def _annotated(tables: Tables, marks: pl.DataFrame) -> pl.DataFrame:
+    """Returns the steps of the thread with the most annotations."""
     main = (
         marks.group_by("lane_id")
         .agg(pl.col("step").n_unique().alias("steps"), pl.col("start_ns").min())
@@ -65,14 +79,10 @@ def host_steps(tables: Tables) -> pl.DataFrame:
             pl.col("start_ns").shift(-1).fill_null(annotation_end).alias("end_ns"),
         )
     )
-    steps = steps.with_columns(end_ns=pl.Series(_ends_at_breaks(tables, steps)))
-    empty = ~_has_work(tables, steps)
-    cut_off = bool(tables.problems["problem"].is_in(_CUT_OFF).any())
-    is_last = np.arange(len(steps)) == len(steps) - 1
     return steps.with_columns(
-        pl.Series("is_empty", empty),
-        pl.Series("is_complete", ~empty & ~(is_last & cut_off)),
-    ).select(pl.col(column).cast(dtype) for column, dtype in HOST_STEPS.items())
+        end_ns=pl.Series(_ends_at_breaks(tables, steps)),
+        source=pl.lit(StepSource.ANNOTATION.value),
+    )
 
 
 def _marks(tables: Tables) -> pl.DataFrame:

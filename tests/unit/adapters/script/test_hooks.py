@@ -29,6 +29,9 @@ class Listener:
     def mark(self, kind):
         self.told.append(f"mark {kind}")
 
+    def see_loader(self, *parts):
+        self.loaders = parts
+
     @contextlib.contextmanager
     def waiting(self):
         self.told.append("wait")

@@ -236,7 +236,7 @@ def test_what_is_done_between_two_steps_is_not_replayed():
 
 
 def test_a_trace_without_steps_is_one_stretch():
-    trace = run([("kernel", 100), ("item", 1)], annotate_steps=False).load()
+    trace = run([("kernel", 100), ("item", 1)], steps=1, annotate_steps=False).load()
     graph = build_step_graph(trace)
     assert graph.steps == ()
     assert len(graph.step_ends_ns) == 1

@@ -26,7 +26,7 @@ def test_every_cause_has_one_word_and_one_cause_of_idle_time():
         "operators",
     }
     assert set(OF_THE_HOST) == set(CAUSES)
-    assert set(OF_THE_HOST.values()) | {"device_wait", "unknown"} == set(IDLE_CAUSES)
+    assert set(OF_THE_HOST.values()) | {"device_wait", "graph_gap", "unknown"} == set(IDLE_CAUSES)
     assert set(IDLE_WORDS) == set(IDLE_CAUSES)
 
 
@@ -56,7 +56,7 @@ def _programme(seed: int) -> GpuTrace:
         lambda: t.annotate("save_checkpoint"),
         lambda: t.annotate("bookkeeping"),
         lambda: t.annotate("data"),
-        lambda: t.annotate("Torch-Compiled Region compile"),
+        lambda: t.annotate("inductor_compile"),
         lambda: t.op("aten::outer"),
         lambda: t.frame("torch/_inductor/compile_fx.py(1): compile"),
         lambda: t.frame("<built-in method collect of module object>"),

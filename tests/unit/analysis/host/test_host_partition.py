@@ -64,6 +64,7 @@ def test_a_step_with_everything_in_it():
     assert row == {
         "step": 4,
         "wall_ns": 10_000_000,
+        "compilation_ns": 0,
         "input_ns": 3_100_000,
         "communication_ns": 200_000,
         "optimizer_ns": 900_000,
@@ -116,8 +117,11 @@ def test_a_last_step_in_which_nothing_ran_is_left_out_and_told():
     assert result.excluded_steps == (9,)
 
 
-def test_a_trace_without_steps_has_no_partition():
-    assert partition_host(trace_of(event("forward", 0, 10))) is None
+def test_a_trace_without_steps_is_one_whole():
+    result = partition_host(trace_of(event("forward", 0, 10)))
+    assert result is not None
+    assert result.steps["step"].to_list() == [0]
+    assert result.partition.total_ns == result.partition.of("forward") > 0
 
 
 moments = st.integers(0, 60)

@@ -109,7 +109,7 @@ def test_a_hostile_trigger_is_left_out_and_removed(tmp_path, data, caplog):
 
 
 def test_only_a_running_job_can_be_asked(tmp_path):
-    with pytest.raises(UsageError, match="no run directory"):
+    with pytest.raises(UsageError, match="not a run directory"):
         ask(tmp_path, Trigger())
     write_record(tmp_path / "rank00000" / "manifest.json", RankManifest(0, state="finished"))
     with pytest.raises(UsageError, match="has ended"):

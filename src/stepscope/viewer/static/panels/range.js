@@ -18,6 +18,7 @@ const PARTS = /** @type {[string, string, number][]} */ ([
 /** Causes of idle time: words of the report, and their colours. */
 export const CAUSES = /** @type {Record<string, [string, number]>} */ ({
   device_wait: ["idle: queued work waits", 16],
+  graph_gap: ["idle: inside CUDA graphs", 29],
   input: ["idle: input", 17],
   synchronisation: ["idle: synchronisation", 18],
   allocation: ["idle: allocation", 19],

@@ -1,0 +1,81 @@
+"""What the compute of a recorded window is made of, small enough to keep without its tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepscope.advice.window_view import WindowView
+from stepscope.analysis.compute import Compute, compute
+
+_DESCRIBED_FROM = 0.3  # of the devices' time: below it, something else limits the step
+_MOST = 5
+_IN_A_SENTENCE = 3
+
+
+@dataclass(frozen=True)
+class ComputePart:
+    """Compute of one kind, operator or place.
+
+    Attributes:
+        name: Its name.
+        total_ns: Sum of the durations of its kernels, over the steps of the window.
+        share: Share of all compute, from 0 to 1.
+    """
+
+    name: str
+    total_ns: int
+    share: float
+
+
+@dataclass(frozen=True)
+class ComputeSummary:
+    """What the compute of a window is made of; see `analysis.compute` for the definitions.
+
+    Attributes:
+        total_ns: Sum of the durations of all computing kernels.
+        steps: Number of steps.
+        kinds: By kind; these add up to the total.
+        operators: The operators with the most of it.
+        places: The modules and functions with the most of it; empty without recorded frames.
+        mfu_share: MFU; None where it is not known.
+        product_attained_share: What matrix products attain of the device's limits, or None.
+        bandwidth_share: What elementwise operators attain of the memory's bandwidth, or None.
+    """
+
+    total_ns: int
+    steps: int
+    kinds: tuple[ComputePart, ...]
+    operators: tuple[ComputePart, ...]
+    places: tuple[ComputePart, ...]
+    mfu_share: float | None
+    product_attained_share: float | None
+    bandwidth_share: float | None
+
+    def in_words(self) -> str:
+        """The largest kinds: "61% elementwise, 28% matrix products"."""
+        return ", ".join(f"{part.share:.0%} {part.name}" for part in self.kinds[:_IN_A_SENTENCE])
+
+
+def summarise_compute(view: WindowView) -> ComputeSummary | None:
+    """The summary; None where compute is a small part of the devices' time."""
+    if not view.has_gpu or view.timeline.compute_ns < _DESCRIBED_FROM * view.timeline.total_ns:
+        return None
+    found = compute(view.trace, view.scope)
+    return ComputeSummary(
+        total_ns=found.compute_ns,
+        steps=view.steps,
+        kinds=_parts(found, "kinds", "kind", len(found.kinds)),
+        operators=_parts(found, "operators", "operator", _MOST),
+        places=_parts(found, "places", "place", _MOST),
+        mfu_share=found.mfu_share,
+        product_attained_share=found.product_attained_share,
+        bandwidth_share=found.bandwidth_share,
+    )
+
+
+def _parts(found: Compute, table: str, key: str, most: int) -> tuple[ComputePart, ...]:
+    rows = getattr(found, table).drop_nulls(key).head(most)
+    return tuple(
+        ComputePart(name, total_ns, share)
+        for name, total_ns, share in rows.select(key, "total_ns", "compute_share").iter_rows()
+    )

@@ -1,0 +1,125 @@
+"""Where kernels come from: the operator that launched them, and the module or function around it.
+
+The place of a kernel is the innermost module (`nn.Module: RMSNorm_3`, without its number) or
+function of the user's code around its launch. Functions named `forward` stand for their module and
+are passed over. On the backward's threads there are no frames: the place is that of the forward
+operator.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import polars as pl
+
+from stepscope.analysis.calls.ancestors import nearest
+from stepscope.analysis.calls.places import call_places, names_of_events
+from stepscope.analysis.calls.recomputation import names_matching
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.model import Trace
+from stepscope.trace.schema import Category
+
+_MODULE = "nn.Module: "
+_PASSED_OVER = (
+    r": (forward|backward|__call__|_call_impl|_wrapped_call_impl|wrapper|decorate_\w+|_fn)$"
+)
+_LIBRARIES = r"^(torch|contextlib|functools|threading)[/.(]|^<"
+_LINE = re.compile(r"(?:.*/)?(?P<file>[^/]+\.py)\((?P<line>\d+)\): (?P<function>.+)")
+
+
+def operator_names(trace: Trace, work: pl.DataFrame) -> pl.Series:
+    """Name of the innermost operator around each launch; null where it is not known."""
+    return names_of_events(trace, work["op"])
+
+
+def places_of_work(trace: Trace, work: pl.DataFrame) -> pl.Series:
+    """Module or function around each launch, such as "RMSNorm"; null where no frame tells.
+
+    Args:
+        trace: The trace.
+        work: GPU work with `launch` and `op`.
+    """
+    names = trace.names.select("name", "category").collect()
+    is_frame = names["category"].cast(pl.String) == Category.PYTHON_FUNCTION.value
+    if not is_frame.any():
+        return pl.Series([None] * len(work), dtype=pl.String)
+    text = names["name"].fill_null("")
+    is_place = is_frame & (
+        text.str.starts_with(_MODULE)
+        | (
+            text.str.contains(r"\.py\(\d+\): ")
+            & ~text.str.contains(_LIBRARIES)
+            & ~text.str.contains(_PASSED_OVER)
+        )
+    )
+    name_id = trace.columns("name_id")["name_id"].to_numpy()
+    derived = trace.derived.select("parent", "forward").collect()
+    parent = derived["parent"].fill_null(-1).to_numpy()
+    place = nearest(parent, is_place.to_numpy()[name_id])
+    begin = work.select(pl.coalesce("launch", "op").fill_null(-1)).to_series().to_numpy()
+    found = _at(place, begin)
+    forward = derived["forward"].fill_null(-1).to_numpy()
+    of_backward = _at(forward, _at(nearest(parent, forward >= 0), begin))
+    found = np.where(found >= 0, found, _at(place, of_backward))
+    labels = {name: _label(name) for name in text.filter(is_place).unique().to_list()}
+    said = names_of_events(
+        trace, pl.select(pl.when(pl.Series(found >= 0)).then(pl.Series(found))).to_series()
+    )
+    return said.replace_strict(labels, default=None, return_dtype=pl.String)
+
+
+def places_of_calls(trace: Trace, events: pl.Series) -> pl.Series:
+    """Module and Python line around some host events: "Sampler, draw (sampler.py:88)".
+
+    Null where no stack was recorded.
+    """
+    frames = call_places(trace, events)["frame"]
+    around = places_of_work(
+        trace,
+        pl.DataFrame({"launch": events, "op": pl.Series([None] * len(events), dtype=pl.Int64)}),
+    )
+    found = []
+    for frame, module in zip(frames, around, strict=True):
+        line = None if frame is None else _label(frame)
+        parts = [part for part in (module, line) if part is not None]
+        found.append(", ".join(dict.fromkeys(parts)) or None)
+    return pl.Series(found, dtype=pl.String)
+
+
+def runs_under(trace: Trace, work: pl.DataFrame, pattern: str) -> BoolArray:
+    """Whether the operator of each kernel, or one around it, has a name that matches."""
+    matching = names_matching(trace, pattern, Category.CPU_OP)
+    name_id = trace.columns("name_id")["name_id"].to_numpy()
+    parent = trace.derived.select("parent").collect()["parent"].fill_null(-1).to_numpy()
+    around = nearest(parent, matching[name_id])
+    return _at(around, work["op"].fill_null(-1).to_numpy()) >= 0
+
+
+def shares_of(labels: pl.Series, dur_ns: pl.Series, most: int = 4) -> str:
+    """The labels that take most of some time: "aten::mul 41%, aten::cat 22%"; without nulls."""
+    whole = max(1, int(dur_ns.sum()))
+    table = (
+        pl.DataFrame({"label": labels, "dur_ns": dur_ns})
+        .drop_nulls("label")
+        .group_by("label")
+        .agg(pl.col("dur_ns").sum())
+        .sort("dur_ns", "label", descending=[True, False])
+        .head(most)
+    )
+    return ", ".join(f"{label} {total / whole:.0%}" for label, total in table.iter_rows())
+
+
+def _at(values: Int64Array, rows: Int64Array) -> Int64Array:
+    """The value of each row; -1 for negative rows."""
+    if not len(values):
+        return np.full(len(rows), -1, np.int64)
+    found: Int64Array = np.where(rows >= 0, values[np.maximum(rows, 0)], -1).astype(np.int64)
+    return found
+
+
+def _label(name: str) -> str:
+    if name.startswith(_MODULE):
+        return re.sub(r"_\d+$", "", name.removeprefix(_MODULE))
+    line = _LINE.fullmatch(name)
+    return name if line is None else f"{line['function']} ({line['file']}:{line['line']})"

@@ -1,0 +1,208 @@
+"""Compute: what the computing kernels are made of, and how near they come to the device's peak.
+
+Definitions
+    Compute is every kernel that is neither communication, nor a copy, nor a fill. Times are sums of
+    durations, so kernels that overlap on several streams count each; shares are of that sum, and
+    the kinds add up to it.
+    A kernel's operator is the innermost one around its launch, its place the innermost module or
+    function (`calls.kernel_origins`).
+    Products are matrix products and convolutions with recorded shapes; attained is the share of
+    what the device could do at best with these shapes (see `flops`).
+    Bandwidth is judged by elementwise operators with recorded shapes: each operand is read once and
+    the result written once. That is a lower bound of what moved, unless a cache served some of it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import orjson
+import polars as pl
+
+from stepscope.analysis.calls.kernel_origins import operator_names, places_of_work
+from stepscope.analysis.calls.operands import element_bytes, operands
+from stepscope.analysis.flops import analyse_flops
+from stepscope.analysis.hardware.devices import peaks_of
+from stepscope.analysis.selection.gpu_work import gpu_work
+from stepscope.analysis.selection.remember import remembered
+from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.trace.model import Trace
+
+KINDS: dict[str, str] = {
+    "gemm": "matrix products",
+    "convolution": "convolutions",
+    "attention": "fused attention",
+    "normalisation": "normalisation",
+    "softmax": "softmax",
+    "elementwise": "elementwise",
+    "reduction": "reductions",
+    "optimizer": "optimizer",
+    "embedding": "embeddings",
+    "pooling": "pooling",
+    "loss": "loss",
+    "random": "random numbers and dropout",
+    "recurrent": "recurrent cells",
+    "sort_scan_index": "sorting and indexing",
+    "triton": "compiled (Triton)",
+    "other": "not classified",
+}
+"""What the groups of computing kernels are called."""
+
+_STREAMING = (
+    r"^aten::(mul|add|sub|div|neg|pow|silu|gelu|relu|sigmoid|tanh|exp|rsqrt|sqrt|copy|where|clamp"
+    r"|clamp_min|addcmul|addcdiv|masked_fill|silu_backward|gelu_backward|threshold_backward)_?$"
+)
+MOST = 20
+
+
+@dataclass(frozen=True)
+class Compute:
+    """The compute of a scope.
+
+    Attributes:
+        compute_ns: Sum of the durations of the computing kernels.
+        kernels_count: Their number.
+        mfu_share: MFU over the steps of the scope; None where it is not known (see `flops`).
+        product_attained_share: What matrix products and convolutions attain of the device's limits,
+            weighted by time; None where shapes or peaks are not known.
+        bandwidth_share: What elementwise operators attain of the memory's bandwidth; None likewise.
+        kinds: One row per kind: kind, count, total_ns, compute_share.
+        operators: One row per operator (null: not known): operator, count, total_ns,
+            compute_share.
+        places: One row per module or function: place, count, total_ns, compute_share.
+        products: One row per product and shapes: operator, shapes, type, count, total_ns,
+            teraflops_per_s, bound, attained_share.
+        scope: What the answer covers.
+        notes: What a reader must know.
+    """
+
+    compute_ns: int
+    kernels_count: int
+    mfu_share: float | None
+    product_attained_share: float | None
+    bandwidth_share: float | None
+    kinds: pl.DataFrame
+    operators: pl.DataFrame
+    places: pl.DataFrame
+    products: pl.DataFrame
+    scope: AnsweredScope
+    notes: tuple[str, ...]
+
+
+@remembered
+def compute(trace: Trace, scope: Scope | None = None) -> Compute:
+    """What the compute of a scope is made of.
+
+    Raises:
+        UsageError: The scope names what the trace does not have.
+    """
+    work = gpu_work(trace, scope)
+    rows = work.members.filter(pl.col("kind") == "compute")
+    arithmetic = analyse_flops(trace, work.answered.asked)
+    rows = rows.with_columns(
+        operator=operator_names(trace, rows), place=places_of_work(trace, rows)
+    )
+    products = arithmetic.operators.select(
+        pl.col("name").alias("operator"),
+        pl.col("dims").alias("shapes"),
+        "type",
+        "count",
+        pl.col("busy_ns").alias("total_ns"),
+        "teraflops_per_s",
+        "bound",
+        "attained_share",
+    )
+    judged = products.drop_nulls("attained_share")
+    spent = int(judged["total_ns"].sum())
+    bound = float((judged["attained_share"] * judged["total_ns"]).sum())
+    others = len(work.members) - len(rows)
+    notes = list(work.notes)
+    if rows["operator"].null_count():
+        missing = int(rows.filter(pl.col("operator").is_null())["dur_ns"].sum())
+        notes.append(
+            f"{missing / 1e6:.3f} ms of compute have no known operator (CUDA graphs, or launches "
+            "that were not recorded)"
+        )
+    return Compute(
+        compute_ns=int(rows["dur_ns"].sum()),
+        kernels_count=len(rows),
+        mfu_share=arithmetic.mfu_share,
+        product_attained_share=bound / spent if spent else None,
+        bandwidth_share=_bandwidth_share(trace, rows),
+        kinds=_by(rows.with_columns(kind=_kind()), "kind"),
+        operators=_by(rows, "operator").head(MOST),
+        places=_by(rows.drop_nulls("place"), "place", int(rows["dur_ns"].sum())).head(MOST),
+        products=products.head(MOST),
+        scope=replace(work.answered, events=len(rows)).leaving_out(
+            {"communication, copies and fills": others}
+        ),
+        notes=tuple(notes),
+    )
+
+
+def _kind() -> pl.Expr:
+    group = pl.col("group").fill_null("other")
+    return group.replace_strict(KINDS, default=group, return_dtype=pl.String)
+
+
+def _by(rows: pl.DataFrame, key: str, whole_ns: int | None = None) -> pl.DataFrame:
+    whole = max(1, int(rows["dur_ns"].sum()) if whole_ns is None else whole_ns)
+    return (
+        rows.group_by(pl.col(key).cast(pl.String))
+        .agg(
+            count=pl.len().cast(pl.Int64),
+            total_ns=pl.col("dur_ns").sum(),
+            compute_share=pl.col("dur_ns").sum() / whole,
+        )
+        .sort("total_ns", key, descending=[True, False])
+    )
+
+
+def _bandwidth_share(trace: Trace, rows: pl.DataFrame) -> float | None:
+    """Bytes that elementwise operators must move, against what the memory could in their time."""
+    peaks = peaks_of(trace)
+    streaming = rows.filter(
+        pl.col("group") == "elementwise", pl.col("operator").str.contains(_STREAMING)
+    )
+    if streaming.is_empty() or not any(peaks.values()):
+        return None
+    # Several kernels of one call (a large tensor in pieces) move its operands once.
+    calls = streaming.group_by("op", "operator", "device").agg(pl.col("dur_ns").sum()).sort("op")
+    texts = operands(trace, calls["op"])
+    known: dict[tuple[str | None, str | None, str], int | None] = {}
+    moved, possible = 0, 0.0
+    columns = (texts["dims"], texts["types"], calls["operator"], calls["device"], calls["dur_ns"])
+    for dims, types, operator, device, dur_ns in zip(*columns, strict=True):
+        key = (dims, types, operator)
+        if key not in known:
+            known[key] = _bytes_of(dims, types, operator)
+        peak, size = peaks.get(device), known[key]
+        if peak is None or size is None:
+            continue
+        moved += size
+        possible += peak.memory_gb_per_s * dur_ns  # GB/s are bytes per nanosecond
+    return moved / possible if possible else None
+
+
+def _bytes_of(dims: str | None, types: str | None, operator: str) -> int | None:
+    """Bytes of the operands and of the result; None where they are not known."""
+    try:
+        shapes, names = orjson.loads(dims or "null"), orjson.loads(types or "null")
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(shapes, list) or not isinstance(names, list):
+        return None
+    sizes: list[tuple[int, int]] = []
+    for shape, name in zip(shapes, names, strict=False):
+        is_tensor = isinstance(shape, list) and shape and all(isinstance(n, int) for n in shape)
+        item = element_bytes(name) if isinstance(name, str) else None
+        if is_tensor and item is not None:
+            sizes.append((math.prod(shape), item))
+    if not sizes:
+        return None
+    operand_bytes = sum(count * item for count, item in sizes)
+    if operator.startswith("aten::copy_"):
+        return operand_bytes  # the first operand is the result
+    largest, item = max(sizes)
+    return operand_bytes + largest * item

@@ -1,0 +1,55 @@
+"""What the training thread had of the machine in its steps, by the step record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepscope.run.step_record import StepRecord
+
+
+@dataclass(frozen=True)
+class HostTimes:
+    """Means per step.
+
+    Attributes:
+        cpu_ns: Time that the training thread ran on a CPU; None if the record does not say.
+        queued_ns: Time that it was ready to run while others had the CPUs; None likewise.
+        wait_cpu_share: Share of the wait for input in which it ran on a CPU or waited for one, that
+            is, made the batch itself; None without a wait, or if the record does not say.
+        gc_ns: Time in pauses of Python's garbage collector.
+        gc_worst_ns: The most of it in one step.
+        is_on_device: Whether the record has times of a device: then not everything that holds up
+            the thread holds up the step.
+    """
+
+    cpu_ns: int | None = None
+    queued_ns: int | None = None
+    wait_cpu_share: float | None = None
+    gc_ns: int = 0
+    gc_worst_ns: int = 0
+    is_on_device: bool = False
+
+
+def host_times(records: Sequence[StepRecord]) -> HostTimes:
+    """Sums up what some steps say."""
+    if not records:
+        return HostTimes()
+    waited_ns = sum(record.data_wait_ns for record in records)
+    knows_cpu = all(record.cpu_ns is not None for record in records)
+    share = None
+    if waited_ns and knows_cpu:
+        share = sum(record.data_wait_cpu_ns for record in records) / waited_ns
+    return HostTimes(
+        cpu_ns=_mean([record.cpu_ns for record in records]),
+        queued_ns=_mean([record.queued_ns for record in records]),
+        wait_cpu_share=share,
+        gc_ns=round(sum(record.gc_ns for record in records) / len(records)),
+        gc_worst_ns=max(record.gc_ns for record in records),
+        is_on_device=any(record.device_ns is not None for record in records),
+    )
+
+
+def _mean(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return round(sum(known) / len(known)) if len(known) == len(values) else None

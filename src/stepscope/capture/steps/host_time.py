@@ -1,0 +1,117 @@
+"""What the training thread had of the machine in each step: CPU time, queueing, collector pauses.
+
+A reading takes about a microsecond, and never fails: what the system does not say is None.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_SCHEDSTAT = "/proc/thread-self/schedstat"
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """What passed between two step boundaries.
+
+    Attributes:
+        cpu_ns: Time that the training thread ran on a CPU; None if the thread changed.
+        queued_ns: Time that it was ready to run while others had its CPUs; None if the system does
+            not say.
+        gc_ns: Time in pauses of Python's garbage collector, of any thread: all of them wait.
+    """
+
+    cpu_ns: int | None = None
+    queued_ns: int | None = None
+    gc_ns: int = 0
+
+
+class HostClock:
+    """Reads what the current thread used since the last reading."""
+
+    def __init__(self) -> None:
+        self._pauses = _Pauses()
+        self._thread = -1
+        self._file = -1
+        self._cpu_ns = 0
+        self._queued_ns: int | None = None
+        self._gc_ns = 0
+
+    def start(self) -> None:
+        """Listen to the garbage collector."""
+        gc.callbacks.append(self._pauses)
+
+    def read(self) -> HostTime:
+        """What passed since the last call; the first call only begins."""
+        thread = threading.get_ident()
+        is_same = thread == self._thread
+        if not is_same:
+            self._thread = thread
+            self._reopen()
+        cpu_ns, queued_ns, gc_ns = time.thread_time_ns(), self._queued(), self._pauses.total_ns
+        queued = None
+        if is_same and queued_ns is not None and self._queued_ns is not None:
+            queued = queued_ns - self._queued_ns
+        found = HostTime(cpu_ns - self._cpu_ns if is_same else None, queued, gc_ns - self._gc_ns)
+        self._cpu_ns, self._queued_ns, self._gc_ns = cpu_ns, queued_ns, gc_ns
+        return found
+
+    def needed_ns(self) -> int:
+        """Time that the current thread has so far run on a CPU, or waited for one.
+
+        The difference of two readings says how much of the time between them was work for a CPU,
+        whether or not one was free.
+        """
+        ran_ns = time.thread_time_ns()
+        if threading.get_ident() != self._thread:
+            return ran_ns
+        return ran_ns + (self._queued() or 0)
+
+    def close(self) -> None:
+        """Stop listening, and close the file."""
+        with contextlib.suppress(ValueError):
+            gc.callbacks.remove(self._pauses)
+        self._close_file()
+        self._thread = -1
+
+    def _reopen(self) -> None:
+        # The file that is opened is that of the thread which opens it.
+        self._close_file()
+        with contextlib.suppress(OSError):
+            self._file = os.open(_SCHEDSTAT, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _close_file(self) -> None:
+        if self._file >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._file)
+        self._file = -1
+
+    def _queued(self) -> int | None:
+        if self._file < 0:
+            return None
+        try:
+            return int(os.pread(self._file, 128, 0).split()[1])
+        except (OSError, ValueError, IndexError):
+            return None
+
+
+class _Pauses:
+    """The time spent in collections; called by `gc` before and after each."""
+
+    def __init__(self) -> None:
+        self.total_ns = 0
+        self._started_ns = 0
+
+    def __call__(self, phase: str, _: Mapping[str, Any]) -> None:
+        if phase == "start":
+            self._started_ns = time.perf_counter_ns()
+        elif self._started_ns:
+            self.total_ns += time.perf_counter_ns() - self._started_ns
+            self._started_ns = 0

@@ -1,0 +1,285 @@
+"""Real CPU trainings with something planted on the host's side, recorded as people do it."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import statistics
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.support.trainings import (  # noqa: E402 - they need torch
+    Samples,
+    Training,
+    loader,
+    record_without_schedule,
+)
+
+import stepscope  # noqa: E402
+from stepscope.advice.diagnosis import diagnose  # noqa: E402
+from stepscope.advice.rules.input_bound import WORKERS_LABEL  # noqa: E402
+from stepscope.run.reader import open_run  # noqa: E402
+
+pytestmark = [
+    pytest.mark.slow,
+    # Loading that waits may have more workers than CPUs.
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+]
+
+
+def judge(path):
+    """The diagnosis of a trace, after the promises that all of them keep."""
+    judged = diagnose(open_run(str(path)))
+    rank = judged.ranks[0]
+    assert rank.partition is not None
+    assert sum(part.total_ns for part in rank.partition.parts) == rank.partition.total_ns
+    for finding in judged.findings:
+        if finding.saving_ns is not None:
+            assert finding.predicted_step_ns is not None
+            assert finding.predicted_step_ns >= 0
+    return judged
+
+
+def evidence(finding):
+    return {one.label: one.value for one in finding.evidence}
+
+
+def finding_of(judged, rule):
+    found = [finding for finding in judged.findings if finding.id == rule]
+    assert found, f"{rule} not found: {judged.verdict}"
+    return found[0]
+
+
+# -- loops that nobody annotated ----------------------------------------------------------------
+
+
+def test_a_loop_without_annotations(tmp_path):
+    training = Training()
+    path = record_without_schedule(tmp_path / "t.json", lambda: training.loop(loader()))
+    trace = stepscope.load(path)
+    assert trace.step_source == "16 optimizer steps taken as steps"
+    assert (trace.steps["start_ns"][1:] == trace.steps["end_ns"][:-1]).all()
+    assert judge(path).ranks[0].partition.steps == 16
+
+
+def test_accumulation_without_annotations(tmp_path):
+    training = Training()
+    path = record_without_schedule(
+        tmp_path / "t.json", lambda: training.loop(loader(), accumulate=4)
+    )
+    trace = stepscope.load(path)
+    assert trace.step_source == "4 optimizer steps taken as steps"
+    fetches = trace.sql(
+        "SELECT step, count(*) AS n FROM events WHERE name LIKE 'enumerate(DataLoader)%' "
+        "AND step IS NOT NULL GROUP BY step ORDER BY step"
+    )
+    assert fetches["n"].to_list() == [4, 4, 4, 4]
+    assert judge(path).ranks[0].partition.steps == 4
+
+
+def test_an_evaluation_between_epochs_is_no_step(tmp_path):
+    training = Training()
+
+    def work():
+        for _ in range(2):
+            training.loop(loader(Samples(8)))
+            training.evaluate(loader(Samples(8)))
+
+    trace = stepscope.load(record_without_schedule(tmp_path / "t.json", work))
+    assert len(trace.steps) == 16
+    gaps = trace.steps["start_ns"][1:] - trace.steps["end_ns"][:-1]
+    assert (gaps > 0).to_list() == [number == 7 for number in range(15)]
+
+
+def test_a_loop_without_loader_and_one_without_training(tmp_path):
+    training, batch = Training(), torch.randn(64, 256)
+    path = record_without_schedule(tmp_path / "a.json", lambda: training.loop([batch] * 10))
+    assert stepscope.load(path).step_source == "10 optimizer steps taken as steps"
+    path = record_without_schedule(
+        tmp_path / "b.json", lambda: training.evaluate([batch] * 10), with_stack=True
+    )
+    assert stepscope.load(path).step_source == "10 calls of the module Net_0 taken as steps"
+    path = record_without_schedule(tmp_path / "c.json", lambda: training.evaluate([batch] * 10))
+    assert stepscope.load(path).steps.is_empty()
+    judged = judge(path)
+    assert judged.ranks[0].partition.basis.endswith("the whole file as one step")
+    assert "forward" in judged.verdict
+
+
+def test_a_slow_first_step_without_annotations(tmp_path):
+    training = Training()
+
+    def work():
+        for number, batch in enumerate(loader()):
+            training.backward(batch)
+            if number == 0:
+                time.sleep(1.0)
+            training.update()
+
+    trace = stepscope.load(record_without_schedule(tmp_path / "t.json", work))
+    wall_ns = (trace.steps["end_ns"] - trace.steps["start_ns"]).to_list()
+    assert len(wall_ns) == 16
+    assert wall_ns[0] >= 1_000_000_000
+    assert statistics.median(wall_ns[1:]) < wall_ns[0] / 3
+
+
+def test_the_promise_for_a_slow_loader_with_accumulation_and_no_annotations(tmp_path):
+    """Every second step has four slow batches; the others tell what the fix would give."""
+    before, promised, after = [], [], []
+    for number in range(5):
+        training = Training()
+        slow, fast = iter(loader(Samples(80, delay_s=0.0008))), iter(loader(Samples(80)))
+
+        def work(training=training, slow=slow, fast=fast):
+            for step in range(20):
+                for _ in range(4):
+                    training.backward(next(fast if step % 2 else slow))
+                training.update()
+
+        path = record_without_schedule(tmp_path / f"{number}.json", work)
+        judged = judge(path)
+        finding = finding_of(judged, "input-bound")
+        wall_ns = judged.ranks[0].host.steps["wall_ns"]
+        assert len(wall_ns) == 20
+        after.append(statistics.mean(wall_ns[1::2]))
+        before.append(statistics.mean(wall_ns[::2]))
+        mean_ns = statistics.mean(wall_ns)
+        waits = judged.ranks[0].host.partition.of("input") / 20
+        promised.append(2 * (mean_ns - waits) - after[-1])
+        assert finding.saving_ns is not None
+    error = abs(statistics.median(promised) / statistics.median(after) - 1)
+    print(f"\nslow loader, accumulation, no annotations: off by {error:.1%}")
+    assert statistics.median(before) > 1.3 * statistics.median(after)
+    assert error <= 0.2
+
+
+# -- the loader ---------------------------------------------------------------------------------
+
+
+def test_bursts_of_four_workers_without_annotations(tmp_path):
+    training = Training()
+    batches = loader(Samples(24, delay_s=0.004), workers=4)
+    path = record_without_schedule(tmp_path / "t.json", lambda: training.loop(batches))
+    judged = judge(path)
+    assert judged.ranks[0].step_source == "24 optimizer steps taken as steps"
+    finding = finding_of(judged, "input-bound")
+    assert "raise num_workers, to about" in finding.advice
+    assert WORKERS_LABEL not in evidence(finding)
+
+
+def test_bursts_of_four_workers_in_a_record(tmp_path):
+    training = Training()
+    batches = loader(Samples(20, delay_s=0.02), workers=4)
+    with stepscope.Profiler(output_dir=tmp_path, skip_first=1000) as profiler:
+        for batch in profiler.watch(batches):
+            training.backward(batch)
+            training.update()
+    (run,) = tmp_path.iterdir()
+    finding = finding_of(judge(run), "input-bound")
+    told = evidence(finding)
+    assert told["loader workers now"] == 4
+    assert told[WORKERS_LABEL] > 4
+    assert told["share of loading that is work for a CPU"] < 0.5
+    assert "from 4 to" in finding.advice
+
+
+# -- compilation --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("with_stack", [False, True])
+def test_compiling_and_calling_what_was_compiled(tmp_path, monkeypatch, with_stack):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    torch._dynamo.reset()
+    training, batch = Training(), torch.randn(64, 256)
+    training.model = torch.compile(training.model, backend="aot_eager")
+
+    def work():
+        training.loop([batch] * 6)
+
+    cold = judge(record_without_schedule(tmp_path / "cold.json", work, with_stack=with_stack))
+    assert finding_of(cold, "compilation-in-window").steps == (0,)
+    host = cold.ranks[0].host
+    assert host.partition.of("compilation") > host.partition.total_ns / 2
+    compiling = host.steps["compilation_ns"]
+    assert compiling[0] > 0
+    assert not any(compiling[1:])
+    path = record_without_schedule(tmp_path / "warm.json", work, with_stack=with_stack)
+    warm = judge(path)
+    assert "compilation-in-window" not in {finding.id for finding in warm.findings}
+    assert warm.ranks[0].host.partition.of("compilation") == 0
+    if with_stack:
+        names = stepscope.load(path).names.collect()["name"]
+        assert names.str.contains("torch/_dynamo/eval_frame.py", literal=True).any()
+
+
+# -- the machine --------------------------------------------------------------------------------
+
+
+def burn(cpu):
+    os.sched_setaffinity(0, {cpu})
+    while True:
+        pass
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs CPU affinity")
+def test_other_processes_that_take_the_cpu(tmp_path):
+    allowed = os.sched_getaffinity(0)
+    cpu = min(allowed)
+    context = multiprocessing.get_context("spawn")
+    burners = [context.Process(target=burn, args=(cpu,), daemon=True) for _ in range(3)]
+    threads = torch.get_num_threads()
+    training, batch = Training(), torch.randn(64, 256)
+    try:
+        os.sched_setaffinity(0, {cpu})
+        torch.set_num_threads(1)
+        for burner in burners:
+            burner.start()
+        time.sleep(2.0)
+        with stepscope.Profiler(
+            output_dir=tmp_path, skip_first=10, wait=10, warmup=1, active=3, repeat=1
+        ) as profiler:
+            for _ in range(60):
+                training.backward(batch)
+                training.update()
+                profiler.step()
+    finally:
+        for burner in burners:
+            if burner.pid is not None:
+                burner.kill()
+                burner.join()
+        os.sched_setaffinity(0, allowed)
+        torch.set_num_threads(threads)
+    (run,) = tmp_path.iterdir()
+    judged = judge(run)
+    finding = finding_of(judged, "busy-cpus")
+    assert evidence(finding)["share of the step"] > 0.4
+    assert judged.verdict.startswith("busy-cpus")
+    assert "cpu-bound-python" not in {one.id for one in judged.findings}
+
+
+def test_pauses_of_the_garbage_collector(tmp_path):
+    """Every second step collects; the others tell what a step without it takes."""
+    training, batch = Training(), torch.randn(64, 256)
+    kept = [[number] for number in range(400_000)]
+    with stepscope.Profiler(output_dir=tmp_path, skip_first=1000) as profiler:
+        for number in range(40):
+            training.backward(batch)
+            training.update()
+            if number % 2:
+                gc.collect()
+            profiler.step()
+    assert len(kept) == 400_000
+    (run,) = tmp_path.iterdir()
+    judged = judge(run)
+    finding = finding_of(judged, "garbage-collector")
+    records = open_run(str(run)).ranks[0].steps[2:]
+    mean_ns = statistics.mean(record.dur_ns for record in records)
+    without_ns = statistics.median(record.dur_ns for record in records if not record.step % 2)
+    collecting_ns = statistics.median(record.dur_ns for record in records if record.step % 2)
+    assert collecting_ns > 1.5 * without_ns
+    assert finding.saving_ns == pytest.approx((collecting_ns - without_ns) / 2, rel=0.35)
+    assert finding.saving_ns < mean_ns
