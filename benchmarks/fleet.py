@@ -27,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -162,13 +163,13 @@ def _apart(table: str, ranks: int, workers: int) -> dict[str, Any]:
     return found
 
 
-def _print(title: str, rows: list[dict[str, Any]]) -> None:
+def _print(title: str, rows: Iterable[dict[str, Any]]) -> None:
+    """Prints each row as soon as it is there."""
     print(f"\n{title}")
-    print("  ".join(f"{name:>9}" for name in rows[0]))
-    for row in rows:
-        cells = (
-            f"{value:.2f}" if isinstance(value, float) else str(value) for value in row.values()
-        )
+    for number, row in enumerate(rows):
+        if number == 0:
+            print("  ".join(f"{name:>9}" for name in row))
+        cells = [f"{one:.2f}" if isinstance(one, float) else str(one) for one in row.values()]
         print("  ".join(f"{cell:>9}" for cell in cells), flush=True)
 
 
@@ -185,9 +186,9 @@ def main() -> None:
         print(json.dumps(_TABLES[asked.row](asked.ranks[0], asked.workers)))
         return
     _print(
-        "From files to the answer", [_apart("from_files", n, asked.workers) for n in asked.ranks]
+        "From files to the answer", (_apart("from_files", n, asked.workers) for n in asked.ranks)
     )
-    _print("Judging alone", [_apart("judged_only", n, asked.workers) for n in asked.jobs])
+    _print("Judging alone", (_apart("judged_only", n, asked.workers) for n in asked.jobs))
     _print("Engines", [_apart("engines", asked.engines, asked.workers)])
 
 
