@@ -34,7 +34,7 @@ def test_the_straggler_is_named(folder):
     assert straggler not in {finding.rank for finding in waiting}
     assert all(f"most for rank {straggler}" in finding.title for finding in waiting)
     text = CliRunner().invoke(command, [str(path)], catch_exceptions=False).stdout
-    assert f"rank {straggler} is the last in {last} of {collectives} collectives" in text
+    assert f"rank {straggler} arrives last in {last} of {collectives} collectives" in text
 
 
 def test_what_sets_the_late_rank_apart():

@@ -180,6 +180,22 @@ def test_recomputation(tmp_path):
     )
 
 
+def test_recompiling_every_step(tmp_path):
+    training, loader = Training(), batches()
+
+    def compiled():
+        # A function of its own, as where torch.compile is called on a lambda within the loop.
+        scope = {"block": training.blocks[0]}
+        exec("def prepare(batch):\n    return block(batch)", scope)
+        return torch.compile(scope["prepare"], backend="eager")
+
+    def step(prepare):
+        training.step(prepare(next(loader)).detach())
+
+    once = compiled()
+    hold_to_account(lambda: step(compiled()), lambda: step(once), "recompilation", tmp_path)
+
+
 RANK = """
 import itertools, sys, time, torch, torch.distributed as dist
 from pathlib import Path

@@ -122,6 +122,66 @@ def _ranges_of_a_serving_engine() -> GpuTrace:
     return t
 
 
+def _on_a_cpu(
+    body: Callable[[GpuTrace, int], object], steps: int = 8, *, annotate_steps: bool = True
+) -> GpuTrace:
+    """Steps of a training without a GPU: a body, 10 ms of operators, and the optimizer."""
+    t = GpuTrace(device_name=None, annotate_steps=annotate_steps)
+    for number in range(steps):
+        with t.step():
+            body(t, number)
+            t.op("aten::linear").python(ms(5))
+            t.op("autograd::engine::evaluate_function: AddmmBackward0").python(ms(4))
+            with t.annotate("Optimizer.step#SGD.step"):
+                t.op("aten::_foreach_add_").python(ms(1))
+    return t
+
+
+def _four_workers_in_bursts() -> GpuTrace:
+    """The median step waits for nothing, and the loader takes most of the time."""
+    return _on_a_cpu(
+        lambda t, step: t.data_wait(us(50) if step % 4 else ms(80)), 16, annotate_steps=False
+    )
+
+
+def _whole_file_waits_for_input() -> GpuTrace:
+    t = GpuTrace(device_name=None)
+    t.data_wait(ms(40))
+    t.op("aten::linear").python(ms(20))
+    return t
+
+
+def _compiled_with_stacks(compiling_step: int | None) -> GpuTrace:
+    def body(t: GpuTrace, step: int) -> None:
+        with t.frame("torch/_dynamo/eval_frame.py(1076): compile_wrapper"):
+            if step == compiling_step:
+                with t.frame("torch/_dynamo/convert_frame.py(1633): _compile"):
+                    t.op("_compile.compile_inner (dynamo_timed)").python(ms(400))
+            t.op("Torch-Compiled Region: 0/0").python(ms(10))
+
+    return _on_a_cpu(body)
+
+
+def _prefetching_thread() -> GpuTrace:
+    """Another thread waits for the loader; the training never does."""
+
+    def body(t: GpuTrace, _step: int) -> None:
+        with t.beside(1_500, "prefetch"):
+            t.data_wait(ms(9))
+
+    return _on_a_cpu(body, annotate_steps=False)
+
+
+def _small_model() -> GpuTrace:
+    t = GpuTrace(device_name=None)
+    for _ in range(8):
+        with t.step():
+            for _ in range(4):
+                t.op("aten::linear").python(us(150))
+                t.python(us(150))
+    return t
+
+
 def _loader_hidden_behind_the_gpu() -> GpuTrace:
     # The host waits 4 ms for the batch, but runs so far ahead that the GPU never notices.
     return job(lambda t, s: (t.data_wait(ms(4)), products(t)))
@@ -284,6 +344,16 @@ def _compiling() -> GpuTrace:
     return job(body)
 
 
+def _recompiling(steps: Callable[[int], bool], length: int = ms(12)) -> GpuTrace:
+    def body(t: GpuTrace, step: int) -> None:
+        if steps(step):
+            with t.annotate("_compile.compile_inner (dynamo_timed)"):
+                t.python(length)
+        healthy(t, step)
+
+    return job(body, steps=6)
+
+
 def _garbage() -> GpuTrace:
     return job(lambda t, s: (t.gc_pause(ms(14)), products(t)))
 
@@ -308,6 +378,58 @@ def _launched_before_the_window() -> GpuTrace:
     for number in range(STEPS):
         with t.step():
             healthy(t, number)
+            optimizer(t)
+    t.sync()
+    return t
+
+
+def _launched_before_the_recording() -> GpuTrace:
+    t = GpuTrace(memory_bytes=80 << 30, annotate_steps=False)
+    t.memory(55 << 30)
+    for _ in range(20):
+        t.op("aten::mm", **MM).launch(GEMM, us(900), linked=False)
+    # Nothing is repeated that could be taken for a step.
+    for _ in range(STEPS):
+        products(t)
+    t.sync()
+    return t
+
+
+def _slow_start() -> GpuTrace:
+    """The context is created and the first memory allocated: 30 s before steps of 10 ms."""
+
+    def body(t: GpuTrace, step: int) -> None:
+        if step == 0:
+            t.malloc(1 << 30, ms(30_000))
+        healthy(t, step)
+
+    return job(body)
+
+
+def _one_stall() -> GpuTrace:
+    return job(lambda t, s: (t.python(ms(500) if s == 1 else 0), healthy(t, s)), steps=3)
+
+
+def _stalls() -> GpuTrace:
+    """No accident: every other step takes long."""
+    return job(lambda t, s: (t.python(ms(60) if s % 2 else 0), healthy(t, s)), steps=8)
+
+
+def _bursts_of_input() -> GpuTrace:
+    """Four workers: one step waits for all of them, the next three find their batches ready."""
+    return job(lambda t, s: (t.data_wait(ms(100) if s % 4 == 1 else us(30)), products(t)), steps=8)
+
+
+def _backlog() -> GpuTrace:
+    """The host runs three steps ahead of a GPU that waits for the network half of the time."""
+    t = GpuTrace(memory_bytes=80 << 30, world_size=8)
+    t.memory(55 << 30)
+    for _ in range(30):
+        t.op("aten::mm", **MM).launch(GEMM, us(900), linked=False)
+    for _ in range(STEPS):
+        with t.step():
+            products(t, 5)
+            t.wait_collective(t.collective("all_reduce", 512 << 20, ms(5)))
             optimizer(t)
     t.sync()
     return t
@@ -465,6 +587,17 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
             ("input-bound",),
         ),
         ("serving engine's ranges", _ranges_of_a_serving_engine, ("cpu-bound-python",)),
+        ("healthy on a CPU", lambda: _on_a_cpu(lambda t, s: t.data_wait(us(50))), ()),
+        ("four workers in bursts", _four_workers_in_bursts, ("input-bound",)),
+        ("whole file without steps", _whole_file_waits_for_input, ("input-bound",)),
+        ("calls of compiled code", lambda: _compiled_with_stacks(None), ()),
+        (
+            "compiling in one step on a CPU",
+            lambda: _compiled_with_stacks(2),
+            ("compilation-in-window",),
+        ),
+        ("a thread that fetches ahead", _prefetching_thread, ()),
+        ("a model too small for its machine", _small_model, ("cpu-bound-python",)),
         ("launch-bound", _launch_bound, ("launch-bound",)),
         ("starved GPU", _starved, ("launch-bound", "low-gpu-utilisation")),
         ("one CUDA graph", _cuda_graph, ()),
@@ -483,8 +616,8 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
         (
             "one abnormal collective",
             lambda: _collectives(lambda s, n: ms(40) if (s, n) == (2, 2) else us(500)),
-            # Without the outlier next to nothing is exposed: see "even collectives".
-            ("abnormal-collective",),
+            # Its step is a stall, and the others have next to nothing exposed: "even collectives".
+            ("abnormal-collective", "stalled-step"),
         ),
         ("even collectives", lambda: _collectives(lambda s, n: us(500)), ()),
         (
@@ -532,6 +665,22 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
         ("checkpointing", lambda: _checkpointing(6), ("heavy-recomputation",)),
         ("a little checkpointing", lambda: _checkpointing(1), ()),
         ("compiling", _compiling, ("compilation-in-window",)),
+        ("recompiling in every step", lambda: _recompiling(lambda s: True), ("recompilation",)),
+        (
+            "recompiling now and then",
+            lambda: _recompiling(lambda s: s % 2 == 1, ms(25)),
+            ("recompilation",),
+        ),
+        (
+            "compiling in the first steps",
+            lambda: _recompiling(lambda s: s < 3),
+            ("compilation-in-window",),
+        ),
+        ("a slow start of 30 s", _slow_start, ("slow-first-steps",)),
+        ("one stall in three steps", _one_stall, ("stalled-step",)),
+        ("a stall in every other step", _stalls, ("cpu-bound-python", "low-gpu-utilisation")),
+        ("input in bursts", _bursts_of_input, ("input-bound", "low-gpu-utilisation")),
+        ("a backlog before the window", _backlog, ("exposed-communication",)),
         ("garbage collector", _garbage, ("garbage-collector",)),
         ("profiler overhead", _overhead, ("profiler-overhead",)),
         ("copies within the GPU", lambda: _copies("DtoD"), ("exposed-copies",)),
@@ -544,6 +693,11 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
         (
             "launched before the window",
             _launched_before_the_window,
+            (),
+        ),
+        (
+            "launched before the recording, without steps",
+            _launched_before_the_recording,
             ("trace-incomplete",),
         ),
         ("launches missing", _unlinked, ("trace-incomplete",)),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stepscope.advice.figures import percent
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.compute import Compute, compute
 
 _DESCRIBED_FROM = 0.3  # of the devices' time: below it, something else limits the step
 _MOST = 5
+_NOTABLE = 0.05
 _IN_A_SENTENCE = 3
 
 
@@ -40,6 +42,7 @@ class ComputeSummary:
         mfu_share: MFU; None where it is not known.
         product_attained_share: What matrix products attain of the device's limits, or None.
         bandwidth_share: What elementwise operators attain of the memory's bandwidth, or None.
+        unclassified: What could not be classified and how much, in words; empty if it is little.
     """
 
     total_ns: int
@@ -50,6 +53,7 @@ class ComputeSummary:
     mfu_share: float | None
     product_attained_share: float | None
     bandwidth_share: float | None
+    unclassified: str
 
     def in_words(self) -> str:
         """The largest kinds: "61% elementwise, 28% matrix products"."""
@@ -70,7 +74,19 @@ def summarise_compute(view: WindowView) -> ComputeSummary | None:
         mfu_share=found.mfu_share,
         product_attained_share=found.product_attained_share,
         bandwidth_share=found.bandwidth_share,
+        unclassified=_unclassified(found),
     )
+
+
+def _unclassified(found: Compute) -> str:
+    parts = []
+    if found.unclassified_share >= _NOTABLE:
+        names = ", ".join(found.unclassified)
+        parts.append(f"{percent(found.unclassified_share)} of the kernels' time, most in {names}")
+    if found.uncounted_ns:
+        share = found.uncounted_ns / max(1, found.compute_ns)
+        parts.append(f"events of unknown categories, as long as {percent(share)} of the compute")
+    return "; ".join(parts)
 
 
 def _parts(found: Compute, table: str, key: str, most: int) -> tuple[ComputePart, ...]:

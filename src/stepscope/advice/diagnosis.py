@@ -8,6 +8,13 @@ from dataclasses import dataclass
 import polars as pl
 
 from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.late_ranks import (
+    Lateness,
+    causes_first,
+    is_cause,
+    lateness,
+    skew_of_arrivals,
+)
 from stepscope.advice.rank_summary import RankSummary, Request, meeting_of, summarise_rank
 from stepscope.advice.ranks import (
     ODD_PARTS,
@@ -17,9 +24,10 @@ from stepscope.advice.ranks import (
     odd_parts,
     skew_of,
 )
-from stepscope.advice.rules import OF_THE_RUN, RULES
+from stepscope.advice.rules import OF_THE_RUN, RULES, compilation_in_window
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
+from stepscope.advice.window_details import WindowDetails
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
 from stepscope.run.rank_skew import RankSkew
@@ -27,6 +35,7 @@ from stepscope.run.reader import Run
 from stepscope.trace.model import Trace
 
 _NOTABLE = 0.1  # of the step: what a saving must reach to become the verdict
+_MOSTLY = 0.5
 _USEFUL = ("compute", "forward", "backward", "optimizer")
 """Parts of a step in which it does what it is there for."""
 _ORDER = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2, Severity.INFO: 3}
@@ -40,7 +49,9 @@ class Diagnosis:
         run: The run.
         verdict: What limits the step, in one sentence.
         ranks: Each rank that left something, in order.
-        findings: All findings, the greatest saving first; those without one follow by severity.
+        findings: All findings, the largest saving first; those without one follow by severity. If
+            a rank comes late, what keeps it comes before, and what it makes of the others after
+            all others (`late_ranks`).
         between: What several ranks' traces tell together; None for one rank, and where they have
             no collectives in common.
         odd_parts: What takes far longer on one rank than on the others, columns `ranks.ODD_PARTS`;
@@ -48,6 +59,7 @@ class Diagnosis:
         shown: The rank whose step stands for the run: that of the verdict, else the slowest.
         skew: Which rank comes late, from the step records of all; None where they do not tell.
         notes: What limits the comparison of the ranks.
+        details: Answers about the window of the rank shown, where an output asks for them.
     """
 
     run: Run
@@ -59,6 +71,7 @@ class Diagnosis:
     shown: RankSummary
     skew: RankSkew | None = None
     notes: tuple[str, ...] = ()
+    details: WindowDetails | None = None
 
 
 def diagnose(
@@ -119,8 +132,10 @@ def judge(
     if matched is not None:
         means = {r.rank: r.window_step_ns for r in ranks if r.window_step_ns is not None}
         between = RankComparison.of(matched, means)
-    findings = _findings(ranks, limits, skew)
-    verdict, shown = _verdict(ranks, findings, limits)
+    seen = skew if lateness(skew, limits) is not None else skew_of_arrivals(between) or skew
+    late = lateness(seen, limits)
+    findings = causes_first(_findings(ranks, limits, seen), late, ranks)
+    verdict, shown = _verdict(ranks, findings, limits, late)
     partitions = [(rank.rank, rank.partition) for rank in ranks if rank.partition is not None]
     odd = pl.DataFrame(schema=ODD_PARTS)
     if between is not None or any(rank.manifest is not None for rank in run.ranks):
@@ -135,7 +150,7 @@ def _findings(
     order = {name: place for place, name in enumerate(RULES)}
     found = []
     for place, rank in enumerate(ranks):
-        subject = Subject(rank.rank, thresholds=limits, skew=skew)
+        subject = Subject(rank.rank, thresholds=limits, skew=skew, shown_step_ns=rank.step_ns)
         of_the_run = [one for name in OF_THE_RUN for one in RULES[name](subject)]
         found += [(place, order[one.id], one) for one in (*rank.findings, *of_the_run)]
     found.sort(
@@ -149,6 +164,10 @@ def _findings(
     return tuple(finding for _, _, finding in found)
 
 
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
 def _why_nothing(run: Run, ranks: Sequence[RankSummary]) -> str:
     reasons = [note for rank in ranks for note in rank.notes] + list(run.problems)
     for rank in run.ranks:
@@ -158,7 +177,10 @@ def _why_nothing(run: Run, ranks: Sequence[RankSummary]) -> str:
 
 
 def _verdict(
-    ranks: Sequence[RankSummary], findings: Sequence[Finding], limits: Thresholds
+    ranks: Sequence[RankSummary],
+    findings: Sequence[Finding],
+    limits: Thresholds,
+    late: Lateness | None,
 ) -> tuple[str, RankSummary]:
     """What limits the step, and the rank that it is said of.
 
@@ -178,7 +200,10 @@ def _verdict(
         if share >= _NOTABLE:
             whose = next(rank for rank in ranks if rank.rank == best.rank)
             step = "the step" if len(ranks) == 1 else f"rank {best.rank}'s step"
-            return f"{best.id}: {best.title}; fixing it saves {share:.0%} of {step}", whose
+            words = f"{best.id}: {best.title}; fixing it saves {share:.0%} of {step}"
+            if late is not None and is_cause(best, late, findings):
+                words += f". {_sentence(late.words())}"
+            return words, whose
     judged = [rank for rank in ranks if rank.partition is not None]
     slowest = max(judged, key=lambda rank: rank.step_ns or 0)
     partition = slowest.partition
@@ -191,6 +216,8 @@ def _verdict(
             f"uncertain: recording made the steps {slowed[slowest.rank]:.1f}× as long; "
             f"{share_of_largest} of a recorded step is {largest.name}"
         )
+    elif (compiles := _mostly_compiling(findings, slowest)) is not None:
+        words = f"{compiles.id}: {compiles.title}; these are no steady steps"
     elif largest.name in _USEFUL:
         words = f"nothing stands out: {share_of_largest} of the step is {largest.name}"
         if largest.name == "compute" and slowest.compute is not None:
@@ -201,3 +228,11 @@ def _verdict(
             "tenth of it"
         )
     return words, slowest
+
+
+def _mostly_compiling(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:
+    """The finding that a rank's window is mostly compilation, if it is."""
+    for finding in findings:
+        if finding.id == compilation_in_window.ID and finding.rank == shown.rank:
+            return finding if compilation_in_window.share_of(finding) >= _MOSTLY else None
+    return None

@@ -10,6 +10,7 @@ from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.host.partition import HostPartition
 from stepscope.analysis.record.summary import StepSummary
+from stepscope.memory.view import MemoryView
 from stepscope.run.manifest import LoaderRecord
 from stepscope.run.rank_skew import RankSkew
 
@@ -28,8 +29,11 @@ class Subject:
         problems: What the reader of the trace and its links found wrong: problem, count, message.
         thresholds: From where on something is worth a finding.
         skew: How the ranks of the run meet; None where nothing of it is known.
+        memory: What it recorded of its memory; None where it recorded nothing.
         loader: The training's DataLoader; None if nothing is known of it.
         has_peers: Whether other ranks are known to train together with this one.
+        shown_step_ns: The step that the report states for this rank, where neither record nor
+            window are given; None otherwise.
     """
 
     rank: int
@@ -40,8 +44,20 @@ class Subject:
     problems: tuple[tuple[str, int, str], ...] = ()
     thresholds: Thresholds = field(default_factory=Thresholds)
     skew: RankSkew | None = None
+    memory: MemoryView | None = None
     has_peers: bool = False
     loader: LoaderRecord | None = None
+    shown_step_ns: int | None = None
+
+    @property
+    def step_ns(self) -> int | None:
+        """The step that the report states, and that everything saved is taken from.
+
+        The mean steady step of the record where there is one, else of the window.
+        """
+        if self.steps is not None:
+            return self.steps.mean_ns
+        return self.shown_step_ns if self.window is None else self.window.step_ns
 
     @property
     def recording_factor(self) -> float:

@@ -18,8 +18,8 @@ class Thresholds:
         input_bound_low: Share of waiting for input that is worth a finding.
         input_bound_medium: From this share on it is of medium severity.
         input_bound_high: From this share on it is of high severity.
-        slow_first_steps_steps: The slow beginning is worth a finding if it lost as much time as
-            so many steady steps take.
+        slow_first_steps_steps: The slow beginning, or a stall, is worth a finding if it lost as
+            much time as so many steady steps take.
         slow_first_steps_medium: Share of the observed time from which on it is of medium severity.
         slow_phase_share: Share that a phase outside forward, backward and optimizer may have.
         slow_phase_excess: Share that the slow occurrences of one phase may cost beyond its median.
@@ -47,6 +47,12 @@ class Thresholds:
         allocator_calls: Calls per step that get memory from the driver or give it back.
         memory_near_limit: Reserved share of the device's memory from which on it is near the limit.
         memory_far_below: Reserved share up to which much of it is unused.
+        memory_leak: Share of the peak by which memory grows in every step, at least.
+        memory_unused: Share of the reserved memory that is not in use, from which on it is
+            fragmented.
+        memory_optimizer_state: Share of the peak that is optimizer state, at least.
+        memory_activations: Share of the peak that is activations, at least.
+        memory_one_tensor: Share of the peak that is one tensor, at least.
         gpu_utilisation: Share of the device's time in which kernels run, below which it is low.
         matmul_share: Share of the step in matrix products and convolutions that do without the
             tensor cores, or in full precision.
@@ -99,6 +105,11 @@ class Thresholds:
     allocator_calls: float = 1.0
     memory_near_limit: float = 0.9
     memory_far_below: float = 0.4
+    memory_leak: float = 0.001
+    memory_unused: float = 0.2
+    memory_optimizer_state: float = 0.4
+    memory_activations: float = 0.6
+    memory_one_tensor: float = 0.25
     gpu_utilisation: float = 0.5
     matmul_share: float = 0.1
     matmul_attained: float = 0.3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from stepscope.advice.figures import significant
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.calls.kernel_origins import places_of_calls
 
@@ -26,7 +27,7 @@ def waiting_places(window: WindowView, calls: pl.DataFrame) -> list[str]:
     )
     return [
         f"{operator}{'' if line is None else f' in {line}'}"
-        f" ({count / window.steps:.3g}× per step, {per_step / 1e6:.3g} ms)"
+        f" ({significant(count / window.steps)}× per step, {significant(per_step / 1e6)} ms)"
         for operator, line, count, per_step in by_place.select(
             "operator", "line", "len", pl.col("dur") / window.steps
         ).iter_rows()

@@ -3,7 +3,8 @@
 Definitions
     Compute is every kernel that is neither communication, nor a copy, nor a fill. Times are sums of
     durations, so kernels that overlap on several streams count each; shares are of that sum, and
-    the kinds add up to it.
+    the kinds add up to it. Kernels of the PyTorch compiler are told by the operators in their
+    names: "compiled normalisation".
     A kernel's operator is the innermost one around its launch, its place the innermost module or
     function (`calls.kernel_origins`).
     Products are matrix products and convolutions with recorded shapes; attained is the share of
@@ -15,19 +16,21 @@ Definitions
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import orjson
 import polars as pl
 
 from stepscope.analysis.calls.kernel_origins import operator_names, places_of_work
-from stepscope.analysis.calls.operands import element_bytes, operands
+from stepscope.analysis.calls.operands import argument_texts, element_bytes, operands
 from stepscope.analysis.flops import analyse_flops
 from stepscope.analysis.hardware.devices import peaks_of
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.trace.classify import group_of_fused
 from stepscope.trace.model import Trace
+from stepscope.trace.schema import Category
 
 KINDS: dict[str, str] = {
     "gemm": "matrix products",
@@ -54,6 +57,8 @@ _STREAMING = (
     r"|clamp_min|addcmul|addcdiv|masked_fill|silu_backward|gelu_backward|threshold_backward)_?$"
 )
 MOST = 20
+_NOTABLE = 0.05
+_MOST_NAMES, _LONGEST_NAME = 3, 60
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,9 @@ class Compute:
         mfu_share: MFU over the steps of the scope; None where it is not known (see `flops`).
         product_attained_share: What matrix products and convolutions attain of the device's limits,
             weighted by time; None where shapes or peaks are not known.
+        unclassified_share: Share of compute in kernels that no rule knows, such as a new vendor's.
+        unclassified: Their names, the most time first, at most three.
+        uncounted_ns: Time of events on devices whose category is not known: they count as no work.
         bandwidth_share: What elementwise operators attain of the memory's bandwidth; None likewise.
         kinds: One row per kind: kind, count, total_ns, compute_share.
         operators: One row per operator (null: not known): operator, count, total_ns,
@@ -82,6 +90,9 @@ class Compute:
     mfu_share: float | None
     product_attained_share: float | None
     bandwidth_share: float | None
+    unclassified_share: float
+    unclassified: tuple[str, ...] = field(metadata={"show": False})
+    uncounted_ns: int
     kinds: pl.DataFrame
     operators: pl.DataFrame
     places: pl.DataFrame
@@ -124,13 +135,30 @@ def compute(trace: Trace, scope: Scope | None = None) -> Compute:
             f"{missing / 1e6:.3f} ms of compute have no known operator (CUDA graphs, or launches "
             "that were not recorded)"
         )
+    unknown = rows.filter(pl.col("group").fill_null("other") == "other")
+    compute_ns, unknown_ns = int(rows["dur_ns"].sum()), int(unknown["dur_ns"].sum())
+    names = _longest_names(trace, unknown)
+    if unknown_ns >= _NOTABLE * max(1, compute_ns):
+        notes.append(
+            f"{unknown_ns / compute_ns:.0%} of the compute is in kernels that are not classified "
+            f"({', '.join(names)}), so the kinds say less than they could"
+        )
+    categories, uncounted_ns = _uncounted(trace)
+    if uncounted_ns:
+        notes.append(
+            f"{uncounted_ns / 1e6:.3f} ms of events on devices are of categories that are not known"
+            f" ({', '.join(categories)}) and count as no work"
+        )
     return Compute(
-        compute_ns=int(rows["dur_ns"].sum()),
+        compute_ns=compute_ns,
         kernels_count=len(rows),
         mfu_share=arithmetic.mfu_share,
         product_attained_share=bound / spent if spent else None,
         bandwidth_share=_bandwidth_share(trace, rows),
-        kinds=_by(rows.with_columns(kind=_kind()), "kind"),
+        unclassified_share=unknown_ns / max(1, compute_ns),
+        unclassified=names,
+        uncounted_ns=uncounted_ns,
+        kinds=_by(_with_kind(trace, rows), "kind"),
         operators=_by(rows, "operator").head(MOST),
         places=_by(rows.drop_nulls("place"), "place", int(rows["dur_ns"].sum())).head(MOST),
         products=products.head(MOST),
@@ -141,9 +169,51 @@ def compute(trace: Trace, scope: Scope | None = None) -> Compute:
     )
 
 
-def _kind() -> pl.Expr:
+def _longest_names(trace: Trace, rows: pl.DataFrame) -> tuple[str, ...]:
+    """The names that took the most time."""
+    top = (
+        rows.group_by("name_id")
+        .agg(pl.col("dur_ns").sum())
+        .sort("dur_ns", "name_id", descending=[True, False])
+        .head(_MOST_NAMES)
+    )
+    names = trace.names.select("name").collect()["name"]
+    return tuple(str(name)[:_LONGEST_NAME] for name in names.gather(top["name_id"]))
+
+
+def _uncounted(trace: Trace) -> tuple[list[str], int]:
+    """Categories on devices that are not known, as recorded, and the time of their events."""
+    unknown = pl.col("category") == Category.OTHER.value
+    names = trace.names.filter(unknown).select("name_id", "raw_category").collect()
+    if names.is_empty():
+        return [], 0
+    events = (
+        trace.events.filter(
+            pl.col("name_id").is_in(names["name_id"].implode()), pl.col("dur_ns") > 0
+        )
+        .select("event", "name_id", "dur_ns")
+        .collect()
+        .join(names, on="name_id")
+    )
+    # Only what names a device in its arguments ran on one; spans and marks of the host do not.
+    texts = argument_texts(trace, events["event"].cast(pl.Int64))
+    on_device = texts.str.contains(r'"(device|device_id|stream)"\s*:').fill_null(value=False)
+    events = events.filter(on_device)
+    categories = events["raw_category"].drop_nulls().unique().sort().to_list()
+    return [f"'{word}'" for word in categories], int(events["dur_ns"].sum())
+
+
+def _with_kind(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows with `kind`: what their group is called, of compiled kernels what they fuse."""
+    names = trace.names.select("name_id", "name").collect()
+    fused = names.select("name_id", fused=group_of_fused(pl.col("name")))
     group = pl.col("group").fill_null("other")
-    return group.replace_strict(KINDS, default=group, return_dtype=pl.String)
+    inside = pl.col("fused").replace_strict(KINDS, default=None, return_dtype=pl.String)
+    return rows.join(fused, on="name_id", how="left", maintain_order="left").with_columns(
+        kind=pl.when((group == "triton") & inside.is_not_null())
+        .then(pl.concat_str(pl.lit("compiled "), inside))
+        .otherwise(group.replace_strict(KINDS, default=group, return_dtype=pl.String))
+    )
 
 
 def _by(rows: pl.DataFrame, key: str, whole_ns: int | None = None) -> pl.DataFrame:

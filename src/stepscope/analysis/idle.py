@@ -9,6 +9,8 @@ Definitions
     device_wait      The call had returned before the gap began: the work was in the queue, and
                      waited for another stream or an event, or for the device to take it up. And
                      what lies between the end of the call and the end of the gap: launch latency.
+                     Work that the device starts by itself, such as MTIA's `dma_request`, waited
+                     for the device too.
     graph_gap        The work belongs to a captured graph (CUDA graph): what lies between its
                      kernels, and between the end of the call that launched the graph and its first
                      kernel.
@@ -37,6 +39,7 @@ import polars as pl
 from stepscope.analysis.calls.places import frames_at, names_of_events
 from stepscope.analysis.host.activity import host_activity
 from stepscope.analysis.host.idle_gaps import (
+    BY_DEVICE,
     GRAPH_STARTS,
     IDLE_CAUSES,
     IN_GRAPH,
@@ -57,7 +60,7 @@ from stepscope.trace.model import Trace
 
 LONGEST = 10
 MOST_DETAILS = 50
-_SAID_BY_NOTE = (WAITING, LATENCY, REFILLING, GRAPH_STARTS, IN_GRAPH)
+_SAID_BY_NOTE = (WAITING, LATENCY, REFILLING, GRAPH_STARTS, IN_GRAPH, BY_DEVICE)
 
 
 @dataclass(frozen=True)

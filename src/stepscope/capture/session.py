@@ -13,6 +13,7 @@ from typing import Any
 from stepscope.capture.containment import Containment
 from stepscope.capture.ending import describe_end, finish_upload, late_ranks, name_of, say_where
 from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.record.census import MemoryCensus
 from stepscope.capture.record.journal import Journal
 from stepscope.capture.record.memory import MemoryWatch
 from stepscope.capture.record.monitoring import RankMonitor
@@ -37,6 +38,7 @@ from stepscope.capture.windows.keeper import WindowKeeper
 from stepscope.capture.windows.rival import another_profiler_runs
 from stepscope.errors import UsageError
 from stepscope.monitor.beside import PATIENCE_S
+from stepscope.run.layout import RankLayout
 from stepscope.run.step_record import StepRecord
 
 log = logging.getLogger("stepscope")
@@ -78,6 +80,7 @@ class CaptureSession:
         self._signals: SignalWatch | None = None
         self._monitor: RankMonitor | None = None
         self._uploader: Uploader | None = None
+        self._census: MemoryCensus | None = None
         self._tally = StepTally()
         self._is_started = False
         self._is_stopped = False
@@ -159,6 +162,8 @@ class CaptureSession:
         memory.start()
         if memory.is_available:
             steps.add_listener("watching memory", lambda ended, _: memory.step_ended(ended))
+        if self.config.memory_census and records(self.config.ranks, self.identity):
+            self._start_census(layout, memory)
         if self.config.flop_counter and records(self.config.ranks, self.identity):
             steps.flops = FlopCount(self.config.detail_step, self._keep_flops)
         steps.windows = WindowKeeper(
@@ -188,6 +193,17 @@ class CaptureSession:
                 steps.add_listener("notifying the monitor", lambda *_: monitor.step_ended())
         # Held until exit, so that a profiler that is no longer referenced still ends properly.
         atexit.register(self._stop_at_exit)
+
+    def _start_census(self, layout: RankLayout, memory: MemoryWatch) -> None:
+        steps, journal = self.steps, self.journal
+        if journal is None:
+            return
+
+        def is_recording() -> bool:
+            return memory.is_recording or steps.recording_index is not None
+
+        census = self._census = MemoryCensus(layout, journal.add_snapshot, is_recording)
+        steps.census = census
 
     def _sum_up(self, _: int, record: StepRecord | None) -> None:
         if record is not None:
@@ -265,6 +281,9 @@ class CaptureSession:
                 windows.flush(cause, steps.number)
             with self.contain("restoring torch"):
                 windows.put_down()
+        if self._census is not None:
+            with self.contain("closing the memory census"):
+                self._census.close()
         if self.requests is not None:
             with self.contain("closing the triggers"):
                 self.requests.close()

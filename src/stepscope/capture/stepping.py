@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from stepscope.capture.containment import Containment
+from stepscope.capture.record.census import MemoryCensus
 from stepscope.capture.steps.auto_phases import AutoPhases
 from stepscope.capture.steps.devices import DeviceProbe
 from stepscope.capture.steps.flop_counter import STEP_KIND, FlopCount
@@ -33,6 +34,7 @@ class Stepping:
         windows: Opens and closes windows.
         phases: Detects phases from calls into torch, with `auto_phases`; None otherwise.
         flops: Counts the operations of one step, if requested.
+        census: Notes where tensors lie, with `memory_census`; None otherwise.
         loaders: Notes the training's DataLoader.
         probe: Looks for a device in use; None once one was found.
         is_closing: Whether the capture is ending, so that steps no longer count.
@@ -46,6 +48,7 @@ class Stepping:
         self.flops: FlopCount | None = None
         self.loaders: LoaderWatch | None = None
         self.probe: DeviceProbe | None = None
+        self.census: MemoryCensus | None = None
         self.is_closing = False
         self._listeners: list[tuple[str, StepListener]] = []
         self._attempt = containment.attempt
@@ -78,6 +81,8 @@ class Stepping:
             self.recorder.begin()
         if self.flops is not None:
             self.flops.step_begins(0)
+        if self.census is not None:
+            self._attempt("the memory census", self.census.step_begins, 0)
 
     def advance(self) -> None:
         """End the current step and begin the next."""
@@ -110,6 +115,8 @@ class Stepping:
             self._attempt("reading the device", self._attach_device)
         if self.flops is not None:
             self._attempt("counting operations", self.flops.step_begins, self.number)
+        if self.census is not None:
+            self._attempt("the memory census", self.census.step_begins, self.number)
 
     def begin_afresh(self) -> None:
         """Restart the current step at the start of a loop."""

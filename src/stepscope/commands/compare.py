@@ -6,9 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.commands.options import INTEGERS, format_option, scope_of, scope_options
-from stepscope.commands.sinks import StandardSink
-from stepscope.report.outputs import Layout, Output
+from stepscope.commands.options import (
+    INTEGERS,
+    format_option,
+    output_option,
+    scope_of,
+    scope_options,
+)
+from stepscope.commands.sinks import sink_for
+from stepscope.report.outputs import OUTPUTS, Format, Layout, Output, Sink
 
 if TYPE_CHECKING:
     from stepscope.analysis.selection.scope import Scope
@@ -19,6 +25,7 @@ if TYPE_CHECKING:
 @click.argument("before", type=click.Path(path_type=str), metavar="A")
 @click.argument("after", type=click.Path(path_type=str), metavar="B")
 @format_option("comparison", INTEGERS)
+@output_option
 @click.option(
     "--rank", type=int, metavar="N", help="Rank to compare.  [default: the first of each side]"
 )
@@ -43,6 +50,7 @@ def command(
     before: str,
     after: str,
     output: Output,
+    file: str | None,
     rank: int | None,
     steps: str | None,
     device: str | None,
@@ -69,9 +77,10 @@ def command(
     failed = "; ".join(reasons) or None
     scaling = None if rank is not None else _scaling(before, after, scope)
     layout = Layout(rows=rows)
-    output.write(CheckedComparison(comparison, failed, scaling), StandardSink(), layout)
-    if scaling is not None and output.format.is_for_people:
-        _write_scaling(scaling, f"{before}, {after}", output.format.name, layout)
+    with sink_for(file) as sink:
+        output.write(CheckedComparison(comparison, failed, scaling), sink, layout)
+        if scaling is not None and output.format.is_for_people:
+            _write_scaling(scaling, f"{before}, {after}", output.format, layout, sink)
     if failed:
         click.echo(f"failed: {failed}", err=True)
     return 1 if failed else 0
@@ -96,11 +105,12 @@ def _scaling(before: str, after: str, scope: Scope) -> Scaling | None:
     return compare_scaling(first, second)
 
 
-def _write_scaling(scaling: Scaling, paths: str, format_name: str, layout: Layout) -> None:
+def _write_scaling(scaling: Scaling, paths: str, form: Format, layout: Layout, sink: Sink) -> None:
+    """Write the scaling below the comparison, in the formats that answers have."""
     from stepscope.analysis.questions import Answer, Answers
     from stepscope.fleet.scaling import SCALING
-    from stepscope.report.outputs import output as output_named
 
-    answers = Answers(SCALING, 1, [Answer(paths, 0, scaling)])
-    click.echo()
-    output_named("answer", format_name).write(answers, StandardSink(), layout)
+    for one in OUTPUTS["answer"]:
+        if one.format == form:
+            sink.write("\n")
+            one.write(Answers(SCALING, 1, [Answer(paths, 0, scaling)]), sink, layout)

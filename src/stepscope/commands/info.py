@@ -6,7 +6,7 @@ import click
 
 from stepscope.commands.options import INTEGERS, format_option
 from stepscope.commands.sinks import StandardSink
-from stepscope.report.outputs import Output
+from stepscope.report.outputs import Layout, Output
 from stepscope.report.outputs import output as output_of
 
 
@@ -19,10 +19,18 @@ def command(path: str, output: Output) -> None:
     PATH is a trace file of any known format, a URL, or - for standard input: shows producer,
     devices, steps, lanes, events by category, and problems. For a directory or quoted glob: lists
     ranks and windows. For a file of metrics, from Stepscope or nvidia-smi: shows how busy, full and
-    hot the GPUs were.
+    hot the GPUs were. For a memory snapshot: shows its totals.
     """
+    from stepscope.memory.opening import is_snapshot_file
     from stepscope.trace.paths import resolve_path
 
+    if is_snapshot_file(path):
+        from stepscope.memory.opening import find_snapshot
+        from stepscope.memory.questions.table import answer, question
+
+        found = answer(find_snapshot(path).open(), question("overview"))
+        output_of("memory", output.format.name).write(found, StandardSink(), Layout(rows=15))
+        return
     given = resolve_path(path)
     if given.metrics is not None:
         from stepscope.analysis.record.metrics import summarise_metrics

@@ -20,6 +20,7 @@ VERBS: dict[str, str] = {
     "run": "Record a training script without changing its code.",
     "report": "Show where the step's time goes, why, and what to change.",
     "show": "Answer one question about a trace: idle time, kernels, operators.",
+    "memory": "Show whose the GPU's memory is, from a memory snapshot.",
     "view": "Look at traces and runs in the browser.",
     "compare": "Show what changed between two runs.",
     "hangs": "Show which collective hangs, and which rank began it.",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
-from stepscope.report.outputs import OUTPUTS, Output, output
+from stepscope.report.outputs import OUTPUTS, Format, Output, output
 
 if TYPE_CHECKING:
     from stepscope.analysis.selection.scope import Scope
@@ -33,7 +34,9 @@ def format_option(kind: str, note: str = "") -> Callable[[Command], Command]:
     people = ", ".join(one.name for one in formats if one.is_for_people)
     programs = ", ".join(one.name for one in formats if not one.is_for_people)
 
-    def chosen(_context: click.Context, _parameter: click.Parameter, name: str) -> Output:
+    def chosen(context: click.Context, _parameter: click.Parameter, name: str) -> Output:
+        if context.get_parameter_source("output") is ParameterSource.DEFAULT:
+            name = _format_of_file(context.params.get("file"), name, formats)
         return output(kind, name)
 
     return click.option(
@@ -45,6 +48,24 @@ def format_option(kind: str, note: str = "") -> Callable[[Command], Command]:
         show_default=True,
         help=f"{people} for people; {programs} for programs{f' ({note})' if note else ''}.",
     )
+
+
+def output_option(command: Command) -> Command:
+    """`--output`, `-o`, as `file`: a file, whose ending chooses the format that it names."""
+    return click.option(
+        "--output",
+        "-o",
+        "file",
+        type=click.Path(dir_okay=False),
+        is_eager=True,  # known when --format is
+        help="Write to this file; its ending chooses the format, as in report.html.",
+    )(command)
+
+
+def _format_of_file(file: str | None, default: str, formats: Sequence[Format]) -> str:
+    """The format that the ending of a file's name says; the default where it names none."""
+    ending = "" if file is None else file.rpartition(".")[2].lower()
+    return ending if any(one.name == ending for one in formats) else default
 
 
 def scope_options(steps_help: str) -> Callable[[Command], Command]:
@@ -142,3 +163,16 @@ def numbers(option: str, text: str) -> tuple[int, ...]:
             raise click.UsageError(f"{option} {text}: '{part}' is not a valid range")
         found.update(range(first, last + 1))
     return tuple(sorted(found))
+
+
+def row_count(text: str) -> int | None:
+    """The value of `--rows`: a number above 0, or "all" (None).
+
+    Raises:
+        click.UsageError: It is neither.
+    """
+    if text == "all":
+        return None
+    if not text.isdecimal() or int(text) == 0:
+        raise click.UsageError(f"--rows {text}: give a number above 0, or all")
+    return int(text)

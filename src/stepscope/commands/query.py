@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from stepscope.commands.options import format_option
+from stepscope.commands.options import format_option, output_option
 from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import Output
 
@@ -28,13 +28,7 @@ DEFAULT_ROWS = 100
     type=click.FloatRange(min=0, min_open=True),
     help="Stop the query after this many seconds.",
 )
-@click.option(
-    "--output",
-    "-o",
-    "file",
-    type=click.Path(dir_okay=False),
-    help="Write to this file instead of standard output.",
-)
+@output_option
 def command(
     path: str | None,
     sql: str | None,

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from stepscope.commands.options import INTEGERS, format_option, scope_of, scope_options
-from stepscope.commands.sinks import StandardSink
-from stepscope.report.outputs import OUTPUTS, Layout, Output
+from stepscope.commands.options import (
+    INTEGERS,
+    format_option,
+    output_option,
+    scope_of,
+    scope_options,
+)
+from stepscope.commands.sinks import sink_for
+from stepscope.report.outputs import OUTPUTS, Layout, Output, Sink
 from stepscope.report.outputs import output as output_of
 
 if TYPE_CHECKING:
@@ -18,6 +25,7 @@ if TYPE_CHECKING:
 @click.command("report")
 @click.argument("path", type=click.Path(path_type=str))
 @format_option("diagnosis", INTEGERS)
+@output_option
 @scope_options("Only these steps of the recorded windows; they must be consecutive.")
 @click.option("--table", metavar="NAME", help="Table that csv prints.  [default: findings]")
 @click.option(
@@ -35,6 +43,7 @@ if TYPE_CHECKING:
 def command(
     path: str,
     output: Output,
+    file: str | None,
     steps: str | None,
     device: str | None,
     events: str,
@@ -45,7 +54,8 @@ def command(
     """Show where the step's time goes, why, and what to change.
 
     PATH is a run directory, a directory of runs (the newest is used), a trace file, a directory of
-    traces, a quoted glob, or a URL. For a py-spy recording, shows the functions that took the time.
+    traces, a quoted glob, or a URL. For a py-spy recording, shows the functions that took the time;
+    for a memory snapshot, what the peak consists of.
     """
     if table is not None and not output.picks_table:
         able = " or ".join(one.format.name for one in OUTPUTS["diagnosis"] if one.picks_table)
@@ -53,12 +63,18 @@ def command(
     scope = scope_of(steps, device, events)
     limits = _limits(thresholds)
     from stepscope.advice.diagnosis import diagnose
+    from stepscope.advice.window_details import details_of
     from stepscope.analysis.python_functions import sampled_recordings
     from stepscope.errors import UnreadableInputError
+    from stepscope.memory.opening import is_snapshot_file
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
     from stepscope.trace.paths import resolve_path
 
     keep_freed_memory()
+    if is_snapshot_file(path):
+        with sink_for(file) as sink:
+            _show_snapshot(path, output, sink)
+        return
     known = None if baseline is None else resolve_path(baseline).one_trace().open()
     run = resolve_path(path).run
     try:
@@ -68,9 +84,23 @@ def command(
         recordings = sampled_recordings(run)
         if not recordings:
             raise
-        output_of("samples", output.format.name).write(recordings, StandardSink())
+        with sink_for(file) as sink:
+            output_of("samples", output.format.name).write(recordings, sink)
         return
-    output.write(diagnosis, StandardSink(), Layout(table=table))
+    if output.wants_details:
+        diagnosis = replace(diagnosis, details=details_of(diagnosis.shown))
+    with sink_for(file) as sink:
+        output.write(diagnosis, sink, Layout(table=table))
+
+
+def _show_snapshot(path: str, output: Output, sink: Sink) -> None:
+    """Show what a memory snapshot holds, and where its questions are answered."""
+    from stepscope.memory.opening import find_snapshot
+    from stepscope.memory.questions.table import answer, question
+
+    found = answer(find_snapshot(path).open(), question("overview"))
+    output_of("memory", output.format.name).write(found, sink, Layout(rows=15))
+    sink.remark(f"{path} is a memory snapshot: `stepscope memory {path}` answers more about it")
 
 
 def _limits(settings: tuple[str, ...]) -> Thresholds:

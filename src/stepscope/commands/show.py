@@ -9,6 +9,7 @@ from stepscope.commands.options import (
     engine_of,
     engine_options,
     format_option,
+    row_count,
     scope_of,
     scope_options,
 )
@@ -69,7 +70,7 @@ def command(
     if not paths:
         raise click.UsageError(f"no trace given: stepscope show {question} PATH")
     scope = scope_of(steps, device, events)
-    layout = Layout(table, None if rows == "all" else _one_number("--rows", rows))
+    layout = Layout(table, row_count(rows))
     if baseline is not None and chosen.over_ranks:
         raise click.UsageError(f"'{chosen.name}' takes no baseline")
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
@@ -93,9 +94,3 @@ def _list_questions() -> None:
     width = max(len(one.name) for one in QUESTIONS)
     for one in QUESTIONS:
         click.echo(f"{one.name:<{width}}  {one.about}")
-
-
-def _one_number(option: str, text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise click.UsageError(f"{option} {text}: give a number above 0, or all")
-    return int(text)

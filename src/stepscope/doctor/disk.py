@@ -114,4 +114,5 @@ def _shared_memory(machine: Machine, space: SpaceOf) -> Check:
 
 
 def _gib(count_bytes: int) -> str:
-    return f"{count_bytes / (1 << 30):.3g} GiB"
+    number = count_bytes / (1 << 30)
+    return f"{number:,.0f} GiB" if number >= 999.5 else f"{number:.3g} GiB"

@@ -138,4 +138,5 @@ def _total_memory(machine: Machine) -> int | None:
 
 
 def _gib(count_bytes: int | None) -> str:
-    return f"{(count_bytes or 0) / (1 << 30):.3g} GiB"
+    number = (count_bytes or 0) / (1 << 30)
+    return f"{number:,.0f} GiB" if number >= 999.5 else f"{number:.3g} GiB"

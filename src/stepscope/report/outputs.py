@@ -70,6 +70,7 @@ class Format:
 
 TABLE = Format("table", is_for_people=True)
 MARKDOWN = Format("md", is_for_people=True)
+HTML = Format("html", is_for_people=True)
 JSON = Format("json", is_for_people=False)
 CSV = Format("csv", is_for_people=False)
 PARQUET = Format("parquet", is_for_people=False, is_text=False)
@@ -83,11 +84,13 @@ class Output:
         format: Its format.
         module: Its module in `stepscope.report`.
         picks_table: Whether `Layout.table` applies to it.
+        wants_details: Whether a diagnosis should bring the details of the window shown.
     """
 
     format: Format
     module: str
     picks_table: bool = False
+    wants_details: bool = False
 
     def write(self, result: Any, sink: Sink, layout: Layout | None = None) -> None:
         """Lay out a result and write it.
@@ -106,6 +109,7 @@ OUTPUTS: Mapping[str, tuple[Output, ...]] = {
         Output(JSON, "diagnosis.json"),
         Output(CSV, "diagnosis.csv", picks_table=True),
         Output(MARKDOWN, "diagnosis.markdown"),
+        Output(HTML, "diagnosis.html", wants_details=True),
     ),
     # py-spy recordings: a sequence of analysis.python_functions.SampledRecording.
     "samples": (
@@ -113,6 +117,7 @@ OUTPUTS: Mapping[str, tuple[Output, ...]] = {
         Output(JSON, "samples.json"),
         Output(CSV, "samples.terminal"),
         Output(MARKDOWN, "samples.terminal"),
+        Output(HTML, "samples.html"),
     ),
     # Answers to a question about traces: analysis.questions.Answers.
     "answer": (
@@ -121,12 +126,20 @@ OUTPUTS: Mapping[str, tuple[Output, ...]] = {
         Output(CSV, "answer.csv", picks_table=True),
         Output(MARKDOWN, "answer.markdown", picks_table=True),
     ),
+    # The answer to a question about a memory snapshot: memory.questions.table.MemoryAnswer.
+    "memory": (
+        Output(TABLE, "memory.terminal", picks_table=True),
+        Output(JSON, "memory.json"),
+        Output(CSV, "memory.csv", picks_table=True),
+        Output(MARKDOWN, "memory.markdown", picks_table=True),
+    ),
     # What changed between two runs: comparison.result.CheckedComparison.
     "comparison": (
         Output(TABLE, "comparison.terminal"),
         Output(JSON, "comparison.json"),
         Output(CSV, "comparison.csv"),
         Output(MARKDOWN, "comparison.markdown"),
+        Output(HTML, "comparison.html"),
     ),
     # Rows of a query: a polars frame.
     "rows": (

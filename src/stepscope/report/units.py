@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from stepscope.advice.figures import in_binary_unit
+
 _TIMES = ((60_000_000_000, "min"), (1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
-_SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 def duration(nanoseconds: float) -> str:
@@ -17,10 +18,8 @@ def duration(nanoseconds: float) -> str:
 
 def size(count_bytes: float) -> str:
     """Bytes in binary units: 1.50 GiB."""
-    for step, unit in _SIZES:
-        if abs(count_bytes) >= step * 0.9995:
-            return f"{_three_digits(count_bytes / step)} {unit}"
-    return f"{count_bytes:.0f} B"
+    number, unit = in_binary_unit(count_bytes)
+    return f"{number:.0f} B" if unit == "B" else f"{_three_digits(number)} {unit}"
 
 
 def decimal_size(count_bytes: float) -> str:
@@ -77,6 +76,8 @@ def value(number: float | str, unit: str) -> str:
 
 
 def _three_digits(number: float) -> str:
+    if abs(number) >= 999.5:
+        return f"{number:,.0f}"
     magnitude = abs(number)
     if magnitude >= 99.95:
         return f"{number:.0f}"

@@ -17,6 +17,8 @@ KEY_AVERAGES_FILE = "key_averages.txt"
 STACKS_FILE = "stacks.txt"
 WINDOW_FILE = "window.json"
 """The finishing process's record of its window, next to the window's files."""
+CENSUS_FILE = "memory_census.jsonl"
+OLDER_CENSUS_FILE = "memory_census.older.jsonl"
 SNAPSHOTS_DIRECTORY = "snapshots"
 EXTERNAL_DIRECTORY = "external"
 
@@ -83,6 +85,21 @@ class RankLayout:
     def snapshots(self) -> Path:
         """The folder of memory snapshots."""
         return self.root / SNAPSHOTS_DIRECTORY
+
+    @property
+    def census(self) -> Path:
+        """The memory census: `memory_census.jsonl`."""
+        return self.root / CENSUS_FILE
+
+    @property
+    def older_census(self) -> Path:
+        """What was in the memory census before it was full."""
+        return self.root / OLDER_CENSUS_FILE
+
+    @property
+    def censuses(self) -> tuple[Path, Path]:
+        """Both files of the memory census, the older first."""
+        return self.older_census, self.census
 
     def window(self, index: int) -> Path:
         """The folder of one window's artifacts."""

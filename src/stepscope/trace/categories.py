@@ -37,6 +37,15 @@ _WORDS = {
     "hpu_op": Category.RUNTIME,  # recorded on the host
 }
 
+_SUFFIXES = (
+    ("_runtime", Category.RUNTIME),
+    ("_driver", Category.DRIVER),
+    ("_kernel", Category.KERNEL),
+    ("_memcpy", Category.GPU_MEMCPY),
+    ("_memset", Category.GPU_MEMSET),
+    ("_sync", Category.DEVICE_SYNC),
+)
+
 GPU_CATEGORIES = (
     Category.KERNEL,
     Category.GPU_MEMCPY,
@@ -67,16 +76,14 @@ def mask_of(events: pl.DataFrame, categories: Iterable[Category]) -> npt.NDArray
 def category_of(word: str | None) -> Category:
     """Returns the category for a recorder's own word.
 
-    Runtimes and drivers are recognised by suffix (`cuda_runtime`, `mtia_runtime`,
-    `privateuse1_driver`, …), so new devices need no change here.
+    Words of new devices need no change here: they are recognised by their suffix
+    (`mtia_runtime`, `privateuse1_driver`, `gcu_memcpy`, …).
     """
     if word is None:
         return Category.OTHER
     known = _WORDS.get(word)
     if known is not None:
         return known
-    if word.endswith("_runtime"):
-        return Category.RUNTIME
-    if word.endswith("_driver"):
-        return Category.DRIVER
-    return Category.OTHER
+    return next(
+        (category for suffix, category in _SUFFIXES if word.endswith(suffix)), Category.OTHER
+    )

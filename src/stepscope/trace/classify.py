@@ -56,7 +56,22 @@ COLLECTIVE_GROUPS: tuple[str, ...] = (
 )
 """All communication groups; "collective" stands for an unknown operation."""
 
-_COMPILED = r"^triton_(poi|red|per|for|tem|mm|unk|spl|split_scan|mix|cooperative)"
+_COMPILED = r"^triton_(_\d|\d|fused_|poi|red|per|for|tem|mm|unk|spl|split_scan|mix|cooperative)"
+"""Kernels of the PyTorch compiler; before 2.1 their names told only their arguments
+(`triton__0d1d2d`)."""
+
+_FUSED_IN = r"_fused_(.*?)_?\d*$"
+_FUSED: Rules = (
+    (r"softmax", "softmax"),
+    (r"norm(_|$)|normalization|rsqrt", "normalisation"),
+    (r"loss|cross_entropy", "loss"),
+    (r"embedding", "embedding"),
+    (r"dropout|rand|bernoulli", "random"),
+    (r"sort|topk|index|gather|scatter|cumsum", "sort_scan_index"),
+    (r"(^|_)(sum|mean|amax|amin|max|min|var|prod|any|all|argmax|argmin)(_|$)", "reduction"),
+)
+"""What a compiled kernel's fused operators amount to, the costliest first."""
+_REDUCING = r"^triton_(red|per|mix|cooperative|split_scan)"
 
 _COMMUNICATION_LIBRARY = (
     r"nccl|rccl|msccl|hccl|oneccl|\bccl(::|_)|sycl_(all|reduce)|nvshmem|rocshmem"
@@ -90,11 +105,19 @@ _COPIES: Rules = (
     (r"HtoH|Host_?To_?Host", "host_to_host"),
 )
 
+_STARTED_BY_DEVICE = r"(^|[^a-z])dma_request"
+"""MTIA's copies between its memories, which no call of the host launches."""
+
 # ROCm before 7.2 records copies and fills by its runtime as kernels.
-_KERNELS_THAT_COPY = r"^(__amd_rocclr_copy|MEMORY_COPY_|Copy(Host|Device|Peer)|Memcpy )"
+_KERNELS_THAT_COPY = (
+    r"^(__amd_rocclr_copy|MEMORY_COPY_|Copy(Host|Device|Peer)|Memcpy )|" + _STARTED_BY_DEVICE
+)
 _KERNELS_THAT_FILL = r"^(__amd_rocclr_fill|Memset )"
 
+_QUANTISES = r"^(void )?([\w:]*::)?_*(de|re)?quanti[sz]e"
+
 _KERNELS: Rules = (
+    (_QUANTISES, "elementwise"),
     (r"^triton_tem.*(_|\b)(mm|bmm|addmm|baddbmm|mm_plus_mm)(_|\b)", "gemm"),
     (r"^triton_tem.*(attention|sdpa)", "attention"),
     (r"^triton_tem.*convolution", "convolution"),
@@ -153,6 +176,9 @@ _KERNELS: Rules = (
         r"distribution_|random|dropout|bernoulli|curand|randperm|multinomial|generate_seed",
         "random",
     ),
+    # MTIA's names are words: fc is a fully connected layer, tbe a table-batched embedding.
+    (r"(^|_)(batch_)?fc(\d|_|$)", "gemm"),
+    (r"(^|_)tbe(\d|_|$)", "embedding"),
     (r"with_index|arange|linspace", "elementwise"),
     (
         (
@@ -332,6 +358,28 @@ def collective_group(word: pl.Expr) -> pl.Expr:
     Accepts the metadata `Collective name` and the names of c10d operations.
     """
     return _first_match(word, _COLLECTIVES, "collective")
+
+
+def is_started_by_device(name: pl.Expr) -> pl.Expr:
+    """Whether GPU work of this name is started by the device itself: it has no launch by nature."""
+    return name.str.contains(f"(?i){_STARTED_BY_DEVICE}")
+
+
+def group_of_fused(name: pl.Expr) -> pl.Expr:
+    """What a kernel of the PyTorch compiler amounts to, by the operators that it fuses.
+
+    Returns:
+        A group of computing kernels; null for other names, and where the name tells nothing.
+    """
+    fused = name.str.extract(_FUSED_IN)
+    rest = (
+        pl.when(name.str.contains(_REDUCING))
+        .then(pl.lit("reduction"))
+        .otherwise(pl.lit("elementwise"))
+    )
+    return pl.when(name.str.contains(_COMPILED) & fused.is_not_null()).then(
+        pl.coalesce(_first_match(fused, _FUSED, None), rest)
+    )
 
 
 def classify_by_metadata(kernels: pl.DataFrame) -> pl.DataFrame:

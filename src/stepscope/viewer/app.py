@@ -20,6 +20,7 @@ from stepscope.viewer.routes import judgements, questions, sql, tiles, traces
 from stepscope.viewer.security import Guard, Secrets
 
 STATIC = Path(str(resources.files("stepscope.viewer") / "static"))
+SHARED = ("stepscope.report.page", "static")
 
 
 def make_app(library: Library, keys: Secrets) -> Guard:
@@ -34,7 +35,8 @@ def make_app(library: Library, keys: Secrets) -> Guard:
         routes=[
             Route("/", page),
             *(one for group in groups for one in group.routes(library)),
-            Mount("/static", StaticFiles(directory=STATIC)),
+            # The drawing code of reports is shared: its folder and the viewer's appear as one.
+            Mount("/static", StaticFiles(directory=STATIC, packages=[SHARED])),
         ]
     )
     return Guard(app, keys)

@@ -14,8 +14,18 @@ from stepscope.advice.finding import Finding
 from stepscope.advice.rules import RULES
 from stepscope.run.reader import open_run
 
-OF_THE_RECORD = {"late-rank", "slow-phase", "slow-first-steps", "uneven-steps", "busy-cpus"}
+OF_THE_RECORD = {"late-rank", "slow-phase", "uneven-steps", "busy-cpus"}
 """Rules of the step record alone: test_advice_rules.py and test_rank_skew.py have their cases."""
+
+OF_THE_SNAPSHOT = {
+    "activations-dominate",
+    "memory-fragmented",
+    "memory-leak",
+    "one-tensor-dominates",
+    "optimizer-state-dominates",
+    "out-of-memory",
+}
+"""Rules of the memory snapshot alone: test_memory_rules.py has their cases."""
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +76,7 @@ def test_the_same_is_found_on_amd(tmp_path, monkeypatch):
 
 def test_every_rule_has_a_positive_and_a_negative_case():
     planted = set().union(*(scenario.expected for scenario in SCENARIOS))
-    assert planted | OF_THE_RECORD == set(RULES)
+    assert planted | OF_THE_RECORD | OF_THE_SNAPSHOT == set(RULES)
     for rule in planted:
         assert any(rule not in scenario.expected for scenario in SCENARIOS)
 

@@ -160,3 +160,15 @@ def test_a_small_model_is_called_small():
     assert finding.severity is Severity.LOW
     (finding,) = cpu_bound_python.find(Subject(0, window=python_window(ms(2), us(300))))
     assert "too small" not in finding.title
+
+
+def test_one_interruption_does_not_make_a_small_model_slow():
+    t = GpuTrace(device_name=None)
+    for number in range(6):
+        with t.step():
+            t.op("aten::linear").python(us(900))
+            t.python(us(700))
+            t.op("aten::linear").python(us(900))
+            t.python(ms(9) if number == 3 else us(300))
+    (finding,) = cpu_bound_python.find(Subject(0, window=WindowView(t.load())))
+    assert "too small" in finding.title

@@ -105,3 +105,17 @@ def test_a_trace_without_gpu_work_has_no_compute():
     found = compute(t.load())
     assert found.compute_ns == 0
     assert found.kinds.is_empty()
+
+
+def test_compiled_kernels_are_told_by_what_they_fuse():
+    t = GpuTrace()
+    with t.step():
+        t.op("aten::mul").launch("triton_per_fused_native_layer_norm_3", us(30))
+        t.op("aten::mul").launch("triton_poi_fused_add_silu_1", us(20))
+        t.op("aten::mul").launch("triton__0d1d2d", us(10))
+    kinds = dict(compute(t.load()).kinds.select("kind", "total_ns").iter_rows())
+    assert kinds == {
+        "compiled normalisation": us(30),
+        "compiled elementwise": us(20),
+        "compiled (Triton)": us(10),
+    }

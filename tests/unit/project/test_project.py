@@ -77,6 +77,7 @@ def test_every_room_is_in_the_contracts():
         ("stepscope.capture.profiler", {"torch", "numpy", "polars", "duckdb", "numba"}),
         ("stepscope.run.reader", {"torch", "numpy", "polars", "duckdb", "numba"}),
         ("stepscope.trace.load", {"torch"}),
+        ("stepscope.memory.load", {"torch"}),
         ("stepscope.advice.diagnosis", {"torch"}),
         ("stepscope.report.diagnosis.terminal", {"torch"}),
         ("stepscope.doctor.examination", {"torch", "numpy", "polars"}),

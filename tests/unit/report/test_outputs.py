@@ -27,6 +27,7 @@ EVERY = [(kind, one) for kind, outputs in OUTPUTS.items() for one in outputs]
 VERBS = {
     "report": "diagnosis",
     "show": "answer",
+    "memory": "memory",
     "compare": "comparison",
     "query": "rows",
     "info": "contents",
@@ -34,7 +35,13 @@ VERBS = {
     "dialects": "dialects",
     "demo": "demo",
 }
-STANDS_IN = {"samples": "diagnosis", "run": "contents", "metrics": "contents", "settings": "checks"}
+STANDS_IN = {
+    "samples": "diagnosis",
+    "run": "contents",
+    "metrics": "contents",
+    "settings": "checks",
+    "memory": "diagnosis",
+}
 """Kinds that a verb shows in place of the one whose formats it offers."""
 
 

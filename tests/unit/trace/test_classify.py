@@ -9,6 +9,7 @@ from stepscope.trace.classify import (
     classify_by_metadata,
     classify_names,
     collective_group,
+    group_of_fused,
 )
 from stepscope.trace.schema import CATEGORY, KIND
 
@@ -86,6 +87,20 @@ KERNELS = {
     "triton_poi_fused__to_copy_all_gather_into_tensor_add_0": ("compute", "triton"),
     "triton_red_fused_native_layer_norm_3": ("compute", "triton"),
     "triton_tem_fused_addmm_relu_5": ("compute", "gemm"),
+    "triton__0d1d2d3de4": ("compute", "triton"),
+    "triton_fused_add_mul_0": ("compute", "triton"),
+    "triton_flash_attention_kernel": ("compute", "attention"),
+    "void quantize_attn_scores_fp8<c10::BFloat16>(c10::BFloat16*)": ("compute", "elementwise"),
+    "quantize_mha_kv_cache": ("compute", "elementwise"),
+    "void vllm::dequantize_block<float>": ("compute", "elementwise"),
+    "marlin_dequantize_gemm": ("compute", "gemm"),
+    "dma_request": ("memcpy", "copy"),
+    "DMA_REQUEST_LLS_to_DRAM": ("memcpy", "copy"),
+    "fc": ("compute", "gemm"),
+    "batch_fc_bf16": ("compute", "gemm"),
+    "fc_relu_0": ("compute", "gemm"),
+    "tbe_forward": ("compute", "embedding"),
+    "fcos_head": ("compute", "other"),
     "my_own_thing": ("compute", "other"),
 }  # fmt: skip
 
@@ -226,3 +241,22 @@ def test_every_word_for_a_collective_has_its_group():
     got = table.select(collective_group(pl.col("word")).alias("group"))["group"].to_list()
     assert got == list(words.values())
     assert set(got) <= set(COLLECTIVE_GROUPS)
+
+
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [
+        ("triton_per_fused_native_layer_norm_3", "normalisation"),
+        ("triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_12", "normalisation"),
+        ("triton_per_fused__softmax_mul_tril_5", "softmax"),
+        ("triton_red_fused_nll_loss_forward_7", "loss"),
+        ("triton_poi_fused_add_mul_silu_0", "elementwise"),
+        ("triton_red_fused_abs_9", "reduction"),
+        ("triton_poi_fused_embedding_1", "embedding"),
+        ("triton__0d1d2d", None),
+        ("my_fused_add_3", None),
+    ],
+)
+def test_a_compiled_kernel_is_told_by_what_it_fuses(name, group):
+    found = pl.DataFrame({"name": [name]}).select(group_of_fused(pl.col("name"))).item()
+    assert found == group

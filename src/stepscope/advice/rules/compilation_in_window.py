@@ -2,6 +2,7 @@
 
 Measured from the ranges of torch.compile and the loading of modules on the threads that launch. It
 is paid when code or shapes are new; what is measured in such a window does not hold for the run.
+Where it recurs step after step, it is `recompilation`.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import numpy as np
 
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving
+from stepscope.advice.rules.recompilation import compiling, recurs
 from stepscope.advice.subject import Subject
-from stepscope.analysis.host.causes import HostCause
 from stepscope.trace.arrays import intervals
 
 ID = "compilation-in-window"
+_SHARE = "share of the window"
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -22,10 +24,12 @@ def find(subject: Subject) -> list[Finding]:
     window = subject.window
     if window is None:
         return []
+    window = window.whole
     graph = window.graph
-    moments = intervals.clip(graph.host.of(HostCause.COMPILATION), *window.window)
+    moments = compiling(window)
     share = window.share(moments.total_ns)
-    if share < subject.thresholds.compilation:
+    notable = subject.thresholds.compilation
+    if share < notable or recurs(window, notable):
         return []
     per_step = intervals.covered(moments, graph.step_starts_ns, graph.step_ends_ns)
     steps = tuple(int(graph.steps[i]) for i in np.nonzero(per_step)[0]) if graph.steps else ()
@@ -37,12 +41,17 @@ def find(subject: Subject) -> list[Finding]:
         reason="code is compiled when it or its shapes are new, not in every step",
         evidence=(
             Evidence("compiling, in the window", moments.total_ns, "ns"),
-            Evidence("share of the window", share, "share"),
+            Evidence(_SHARE, share, "share"),
             Evidence("steps with it", len(steps), "count"),
         ),
         steps=steps,
         advice=(
-            "Record later (skip_first, wait) to see steady steps. If it goes on there, shapes "
-            "keep changing: see TORCH_LOGS=recompiles, mark sizes dynamic, pad or bucket."
+            "Record later (skip_first, wait) to see steady steps. If it goes on there, the report "
+            "says so (recompilation)."
         ),
     )
+
+
+def share_of(finding: Finding) -> float:
+    """Share of the window that such a finding says is compilation."""
+    return next(float(item.value) for item in finding.evidence if item.label == _SHARE)

@@ -8,8 +8,8 @@ The saving assumes that the long ones are gone.
 
 A thread that has no CPU looks the same. If the step record shows that it waited for one for at
 least half of the time in such stretches, there is no finding: `busy-cpus` has it. And in a step of
-a few milliseconds whose stretches are all short, no Python is slow: the model is too small for its
-machine, and the finding says that.
+a few milliseconds whose stretches are short in most steps, no Python is slow: the model is too
+small for its machine, and the finding says that.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import polars as pl
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
+from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.causes import CAUSES, UNNAMED
@@ -71,11 +72,7 @@ def find(subject: Subject) -> list[Finding]:
     per_step = intervals.covered(long, graph.step_starts_ns, graph.step_ends_ns)
     # Where most of it falls into few steps, these are to be looked at.
     uneven = per_step > 2 * per_step.mean()
-    limits = subject.thresholds
-    is_small = (
-        window.step_ns <= limits.small_step_ns
-        and int(lengths[longest]) <= limits.small_step_stretch_ns
-    )
+    is_small = _is_small(window, long, subject.thresholds)
     advice = _ADVICE if window.has_stacks else f"{_ADVICE} {_STACKS}"
     found = replayed_finding(
         subject,
@@ -89,6 +86,22 @@ def find(subject: Subject) -> list[Finding]:
         advice=_MORE_WORK if is_small else advice,
     )
     return [replace(one, severity=Severity.LOW) for one in found] if is_small else found
+
+
+def _is_small(window: WindowView, long: Intervals, limits: Thresholds) -> bool:
+    """Whether steps are short and most of them have no slow stretch: the model is just small.
+
+    Single slow stretches in a few steps do not change that: the system interrupts any thread.
+    """
+    graph = window.graph
+    slow = long.lengths > limits.small_step_stretch_ns
+    has_slow = intervals.covered(
+        intervals.merge(long.starts[slow], long.ends[slow]),
+        graph.step_starts_ns,
+        graph.step_ends_ns,
+    )
+    usual_ns = float(np.median(graph.step_ends_ns - graph.step_starts_ns))
+    return usual_ns <= limits.small_step_ns and 2 * int((has_slow > 0).sum()) < len(has_slow)
 
 
 def _queued_ns(subject: Subject) -> int:

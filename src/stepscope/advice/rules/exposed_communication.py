@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from stepscope.advice.collectives import undisturbed
+from stepscope.advice.figures import binary_size, significant
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
@@ -81,11 +82,12 @@ def _bandwidth(most: dict[str, Any] | None) -> tuple[Evidence, ...]:
     """What it is and how fast: far below what the link can do, ranks wait or the network fails."""
     if most is None:
         return ()
-    size = most["message_bytes"] / 2**20
     return (
-        Evidence("most exposed", f"{most['kind']} of {size:.3g} MiB", "text"),
+        Evidence("most exposed", f"{most['kind']} of {binary_size(most['message_bytes'])}", "text"),
         Evidence("between ranks", most["group_size"], "count"),
-        Evidence("its bus bandwidth", f"{most['bus_bandwidth_gb_per_s']:.3g} GB/s", "text"),
+        Evidence(
+            "its bus bandwidth", f"{significant(most['bus_bandwidth_gb_per_s'])} GB/s", "text"
+        ),
     )
 
 

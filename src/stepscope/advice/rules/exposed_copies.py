@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from stepscope.advice.figures import significant
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving, replayed_finding
 from stepscope.advice.rules.pageable_copies import pageable_copies
@@ -43,6 +44,11 @@ _ADVICE = {
     ),
 }
 
+_UNKNOWN_DIRECTION = (
+    "Find which copies these are (stepscope show kernels): run them beside the computation, and "
+    "keep on the device what does not change."
+)
+
 
 def find(subject: Subject) -> list[Finding]:
     """The finding, if copies that nothing runs beside are a notable part of the device's time."""
@@ -66,13 +72,13 @@ def find(subject: Subject) -> list[Finding]:
     if bytes_moved and copying_ns:
         evidence += [
             Evidence("which move, per step", window.per_step(bytes_moved), "bytes"),
-            Evidence("at", f"{bytes_moved / copying_ns:.3g} GB/s", "text"),
+            Evidence("at", f"{significant(bytes_moved / copying_ns)} GB/s", "text"),
         ]
     launched_by = _operator(window, copies.filter(pl.col("group") == direction))
     if launched_by:
         evidence.append(Evidence("mostly launched by", launched_by, "text"))
     title = f"{share:.0%} of the device's time is copying that nothing runs beside"
-    advice = _ADVICE.get(direction, _ADVICE["device_to_device"])
+    advice = _ADVICE.get(direction, _UNKNOWN_DIRECTION)
     found = replayed_finding(
         subject,
         window,

@@ -39,6 +39,9 @@ def find(subject: Subject) -> list[Finding]:
     if copies.is_empty():
         return []
     total_ns = int(copies["dur_ns"].sum())
+    share = window.device_share(total_ns)
+    if share < subject.thresholds.saving_low:
+        return []
     of_convolutions = copies.filter(pl.col("name").str.contains(OF_CONVOLUTIONS))
     is_about_convolutions = 2 * int(of_convolutions["dur_ns"].sum()) > total_ns
     evidence = [
@@ -56,7 +59,7 @@ def find(subject: Subject) -> list[Finding]:
         .scale_work(window.nodes(copies), 0.0)
         .scale_host(window.spans_of_sources(copies)),
         rule=ID,
-        title=f"{window.share(total_ns):.0%} of the step only rearranges tensors in memory",
+        title=f"{share:.0%} of the step only rearranges tensors in memory",
         assumption="none of these copies is needed, on the GPU or on the host",
         evidence=tuple(evidence),
         advice=_CHANNELS_LAST if is_about_convolutions else _STRIDES,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from stepscope.advice.figures import percent
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving
 from stepscope.advice.subject import Subject
@@ -61,7 +62,7 @@ def find(subject: Subject) -> list[Finding]:
     return finding_without_saving(
         subject,
         rule=ID,
-        title=f"the GPU runs kernels {busy:.0%} of the time" + (f": {cause}" if cause else ""),
+        title=f"the GPU runs kernels {percent(busy)} of the time" + (f": {cause}" if cause else ""),
         severity=Severity.HIGH
         if busy < subject.thresholds.gpu_utilisation / 2
         else Severity.MEDIUM,

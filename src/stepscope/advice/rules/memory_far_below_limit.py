@@ -7,6 +7,7 @@ no saving per step.
 
 from __future__ import annotations
 
+from stepscope.advice.figures import percent
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving
 from stepscope.advice.subject import Subject
@@ -35,7 +36,7 @@ def find(subject: Subject) -> list[Finding]:
     return finding_without_saving(
         subject,
         rule=ID,
-        title=f"only {share:.0%} of the GPU's memory is ever reserved",
+        title=f"only {percent(share)} of the GPU's memory is ever reserved",
         severity=Severity.INFO,
         reason="a larger batch does other work per step; judge it by samples per second",
         evidence=(

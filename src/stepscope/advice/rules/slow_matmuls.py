@@ -63,11 +63,11 @@ def find(subject: Subject) -> list[Finding]:
         return []
     limits = subject.thresholds
     matrix_ns = int(window.work.filter(pl.col("group").is_in(_GROUPS))["dur_ns"].sum())
-    if window.share(matrix_ns) < limits.matmul_share:
+    if window.device_share(matrix_ns) < limits.matmul_share:
         return []
     slow = _slow(window, products.table, limits.matmul_attained)
     total_ns = int(slow["dur_ns"].sum())
-    share = window.share(total_ns)
+    share = window.device_share(total_ns)
     if slow.is_empty() or share < limits.matmul_share:
         return []
     keys = ["operator", "shapes", "type"]

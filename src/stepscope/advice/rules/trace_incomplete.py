@@ -3,7 +3,8 @@
 Three signs: the file is cut off or damaged; GPU work without its launch beyond a share; calls that
 launch kernels, and no GPU work at all (the recorder lost the device's side). Where the work without
 a launch is what its streams did before anything that was launched in the trace, nothing was lost:
-it had been launched before the recording began.
+it had been launched before the recording began. Work that a device starts by itself (MTIA's copies)
+has no launch to miss.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import polars as pl
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving
 from stepscope.advice.subject import Subject
-from stepscope.advice.window_view import WindowView
 from stepscope.analysis.selection.names import launching_calls
+from stepscope.trace.classify import is_started_by_device
 
 ID = "trace-incomplete"
 _DAMAGE = (
@@ -31,8 +32,8 @@ _LOST = (
     "and keep other profilers (nsys, DCGM) off the GPU meanwhile."
 )
 _BEFORE = (
-    "Nothing was lost: the host runs ahead, and the GPU was still at an earlier step's work when "
-    "the recording began. Judge the later steps (--steps), or record more of them."
+    "Nothing was lost: the host runs ahead, and the GPU was still busy with earlier work when the "
+    "recording began. Annotate the steps (profiler.step()): then this work is part of none."
 )
 _NEARLY_ALL = 0.9
 
@@ -49,10 +50,11 @@ def find(subject: Subject) -> list[Finding]:
     advice = _LOST
     window = subject.window
     if window is not None and window.has_gpu:
-        unlinked = int(window.work["launch"].is_null().sum())
-        share = unlinked / max(1, len(window.work))
+        launched = window.work.filter(~is_started_by_device(pl.col("name")))
+        unlinked = int(launched["launch"].is_null().sum())
+        share = unlinked / max(1, len(launched))
         if share >= subject.thresholds.unlinked_work:
-            before = _launched_before(window)
+            before = _launched_before(launched)
             if before >= _NEARLY_ALL * unlinked:
                 words = f"{share:.0%} of the GPU work was launched before the recording began"
                 advice = advice if evidence else _BEFORE
@@ -79,8 +81,8 @@ def find(subject: Subject) -> list[Finding]:
     )
 
 
-def _launched_before(window: WindowView) -> int:
+def _launched_before(work: pl.DataFrame) -> int:
     """How much GPU work without its launch precedes all of its stream that has one."""
     first = pl.col("start_ns").filter(pl.col("launch").is_not_null()).min().over("lane_id")
     is_before = pl.col("launch").is_null() & (pl.col("start_ns") < first)
-    return int(window.work.select(is_before.sum()).item())
+    return int(work.select(is_before.sum()).item())

@@ -60,7 +60,9 @@ def find(subject: Subject) -> list[Finding]:
     places = places_of_work(window.trace, products).drop_nulls()
     if len(places):
         evidence.append(Evidence("in", str(places.mode().sort()[0]), "text"))
-    share = window.share(between_ns + products_ns)
+    share = window.device_share(between_ns + products_ns)
+    if window.device_share(between_ns) < subject.thresholds.saving_low:
+        return []
     return replayed_finding(
         subject,
         window,

@@ -37,7 +37,7 @@ def find(subject: Subject) -> list[Finding]:
     limits = subject.thresholds
     chains = _chains(window, limits.small_kernel_ns)
     total_ns = int(chains["dur_ns"].sum())
-    share = window.share(total_ns)
+    share = window.device_share(total_ns)
     if share < limits.elementwise_share:
         return []
     dur = window.graph.dur_ns.copy()

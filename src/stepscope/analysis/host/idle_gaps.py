@@ -20,6 +20,7 @@ from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.arrays.search import places
+from stepscope.trace.classify import is_started_by_device
 from stepscope.trace.model import Trace
 
 IDLE_CAUSES = (
@@ -61,6 +62,7 @@ NOTES = (
     "another thread communicates",
     "a graph starts",
     "between a graph's kernels",
+    "the device starts a copy by itself",
 )
 (
     WAITING,
@@ -71,6 +73,7 @@ NOTES = (
     _COMMUNICATING,
     GRAPH_STARTS,
     IN_GRAPH,
+    BY_DEVICE,
 ) = range(len(NOTES))
 _NONE = -1
 
@@ -94,6 +97,7 @@ GAPS: dict[str, pl.DataType | type[pl.DataType]] = {
     "ended_by": pl.Int64,  # event that ended it; null: nothing did
     "launch": pl.Int64,  # the call that launched it; null: not recorded
     "graph": pl.Int8,  # where that work stands in a captured graph: `GraphPlace`
+    "by_device": pl.Boolean,  # whether the device starts that work itself
 }
 """One row per gap."""
 
@@ -101,9 +105,12 @@ GAPS: dict[str, pl.DataType | type[pl.DataType]] = {
 def find_gaps(trace: Trace, work: GpuWork) -> pl.DataFrame:
     """All gaps of the devices, from their first window's start to their last one's end."""
     spans = pl.concat([work.windows, work.device_steps])
-    lasting = work.table.with_columns(graph=pl.Series(graph_places(trace, work.table))).filter(
-        pl.col("dur_ns") > 0
-    )
+    names = trace.names.select("name_id", by_device=is_started_by_device(pl.col("name"))).collect()
+    by_itself = names.filter("by_device")["name_id"].implode()
+    lasting = work.table.with_columns(
+        graph=pl.Series(graph_places(trace, work.table)),
+        by_device=pl.col("name_id").is_in(by_itself),
+    ).filter(pl.col("dur_ns") > 0)
     parts = []
     for device in spans["device"].unique().sort().to_list():
         rows = lasting.filter(pl.col("device") == device)
@@ -113,7 +120,7 @@ def find_gaps(trace: Trace, work: GpuWork) -> pl.DataFrame:
         last = max([*ends.max(initial=first, keepdims=True).tolist(), *mine["end_ns"].to_list()])
         holes = intervals.complement(intervals.merge(starts, ends), first, last)
         ended_by = _ending_rows(rows, starts, holes.ends)
-        ending = rows.select("step", "launch", "graph", ended_by="event")
+        ending = rows.select("step", "launch", "graph", "by_device", ended_by="event")
         parts.append(
             ending.select(pl.all().gather(_or_null(ended_by))).with_columns(
                 start_ns=pl.Series(holes.starts),
@@ -126,7 +133,10 @@ def find_gaps(trace: Trace, work: GpuWork) -> pl.DataFrame:
     return (
         pl.concat(parts)
         .with_row_index("gap")
-        .with_columns(pl.col("graph").fill_null(int(GraphPlace.NONE)))
+        .with_columns(
+            pl.col("graph").fill_null(int(GraphPlace.NONE)),
+            pl.col("by_device").fill_null(value=False),
+        )
         .select(pl.col(name).cast(dtype) for name, dtype in GAPS.items())
     )
 
@@ -159,7 +169,9 @@ def cut(trace: Trace, gaps: pl.DataFrame, activity: HostActivity) -> pl.DataFram
     turn = np.where(graph == GraphPlace.INSIDE, start, np.clip(returned, start, end))
     starts_graph = (graph == GraphPlace.FIRST) & (returned > start)
 
-    unknown = np.nonzero(~known)[0]
+    by_device = ~known & gaps["by_device"].to_numpy()
+    unknown = np.nonzero(~known & ~by_device)[0]
+    started = np.nonzero(by_device)[0]
     waits = np.nonzero(known & (turn < end))[0]
     pieces = [
         _Pieces(
@@ -169,6 +181,14 @@ def cut(trace: Trace, gaps: pl.DataFrame, activity: HostActivity) -> pl.DataFram
             np.full(len(unknown), _UNKNOWN),
             np.full(len(unknown), -1),
             np.where(ended_by[unknown] < 0, _NOTHING, _NOT_RECORDED),
+        ),
+        _Pieces(
+            started,
+            start[started],
+            end[started],
+            np.full(len(started), _DEVICE_WAIT),
+            ended_by[started],
+            np.full(len(started), BY_DEVICE),
         ),
         _Pieces(
             waits,

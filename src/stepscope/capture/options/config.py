@@ -266,6 +266,12 @@ class CaptureConfig:
         "Take a memory snapshot when the capture ends.",
         "A history that no snapshot contains yet always gets one.",
     )
+    memory_census: bool = option(
+        False,
+        "Note which memory holds parameters, gradients, optimizer state, inputs and activations.",
+        "Only while memory is recorded: in a window, or with memory_history. `stepscope memory` "
+        "puts the names to the memory. Writes `memory_census.jsonl`; implies profile_memory.",
+    )
     oom_snapshot: bool = option(
         True,
         "Take a memory snapshot when CUDA runs out of memory.",

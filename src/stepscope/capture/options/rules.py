@@ -85,7 +85,7 @@ def _ranks(values: Values) -> None:
 
 
 def _memory(values: Values) -> None:
-    if values["memory_timeline"] != "off":
+    if values["memory_timeline"] != "off" or values["memory_census"]:
         values["profile_memory"] = True
     if values["memory_timeline"] == "torch":
         values["record_shapes"] = values["with_stack"] = True

@@ -54,7 +54,7 @@ class MemoryWatch:
         self._layout = layout
         self._rank = rank
         self._note = note
-        self._is_recording = False
+        self.is_recording = False
         self._is_closed = False
         self._process_id = os.getpid()
         self._snapshots = 0
@@ -91,7 +91,7 @@ class MemoryWatch:
             first, last = config.memory_history_steps
             if step + 1 == first:
                 self.record()
-            elif step >= last and self._is_recording:
+            elif step >= last and self.is_recording:
                 self.snapshot(f"steps {first} to {last}")
                 self.stop()
         if config.memory_log and (step + 1) % config.memory_log_steps == 0:
@@ -99,17 +99,17 @@ class MemoryWatch:
 
     def record(self) -> None:
         """Start the allocator's history; its number of entries is always limited."""
-        if self._is_recording or not self.is_available:
+        if self.is_recording or not self.is_available:
             return
         self._torch.cuda.memory._record_memory_history(
             max_entries=self._config.memory_max_entries, stacks=self._config.memory_stacks
         )
-        self._is_recording = True
+        self.is_recording = True
 
     def stop(self) -> None:
         """Stop the allocator's history."""
-        if self._is_recording:
-            self._is_recording = False
+        if self.is_recording:
+            self.is_recording = False
             self._torch.cuda.memory._record_memory_history(enabled=None)
 
     def snapshot(self, reason: str) -> Path | None:
@@ -148,7 +148,7 @@ class MemoryWatch:
         if self._is_closed:
             return
         steps = self._config.memory_history_steps
-        is_unseen = self._is_recording and (steps is not None or not self._snapshots)
+        is_unseen = self.is_recording and (steps is not None or not self._snapshots)
         is_wanted = self._config.memory_snapshot_at_end or is_unseen
         if self.is_available and is_wanted and not self._had_oom:
             self.snapshot(f"end, within steps {steps[0]} to {steps[1]}" if steps else "end")

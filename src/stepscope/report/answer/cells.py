@@ -20,8 +20,11 @@ _SUFFIXES: tuple[tuple[str, Callable[[Any], str]], ...] = (
     ("_share", units.share),
 )
 IDENTITIES = frozenset(
-    {"event", "step", "device", "stream", "rank", "launch", "op", "ended_by", "lane_id", "gap"}
-)
+    {
+        "event", "step", "device", "stream", "rank", "launch", "op", "ended_by", "lane_id", "gap",
+        "address", "allocation", "pool", "since_event",
+    }
+)  # fmt: skip
 """Numbers that identify things: written without separators."""
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepscope.analysis.questions import Answers, Question
+from stepscope.analysis.questions import Answers
 from stepscope.report.answer.cells import headings, label, shown
-from stepscope.report.answer.tables import chosen_tables, numbers_of
+from stepscope.report.answer.tables import Titled, chosen_tables, numbers_of
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.scope import describe_scope
 from stepscope.report.text import markdown_text
@@ -29,7 +29,7 @@ def write(answers: Answers, sink: Sink, layout: Layout) -> None:
 
 def result_to_markdown(
     result: Any,
-    question: Question,
+    question: Titled,
     *,
     origin_ns: int = 0,
     rows: int | None = None,
@@ -47,6 +47,20 @@ def result_to_markdown(
     Raises:
         UsageError: The result has no such table.
     """
+    lines = tables_to_markdown(result, question, origin_ns=origin_ns, rows=rows, table=table)
+    lines += ["", markdown_text(describe_scope(result.scope)), *notes_to_markdown(result)]
+    return "\n".join(lines) + "\n"
+
+
+def tables_to_markdown(
+    result: Any,
+    question: Titled,
+    *,
+    origin_ns: int = 0,
+    rows: int | None = None,
+    table: str | None = None,
+) -> list[str]:
+    """The lines of the numbers and tables of a result; see `result_to_markdown`."""
     lines = [f"## {question.name}: {question.about}", ""]
     if table is None:
         numbers = {k: v for k, v in numbers_of(result).items() if v is not None}
@@ -72,6 +86,9 @@ def result_to_markdown(
         ]
         if rows and len(frame) > rows:
             lines += ["", f"and {len(frame) - rows:,} more rows"]
-    lines += ["", markdown_text(describe_scope(result.scope))]
-    lines += [f"\n> {markdown_text(note)}" for note in result.notes]
-    return "\n".join(lines) + "\n"
+    return lines
+
+
+def notes_to_markdown(result: Any) -> list[str]:
+    """The lines of the notes of a result."""
+    return [f"\n> {markdown_text(note)}" for note in result.notes]

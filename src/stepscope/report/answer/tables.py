@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import polars as pl
 
-from stepscope.analysis.questions import Question
 from stepscope.errors import UsageError
 
 
-def tables_of(result: Any, question: Question | None = None) -> dict[str, pl.DataFrame]:
+class Titled(Protocol):
+    """A question, as far as its answers are laid out."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def about(self) -> str:
+        """What it answers, in one line."""
+
+    @property
+    def titles(self) -> Mapping[str, str]:
+        """Field of the result to the title of its table, in display order."""
+
+
+def tables_of(result: Any, question: Titled | None = None) -> dict[str, pl.DataFrame]:
     """The tables of a result by field, in display order."""
     found = {
         field.name: getattr(result, field.name)
@@ -23,7 +39,7 @@ def tables_of(result: Any, question: Question | None = None) -> dict[str, pl.Dat
     return {name: found[name] for name in (*order, *(n for n in found if n not in order))}
 
 
-def table_of(result: Any, question: Question, name: str | None = None) -> pl.DataFrame:
+def table_of(result: Any, question: Titled, name: str | None = None) -> pl.DataFrame:
     """One table of a result; by default the first.
 
     Raises:
@@ -38,7 +54,7 @@ def table_of(result: Any, question: Question, name: str | None = None) -> pl.Dat
     return tables[name]
 
 
-def chosen_tables(result: Any, question: Question, name: str | None) -> dict[str, pl.DataFrame]:
+def chosen_tables(result: Any, question: Titled, name: str | None) -> dict[str, pl.DataFrame]:
     """All tables of a result, or the chosen one.
 
     Raises:

@@ -12,9 +12,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from stepscope.analysis.questions import Answers, Question
+from stepscope.analysis.questions import Answers
 from stepscope.report.answer.cells import IDENTITIES, headings, label, shown
-from stepscope.report.answer.tables import chosen_tables, numbers_of
+from stepscope.report.answer.tables import Titled, chosen_tables, numbers_of
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.scope import describe_scope
 from stepscope.report.text import printable
@@ -44,7 +44,7 @@ def write(answers: Answers, sink: Sink, layout: Layout) -> None:
 
 def print_result(
     result: Any,
-    question: Question,
+    question: Titled,
     console: Console,
     *,
     origin_ns: int = 0,
@@ -61,10 +61,32 @@ def print_result(
         rows: Maximum number of rows of each table; None: all.
         table: Only the table of this field.
     """
+    print_tables(result, question, console, origin_ns=origin_ns, rows=rows, table=table)
+    console.print()
+    console.print(Text(describe_scope(result.scope), "dim"))
+    print_notes(result, console)
+
+
+def print_notes(result: Any, console: Console) -> None:
+    """Print the notes of a result."""
+    for note in result.notes:
+        console.print(Text(f"Note: {printable(note)}", "yellow"))
+
+
+def print_tables(
+    result: Any,
+    question: Titled,
+    console: Console,
+    *,
+    origin_ns: int = 0,
+    rows: int | None = MOST_ROWS,
+    table: str | None = None,
+) -> None:
+    """Print the numbers and tables of a result, without its scope; see `print_result`."""
     if table is None:
         for name, value in numbers_of(result).items():
             if value is not None:
-                console.print(Text(f"{label(name)}: {shown(name, value, origin_ns)}"))
+                console.print(Text(printable(f"{label(name)}: {shown(name, value, origin_ns)}")))
     for name, frame in chosen_tables(result, question, table).items():
         console.print()
         title = question.titles.get(name, label(name))
@@ -77,10 +99,6 @@ def print_result(
         if rows and len(frame) > rows:
             left = f"and {len(frame) - rows:,} more: --rows all, or --format json"
             console.print(Padding(Text(left, "dim"), (0, 0, 0, 2)))
-    console.print()
-    console.print(Text(describe_scope(result.scope), "dim"))
-    for note in result.notes:
-        console.print(Text(f"Note: {note}", "yellow"))
 
 
 def _blocks(frame: pl.DataFrame, origin_ns: int, width: int) -> list[Table]:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stepscope.advice.diagnosis import Diagnosis
+from stepscope.advice.figures import significant
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.analysis.selection.partition import Partition
@@ -17,6 +18,7 @@ from stepscope.report.diagnosis.words import (
     MOST_RANKS,
     besides,
     between_ranks,
+    communication,
     compute_rows,
     compute_title,
     findings_alike,
@@ -29,6 +31,7 @@ from stepscope.report.diagnosis.words import (
     ranks_with,
     saving,
     step_basis,
+    together,
 )
 from stepscope.report.metrics.terminal import print_metrics
 from stepscope.report.outputs import Layout, Sink
@@ -101,7 +104,7 @@ def _step(diagnosis: Diagnosis, rank: RankSummary) -> RenderableType:
     summary = rank.steps
     if summary is None:
         return _beside("Step", line)
-    speed = [f"{1e9 / summary.mean_ns:.3g} steps/s"] if summary.mean_ns else []
+    speed = [f"{significant(1e9 / summary.mean_ns)} steps/s"] if summary.mean_ns else []
     if summary.tokens_per_second is not None:
         speed.append(f"{units.count(round(summary.tokens_per_second))} tokens/s")
     if summary.samples_per_second is not None:
@@ -118,7 +121,9 @@ def _partition(rank: RankSummary) -> RenderableType:
     if partition is None:
         return Text()
     inside: list[RenderableType] = [_plain(partition_basis(rank), "dim"), _bars(partition)]
-    if rank.scope is not None:
+    if communication(rank):
+        inside.append(Text(communication(rank), "dim"))
+    if rank.scope is not None and (rank.steps is None or rank.is_fitted):
         inside.append(Text(describe_scope(rank.scope), "dim"))
     return Group(
         Text("Where the step goes", "bold"), Padding(Group(*inside), (0, 0, 0, 2), expand=False)
@@ -195,6 +200,9 @@ def _findings(diagnosis: Diagnosis) -> RenderableType:
     items: list[RenderableType] = [Text("Findings", "bold")]
     for number, group in enumerate(findings_alike(diagnosis.findings), start=1):
         items.append(_finding(number, group[0], ranks_with(group) if several else ""))
+    told = together(diagnosis)
+    if told:
+        items.append(Padding(_plain(told), (0, 0, 0, 2)))
     return Group(*items)
 
 

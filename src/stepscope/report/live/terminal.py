@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from stepscope.advice.figures import significant
 from stepscope.analysis.record.live import LiveSample, LiveState
 from stepscope.analysis.record.watching import RankView, RunView
 from stepscope.report.metrics.words import words_for
@@ -93,7 +94,7 @@ def _rank(view: RankView, names: Sequence[str], width: int) -> list[RenderableTy
     by_name = {part.name: progress.partition.share(part) for part in progress.partition.parts}
     cells += [
         count(progress.last_step),
-        f"{progress.steps_per_second:.3g}",
+        significant(progress.steps_per_second),
         duration(progress.median_ns),
         *(share(by_name.get(name, 0.0)) for name in names),
     ]

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from stepscope.advice.figures import significant
 from stepscope.analysis.record.metrics import MetricsSummary
 from stepscope.report.console import print_line
 from stepscope.report.metrics.words import words_for
@@ -77,7 +78,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
         _percent(row["tensor_percent"]),
         memory,
         "–" if watts is None else f"{watts:.0f} W",
-        "–" if joules is None else f"{joules / 3600:.3g} Wh",
+        "–" if joules is None else f"{significant(joules / 3600)} Wh",
         "–" if heat is None else f"{heat:.0f} °C",
         _throttled(row),
     ]

@@ -4,16 +4,10 @@
 import { getJson } from "../api.js";
 import { partitionBar } from "../draw/bar.js";
 import { h, replace } from "../dom.js";
+import { partColour } from "../part-colours.js";
 import { colour } from "../theme.js";
 import { duration, share } from "../units.js";
 import { facts } from "./details.js";
-import { CAUSES } from "./range.js";
-
-const COLOUR_OF = /** @type {Record<string, number>} */ ({
-  compute: 1, "exposed communication": 2, "exposed copies": 3, forward: 1, backward: 5, optimizer: 8,
-  communication: 2, input: 17, other: 0, "op dispatch": 22, python: 23,
-  ...Object.fromEntries(Object.values(CAUSES)),
-});
 
 /**
  * @param {HTMLElement} element
@@ -52,7 +46,7 @@ function sentence({ verdict, findings }) {
 
 /** @param {any} found */
 function partition(found) {
-  const parts = found.parts.map((/** @type {any} */ part) => ({ name: part.name, ns: part.total_ns / found.steps, colour: colour(COLOUR_OF[part.name] ?? 0) }));
+  const parts = found.parts.map((/** @type {any} */ part) => ({ name: part.name, ns: part.total_ns / found.steps, colour: colour(partColour(part.name)) }));
   return h("section", {}, h("h3", {}, "Where the step goes"), partitionBar(parts, found.total_ns / found.steps));
 }
 

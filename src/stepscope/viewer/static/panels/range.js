@@ -5,6 +5,7 @@ import { getJson, isAbort } from "../api.js";
 import { partitionBar } from "../draw/bar.js";
 import { table } from "../draw/table.js";
 import { h, replace } from "../dom.js";
+import { CAUSES } from "../part-colours.js";
 import { colour } from "../theme.js";
 import { count, duration, share } from "../units.js";
 import { facts } from "./details.js";
@@ -15,23 +16,6 @@ const PARTS = /** @type {[string, string, number][]} */ ([
   ["exposed_comm_ns", "exposed communication", 2],
   ["exposed_memcpy_ns", "exposed copies", 3],
 ]);
-/** Causes of idle time: words of the report, and their colours. */
-export const CAUSES = /** @type {Record<string, [string, number]>} */ ({
-  device_wait: ["idle: queued work waits", 16],
-  graph_gap: ["idle: inside CUDA graphs", 29],
-  input: ["idle: input", 17],
-  synchronisation: ["idle: synchronisation", 18],
-  allocation: ["idle: allocation", 19],
-  pageable_copy: ["idle: pageable copies", 20],
-  annotated_phase: ["idle: annotated phase", 21],
-  op_dispatch: ["idle: launches and dispatch", 22],
-  compilation: ["idle: compilation", 25],
-  garbage_collection: ["idle: garbage collection", 26],
-  waiting_for_communication: ["idle: waiting for communication", 27],
-  profiler: ["idle: profiler", 28],
-  python: ["idle: Python", 23],
-  unknown: ["idle: launch not recorded", 24],
-});
 
 /** @type {AbortController | null} */
 let pending = null;

@@ -17,7 +17,7 @@ export const COLOURS = [
 export function startTheme() {
   const system = matchMedia("(prefers-color-scheme: dark)");
   const apply = () => {
-    const chosen = localStorage.getItem(STORED);
+    const chosen = stored();
     const isChosen = chosen === "light" || chosen === "dark";
     document.documentElement.dataset.theme = isChosen ? chosen : system.matches ? "dark" : "light";
     announce();
@@ -30,8 +30,21 @@ export function startTheme() {
 export function toggleTheme() {
   const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
   document.documentElement.dataset.theme = next;
-  localStorage.setItem(STORED, next);
+  try {
+    localStorage.setItem(STORED, next);
+  } catch {
+    // A page in a sandbox, such as a build server's, may store nothing: the choice lasts until it closes.
+  }
   announce();
+}
+
+/** What was chosen before; null where nothing was, or nothing may be stored. */
+function stored() {
+  try {
+    return localStorage.getItem(STORED);
+  } catch {
+    return null;
+  }
 }
 
 function announce() {

@@ -2,13 +2,15 @@
 /** A table that sorts by a click on a heading and filters as one types. Works from plain values. */
 
 import { h, replace } from "../dom.js";
-import { cell, count, shortName } from "../units.js";
+import { cell, count, shortName, shortPath } from "../units.js";
 
 /**
  * @typedef {{name: string, label: string, number: boolean}} Column
  * @typedef {{columns: Column[], rows: unknown[][], total: number}} Data
  * @typedef {{shown?: number, filter?: boolean, link?: (column: string, value: unknown, row: unknown[]) => (() => void) | null}} Options
  */
+
+const STEP = 500;
 
 /** @param {Data} data @param {Options} [options] */
 export function table(data, options = {}) {
@@ -51,23 +53,24 @@ export function table(data, options = {}) {
     const beyond = data.total - data.rows.length;
     replace(
       foot,
-      rest > 0 ? h("button", { type: "button", class: "quiet", onclick: () => more() }, `Show ${count(Math.min(rest, 500))} more of ${count(rest)}`) : null,
+      rest > 0 ? h("button", { type: "button", class: "quiet", onclick: () => more() }, rest > STEP ? `Show ${count(STEP)} more of ${count(rest)}` : `Show ${count(rest)} more`) : null,
       beyond > 0 && rest <= 0 ? h("span", { class: "note" }, `and ${count(beyond)} more that were not sent`) : null,
       !rows.length ? h("span", { class: "note" }, text ? "No row fits the filter." : "none") : null,
     );
   }
 
   function more() {
-    shown += 500;
+    shown += STEP;
     draw();
   }
 
   /** @param {Column} column @param {unknown} value @param {unknown[]} row */
   function item(column, value, row) {
-    const written = column.number ? cell(column.name, value) : shortName(cell(column.name, value));
+    const whole = cell(column.name, value);
+    const written = column.number ? whole : column.name === "path" ? shortPath(whole) : shortName(whole);
     const go = options.link?.(column.name, value, row) ?? null;
     const content = go ? h("button", { type: "button", class: "link", onclick: go }, written) : written;
-    return h("td", { class: column.number ? "number" : null, title: written.length > 30 ? cell(column.name, value) : null }, content);
+    return h("td", { class: column.number ? "number" : null, title: written.length > 30 || written !== whole ? whole : null }, content);
   }
 
   const filter = options.filter

@@ -83,6 +83,7 @@ export function cell(name, value) {
   if (typeof value === "object") return JSON.stringify(value);
   if (typeof value !== "number") return String(value);
   if (/(^|_)(start|end|time)_ns$/.test(name)) return `${value < 0 ? "−" : "+"}${duration(Math.abs(value))}`;
+  if (name === "delta_ns") return value ? signed(value) : duration(0);
   if (name.endsWith("_ns") || name === "ns") return duration(value);
   if (name.endsWith("_bytes") || name === "bytes") return size(value);
   if (name.endsWith("_share") || name === "share") return share(value);
@@ -96,4 +97,14 @@ const NOISE = /^void |\(anonymous namespace\)::|at::native::|at::cuda::/g;
 /** A kernel's name without what nearly all of them begin with. @param {string} name */
 export function shortName(name) {
   return name.length > 24 ? name.replace(NOISE, "") : name;
+}
+
+const LONGEST_PATH = 52;
+
+/** The end of a module's path, which tells it from its neighbours. @param {string} path */
+export function shortPath(path) {
+  if (path.length <= LONGEST_PATH) return path;
+  const names = path.split("/");
+  while (names.length > 1 && names.join("/").length > LONGEST_PATH - 2) names.shift();
+  return `…/${names.join("/")}`;
 }

@@ -6,6 +6,9 @@ import { duration, share } from "../units.js";
 
 /** @typedef {{name: string, ns: number, colour: string}} Part */
 
+/** Share of the whole from which a part has room for its name. */
+const LABELLED = 0.1;
+
 /**
  * @param {Part[]} parts
  * @param {number} whole what the parts add up to
@@ -14,7 +17,8 @@ export function partitionBar(parts, whole) {
   const filled = parts.filter((part) => part.ns > 0);
   const bar = h("div", { class: "bar", role: "img", "aria-label": filled.map((part) => `${part.name} ${share(part.ns / whole)}`).join(", ") });
   for (const part of filled) {
-    const piece = h("div", { class: "bar-part", title: `${part.name}: ${duration(part.ns)} (${share(part.ns / whole)})` });
+    const label = part.ns / whole >= LABELLED ? h("span", { class: "bar-label" }, `${part.name} ${share(part.ns / whole)}`) : null;
+    const piece = h("div", { class: "bar-part", title: `${part.name}: ${duration(part.ns)} (${share(part.ns / whole)})` }, label);
     piece.style.flexGrow = String(part.ns / whole);
     piece.style.background = part.colour;
     bar.append(piece);

@@ -1,0 +1,37 @@
+"""Figures within sentences of findings. Figures of their own are `Evidence` with a unit."""
+
+from __future__ import annotations
+
+_SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def significant(number: float) -> str:
+    """Three significant digits, never in scientific notation: 1,710 and 0.036."""
+    if abs(number) >= 999.5:
+        return f"{number:,.0f}"
+    text = f"{number:.3g}"
+    return f"{number:.6f}".rstrip("0").rstrip(".") if "e" in text else text
+
+
+def in_binary_unit(count_bytes: float) -> tuple[float, str]:
+    """A number of bytes in the largest binary unit that fits, and that unit."""
+    for step, unit in _SIZES:
+        # 1,023.9 KiB would round to 1,024 KiB: the next unit is used.
+        if abs(count_bytes) >= step * 0.9995:
+            return count_bytes / step, unit
+    return round(count_bytes), "B"
+
+
+def binary_size(count_bytes: float) -> str:
+    """Bytes in binary units: 1.67 GiB, not 1,710 MiB."""
+    number, unit = in_binary_unit(count_bytes)
+    return f"{significant(number)} {unit}"
+
+
+def percent(share: float) -> str:
+    """A share as a whole percentage; what is more than nothing never reads 0%, nor a part 100%."""
+    if 0 < share < 0.005:
+        return "<1%"
+    if 0.995 <= share < 1:
+        return ">99%"
+    return f"{share:.0%}"

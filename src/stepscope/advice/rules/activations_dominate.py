@@ -1,0 +1,52 @@
+"""Activations dominate: much of the peak is kept from the forward for the backward pass.
+
+Measured from the rank's memory snapshot, or from the host's memory with a census.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.advice.finding import Evidence, Finding, Severity, short
+from stepscope.advice.replayed import finding_without_saving
+from stepscope.advice.subject import Subject
+from stepscope.memory.categories.kinds import MemoryCategory
+from stepscope.memory.questions.composition import peak
+
+ID = "activations-dominate"
+_MOST = 3
+
+
+def find(subject: Subject) -> list[Finding]:
+    """One finding for the fullest device."""
+    if subject.memory is None:
+        return []
+    held = peak(subject.memory)
+    kept = held.allocations.filter(pl.col("category") == MemoryCategory.ACTIVATION.value)
+    size = int(kept["allocated_bytes"].sum())
+    share = size / max(1, held.allocated_bytes)
+    if not size or share < subject.thresholds.memory_activations:
+        return []
+    # A census names the modules; without one, the lines have to do.
+    where = (
+        kept.group_by(place=pl.coalesce("name", "line"))
+        .agg(pl.col("allocated_bytes").sum())
+        .sort("allocated_bytes", "place", descending=[True, False])
+        .head(_MOST)
+    )
+    return finding_without_saving(
+        subject,
+        rule=ID,
+        title=f"{share:.0%} of the peak memory is activations",
+        severity=Severity.INFO,
+        reason="checkpointing makes steps longer, and room for a larger batch may make up for it",
+        evidence=(
+            Evidence("activations at the peak", size, "bytes"),
+            Evidence("held at the peak", held.allocated_bytes, "bytes"),
+            *(Evidence(f"of them in {short(p)}", n, "bytes") for p, n in where.iter_rows()),
+        ),
+        advice=(
+            "Checkpoint the modules that keep most (torch.utils.checkpoint, or the framework's "
+            "activation checkpointing), or use a smaller micro-batch with more accumulation."
+        ),
+    )

@@ -1,0 +1,63 @@
+"""Fragmented memory: much of what the allocator has reserved is not in use.
+
+Measured from the rank's memory snapshot at the peak of the reserved bytes. Other settings of the
+allocator are simulated, and the best is named with the bytes that it saves.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.advice.finding import Evidence, Finding, Severity, short
+from stepscope.advice.replayed import finding_without_saving
+from stepscope.advice.subject import Subject
+from stepscope.memory.model import EXACT_SIZES
+from stepscope.memory.questions.fragmentation import fragmentation
+from stepscope.memory.questions.settings import settings
+
+ID = "memory-fragmented"
+_LEAST_BYTES = 64 * 1024 * 1024
+_WORTH = 0.05  # of the reserved bytes: what a setting must save to be named
+
+
+def find(subject: Subject) -> list[Finding]:
+    """One finding for the fullest device."""
+    view = subject.memory
+    if view is None or view.snapshot.settings.get(EXACT_SIZES):
+        return []
+    device = view.device()
+    parts = fragmentation(view, moment=view.peak(device, "reserved_bytes"))
+    unused = parts.reserved_bytes - parts.in_use_bytes
+    if unused < max(_LEAST_BYTES, subject.thresholds.memory_unused * parts.reserved_bytes):
+        return []
+    answer = settings(view, device)
+    better = answer.alternatives.filter(
+        ~pl.col("is_recorded")
+        & ~pl.col("is_out_of_memory")
+        & (pl.col("saved_bytes") >= _WORTH * parts.reserved_bytes)
+    ).sort("saved_bytes", descending=True, maintain_order=True)
+    evidence = [
+        Evidence("reserved at its peak", parts.reserved_bytes, "bytes"),
+        Evidence("in use then", parts.in_use_bytes, "bytes"),
+        Evidence("free, but pinned by blocks in use", parts.pinned_bytes, "bytes"),
+    ]
+    pins = parts.lines.filter(pl.col("line").is_not_null()).head(1)
+    evidence += [Evidence("most of it is pinned by", short(line), "text") for line in pins["line"]]
+    if len(better):
+        name, saved = better["settings"][0], better["saved_bytes"][0]
+        evidence.append(Evidence(f"saved by {name}", saved, "bytes"))
+        advice = f"Set PYTORCH_CUDA_ALLOC_CONF={name}: by simulation it reserves that much less."
+    else:
+        advice = (
+            "No setting of the allocator that was simulated helps: allocate what lives long before "
+            "the loop, and pad inputs to a few sizes."
+        )
+    return finding_without_saving(
+        subject,
+        rule=ID,
+        title=f"{unused / parts.reserved_bytes:.0%} of the reserved memory is not in use",
+        severity=Severity.MEDIUM,
+        reason="room in memory makes no step shorter by itself",
+        evidence=tuple(evidence),
+        advice=advice,
+    )

@@ -1,0 +1,108 @@
+"""Opens what a path stands for as memory: a snapshot, or the host's memory in a trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepscope.analysis.memory.trace_history import history_of_trace
+from stepscope.errors import UnreadableInputError
+from stepscope.memory.categories.census import Census, read_census
+from stepscope.memory.opening import (
+    SnapshotRef,
+    census_beside,
+    find_snapshot,
+    is_snapshot_file,
+    read_censuses,
+    read_rules,
+    snapshots_in,
+)
+from stepscope.memory.view import MemoryView
+from stepscope.run.layout import RankLayout
+from stepscope.run.reader import RankRun
+from stepscope.trace.model import Trace
+from stepscope.trace.paths import resolve_path
+
+
+@dataclass(frozen=True)
+class OpenedMemory:
+    """Memory that questions can be asked about.
+
+    Attributes:
+        view: The memory.
+        path: The file that it comes from.
+        others: How many other files the path also stands for.
+    """
+
+    view: MemoryView
+    path: str
+    others: int = 0
+
+
+def open_memory(
+    path: str, rank: int | None = None, census: str | None = None, rules: str | None = None
+) -> OpenedMemory:
+    """Opens memory.
+
+    Args:
+        path: A snapshot, a trace, a run directory (its newest snapshot is taken, and without one
+            the last trace of the rank), a directory of snapshots, or a URL of a snapshot.
+        rank: The rank of a run; None: the first.
+        census: The file of a census; None: the one beside.
+        rules: A file of rules for categories.
+
+    Raises:
+        UnreadableInputError: There is nothing that can be read.
+        UsageError: The run has no such rank, or a rule is not understood.
+    """
+    if Path(path).is_file() and not is_snapshot_file(path):
+        return _open_trace(path, census, rules)
+    try:
+        found = find_snapshot(path, rank)
+    except UnreadableInputError as error:
+        if not Path(path).is_dir():
+            raise
+        try:
+            last = resolve_path(path).rank(rank).last_with(None)
+        except UnreadableInputError:
+            raise error from None
+        if last is None:
+            raise
+        return _open_trace(last.name, census, rules)
+    return OpenedMemory(found.open(census, rules), found.path, found.others)
+
+
+def memory_of_rank(rank: RankRun, trace: Trace | None) -> MemoryView | None:
+    """The memory that a rank recorded: its newest snapshot, else the host's memory with a census.
+
+    Args:
+        rank: The rank.
+        trace: The window that is judged; None: there is none.
+
+    Raises:
+        UnreadableInputError: A file cannot be read.
+    """
+    if rank.manifest is None:
+        return None
+    layout = RankLayout(rank.directory)
+    snapshots = snapshots_in(layout.snapshots)
+    if snapshots:
+        return SnapshotRef(str(snapshots[-1])).open()
+    if trace is None:
+        return None
+    census, remarks = read_censuses([path for path in layout.censuses if path.is_file()])
+    if census is None:
+        return None
+    return MemoryView(history_of_trace(trace, census), census, remarks=remarks)
+
+
+def _open_trace(path: str, census: str | None, rules: str | None) -> OpenedMemory:
+    trace = resolve_path(path).one_trace().open()
+    known: Census | None
+    remarks: tuple[str, ...] = ()
+    if census is not None:
+        known = read_census(Path(census))
+    else:
+        known, remarks = read_censuses(census_beside(Path(path)))
+    history = history_of_trace(trace, known)
+    return OpenedMemory(MemoryView(history, known, read_rules(rules), remarks), path)

@@ -1,0 +1,273 @@
+"""The host's memory as a trace shows it, in the form of a snapshot.
+
+A trace that was recorded with `profile_memory=True` has an instant for each allocation and each
+free of tensor memory on the host. They are turned into the history of a snapshot, so that every
+question about a snapshot has an answer. What the trace does not show of it:
+
+* Memory from before the window has no event. What a census saw there and then is added: parameters,
+  buffers and optimizer state.
+* There is no caching allocator: what is reserved is what is allocated, in exact sizes.
+* The line of a Python frame is that where its function begins.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from stepscope.analysis.calls.allocations import memory_events
+from stepscope.errors import UnreadableInputError
+from stepscope.memory.categories.census import Census
+from stepscope.memory.categories.kinds import MemoryCategory
+from stepscope.memory.model import EXACT_SIZES, Snapshot
+from stepscope.memory.schema import TABLES, Action, BlockState
+from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.model import Trace
+from stepscope.trace.schema import Category
+
+HOST = -1
+"""The host's number among devices, as in torch's traces."""
+_DEEPEST = 64
+_LARGE_ABOVE_BYTES = 1024 * 1024
+_FRAME = re.compile(r"^(.*\.py)\((\d+)\): (.*)$")
+_LASTING = [
+    kind.value
+    for kind in (MemoryCategory.PARAMETER, MemoryCategory.BUFFER, MemoryCategory.OPTIMIZER_STATE)
+]
+
+
+def history_of_trace(trace: Trace, census: Census | None = None) -> Snapshot:
+    """The history of the host's memory.
+
+    Args:
+        trace: A trace with memory events.
+        census: What the training noted about its tensors.
+
+    Raises:
+        UnreadableInputError: The trace has no memory events of the host.
+    """
+    found = memory_events(trace).filter(pl.col("kind") == "cpu").drop_nulls("change_bytes")
+    changes = found.filter(pl.col("address").is_not_null() & (pl.col("change_bytes") != 0))
+    if changes.is_empty():
+        raise UnreadableInputError(
+            f"{trace.path}: no memory events of the host; record with profile_memory=True or "
+            "memory_census=True, or with memory_history=True on a GPU"
+        )
+    changes = changes.sort("time_ns", maintain_order=True)
+    base = trace.base_time_ns
+    frames, stacks, stack = _stacks(trace, changes)
+    is_alloc = changes["change_bytes"] > 0
+    allocs = changes.select(
+        "address",
+        size_bytes=pl.col("change_bytes").abs(),
+        time_ns=pl.col("time_ns") + base,
+        stack=stack.cast(pl.UInt32),
+        is_alloc=is_alloc,
+        order=pl.int_range(pl.len()),
+    )
+    live = (
+        allocs.group_by("address", maintain_order=True)
+        .last()
+        .filter("is_alloc")
+        .select("address", "size_bytes", "stack")
+    )
+    before = _from_before(census, allocs["address"])
+    there = pl.concat([before, live], how="diagonal").sort("address")
+    return Snapshot(
+        path=trace.path,
+        events=_events(allocs).lazy(),
+        segments=_segments(there),
+        blocks=_blocks(there),
+        frames=frames,
+        stacks=stacks,
+        pools=_filled("pools", pl.DataFrame({"pool": [0], "first": [0], "second": [0]})),
+        texts=pl.DataFrame(schema=TABLES["texts"]),
+        annotations=_annotations(trace, base),
+        problems=pl.DataFrame(schema=TABLES["problems"]),
+        settings={EXACT_SIZES: True},
+    )
+
+
+def _filled(table: str, rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows with all columns of a table; null where there is none."""
+    return rows.select(
+        (pl.col(name) if name in rows.columns else pl.lit(None)).cast(kind).alias(name)
+        for name, kind in TABLES[table].items()
+    )
+
+
+def _events(allocs: pl.DataFrame) -> pl.DataFrame:
+    """Each allocation also gets its memory of the host, and each free gives it back."""
+    is_alloc = pl.col("is_alloc")
+    block = (
+        pl.when(is_alloc)
+        .then(pl.lit(Action.ALLOC.value))
+        .otherwise(pl.lit(Action.FREE_COMPLETED.value))
+    )
+    segment = (
+        pl.when(is_alloc)
+        .then(pl.lit(Action.SEGMENT_ALLOC.value))
+        .otherwise(pl.lit(Action.SEGMENT_FREE.value))
+    )
+    both = pl.concat(
+        [
+            allocs.with_columns(action=block, rank=pl.when(is_alloc).then(1).otherwise(0)),
+            allocs.with_columns(action=segment, rank=pl.when(is_alloc).then(0).otherwise(1)),
+        ]
+    ).sort("order", "rank")
+    return _filled(
+        "events",
+        both.with_columns(
+            event=pl.int_range(pl.len()), device=pl.lit(HOST), stream=pl.lit(0), pool=pl.lit(0)
+        ),
+    )
+
+
+def _segments(there: pl.DataFrame) -> pl.DataFrame:
+    size = pl.col("size_bytes")
+    return _filled(
+        "segments",
+        there.with_columns(
+            segment=pl.int_range(pl.len()),
+            device=pl.lit(HOST),
+            allocated_bytes=size,
+            active_bytes=size,
+            requested_bytes=size,
+            stream=pl.lit(0),
+            pool=pl.lit(0),
+            is_large=size > _LARGE_ABOVE_BYTES,
+            is_expandable=pl.lit(value=False),
+        ),
+    )
+
+
+def _blocks(there: pl.DataFrame) -> pl.DataFrame:
+    return _filled(
+        "blocks",
+        there.with_columns(
+            block=pl.int_range(pl.len()),
+            segment=pl.int_range(pl.len()),
+            requested_bytes="size_bytes",
+            state=pl.lit(BlockState.ALLOCATED.value),
+        ),
+    )
+
+
+def _from_before(census: Census | None, known: pl.Series) -> pl.DataFrame:
+    """Storages that stay where they are, and of which the trace shows nothing."""
+    columns = {"address": pl.Int64, "size_bytes": pl.Int64, "stack": pl.UInt32}
+    if census is None:
+        return pl.DataFrame(schema=columns)
+    return (
+        census.sightings.filter(
+            (pl.col("device") == HOST)
+            & pl.col("kind").cast(pl.String).is_in(_LASTING)
+            & pl.col("bytes").is_not_null()
+            & ~pl.col("address").is_in(known.implode())
+        )
+        .group_by("address")
+        .agg(pl.col("bytes").last().alias("size_bytes"))
+        .with_columns(stack=pl.lit(None, dtype=pl.UInt32))
+    )
+
+
+def _annotations(trace: Trace, base: int) -> pl.DataFrame:
+    """The program's own ranges, as beginnings and ends in order of time."""
+    ranges = (
+        trace.events.filter(pl.col("category") == Category.USER_ANNOTATION.value)
+        .join(trace.names.select("name_id", "name"), on="name_id", how="left")
+        .select("name", start_ns=pl.col("start_ns") + base, dur_ns=pl.col("dur_ns"))
+        .collect()
+    )
+    ends = ranges.select("name", time_ns=pl.col("start_ns") + pl.col("dur_ns"), is_start=False)
+    starts = ranges.select("name", time_ns="start_ns", is_start=True)
+    # A range that begins as another ends comes after it.
+    both = pl.concat([starts, ends]).sort("time_ns", "is_start", maintain_order=True)
+    return _filled("annotations", both.with_columns(device=pl.lit(HOST)))
+
+
+# -- stacks
+
+
+def _stacks(trace: Trace, changes: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, pl.Series]:
+    """Frames, stacks, and for each change its stack; null where no Python frame was recorded."""
+    around = _innermost(trace, changes["lane_id"].to_numpy(), changes["time_ns"].to_numpy())
+    names = trace.names.select("name", "category").collect()
+    is_frame = (names["category"].cast(pl.String) == Category.PYTHON_FUNCTION.value) & names[
+        "name"
+    ].str.contains(_FRAME.pattern)
+    name_id = trace.columns("name_id")["name_id"].to_numpy()
+    parent = trace.derived.select("parent").collect()["parent"].fill_null(-1).to_numpy()
+    distinct, which = np.unique(around, return_inverse=True)
+    chains = _chains(distinct, parent, name_id, is_frame.to_numpy())
+    rows, stack_of_distinct = _distinct_rows(chains)
+    used = np.unique(rows[rows >= 0])
+    frames = _frames(names["name"].gather(used).to_list())
+    lists = [np.searchsorted(used, row[row >= 0]).tolist() for row in rows]
+    stacks = pl.DataFrame(
+        {"stack": range(len(lists)), "frames": lists}, schema=TABLES["stacks"], strict=False
+    )
+    stack = pl.Series(stack_of_distinct[which], dtype=pl.Int64)
+    is_empty = np.array([not row for row in lists], np.bool_)
+    return frames, stacks, stack.set(pl.Series(is_empty[stack.to_numpy()]), None)
+
+
+def _innermost(trace: Trace, lanes: Any, times: Int64Array) -> Int64Array:
+    """The innermost event of the thread around each moment; -1: none."""
+    columns = trace.columns("lane_id", "start_ns", "dur_ns")
+    start, lane = columns["start_ns"].to_numpy(), columns["lane_id"].to_numpy()
+    end = start + columns["dur_ns"].to_numpy()
+    parent = trace.derived.select("parent").collect()["parent"].fill_null(-1).to_numpy()
+    found = np.full(len(times), -1, np.int64)
+    for one in np.unique(lanes):
+        events = np.flatnonzero(lane == one)
+        if not len(events):
+            continue
+        # Of events that start together, the inner one is shorter.
+        events = events[np.lexsort((-end[events], start[events]))]
+        mine = np.flatnonzero(lanes == one)
+        place = np.searchsorted(start[events], times[mine], side="right") - 1
+        at = np.where(place >= 0, events[np.maximum(place, 0)], -1)
+        while (is_over := (at >= 0) & (end[at] <= times[mine])).any():
+            at[is_over] = parent[at[is_over]]
+        found[mine] = at
+    return found
+
+
+def _chains(events: Int64Array, parent: Int64Array, name_id: Any, is_frame: Any) -> Int64Array:
+    """For each event the names of the Python frames around it, the innermost first, then -1."""
+    chains = np.full((len(events), _DEEPEST), -1, np.int64)
+    filled = np.zeros(len(events), np.int64)
+    at = events.copy()
+    while (pending := np.flatnonzero((at >= 0) & (filled < _DEEPEST))).size:
+        here = at[pending]
+        hit = is_frame[name_id[here]]
+        rows = pending[hit]
+        chains[rows, filled[rows]] = name_id[here[hit]]
+        filled[rows] += 1
+        at[pending] = parent[here]
+    return chains
+
+
+def _distinct_rows(chains: Int64Array) -> tuple[Int64Array, Int64Array]:
+    rows, which = np.unique(chains, axis=0, return_inverse=True)
+    return rows, which.reshape(-1)
+
+
+def _frames(names: Sequence[str]) -> pl.DataFrame:
+    matches = [_FRAME.match(name) for name in names]
+    rows = [
+        (number, found[3], found[1], int(found[2][:18]))
+        for number, found in enumerate(matches)
+        if found is not None
+    ]
+    table = pl.DataFrame(
+        rows, schema=["frame", "name", "filename", "line"], orient="row", infer_schema_length=None
+    )
+    if not rows:
+        return pl.DataFrame(schema=TABLES["frames"])
+    return _filled("frames", table)

@@ -1,0 +1,167 @@
+"""`stepscope memory PATH`: whose the GPU's memory is, when, why, and what would free it."""
+
+from __future__ import annotations
+
+import math
+
+import click
+
+from stepscope.commands.options import INTEGERS, format_option, row_count
+from stepscope.commands.sinks import StandardSink
+from stepscope.report.outputs import Layout, Output
+
+
+@click.command("memory")
+@click.argument("path", type=click.Path(path_type=str), required=False)
+@click.argument("question", default="overview")
+@click.option("--list", "list_questions", is_flag=True, help="List the questions.")
+@format_option("memory", INTEGERS)
+@click.option("--device", type=int, metavar="N", help="The GPU.  [default: the fullest]")
+@click.option("--rank", type=int, metavar="N", help="The rank of a run.  [default: the first]")
+@click.option(
+    "--at",
+    metavar="MOMENT",
+    help="For held, fragmentation and diff: peak, reserved-peak, oom, start, end, 'step N' (its"
+    " end), 'event N', or +1.5s from the start.",
+)
+@click.option(
+    "--settings",
+    multiple=True,
+    metavar="CONF",
+    help="For settings: a value of PYTORCH_CUDA_ALLOC_CONF to simulate. Repeatable.",
+)
+@click.option(
+    "--before",
+    metavar="FILE",
+    help="For diff: the snapshot to compare with.  [default: the same one]",
+)
+@click.option(
+    "--before-at",
+    metavar="MOMENT",
+    help="For diff: the moment to compare with.  [default: that of --at]",
+)
+@click.option("--size", type=float, metavar="N", help="For fit: the size at which PATH was run.")
+@click.option(
+    "--also",
+    multiple=True,
+    metavar="PATH=N",
+    help="For fit: another run, and its size. Repeatable.",
+)
+@click.option(
+    "--target",
+    "targets",
+    type=float,
+    multiple=True,
+    metavar="N",
+    help="For fit: a size to predict. Repeatable.",
+)
+@click.option(
+    "--capacity", metavar="BYTES", help="For fit: what the GPU has for the allocator, as 76GiB."
+)
+@click.option(
+    "--census",
+    metavar="FILE",
+    help="What the training noted about its tensors.  [default: the file beside the snapshot]",
+)
+@click.option(
+    "--rules",
+    metavar="FILE",
+    help="Rules for categories, one 'category: pattern' per line; they come before the built-in"
+    " ones.",
+)
+@click.option(
+    "--table",
+    metavar="NAME",
+    help="Only this table. By default, csv prints the first and other formats print all.",
+)
+@click.option(
+    "--rows", default="15", show_default=True, metavar="N|all", help="Rows to print of each table."
+)
+def command(
+    path: str | None,
+    question: str,
+    list_questions: bool,
+    output: Output,
+    device: int | None,
+    rank: int | None,
+    at: str | None,
+    settings: tuple[str, ...],
+    before: str | None,
+    before_at: str | None,
+    size: float | None,
+    also: tuple[str, ...],
+    targets: tuple[float, ...],
+    capacity: str | None,
+    census: str | None,
+    rules: str | None,
+    table: str | None,
+    rows: str,
+) -> None:
+    """Show whose the GPU's memory is, when, why, and what would free it.
+
+    PATH is a memory snapshot (torch.cuda.memory._dump_snapshot, as a pickle or JSON, compressed or
+    not), a run directory, a directory of snapshots (the newest is used), or a URL. For a trace with
+    memory events, and a run without snapshots, the host's memory is shown. QUESTION is one of
+    `stepscope memory --list`; by default an overview.
+    """
+    from stepscope.memory.questions.fit import Run
+    from stepscope.memory.questions.table import Asked, answer
+    from stepscope.memory.questions.table import question as question_named
+
+    if list_questions:
+        _list_questions()
+        return
+    if path is None:
+        raise click.UsageError("no snapshot given: stepscope memory PATH")
+    chosen = question_named(question)
+    from stepscope.analysis.memory.opening import open_memory
+    from stepscope.trace.arrays.memory_reuse import keep_freed_memory
+
+    keep_freed_memory()
+    found = open_memory(path, rank, census, rules)
+    sink = StandardSink()
+    if found.others:
+        sink.remark(f"{found.path}: the newest; {path} has {found.others} more")
+    other = None if before is None else open_memory(before, rank, None, rules).view
+    runs = [] if size is None else [Run(size, found.view)]
+    for place, number in map(_path_and_size, also):
+        runs.append(Run(number, open_memory(place, rank, None, rules).view))
+    asked = Asked(
+        device,
+        at,
+        settings,
+        other,
+        before_at,
+        tuple(runs),
+        targets,
+        None if capacity is None else _bytes(capacity),
+    )
+    output.write(answer(found.view, chosen, asked), sink, Layout(table, row_count(rows)))
+
+
+def _bytes(text: str) -> int:
+    from stepscope.adapters.options.values import parse_size
+
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise click.UsageError(f"--capacity {text}: give {error}") from None
+
+
+def _path_and_size(text: str) -> tuple[str, float]:
+    path, _, number = text.rpartition("=")
+    try:
+        size = float(number)
+    except ValueError:
+        size = math.nan
+    if not path or not math.isfinite(size):
+        raise click.UsageError(f"--also {text}: give a path and its size, as runs/b=8")
+    return path, size
+
+
+def _list_questions() -> None:
+    from stepscope.memory.questions.table import QUESTIONS
+
+    width = max(len(one.name) for one in QUESTIONS)
+    for one in QUESTIONS:
+        click.echo(f"{one.name:<{width}}  {one.about}")

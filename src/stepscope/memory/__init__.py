@@ -1,0 +1,1 @@
+"""Memory snapshots of the caching allocator: safe reading, replay, simulation, and questions."""

@@ -1,0 +1,1 @@
+"""What memory is for: parameters, gradients, activations and so on, each with its confidence."""

@@ -1,0 +1,247 @@
+"""Puts every allocation into a category, by the best that is known of it.
+
+In this order: what the training's census saw; what it attached to the block itself; what torch's
+recorder wrote; the stack of the request; and when it was made and freed. Whatever the answer, it
+carries how sure it is and what it is from. Parts add up: each allocation has one category.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from stepscope.memory.categories.census import Census, Joined, join_census
+from stepscope.memory.categories.kinds import (
+    CATEGORY,
+    CONFIDENCE,
+    SOURCE,
+    Confidence,
+    MemoryCategory,
+    Source,
+)
+from stepscope.memory.categories.rules import (
+    DEFAULT_RULES,
+    GIVES_GRADIENTS_BACK,
+    Rule,
+    categories_of_stacks,
+    stacks_with,
+)
+from stepscope.memory.program.ranges import Phase, Ranges, innermost, ranges_of
+from stepscope.memory.replay.replay import Replay
+from stepscope.memory.schema import Types
+
+CATEGORIES: Types = {
+    "allocation": pl.Int64,  # -> allocations; row for row
+    "category": CATEGORY,
+    "confidence": CONFIDENCE,
+    "source": SOURCE,
+    "name": pl.String,  # of the tensor or module, where the training said it
+    "step": pl.Int64,  # in which it was made; null: outside any step, or not known
+    "phase": pl.String,  # likewise, of the step
+}
+"""Row for row beside the allocations of a replay."""
+
+ANNOTATION_PREFIX = "stepscope:"
+"""Annotations that name a category: "stepscope:parameter:layers.0.weight"."""
+
+_RECORDERS_WORDS = {
+    "parameter": MemoryCategory.PARAMETER,
+    "optimizer_state": MemoryCategory.OPTIMIZER_STATE,
+    "input": MemoryCategory.INPUT,
+    "temporary": MemoryCategory.TEMPORARY,
+    "activation": MemoryCategory.ACTIVATION,
+    "gradient": MemoryCategory.GRADIENT,
+    "autograd_detail": MemoryCategory.TEMPORARY,
+}
+"""Categories of torch's own memory profiler; its "unknown" says nothing."""
+
+
+@dataclass(frozen=True)
+class Categories:
+    """Categories of a replay's allocations.
+
+    Attributes:
+        table: With the columns of `CATEGORIES`.
+        ranges: The program's steps and phases.
+        census: The census as it was joined; None without one.
+    """
+
+    table: pl.DataFrame
+    ranges: Ranges
+    census: Joined | None
+
+
+def categorise(
+    replay: Replay, census: Census | None = None, rules: Sequence[Rule] = ()
+) -> Categories:
+    """Puts every allocation into a category.
+
+    Args:
+        replay: The history.
+        census: What the training saw of it.
+        rules: Rules of the user's, that come before the known ones.
+    """
+    snapshot, allocations = replay.snapshot, replay.allocations
+    joined = None if census is None else join_census(census, allocations)
+    ranges = ranges_of(snapshot)
+    texts = snapshot.texts["value"]
+    stacks = categories_of_stacks(snapshot, (*rules, *DEFAULT_RULES))
+    zeroing = stacks_with(snapshot, GIVES_GRADIENTS_BACK)
+    frees = snapshot.events.select("stack").collect()["stack"]
+    free_stack = frees.gather(allocations["free_event"])
+    # A recorder that notes stacks of requests only gives each free the stack of its request.
+    is_same = (free_stack == allocations["stack"]) | allocations["is_stack_of_free"]
+    has_own_stacks = pl.lit(value=not is_same.fill_null(value=True).all())
+    table = allocations.select(
+        "allocation",
+        step=_step(allocations, ranges),
+        phase=_phase(allocations, ranges),
+        free_phase=_phase(allocations, ranges, "free_ns"),
+        recorded=texts.gather(allocations["category"]).replace_strict(
+            {word: kind.value for word, kind in _RECORDERS_WORDS.items()},
+            default=None,
+            return_dtype=pl.String,
+        ),
+        free_step=_step(allocations, ranges, "free_ns"),
+        stacked=pl.when(~pl.col("is_stack_of_free")).then(
+            stacks["category"].gather(allocations["stack"])
+        ),
+        if_kept=stacks["if_kept"].gather(allocations["stack"]),
+        freed_in=pl.when(has_own_stacks).then(stacks["category"].gather(free_stack)),
+        is_zeroed=zeroing.gather(free_stack).fill_null(value=False),
+        is_freed=pl.col("free_event").is_not_null(),
+        metadata=texts.gather(allocations["metadata"]),
+    )
+    table = table.join(_annotated(replay), on="allocation", how="left", maintain_order="left")
+    table = table.with_columns(*_of_text("metadata", "said"))
+    seen = (
+        pl.DataFrame(schema={"allocation": pl.Int64, "kind": CATEGORY, "name": pl.String})
+        if joined is None
+        else joined.allocations
+    ).rename({"kind": "seen", "name": "seen_name"})
+    table = table.join(seen, on="allocation", how="left", maintain_order="left")
+    return Categories(_decided(table), ranges, joined)
+
+
+def _annotated(replay: Replay) -> pl.DataFrame:
+    """Of each allocation that was annotated with a category, that and its name; the last counts."""
+    texts = replay.snapshot.texts["value"]
+    notes = replay.notes.select(
+        "allocation", "event", text=texts.gather(replay.notes["annotation"])
+    )
+    return (
+        notes.with_columns(*_of_text("text", "annotated"))
+        .filter(pl.col("annotated").is_not_null())
+        .sort("allocation", "event")
+        .group_by("allocation", maintain_order=True)
+        .agg(pl.col("annotated").last(), pl.col("annotated_name").last())
+    )
+
+
+def _of_text(column: str, name: str) -> list[pl.Expr]:
+    """The category and the name that a text of the form `ANNOTATION_PREFIX` says."""
+    words = "|".join(member.value for member in MemoryCategory)
+    pattern = f"^{ANNOTATION_PREFIX}({words})(?::(.*))?$"
+    return [
+        pl.col(column).str.extract(pattern, 1).alias(name),
+        pl.col(column).str.extract(pattern, 2).alias(f"{name}_name"),
+    ]
+
+
+def _step(allocations: pl.DataFrame, ranges: Ranges, time: str = "start_ns") -> pl.Series:
+    steps = ranges.steps.with_columns(depth=pl.lit(0, dtype=pl.Int32))
+    place = innermost(steps, allocations["device"], allocations[time])
+    return steps["step"].gather(place)
+
+
+def _phase(allocations: pl.DataFrame, ranges: Ranges, time: str = "start_ns") -> pl.Series:
+    phases = ranges.table.filter(pl.col("phase").is_not_null())
+    place = innermost(phases, allocations["device"], allocations[time])
+    return phases["phase"].cast(pl.String).gather(place)
+
+
+def _decided(table: pl.DataFrame) -> pl.DataFrame:
+    """The category of each allocation, by the first source that tells it."""
+    kind = {member: pl.lit(member.value) for member in MemoryCategory}
+    stacked, freed_in = pl.col("stacked"), pl.col("freed_in")
+    # Made in the forward pass and freed there again, it was not kept for the backward pass.
+    of_forward = stacked == MemoryCategory.ACTIVATION.value
+    is_kept = ~pl.col("is_freed") | (pl.col("step") != pl.col("free_step")).fill_null(value=False)
+    by_stack = (
+        pl.when(of_forward & (freed_in == MemoryCategory.ACTIVATION.value))
+        .then(kind[MemoryCategory.TEMPORARY])
+        .when(pl.col("is_zeroed") & (stacked.is_null() | (stacked == MemoryCategory.TEMPORARY)))
+        .then(kind[MemoryCategory.GRADIENT])
+        .when(is_kept)
+        .then(pl.when(stacked.is_not_null()).then("if_kept"))
+        .otherwise(stacked)
+    )
+    is_gone_within = pl.col("phase").is_not_null() & (pl.col("phase") == pl.col("free_phase"))
+    is_made_in = {phase: pl.col("phase") == phase.value for phase in Phase}
+    outlives = pl.col("free_phase").is_null() | (pl.col("phase") != pl.col("free_phase"))
+    by_life = (
+        pl.when(is_gone_within)
+        .then(kind[MemoryCategory.TEMPORARY])
+        .when(is_made_in[Phase.FORWARD] & outlives & pl.col("is_freed"))
+        .then(kind[MemoryCategory.ACTIVATION])
+        .when(is_made_in[Phase.BACKWARD] & outlives)
+        .then(kind[MemoryCategory.GRADIENT])
+        .when(is_made_in[Phase.OPTIMIZER] & ~pl.col("is_freed"))
+        .then(kind[MemoryCategory.OPTIMIZER_STATE])
+        .when(is_made_in[Phase.INPUT])
+        .then(kind[MemoryCategory.INPUT])
+        .when(is_made_in[Phase.COMMUNICATION])
+        .then(kind[MemoryCategory.COMMUNICATION])
+    )
+    choices = [
+        (Source.CENSUS, Confidence.CERTAIN, pl.col("seen").cast(pl.String), pl.col("seen_name")),
+        (Source.ANNOTATION, Confidence.CERTAIN, pl.col("annotated"), pl.col("annotated_name")),
+        (Source.ANNOTATION, Confidence.CERTAIN, pl.col("said"), pl.col("said_name")),
+        (Source.RECORDER, Confidence.CERTAIN, pl.col("recorded"), None),
+        (Source.STACK, Confidence.LIKELY, by_stack, None),
+        (Source.LIFETIME, Confidence.GUESSED, by_life, None),
+        (Source.NONE, Confidence.NONE, kind[MemoryCategory.UNKNOWN], None),
+    ]
+    decided = table.with_columns(
+        *(choice.alias(f"choice_{place}") for place, (_, _, choice, _) in enumerate(choices))
+    )
+
+    def first(values: Sequence[pl.Expr]) -> pl.Expr:
+        told = [pl.col(f"choice_{place}").is_not_null() for place in range(len(choices))]
+        return pl.coalesce(
+            *(pl.when(is_told).then(value) for is_told, value in zip(told, values, strict=True))
+        )
+
+    names = [pl.lit(None, dtype=pl.String) if name is None else name for *_, name in choices]
+    # A name that a later source knows is better than none.
+    named = pl.coalesce(first(names), pl.coalesce("seen_name", "annotated_name", "said_name"))
+    return decided.with_columns(
+        category=pl.coalesce(*(pl.col(f"choice_{place}") for place in range(len(choices)))),
+        confidence=first([pl.lit(confidence.value) for _, confidence, _, _ in choices]),
+        source=first([pl.lit(source.value) for source, *_ in choices]),
+        name=named,
+    ).select(pl.col(column).cast(dtype) for column, dtype in CATEGORIES.items())
+
+
+def bytes_at(
+    replay: Replay, categories: Categories, device: int, event: int
+) -> dict[MemoryCategory, int]:
+    """What the program held in each category after an event, in rounded sizes.
+
+    Args:
+        replay: The history.
+        categories: Of its allocations.
+        device: Its number.
+        event: -1 for the beginning.
+    """
+    held = replay.allocations.with_columns(category=categories.table["category"]).filter(
+        (pl.col("device") == device)
+        & (pl.col("start_event").is_null() | (pl.col("start_event") <= event))
+        & (pl.col("free_event") > event).fill_null(pl.col("end_event").is_null())
+    )
+    sums = held.group_by("category").agg(pl.col("size_bytes").sum())
+    found = dict.fromkeys(MemoryCategory, 0)
+    found.update({MemoryCategory(word): int(total) for word, total in sums.iter_rows()})
+    return found

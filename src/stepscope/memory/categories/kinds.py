@@ -1,0 +1,59 @@
+"""Categories of memory, and how sure one is of them."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import polars as pl
+
+
+class MemoryCategory(str, Enum):
+    """What a block of memory is for."""
+
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    """Of a module: running means, masks."""
+    GRADIENT = "gradient"
+    OPTIMIZER_STATE = "optimizer_state"
+    ACTIVATION = "activation"
+    """Kept from the forward pass for the backward pass."""
+    INPUT = "input"
+    """Batches."""
+    TEMPORARY = "temporary"
+    """Freed in the pass that made it: results in between, workspaces."""
+    COMMUNICATION = "communication"
+    """Buffers of collectives."""
+    UNKNOWN = "unknown"
+
+
+CATEGORY = pl.Enum([member.value for member in MemoryCategory])
+
+
+class Confidence(str, Enum):
+    """How a category is known."""
+
+    CERTAIN = "certain"
+    """The training itself said so: by a census, an annotation, or torch's own recorder."""
+    LIKELY = "likely"
+    """By the stack of who asked for it."""
+    GUESSED = "guessed"
+    """By when it was made and freed."""
+    NONE = "none"
+    """Not at all."""
+
+
+CONFIDENCE = pl.Enum([member.value for member in Confidence])
+
+
+class Source(str, Enum):
+    """What a category is known from."""
+
+    CENSUS = "census"
+    ANNOTATION = "annotation"
+    RECORDER = "recorder"
+    STACK = "stack"
+    LIFETIME = "lifetime"
+    NONE = "none"
+
+
+SOURCE = pl.Enum([member.value for member in Source])

@@ -1,0 +1,137 @@
+"""Rules that derive a category from a stack.
+
+A rule looks for one frame anywhere in the stack, as "file:function". The first rule that matches
+decides. Users can put rules of their own before these.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from stepscope.errors import UsageError
+from stepscope.memory.categories.kinds import MemoryCategory
+from stepscope.memory.model import Snapshot
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A frame that tells a category.
+
+    Attributes:
+        category: The category that it stands for.
+        pattern: A regular expression, searched for in "file:function".
+        if_kept: The category of what outlives the step that it was made in; None: the same.
+    """
+
+    category: MemoryCategory
+    pattern: str
+    if_kept: MemoryCategory | None = None
+
+
+_C = MemoryCategory
+DEFAULT_RULES = (
+    Rule(_C.COMMUNICATION, r"torch/distributed/(distributed_c10d|_functional_collectives)\.py"),
+    Rule(_C.COMMUNICATION, r"_fsdp_collectives\.py|ProcessGroup(NCCL|Gloo)|c10d::|ncclInternal"),
+    Rule(_C.OPTIMIZER_STATE, r"/optim/[^:]*:(_init_group|init_state|_init_state)$"),
+    Rule(_C.OPTIMIZER_STATE, r":(initialize_optimizer_states|_init_optimizer_state\w*)$"),
+    Rule(_C.TEMPORARY, r"torch/optim/[^:]*:", if_kept=_C.OPTIMIZER_STATE),
+    Rule(_C.INPUT, r"torch/utils/data/|:default_collate$|:collate(_fn)?$|:pin_memory$"),
+    Rule(_C.GRADIENT, r"AccumulateGrad"),
+    Rule(
+        _C.TEMPORARY,
+        r"torch::autograd::(Engine|Node|generated)|Backward\d*::apply",
+        if_kept=_C.GRADIENT,
+    ),
+    Rule(_C.TEMPORARY, r"torch/autograd/graph\.py:_engine_run_backward$", if_kept=_C.GRADIENT),
+    Rule(_C.PARAMETER, r"torch/nn/modules/[^:]*:(__init__|reset_parameters)$"),
+    Rule(_C.PARAMETER, r"torch/nn/modules/module\.py:(_apply|to_empty|convert)$"),
+    Rule(_C.PARAMETER, r":(from_pretrained|load_state_dict|_load_state_dict_into\w*)$"),
+    Rule(_C.ACTIVATION, r"torch/nn/modules/module\.py:_(wrapped_)?call_impl$"),
+    Rule(_C.ACTIVATION, r"torch/nn/functional\.py:|:forward$"),
+)
+"""The rules that are known without the user's help."""
+
+GIVES_GRADIENTS_BACK = r":zero_grad$"
+"""What is freed in such a frame is a gradient."""
+
+
+def parse_rules(text: str) -> tuple[Rule, ...]:
+    r"""Rules from lines such as "optimizer_state: my_optimizer\.py:init"; `#` begins a comment.
+
+    Raises:
+        UsageError: A line is not understood; names it.
+    """
+    rules = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.partition("#")[0].strip()
+        if not words:
+            continue
+        category, _, pattern = (word.strip() for word in words.partition(":"))
+        try:
+            if not pattern:
+                raise ValueError("there is no pattern")
+            re.compile(pattern)
+            rules.append(Rule(MemoryCategory(category), pattern))
+        except (ValueError, re.error) as error:
+            known = ", ".join(member.value for member in MemoryCategory)
+            raise UsageError(
+                f"rule in line {number}: {error}; a rule is 'category: pattern', with a category "
+                f"of {known}"
+            ) from error
+    return tuple(rules)
+
+
+def categories_of_stacks(snapshot: Snapshot, rules: Sequence[Rule] = DEFAULT_RULES) -> pl.DataFrame:
+    """The category that the rules find for each stack.
+
+    Args:
+        snapshot: With the stacks.
+        rules: In order of precedence.
+
+    Returns:
+        One row per stack: stack, then as text category, and if_kept, the category of what outlives
+        its step; null where no rule applies.
+    """
+    first = _first_rules(snapshot, [rule.pattern for rule in rules])
+    words = pl.Series([rule.category.value for rule in rules] + [None], dtype=pl.String)
+    kept = [(rule.if_kept or rule.category).value for rule in rules]
+    return pl.DataFrame(
+        {
+            "stack": snapshot.stacks["stack"],
+            "category": words.gather(first),
+            "if_kept": pl.Series([*kept, None], dtype=pl.String).gather(first),
+        }
+    )
+
+
+def stacks_with(snapshot: Snapshot, pattern: str) -> pl.Series:
+    """Whether each stack has a frame in which a regular expression finds "file:function"."""
+    return _first_rules(snapshot, [pattern]) == 0
+
+
+def _first_rules(snapshot: Snapshot, patterns: Sequence[str]) -> pl.Series:
+    """Of each stack the first pattern that one of its frames matches; `len(patterns)` for none."""
+    texts = snapshot.frames.select(
+        pl.concat_str(
+            pl.col("filename").fill_null(""), pl.lit(":"), pl.col("name").fill_null("")
+        ).alias("text")
+    )["text"]
+    nothing = len(patterns)
+    # Frames number in the thousands, and each is looked at once, however many stacks have it.
+    best = np.full(len(texts), nothing, np.int64)
+    for number, text in enumerate(texts.to_list()):
+        best[number] = next(
+            (place for place, pattern in enumerate(patterns) if re.search(pattern, text)), nothing
+        )
+    flat = snapshot.stacks.filter(pl.col("frames").list.len() > 0).explode("frames")
+    ruled = flat.select("stack", rule=pl.Series(best).gather(flat["frames"]))
+    first = ruled.group_by("stack").agg(pl.col("rule").min())
+    stacks = snapshot.stacks.select("stack").join(
+        first, on="stack", how="left", maintain_order="left"
+    )
+    return stacks["rule"].fill_null(nothing)

@@ -1,0 +1,165 @@
+"""Opens what a path stands for as a snapshot: a file, or the newest of a run or directory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from stepscope.errors import UnreadableInputError, UsageError
+from stepscope.memory.categories.census import Census, census_path, read_census
+from stepscope.memory.categories.rules import Rule, parse_rules
+from stepscope.memory.load import load_snapshot
+from stepscope.memory.view import MemoryView
+from stepscope.run.layout import SNAPSHOTS_DIRECTORY, RankLayout
+from stepscope.run.reader import open_run
+from stepscope.run.remote import is_directory
+from stepscope.trace.formats.not_traces import is_memory_snapshot
+from stepscope.trace.problems import Problems
+from stepscope.trace.source.opening import open_source
+
+_BEGINNING_BYTES = 16 * 1024
+
+
+@dataclass(frozen=True)
+class SnapshotRef:
+    """A snapshot that can be opened.
+
+    Attributes:
+        path: The file, or its URL.
+        others: How many other snapshots the path also stands for.
+    """
+
+    path: str
+    others: int = 0
+
+    def open(self, census: str | None = None, rules: str | None = None) -> MemoryView:
+        """Reads the snapshot, with the census beside it.
+
+        Args:
+            census: The file of another census.
+            rules: A file of rules for categories.
+
+        Raises:
+            UnreadableInputError: A file cannot be read.
+            UsageError: A rule is not understood.
+        """
+        snapshot = load_snapshot(self.path)
+        known = read_rules(rules)
+        if census is not None:
+            return MemoryView(snapshot, read_census(Path(census)), known)
+        beside = [] if "://" in self.path else census_beside(Path(self.path))
+        found, remarks = read_censuses(beside)
+        return MemoryView(snapshot, found, known, remarks)
+
+
+def census_beside(path: Path) -> list[Path]:
+    """The files of the census for a snapshot or a window's trace, the oldest first.
+
+    They are named after the snapshot, or lie in the folder of the rank that recorded it.
+    """
+    own = census_path(path)
+    if own.is_file():
+        return [own]
+    layout = RankLayout(path.absolute().parent.parent)
+    return [place for place in layout.censuses if place.is_file()]
+
+
+def read_censuses(paths: Sequence[Path]) -> tuple[Census | None, tuple[str, ...]]:
+    """The censuses in several files, as one.
+
+    Returns:
+        The census, None without any that can be read; and why the others cannot.
+    """
+    read = [_census_or_reason(path) for path in paths]
+    found = [one for one in read if isinstance(one, Census)]
+    remarks = tuple(one for one in read if isinstance(one, str))
+    if not found:
+        return None, remarks
+    sightings = pl.concat(census.sightings for census in found)
+    return Census(sightings, sum(census.skipped_lines for census in found)), remarks
+
+
+def _census_or_reason(path: Path) -> Census | str:
+    """The census in a file, or why it cannot be read."""
+    try:
+        return read_census(path)
+    except UnreadableInputError as error:
+        return str(error)
+
+
+def read_rules(path: str | None) -> tuple[Rule, ...]:
+    """The rules in a file; none without one.
+
+    Raises:
+        UnreadableInputError: It cannot be read.
+        UsageError: A rule is not understood.
+    """
+    if path is None:
+        return ()
+    try:
+        return parse_rules(Path(path).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnreadableInputError(f"{path}: cannot be read: {error}") from error
+
+
+def find_snapshot(path: str, rank: int | None = None) -> SnapshotRef:
+    """The snapshot that a path stands for.
+
+    Args:
+        path: A file or a URL; a run directory, of which the newest snapshot of a rank is taken; or
+            a directory with snapshots, of which the newest is.
+        rank: The rank of a run; None: the first that has snapshots.
+
+    Raises:
+        UnreadableInputError: There is no snapshot.
+        UsageError: The run has no such rank.
+    """
+    if "://" in path and not is_directory(path):
+        return SnapshotRef(path)
+    place = Path(path)
+    if place.is_file():
+        return SnapshotRef(path)
+    if not place.exists() and "://" not in path:
+        raise UnreadableInputError(f"{path}: no such file or directory")
+    own = snapshots_in(place) or snapshots_in(place / SNAPSHOTS_DIRECTORY)
+    if own:
+        return SnapshotRef(str(own[-1]), len(own) - 1)
+    ranks = {one.rank: one for one in open_run(path).ranks}
+    if rank is not None and rank not in ranks:
+        raise UsageError(f"{path}: no rank {rank}; it has {', '.join(map(str, sorted(ranks)))}")
+    by_rank = {
+        number: snapshots_in(ranks[number].directory / SNAPSHOTS_DIRECTORY)
+        for number in sorted(ranks)
+        if rank in (None, number)
+    }
+    found = next((files for files in by_rank.values() if files), [])
+    if not found:
+        raise UnreadableInputError(
+            f"{path}: no memory snapshot; record with memory_history=True or "
+            "memory_snapshot_at_end=True on a CUDA device"
+        )
+    return SnapshotRef(str(found[-1]), sum(map(len, by_rank.values())) - 1)
+
+
+def is_snapshot_file(path: str) -> bool:
+    """Whether a local file is a snapshot, by its content, whatever it is called."""
+    place = Path(path)
+    if not place.is_file():
+        return False
+    try:
+        with open_source(place) as source:
+            beginning = next(source.blocks(Problems(), size=_BEGINNING_BYTES), b"")
+    except UnreadableInputError:
+        return False
+    return is_memory_snapshot(beginning)
+
+
+def snapshots_in(directory: Path) -> list[Path]:
+    """The snapshots in a directory, the oldest first."""
+    if not directory.is_dir():
+        return []
+    files = [file for file in directory.iterdir() if is_snapshot_file(str(file))]
+    return sorted(files, key=lambda file: (file.stat().st_mtime_ns, file.name))

@@ -1,0 +1,206 @@
+"""Ranges of the program: steps and phases, from `record_function` annotations in a snapshot.
+
+torch's recorder keeps beginnings and ends of the program's annotations with their times: of steps
+(`ProfilerStep#7`), of optimizers (`Optimizer.step#AdamW.step`), of loaders
+(`enumerate(DataLoader)#…`), and whatever the program marks itself.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import polars as pl
+
+from stepscope.memory.model import Snapshot
+from stepscope.memory.schema import Types
+
+
+class Phase(str, Enum):
+    """What a training step is made of."""
+
+    INPUT = "input"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+    COMMUNICATION = "communication"
+    CHECKPOINT = "checkpoint"
+
+
+PHASE = pl.Enum([member.value for member in Phase])
+
+RANGES: Types = {
+    "range": pl.Int32,  # row number, from 0, in order of beginnings
+    "device": pl.Int32,
+    "name": pl.String,
+    "start_ns": pl.Int64,
+    "end_ns": pl.Int64,  # null: the snapshot was taken within it
+    "depth": pl.Int32,  # how many ranges of the device it is in
+    "step": pl.Int64,  # of a step, its number
+    "phase": PHASE,  # what the name stands for; null: nothing known
+}
+"""One row per range."""
+
+_OPTIMIZER_STEP = r"^Optimizer\.step#"
+_STEP = re.compile(r"^(?:ProfilerStep#|step[ _#:]*)(\d+)$", re.IGNORECASE)
+_PHASES = tuple(
+    (phase, re.compile(words, re.IGNORECASE))
+    for phase, words in (
+        (Phase.OPTIMIZER, r"optimi[sz]er|zero_grad"),
+        (Phase.INPUT, r"dataload|data_load|fetch|next_batch"),
+        (Phase.BACKWARD, r"backward|\bbwd\b"),
+        (Phase.FORWARD, r"forward|\bfwd\b"),
+        (Phase.COMMUNICATION, r"all_?reduce|all_?gather|reduce_?scatter|nccl|c10d"),
+        (Phase.CHECKPOINT, r"save_checkpoint|checkpoint_save|state_dict"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """The ranges of a snapshot.
+
+    Attributes:
+        table: With the columns of `RANGES`.
+        unmatched: Ends without a beginning, which were left out.
+    """
+
+    table: pl.DataFrame
+    unmatched: int
+
+    @property
+    def steps(self) -> pl.DataFrame:
+        """The steps: device, step, start_ns, end_ns; in order of time.
+
+        They are the ranges that are named as steps. A step without an end lasts to the beginning
+        of the next. Where no range is named so, each call of the first optimizer ends a step:
+        torch marks these by itself.
+        """
+        steps = self.table.filter(pl.col("step").is_not_null()).sort("device", "start_ns")
+        if steps.is_empty():
+            return self._steps_by_optimizer()
+        following = pl.col("start_ns").shift(-1).over("device")
+        return steps.select("device", "step", "start_ns", pl.coalesce("end_ns", following))
+
+    def _steps_by_optimizer(self) -> pl.DataFrame:
+        calls = self.table.filter(
+            pl.col("name").str.contains(_OPTIMIZER_STEP) & pl.col("end_ns").is_not_null()
+        ).sort("device", "start_ns")
+        first = calls.group_by("device", maintain_order=True).agg(
+            pl.col("name").first().alias("first_name")
+        )
+        begins = self.table.group_by("device").agg(pl.col("start_ns").min().alias("begin_ns"))
+        return (
+            calls.join(first, on="device", maintain_order="left")
+            .filter(pl.col("name") == pl.col("first_name"))
+            .join(begins, on="device", maintain_order="left")
+            .select(
+                "device",
+                pl.int_range(pl.len(), dtype=pl.Int64).over("device").alias("step"),
+                pl.col("end_ns")
+                .shift(1)
+                .over("device")
+                .fill_null(pl.col("begin_ns"))
+                .alias("start_ns"),
+                "end_ns",
+            )
+        )
+
+
+def ranges_of(snapshot: Snapshot) -> Ranges:
+    """Pairs beginnings and ends.
+
+    On each device an end closes the innermost open range of its name.
+    """
+    rows: list[list[object]] = []
+    open_ranges: dict[int, list[int]] = {}
+    unmatched = 0
+    for device, name, is_start, time_ns in snapshot.annotations.iter_rows():
+        stack = open_ranges.setdefault(device, [])
+        if is_start:
+            stack.append(len(rows))
+            rows.append([device, name, time_ns, None, len(stack) - 1])
+            continue
+        place = next((k for k in reversed(range(len(stack))) if rows[stack[k]][1] == name), None)
+        if place is None:
+            unmatched += 1
+            continue
+        rows[stack.pop(place)][3] = time_ns
+    columns = ["device", "name", "start_ns", "end_ns", "depth"]
+    table = pl.DataFrame(
+        rows, schema={column: RANGES[column] for column in columns}, orient="row"
+    ).with_row_index("range")
+    names = table["name"].to_list()
+    return Ranges(
+        table.with_columns(
+            step=pl.Series([_step_number(name) for name in names], dtype=pl.Int64),
+            phase=pl.Series([phase_of(name) for name in names], dtype=PHASE),
+        ).select(pl.col(column).cast(kind) for column, kind in RANGES.items()),
+        unmatched,
+    )
+
+
+def _step_number(name: str) -> int | None:
+    found = _STEP.match(name)
+    return int(found[1][:18]) if found else None
+
+
+def phase_of(name: str) -> str | None:
+    """The phase that the name of a range stands for; None where it tells none."""
+    if _STEP.match(name):
+        return None
+    return next((phase.value for phase, words in _PHASES if words.search(name)), None)
+
+
+def innermost(ranges: pl.DataFrame, device: pl.Series, time_ns: pl.Series) -> pl.Series:
+    """The innermost of some ranges at each time, as a row number of `ranges`; null: none.
+
+    Args:
+        ranges: Rows of `RANGES`, that nest on each device.
+        device: Of each row.
+        time_ns: When; null: no range.
+    """
+    found = np.full(len(device), -1, np.int64)
+    devices, times = device.to_numpy(), time_ns.fill_null(-(2**62)).to_numpy()
+    for number in ranges["device"].unique().to_list():
+        numbered = ranges.with_row_index("row").filter(pl.col("device") == number)
+        # At every boundary the range that is innermost from there on; inner ones begin later.
+        begins = numbered.sort("start_ns", "depth")
+        starts = begins["start_ns"].to_numpy()
+        ends = begins["end_ns"].fill_null(2**62).to_numpy()
+        rows = begins["row"].to_numpy().astype(np.int64)
+        cuts, holders = _innermost_from(starts, ends, rows)
+        mine = np.flatnonzero(devices == number)
+        place = np.searchsorted(cuts, times[mine], side="right") - 1
+        found[mine] = np.where(place >= 0, holders[np.maximum(place, 0)], -1)
+    series = pl.Series(found)
+    return series.set(series < 0, None)
+
+
+def _innermost_from(
+    starts: np.ndarray[tuple[int], np.dtype[np.int64]],
+    ends: np.ndarray[tuple[int], np.dtype[np.int64]],
+    rows: np.ndarray[tuple[int], np.dtype[np.int64]],
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """Moments from which on something is innermost, and what; -1 for nothing."""
+    cuts: list[int] = [-(2**63)]
+    holders: list[int] = [-1]
+    stack: list[tuple[int, int]] = []  # end, row
+
+    def close_until(time: int) -> None:
+        while stack and stack[-1][0] <= time:
+            end, _ = stack.pop()
+            while stack and stack[-1][0] <= end:  # ranges that cross: the outer is over already
+                stack.pop()
+            cuts.append(end)
+            holders.append(stack[-1][1] if stack else -1)
+
+    for start, end, row in zip(starts.tolist(), ends.tolist(), rows.tolist(), strict=True):
+        close_until(start)
+        stack.append((end, row))
+        cuts.append(start)
+        holders.append(row)
+    close_until(2**63 - 1)
+    return np.array(cuts, np.int64), np.array(holders, np.int64)

@@ -1,0 +1,306 @@
+"""Will it fit: the peak at a size that was not run, such as a larger batch or a longer sequence.
+
+Runs of one program at different sizes make the same requests in the same order; only their bytes
+differ. The requests of the runs are matched by the stack that makes them and their order within it,
+and the bytes of each are continued to the new size: by a line through two runs, by a parabola
+through three (attention grows with the square of the sequence). The largest run is then replayed
+with the continued requests, through the model of the GPU's allocator, so that a peak that moves
+elsewhere is found as well. A run on a CPU can stand for one on a GPU, as far as both make the same
+requests: kernels on a GPU have workspaces of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.errors import UsageError
+from stepscope.memory.allocator.settings import AllocatorSettings, settings_of
+from stepscope.memory.replay.replay import Replay
+from stepscope.memory.schema import Types
+from stepscope.memory.simulator.simulate import simulate
+from stepscope.memory.view import START, MemoryView
+
+_MOST_RUNS = 3
+_LARGEST_SIZE = 1 << 20
+TARGETS: Types = {
+    "size": pl.Float64,
+    "is_observed": pl.Boolean,
+    "peak_requested_bytes": pl.Int64,
+    "peak_allocated_bytes": pl.Int64,
+    "peak_reserved_bytes": pl.Int64,
+    "fits": pl.Boolean,
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run at a known size.
+
+    Attributes:
+        size: The batch size, the sequence length, or whatever was varied.
+        view: Its memory.
+    """
+
+    size: float
+    view: MemoryView
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The peak at other sizes.
+
+    Attributes:
+        device: The device of the runs.
+        sizes: The sizes that were run.
+        matched_share: How much of the largest run's requested bytes has its like in all runs. The
+            rest keeps its size.
+        error_share: By how much the peak is missed at the worst when each run is predicted from
+            the others; None with two runs, which are needed to predict at all.
+        capacity_bytes: What the device has for the allocator; None: not given.
+        largest_size: The largest whole size that fits; None without a capacity.
+        settings: Of the simulated allocator.
+        targets: One row per size that was asked for, after those that were run: size, is_observed,
+            peak_requested_bytes, peak_allocated_bytes (rounded to blocks), peak_reserved_bytes (by
+            simulation), fits (null without a capacity).
+        notes: What a reader must know.
+    """
+
+    device: int
+    sizes: tuple[float, ...]
+    matched_share: float
+    error_share: float | None
+    capacity_bytes: int | None
+    largest_size: int | None
+    settings: str
+    targets: pl.DataFrame
+    notes: tuple[str, ...]
+
+
+def will_it_fit(
+    runs: Sequence[Run],
+    targets: Sequence[float],
+    device: int | None = None,
+    capacity_bytes: int | None = None,
+    settings: AllocatorSettings | None = None,
+) -> Fit:
+    """Predicts the peak at other sizes.
+
+    Args:
+        runs: Two or three runs of the same program at different sizes.
+        targets: Sizes to predict.
+        device: The device; None: the fullest of the largest run.
+        capacity_bytes: What the device has for the allocator.
+        settings: Of the simulated allocator; None: as recorded.
+
+    Raises:
+        UsageError: There are too few or too many runs, or two have the same size.
+    """
+    ordered = sorted(runs, key=lambda run: run.size)
+    sizes = tuple(run.size for run in ordered)
+    if not 2 <= len(ordered) <= _MOST_RUNS or len(set(sizes)) < len(sizes):
+        raise UsageError(
+            "fit needs two or three runs of the same program at different sizes: "
+            "stepscope memory RUN fit --size 4 --also OTHER=8 --target 16"
+        )
+    largest = ordered[-1].view
+    chosen = largest.device(device)
+    settings = settings or settings_of(largest.snapshot.settings)
+    model = _Model(ordered, chosen)
+    error = None if len(ordered) < _MOST_RUNS else _error(ordered, chosen)
+    notes = list(largest.notes(chosen))
+    if error is None:
+        notes.append("with two runs the error is not known: add a third with --also")
+    if model.matched_share < 1:
+        notes.append(
+            f"{1 - model.matched_share:.1%} of the requested bytes have no like in the other runs, "
+            "and keep their size"
+        )
+    rows = [_observed(run, chosen) for run in ordered]
+    rows += [_predicted(model, size, settings, capacity_bytes) for size in targets]
+    return Fit(
+        device=chosen,
+        sizes=sizes,
+        matched_share=model.matched_share,
+        error_share=error,
+        capacity_bytes=capacity_bytes,
+        largest_size=_largest(model, settings, capacity_bytes),
+        settings=str(settings),
+        targets=pl.DataFrame(rows, schema=TARGETS, orient="row"),
+        notes=tuple(notes),
+    )
+
+
+class _Model:
+    """The requests of the largest run, and how each grows with the size.
+
+    Args:
+        runs: In order of their sizes.
+        device: The device.
+    """
+
+    def __init__(self, runs: Sequence[Run], device: int) -> None:
+        self.device = device
+        self.replay: Replay = runs[-1].view.replay
+        self._sizes = np.array([run.size for run in runs])
+        keyed = [_keyed(run.view, device) for run in runs]
+        base = keyed[-1]
+        for number, other in enumerate(keyed[:-1]):
+            base = base.join(
+                other.select("key", "place", pl.col("requested_bytes").alias(f"bytes_{number}")),
+                on=["key", "place"],
+                how="left",
+                maintain_order="left",
+            )
+        self._allocation = base["allocation"]
+        self._last = base["requested_bytes"].to_numpy().astype(np.float64)
+        others = [base[f"bytes_{number}"] for number in range(len(runs) - 1)]
+        matched = pl.select(pl.all_horizontal(*(one.is_not_null() for one in others))).to_series()
+        self._is_matched = matched.to_numpy()
+        self._bytes = np.stack(
+            [*(one.fill_null(0).to_numpy().astype(np.float64) for one in others), self._last]
+        )
+        total = self._last.sum()
+        self.matched_share = float(self._last[self._is_matched].sum() / total) if total else 1.0
+
+    def at(self, size: float) -> Replay:
+        """The largest run as it would be at a size."""
+        predicted = np.where(self._is_matched, self._continued(size), self._last)
+        whole = np.maximum(np.rint(predicted), 1).astype(np.int64)
+        changed = pl.DataFrame({"allocation": self._allocation, "changed": whole})
+        allocations = self.replay.allocations.join(
+            changed, on="allocation", how="left", maintain_order="left"
+        )
+        return replace(
+            self.replay,
+            allocations=allocations.with_columns(
+                requested_bytes=pl.coalesce("changed", "requested_bytes")
+            ).drop("changed"),
+        )
+
+    def _continued(self, size: float) -> npt.NDArray[np.float64]:
+        """The polynomial through what each request asked for in the runs, at a size (Lagrange)."""
+        total = np.zeros_like(self._last)
+        for one, known in enumerate(self._sizes):
+            weight = 1.0
+            for other, apart in enumerate(self._sizes):
+                if other != one:
+                    weight *= (size - apart) / (known - apart)
+            total += weight * self._bytes[one]
+        return total
+
+
+def _keyed(view: MemoryView, device: int) -> pl.DataFrame:
+    """The allocations of a device, each with its stack as text and its place among its like."""
+    snapshot = view.snapshot
+    frame = snapshot.frames.select(
+        "frame",
+        text=pl.concat_str(
+            pl.col("filename").fill_null(""),
+            pl.col("line").cast(pl.String).fill_null(""),
+            pl.col("name").fill_null(""),
+            separator=":",
+        ),
+    )
+    stacks = (
+        snapshot.stacks.explode("frames")
+        .join(frame, left_on="frames", right_on="frame", how="left", maintain_order="left")
+        .group_by("stack", maintain_order=True)
+        .agg(pl.col("text").str.join("\n"))
+    )
+    is_before = pl.col("start_event").is_null()
+    return (
+        view.allocations.filter(pl.col("device") == device)
+        .join(stacks, on="stack", how="left", maintain_order="left")
+        .select(
+            "allocation",
+            "requested_bytes",
+            "start_event",
+            # What was there before has no stack of its own: its name, or its size, tells it.
+            key=pl.when(is_before)
+            .then(pl.concat_str(pl.lit("before "), pl.col("name").fill_null("")))
+            .otherwise(pl.col("text").fill_null("")),
+        )
+        .sort("start_event", "requested_bytes", "allocation", nulls_last=False)
+        .with_columns(place=pl.int_range(pl.len()).over("key"))
+    )
+
+
+def _peak_requested(replay: Replay, device: int) -> int:
+    """The most that is asked for and held at any time."""
+    held = replay.allocations.filter(
+        (pl.col("device") == device)
+        & (pl.col("free_event").is_not_null() | pl.col("end_event").is_null())
+    )
+    size = pl.col("requested_bytes")
+    changes = pl.concat(
+        [
+            held.select(pl.col("start_event").fill_null(START).alias("event"), change=size),
+            held.filter(pl.col("free_event").is_not_null()).select(
+                pl.col("free_event").alias("event"), change=-size
+            ),
+        ]
+    )
+    sums = changes.group_by("event").agg(pl.col("change").sum()).sort("event")["change"]
+    return int(sums.cum_sum().max() or 0)  # type: ignore[arg-type]
+
+
+def _observed(run: Run, device: int) -> tuple[object, ...]:
+    curve = run.view.curve(device)
+    most = curve.select(pl.col("requested_bytes", "allocated_bytes", "reserved_bytes").max()).row(0)
+    return (float(run.size), True, *most, None)
+
+
+def _predicted(
+    model: _Model, size: float, settings: AllocatorSettings, capacity: int | None
+) -> tuple[object, ...]:
+    changed = model.at(size)
+    run = simulate(changed, model.device, settings)
+    return (
+        float(size),
+        False,
+        _peak_requested(changed, model.device),
+        run.peak_allocated_bytes,
+        run.peak_reserved_bytes,
+        None if capacity is None else _fits(changed, model.device, settings, capacity),
+    )
+
+
+def _fits(replay: Replay, device: int, settings: AllocatorSettings, capacity: int) -> bool:
+    run = simulate(replay, device, settings, capacity_bytes=capacity, limit_bytes=capacity)
+    return run.failed_event is None
+
+
+def _largest(model: _Model, settings: AllocatorSettings, capacity: int | None) -> int | None:
+    """The largest whole size that fits, by bisection; 0: not even 1 does."""
+    if capacity is None:
+        return None
+
+    def fits(size: int) -> bool:
+        return _fits(model.at(size), model.device, settings, capacity)
+
+    low, high = 0, 1
+    while high < _LARGEST_SIZE and fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _error(runs: Sequence[Run], device: int) -> float:
+    """The worst error of the peak when each run is predicted from the others."""
+    worst = 0.0
+    for number, left_out in enumerate(runs):
+        model = _Model([run for other, run in enumerate(runs) if other != number], device)
+        predicted = _peak_requested(model.at(left_out.size), device)
+        observed = _peak_requested(left_out.view.replay, device)
+        worst = max(worst, abs(predicted - observed) / max(1, observed))
+    return worst

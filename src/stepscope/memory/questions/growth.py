@@ -1,0 +1,149 @@
+"""What survives the steps: memory that each step adds and none gives back.
+
+A training that runs steadily holds the same at the end of every step. What the first step makes and
+keeps is its optimizer state; what the last one makes may go in the next. What other steps made, and
+is still held at the end of the last step, has accumulated: a list of losses with their graphs, a
+cache without a bound, outputs that are kept for a metric.
+
+Sizes are what the program asked for: how the allocator rounds is no growth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from stepscope.memory.schema import Types
+from stepscope.memory.view import MemoryView, held_at
+
+_FEWEST_STEPS = 3
+LINES: Types = {
+    "line": pl.String,
+    "per_step_bytes": pl.Int64,
+    "survived_bytes": pl.Int64,
+    "allocations": pl.Int64,
+    "steps": pl.Int64,
+    "is_leak": pl.Boolean,
+    "category": pl.String,
+}
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How memory grows over the steps.
+
+    Attributes:
+        device: The device.
+        growth_per_step_bytes: How much more is held at the end of each step than at the end of the
+            step before, on average, the first step left out; None with fewer than three steps.
+        leaked_bytes: What the lines that leak had accumulated at the end of the last step.
+        steps: One row per step: step, end_requested_bytes (what is held at its end), growth_bytes
+            (against the end of the step before), survived_bytes (what it made that is held at the
+            end of the last step).
+        lines: Lines with memory that they made in an earlier step than the last, and that is held
+            at the end of the last: line, per_step_bytes (over the steps between the first
+            and the last), survived_bytes, allocations, steps (in how many steps it was made),
+            is_leak, category. A line leaks if this was made in at least two steps, and in half of
+            those between the first and the last. Those that leak come first, then by size.
+        notes: What a reader must know.
+    """
+
+    device: int
+    growth_per_step_bytes: int | None
+    leaked_bytes: int
+    steps: pl.DataFrame
+    lines: pl.DataFrame
+    notes: tuple[str, ...]
+
+
+def growth(view: MemoryView, device: int | None = None) -> Growth:
+    """Finds what survives the steps.
+
+    Args:
+        view: The snapshot.
+        device: The device; None: the fullest.
+    """
+    chosen = view.device(device)
+    ends = _ends_of_steps(view, chosen)
+    notes = view.notes(chosen)
+    if len(ends) < _FEWEST_STEPS:
+        steps = "no steps" if ends.is_empty() else f"only {len(ends)} steps"
+        why = (
+            f"the file shows {steps}, and growth shows in three or more: record more of them, "
+            "and mark steps with record_function('ProfilerStep#N') or record with Stepscope"
+        )
+        notes = (*notes, why)
+    last_event = None if ends.is_empty() else int(ends["event"][-1])
+    held = (
+        view.allocations.clear()
+        if last_event is None
+        else held_at(view.allocations, chosen, last_event)
+    )
+    survived = held.filter(pl.col("step").is_not_null())
+    by_step = survived.group_by("step").agg(pl.col("requested_bytes").sum().alias("survived_bytes"))
+    steps_table = ends.join(by_step, on="step", how="left", maintain_order="left").select(
+        "step",
+        "end_requested_bytes",
+        (pl.col("end_requested_bytes") - pl.col("end_requested_bytes").shift(1)).alias(
+            "growth_bytes"
+        ),
+        pl.col("survived_bytes").fill_null(0),
+    )
+    numbers = ends["step"].to_list()
+    lines = _lines(survived, numbers)
+    per_step = None
+    if len(ends) >= _FEWEST_STEPS:
+        first, last = steps_table["end_requested_bytes"][1], steps_table["end_requested_bytes"][-1]
+        per_step = (last - first) // (len(ends) - 2)
+    return Growth(
+        device=chosen,
+        growth_per_step_bytes=per_step,
+        leaked_bytes=int(lines.filter("is_leak")["survived_bytes"].sum()),
+        steps=steps_table,
+        lines=lines,
+        notes=notes,
+    )
+
+
+def _ends_of_steps(view: MemoryView, device: int) -> pl.DataFrame:
+    """Of each step that ended: step, the last event in it, and what was held then."""
+    curve = view.curve(device)
+    timed = curve.filter(pl.col("time_ns").is_not_null())
+    steps = view.categories.ranges.steps.filter(
+        (pl.col("device") == device) & pl.col("end_ns").is_not_null()
+    )
+    times = np.maximum.accumulate(timed["time_ns"].to_numpy()) if len(timed) else np.empty(0)
+    rows = np.searchsorted(times, steps["end_ns"].to_numpy(), side="right")  # 0: before all
+    place = pl.Series(np.where(rows > 0, rows + (len(curve) - len(timed)) - 1, 0))
+    return steps.select(
+        "step",
+        event=curve["event"].gather(place),
+        end_requested_bytes=curve["requested_bytes"].gather(place),
+    )
+
+
+def _lines(survived: pl.DataFrame, steps: list[int]) -> pl.DataFrame:
+    if len(steps) < _FEWEST_STEPS:
+        return pl.DataFrame(schema=LINES)
+    between = steps[1:-1]
+    is_between = pl.col("step").is_in(between)
+    enough = max(1, len(between) // 2)
+    found = (
+        survived.filter(pl.col("step") != steps[-1])
+        .group_by("line")
+        .agg(
+            (pl.col("requested_bytes").filter(is_between).sum() // len(between)).alias(
+                "per_step_bytes"
+            ),
+            pl.col("requested_bytes").sum().alias("survived_bytes"),
+            pl.len().cast(pl.Int64).alias("allocations"),
+            pl.col("step").n_unique().cast(pl.Int64).alias("steps"),
+            pl.col("step").filter(is_between).n_unique().alias("between"),
+            pl.col("category").sort_by("requested_bytes", descending=True).first(),
+        )
+        .with_columns(is_leak=(pl.col("steps") > 1) & (pl.col("between") >= enough))
+        .sort("is_leak", "survived_bytes", "line", descending=[True, True, False])
+    )
+    return found.select(pl.col(name).cast(kind) for name, kind in LINES.items())

@@ -1,0 +1,75 @@
+"""Moments in words: "peak", "oom", "step 12", "event 500", "+1.5s"."""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+
+from stepscope.errors import UsageError
+from stepscope.memory.view import START, MemoryView, Moment
+
+_UNITS = {"": 1_000_000_000, "s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+_OFFSET = re.compile(r"^\+\s*(\d{1,18}(?:\.\d{1,9})?)\s*(s|ms|us|ns|)$")
+_NUMBERED = re.compile(r"^(event|step)\s*(-?\d{1,18})$")
+WORDS = "peak, reserved-peak, oom, start, end, step N (its end), event N, or +1.5s from the start"
+
+
+def moment_of(view: MemoryView, device: int, text: str) -> Moment:
+    """The moment that a text means.
+
+    Args:
+        view: The snapshot.
+        device: The device.
+        text: As `WORDS` says.
+
+    Raises:
+        UsageError: The text is not understood, or the history has no such moment.
+    """
+    word = text.strip().lower()
+    if word == "peak":
+        return view.peak(device)
+    if word == "reserved-peak":
+        return view.peak(device, "reserved_bytes")
+    if word == "start":
+        return Moment(device, START, None, "the start")
+    if word == "end":
+        return view.end(device)
+    if word == "oom":
+        return _failure(view, device)
+    offset = _OFFSET.match(word)
+    if offset:
+        return _after(view, device, float(offset[1]) * _UNITS[offset[2]], text)
+    numbered = _NUMBERED.match(word)
+    if numbered is None:
+        raise UsageError(f"'{text}' is not a moment: it can be {WORDS}")
+    if numbered[1] == "event":
+        return view.moment(device, event=int(numbered[2]))
+    return _end_of_step(view, device, int(numbered[2]))
+
+
+def _failure(view: MemoryView, device: int) -> Moment:
+    failed = view.out_of_memory(device)
+    if failed.is_empty():
+        raise UsageError(f"{view.snapshot.path}: no request failed on device {device}")
+    row = failed.row(-1, named=True)
+    return Moment(device, row["event"], row["time_ns"], "when a request failed")
+
+
+def _after(view: MemoryView, device: int, offset_ns: float, text: str) -> Moment:
+    times = view.curve(device)["time_ns"].drop_nulls()
+    if times.is_empty():
+        raise UsageError(f"{view.snapshot.path}: its events have no times; name an event")
+    found = view.moment(device, time_ns=int(times[0]) + round(offset_ns))
+    return Moment(device, found.event, found.time_ns, text.strip())
+
+
+def _end_of_step(view: MemoryView, device: int, step: int) -> Moment:
+    steps = view.categories.ranges.steps.filter(pl.col("device") == device)
+    ends = steps.filter((pl.col("step") == step) & pl.col("end_ns").is_not_null())["end_ns"]
+    if ends.is_empty():
+        have = steps["step"]
+        known = f"it has {have[0]} to {have[-1]}" if len(have) else "it has none"
+        raise UsageError(f"{view.snapshot.path}: no step {step} that ended; {known}")
+    found = view.moment(device, time_ns=int(ends[-1]))
+    return Moment(device, found.event, found.time_ns, f"the end of step {step}")

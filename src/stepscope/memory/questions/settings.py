@@ -1,0 +1,169 @@
+"""What other settings of the allocator would have reserved, by simulation.
+
+The requests and frees of the recording are run through a model of the allocator, each time with
+other settings, from an empty allocator on: what was there before the recording is requested first.
+How well the model reproduces the recording with its own settings is stated; no answer is better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from stepscope.memory.allocator.settings import (
+    INTERVALS,
+    MIB,
+    AllocatorSettings,
+    parse_settings,
+    settings_of,
+)
+from stepscope.memory.schema import Types
+from stepscope.memory.simulator.capacity import capacity_of
+from stepscope.memory.simulator.reproduce import reproduce
+from stepscope.memory.simulator.simulate import Simulation, simulate
+from stepscope.memory.view import MemoryView
+
+_SPLITS_MIB = (64, 128, 512)
+_DIVISIONS = (4, 8)
+
+ALTERNATIVES: Types = {
+    "settings": pl.String,
+    "peak_reserved_bytes": pl.Int64,
+    "saved_bytes": pl.Int64,
+    "unused_share": pl.Float64,
+    "device_requests": pl.Int64,
+    "device_releases": pl.Int64,
+    "retries": pl.Int64,
+    "is_out_of_memory": pl.Boolean,
+    "is_recorded": pl.Boolean,
+}
+
+
+@dataclass(frozen=True)
+class SettingsAnswer:
+    """What settings would have reserved.
+
+    Attributes:
+        device: The device.
+        settings: Those of the recording.
+        peak_allocated_bytes: The most that the program held: no setting reserves less.
+        peak_reserved_bytes: The most that was reserved in the recording.
+        reproduction_error_share: By how much the model, with the settings of the recording and
+            from its first state on, misses the reserved bytes at the worst event.
+        capacity_bytes: The most that the allocator could reserve; None where the file does not say.
+        capacity_source: How that is known, in words.
+        alternatives: One row per settings, the least reserved first: settings,
+            peak_reserved_bytes, saved_bytes (against the simulation of the recorded settings),
+            unused_share (how much of the peak reserved is not allocated at that moment),
+            device_requests, device_releases, retries, is_out_of_memory (a request that was served
+            in the recording would fail, or one that failed would fail again), is_recorded.
+        notes: What a reader must know.
+    """
+
+    device: int
+    settings: str
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    reproduction_error_share: float
+    capacity_bytes: int | None
+    capacity_source: str
+    alternatives: pl.DataFrame
+    notes: tuple[str, ...]
+
+
+def settings(
+    view: MemoryView, device: int | None = None, asked: Sequence[str] = ()
+) -> SettingsAnswer:
+    """Simulates settings of the allocator.
+
+    Args:
+        view: The snapshot.
+        device: The device; None: the fullest.
+        asked: Values of PYTORCH_CUDA_ALLOC_CONF; options that they do not name are as recorded.
+            None: those that help most often.
+
+    Raises:
+        UsageError: A value is not understood.
+    """
+    chosen = view.device(device)
+    recorded = settings_of(view.snapshot.settings)
+    candidates = [parse_settings(text, recorded) for text in asked] or usual_settings(recorded)
+    capacity = capacity_of(view.replay, chosen)
+    made = reproduce(view.replay, chosen)
+    peak = view.peak(chosen, "reserved_bytes")
+    curve = view.curve(chosen)
+    notes = view.notes(chosen)
+    if not made.is_right:
+        doubt = (
+            f"the model misses the recorded reserved bytes by up to {made.largest_error:.1%}: "
+            "smaller differences between settings mean nothing"
+        )
+        notes = (*notes, doubt)
+    runs = [
+        simulate(
+            view.replay, chosen, one, capacity_bytes=capacity.bytes, limit_bytes=capacity.bytes
+        )
+        for one in (recorded, *(one for one in candidates if one != recorded))
+        if capacity.bytes is not None or not one.garbage_collection_threshold
+    ]
+    if recorded.expandable_segments and recorded.max_split_bytes is not None:
+        danger = (
+            "max_split_size_mb together with expandable_segments can let reserved memory grow "
+            "without bound (pytorch#193400): leave max_split_size_mb out"
+        )
+        notes = (*notes, danger)
+    if len(runs) < 1 + len([one for one in candidates if one != recorded]):
+        left_out = (
+            "garbage_collection_threshold is left out: it depends on the memory of the device, "
+            "which the file does not say"
+        )
+        notes = (*notes, left_out)
+    return SettingsAnswer(
+        device=chosen,
+        settings=str(recorded),
+        peak_allocated_bytes=view.peak_bytes(chosen),
+        peak_reserved_bytes=int(
+            curve.filter(pl.col("event") == peak.event)["reserved_bytes"].item()
+        ),
+        reproduction_error_share=made.largest_error,
+        capacity_bytes=capacity.bytes,
+        capacity_source=capacity.source,
+        alternatives=_table(runs),
+        notes=notes,
+    )
+
+
+def usual_settings(recorded: AllocatorSettings) -> list[AllocatorSettings]:
+    """The settings that help most often, each as one change of the recorded ones."""
+    fixed = replace(recorded, expandable_segments=False)
+    return [
+        replace(recorded, expandable_segments=not recorded.expandable_segments),
+        *(replace(fixed, max_split_bytes=size * MIB) for size in _SPLITS_MIB),
+        *(replace(recorded, power2_divisions=(parts,) * INTERVALS) for parts in _DIVISIONS),
+    ]
+
+
+def _table(runs: Sequence[Simulation]) -> pl.DataFrame:
+    base = runs[0]
+    rows = []
+    for number, run in enumerate(runs):
+        at_peak = run.curve.row(int(run.curve["reserved_bytes"].to_numpy().argmax()), named=True)
+        most = int(at_peak["reserved_bytes"])
+        is_failing = run.failed_event is not None or not all(run.failures["is_served"])
+        rows.append(
+            (
+                str(run.settings),
+                most,
+                base.peak_reserved_bytes - most,
+                1 - at_peak["allocated_bytes"] / most if most else None,
+                run.device_allocs,
+                run.device_frees,
+                run.retries,
+                is_failing,
+                number == 0,
+            )
+        )
+    table = pl.DataFrame(rows, schema=ALTERNATIVES, orient="row")
+    return table.sort("is_out_of_memory", "peak_reserved_bytes", maintain_order=True)

@@ -1,0 +1,273 @@
+"""All questions about a snapshot in one table, and how each is asked.
+
+An answer is a frozen dataclass: its polars frames are tables, `notes` is what a reader must know,
+and its other fields are numbers. Names carry units (`_ns`, `_bytes`, `_share`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from stepscope.errors import UsageError
+from stepscope.memory.allocator.settings import parse_settings
+from stepscope.memory.questions import (
+    churn,
+    composition,
+    difference,
+    fit,
+    fragmentation,
+    growth,
+    oom,
+    settings,
+    timeline,
+    totals,
+)
+from stepscope.memory.questions.moments import moment_of
+from stepscope.memory.view import MemoryView, Moment
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a question is asked with.
+
+    Attributes:
+        device: The device; None: the fullest.
+        at: The moment, in the words of `moments`; None: the question's own.
+        settings: Values of PYTORCH_CUDA_ALLOC_CONF to simulate.
+        before: For a difference, the snapshot to compare with; None: the same one.
+        before_at: The moment to compare with; None: the same one.
+        runs: For a prediction, the runs with their sizes.
+        targets: The sizes to predict.
+        capacity_bytes: What the device has for the allocator.
+    """
+
+    device: int | None = None
+    at: str | None = None
+    settings: tuple[str, ...] = ()
+    before: MemoryView | None = None
+    before_at: str | None = None
+    runs: tuple[fit.Run, ...] = ()
+    targets: tuple[float, ...] = ()
+    capacity_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class MemoryQuestion:
+    """One question.
+
+    Attributes:
+        name: Its name on the command line.
+        about: What it answers, in one line.
+        ask: Answers it.
+        titles: Field of the answer to the title of its table, in display order.
+        takes: The fields of `Asked` that it heeds, beside the device.
+    """
+
+    name: str
+    about: str
+    ask: Callable[[MemoryView, Asked], Any]
+    titles: Mapping[str, str] = field(default_factory=dict)
+    takes: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class MemoryAnswer:
+    """The answer to a question about a snapshot.
+
+    Attributes:
+        question: The question.
+        path: The snapshot.
+        origin_ns: The time of its first event; people read other moments relative to it.
+        result: The answer.
+    """
+
+    question: MemoryQuestion
+    path: str
+    origin_ns: int
+    result: Any
+
+
+def answer(view: MemoryView, question: MemoryQuestion, asked: Asked | None = None) -> MemoryAnswer:
+    """Asks a question.
+
+    Args:
+        view: The snapshot.
+        question: The question.
+        asked: What it is asked with.
+
+    Raises:
+        UsageError: The question cannot be asked so, or the snapshot has nothing of that kind.
+    """
+    given = asked or Asked()
+    for name, words in _OPTIONS.items():
+        if getattr(given, name) and name not in question.takes:
+            able = ", ".join(one.name for one in QUESTIONS if name in one.takes)
+            raise UsageError(f"'{question.name}' takes no {words}; {able} does")
+    result = question.ask(view, given)
+    # A step may begin before the first event.
+    moments = (view.replay.curve["time_ns"], view.categories.ranges.table["start_ns"])
+    times = pl.concat([column.cast(pl.Int64) for column in moments]).drop_nulls()
+    origin = int(times.to_numpy().min()) if len(times) else 0
+    return MemoryAnswer(question, view.snapshot.path, origin, result)
+
+
+_OPTIONS = {
+    "at": "--at",
+    "settings": "--settings",
+    "before": "--before",
+    "before_at": "--before-at",
+    "runs": "--size or --also",
+    "targets": "--target",
+    "capacity_bytes": "--capacity",
+}
+
+
+def _moment(view: MemoryView, asked: Asked, default: str) -> Moment:
+    return moment_of(view, view.device(asked.device), asked.at or default)
+
+
+def _fragmentation(view: MemoryView, asked: Asked) -> fragmentation.Fragmentation:
+    moment = None if asked.at is None else _moment(view, asked, "")
+    return fragmentation.fragmentation(view, asked.device, moment)
+
+
+def _difference(view: MemoryView, asked: Asked) -> difference.Difference:
+    if asked.before is None and asked.before_at is None:
+        raise UsageError(
+            "diff compares with another snapshot (--before FILE), with another moment "
+            "(--before-at MOMENT), or both"
+        )
+    other = asked.before or view
+    at = asked.at or ("end" if asked.before is None else "peak")
+    device = view.device(asked.device)
+    before = moment_of(other, other.device(asked.device), asked.before_at or at)
+    names = ("", "") if asked.before is None else (other.snapshot.path, view.snapshot.path)
+    return difference.difference(
+        composition.composition(other, before),
+        composition.composition(view, moment_of(view, device, at)),
+        names,
+    )
+
+
+def _fit(_view: MemoryView, asked: Asked) -> fit.Fit:
+    if len(asked.settings) > 1:
+        raise UsageError("fit simulates one value of --settings")
+    settings = parse_settings(asked.settings[0]) if asked.settings else None
+    return fit.will_it_fit(asked.runs, asked.targets, asked.device, asked.capacity_bytes, settings)
+
+
+_HELD = {
+    "categories": "By category",
+    "lines": "By line",
+    "modules": "By module",
+    "sizes": "By size",
+    "allocations": "Allocations",
+}
+
+QUESTIONS: tuple[MemoryQuestion, ...] = (
+    MemoryQuestion(
+        "overview",
+        "the numbers of each device, and what the peak consists of",
+        lambda view, asked: totals.totals(view, asked.device),
+        {
+            "categories": "Held at the peak, by category",
+            "lines": "Held at the peak, by line",
+            "devices": "Devices",
+            "mismatches": "Contradictions in the history",
+        },
+    ),
+    MemoryQuestion(
+        "peak",
+        "what was held when most was: by category, line, module and size",
+        lambda view, asked: composition.peak(view, asked.device),
+        _HELD,
+    ),
+    MemoryQuestion(
+        "held",
+        "what is held at any other moment (--at)",
+        lambda view, asked: composition.composition(view, _moment(view, asked, "end")),
+        _HELD,
+        frozenset({"at"}),
+    ),
+    MemoryQuestion(
+        "timeline",
+        "allocated, reserved, and what the allocated bytes are for, over time",
+        lambda view, asked: timeline.timeline(view, asked.device),
+        {"steps": "Steps", "timeline": "Over time"},
+    ),
+    MemoryQuestion(
+        "growth",
+        "what survives the steps, and the line that leaks",
+        lambda view, asked: growth.growth(view, asked.device),
+        {"lines": "Made in earlier steps, and still held", "steps": "Steps"},
+    ),
+    MemoryQuestion(
+        "oom",
+        "why a request failed, whose the memory was, and what would have helped",
+        lambda view, asked: oom.out_of_memory(view, asked.device),
+        {
+            "remedies": "What would have helped, the cheapest first",
+            "categories": "Held when it failed, by category",
+            "lines": "Held when it failed, by line",
+            "allocations": "Allocations",
+        },
+    ),
+    MemoryQuestion(
+        "fragmentation",
+        "what is reserved and not in use, and what pins it",
+        _fragmentation,
+        {
+            "groups": "By pool, size class and stream",
+            "lines": "Lines that pin free memory",
+            "segments": "Pinned segments",
+        },
+        frozenset({"at"}),
+    ),
+    MemoryQuestion(
+        "settings",
+        "what other values of PYTORCH_CUDA_ALLOC_CONF would have reserved (--settings)",
+        lambda view, asked: settings.settings(view, asked.device, asked.settings),
+        {"alternatives": "By simulation"},
+        frozenset({"settings"}),
+    ),
+    MemoryQuestion(
+        "churn",
+        "how often memory is requested, and how often that reaches the device",
+        lambda view, asked: churn.churn(view, asked.device),
+        {"lines": "By line", "steps": "Steps"},
+    ),
+    MemoryQuestion(
+        "diff",
+        "what changed between two moments (--before-at) or two snapshots (--before)",
+        _difference,
+        {"categories": "By category", "lines": "By line", "modules": "By module"},
+        frozenset({"at", "before", "before_at"}),
+    ),
+    MemoryQuestion(
+        "fit",
+        "the peak at another batch size or sequence length, from runs at two or three sizes",
+        _fit,
+        {"targets": "By size"},
+        frozenset({"settings", "runs", "targets", "capacity_bytes"}),
+    ),
+)
+"""In the order of the list."""
+
+
+def question(name: str) -> MemoryQuestion:
+    """The question of that name.
+
+    Raises:
+        UsageError: There is none; suggests the nearest.
+    """
+    names = [candidate.name for candidate in QUESTIONS]
+    if name in names:
+        return QUESTIONS[names.index(name)]
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(names)}"
+    raise UsageError(f"no question '{name}' about a snapshot: {hint}")

@@ -1,0 +1,176 @@
+"""Memory over time: allocated, reserved, and what the allocated bytes are for.
+
+A history can have millions of events, and a chart a few hundred points. The time is divided into
+equal buckets, and each in which something happened is shown at the moment when the most was
+allocated in it, so that no peak is lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from stepscope.memory.categories.kinds import MemoryCategory
+from stepscope.memory.program.ranges import innermost
+from stepscope.memory.replay.arrays import Int64Array
+from stepscope.memory.view import START, MemoryView
+
+BUCKETS = 200
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Memory over time.
+
+    Attributes:
+        device: The device.
+        start_ns: The time of the first event; None where the file has no times.
+        is_by_event: Whether the buckets divide the events, not the time, for want of times.
+        peak_allocated_bytes: The most that was allocated.
+        peak_reserved_bytes: The most that was reserved.
+        timeline: One row per bucket with an event, at the moment when the most was allocated in
+            it: time_ns, event, step, phase, allocated_bytes, reserved_bytes (the most within the
+            bucket), and one column for each category, such as parameter_bytes, which sum to
+            allocated_bytes.
+        steps: One row per step of the program: step, start_ns, end_ns, peak_allocated_bytes,
+            peak_reserved_bytes, end_allocated_bytes, allocations.
+        notes: What a reader must know.
+    """
+
+    device: int
+    start_ns: int | None
+    is_by_event: bool
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    timeline: pl.DataFrame
+    steps: pl.DataFrame
+    notes: tuple[str, ...]
+
+
+def timeline(view: MemoryView, device: int | None = None, buckets: int = BUCKETS) -> Timeline:
+    """Shows memory over time.
+
+    Args:
+        view: The snapshot.
+        device: The device; None: the fullest.
+        buckets: The number of rows, at most.
+    """
+    chosen = view.device(device)
+    curve = view.curve(chosen)
+    is_by_event = len(curve) < 2 or curve["time_ns"][1:].null_count() > 0
+    at = np.arange(len(curve)) if is_by_event else _times(curve)
+    rows = _shown_rows(at, curve["allocated_bytes"].to_numpy(), buckets)
+    most_reserved = _most_within(at, curve["reserved_bytes"].to_numpy(), rows, buckets)
+    shown = (
+        curve[rows]
+        .select("time_ns", "event", "allocated_bytes")
+        .with_columns(reserved_bytes=pl.Series(most_reserved))
+    )
+    devices = pl.Series([chosen], dtype=pl.Int32).new_from_index(0, len(shown))
+    ranges = view.categories.ranges
+    steps = ranges.steps.with_columns(depth=pl.lit(0, dtype=pl.Int32))
+    phases = ranges.table.filter(pl.col("phase").is_not_null())
+    shown = shown.with_columns(
+        step=steps["step"].gather(innermost(steps, devices, shown["time_ns"])),
+        phase=phases["phase"].gather(innermost(phases, devices, shown["time_ns"])),
+        **_by_category(view, chosen, shown["event"].to_numpy()),
+    )
+    first = ["time_ns", "event", "step", "phase", "allocated_bytes", "reserved_bytes"]
+    times = curve["time_ns"].drop_nulls()
+    return Timeline(
+        device=chosen,
+        start_ns=int(times[0]) if len(times) else None,
+        is_by_event=is_by_event,
+        peak_allocated_bytes=int(curve["allocated_bytes"].to_numpy().max()),
+        peak_reserved_bytes=int(curve["reserved_bytes"].to_numpy().max()),
+        timeline=shown.select(*first, pl.exclude(first)),
+        steps=_steps(view, chosen, curve),
+        notes=view.notes(chosen),
+    )
+
+
+def _times(curve: pl.DataFrame) -> Int64Array:
+    """The time of each row; the moment before the first event has that of the first."""
+    times = curve["time_ns"].fill_null(strategy="backward").to_numpy()
+    in_order: Int64Array = np.maximum.accumulate(times)  # clocks of threads differ a little
+    return in_order
+
+
+def _bucket(at: Int64Array, buckets: int) -> Int64Array:
+    first = int(at[0])
+    span = int(at[-1]) - first + 1
+    bucket: Int64Array = (at - first) // -(-span // buckets)
+    return bucket
+
+
+def _shown_rows(at: Int64Array, allocated: Int64Array, buckets: int) -> Int64Array:
+    """For each bucket with an event the first row with the most allocated."""
+    number = _bucket(at, buckets)
+    order = np.lexsort((np.arange(len(at)), -allocated, number))
+    rows: Int64Array = order[np.diff(number[order], prepend=-1) != 0]
+    return rows
+
+
+def _most_within(
+    at: Int64Array, reserved: Int64Array, rows: Int64Array, buckets: int
+) -> Int64Array:
+    """The most reserved in the bucket of each shown row."""
+    number = _bucket(at, buckets)
+    begins = np.flatnonzero(np.diff(number, prepend=-1))
+    most: Int64Array = np.maximum.reduceat(reserved, begins)
+    return most[np.searchsorted(number[begins], number[rows])]
+
+
+def _by_category(view: MemoryView, device: int, events: Int64Array) -> dict[str, pl.Series]:
+    """The bytes of each category after some events of a device."""
+    mine = view.allocations.filter(pl.col("device") == device)
+    found = {}
+    for category in MemoryCategory:
+        of = mine.filter(pl.col("category") == category.value)
+        found[f"{category.value}_bytes"] = pl.Series(_bytes_after(of, events))
+    return {name: column for name, column in found.items() if column.to_numpy().any()}
+
+
+def _bytes_after(allocations: pl.DataFrame, events: Int64Array) -> Int64Array:
+    """What some allocations sum to after each of some events."""
+    held = allocations.filter(pl.col("free_event").is_not_null() | pl.col("end_event").is_null())
+    begun = held.select(pl.col("start_event").fill_null(START), "size_bytes").sort("start_event")
+    gone = held.filter(pl.col("free_event").is_not_null()).sort("free_event")
+
+    def until(table: pl.DataFrame, column: str) -> Int64Array:
+        sums = np.append(0, np.cumsum(table["size_bytes"].to_numpy()))
+        place = np.searchsorted(table[column].to_numpy(), events, side="right")
+        return np.asarray(sums[place], np.int64)
+
+    after: Int64Array = until(begun, "start_event") - until(gone, "free_event")
+    return after
+
+
+def _steps(view: MemoryView, device: int, curve: pl.DataFrame) -> pl.DataFrame:
+    steps = view.categories.ranges.steps.filter(pl.col("device") == device).drop("device")
+    timed = curve.filter(pl.col("time_ns").is_not_null())
+    times = np.maximum.accumulate(timed["time_ns"].to_numpy())
+    of_steps = view.allocations.filter((pl.col("device") == device) & pl.col("step").is_not_null())
+    made = dict(of_steps.group_by("step").len().iter_rows())
+    rows = []
+    for step, start, end in steps.iter_rows():
+        until = int(times[-1]) + 1 if end is None and len(times) else end or start
+        first, last = np.searchsorted(times, [start, until], side="left")
+        # What was held as the step began counts as well.
+        part = timed[max(0, int(first) - 1) : int(last)]
+        if part.is_empty():
+            continue
+        rows.append(
+            (
+                step, start, end, part["allocated_bytes"].max(), part["reserved_bytes"].max(),
+                part["allocated_bytes"][-1], made.get(step, 0),
+            )
+        )  # fmt: skip
+    schema = {
+        "step": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64,
+        "peak_allocated_bytes": pl.Int64, "peak_reserved_bytes": pl.Int64,
+        "end_allocated_bytes": pl.Int64, "allocations": pl.Int64,
+    }  # fmt: skip
+    return pl.DataFrame(rows, schema=schema, orient="row")

@@ -1,0 +1,257 @@
+"""Stacks and frames, each kept once.
+
+Recorders share the frames of equal stacks within a file, so a list or frame that was met before is
+known by its number in the tree, without looking at it again. Those that are equal without being
+shared (in JSON nothing is) are found by hash and compared item by item.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepscope.memory.arithmetic import as_long, callable_from_loops
+from stepscope.memory.reading.records import length_of
+from stepscope.memory.reading.tree import DICT
+from stepscope.memory.reading.values import MISSING, integer_at, text_span
+from stepscope.memory.reading.words import NUMBERS, UNSET, VALUES_FROM
+
+_NAME, _FILENAME, _LINE = NUMBERS["name"], NUMBERS["filename"], NUMBERS["line"]
+NO_STACK = 2**32 - 1
+"""Stands for the stack of what has none."""
+
+# What `intern_stacks` keeps in its `state`.
+FRAME_COUNT, STACK_COUNT, ODD_FRAMES, WORK, MOST_WORK = range(5)
+STATE_FIELDS = 5
+_HASHED_BYTES = 512  # of a text; the rest is compared where it matters
+_MASK = 2**31 - 1
+
+
+@callable_from_loops
+def _mixed(hashed: int, value: int) -> int:
+    """A hash with one more number in it; never negative, and without overflow."""
+    both = hashed ^ value
+    low, high = both & as_long(_MASK), (both >> as_long(31)) & as_long(_MASK)
+    mixed = (low * as_long(0x4C957F2D)) ^ (high * as_long(0x2545F491))
+    return (mixed ^ (mixed >> as_long(29))) & as_long(2**62 - 1)
+
+
+@callable_from_loops
+def _text_hash(data: Any, form: int, value: int) -> int:
+    start, length = text_span(data, form, value)
+    if start < 0:
+        return value if value < VALUES_FROM else as_long(-1)
+    hashed = length
+    for place in range(start, start + min(length, as_long(_HASHED_BYTES))):
+        hashed = (hashed * as_long(1099511) + as_long(data[place])) & as_long(2**40 - 1)
+    return hashed
+
+
+@callable_from_loops
+def _same_text(data: Any, form: int, one: int, other: int, state: Any) -> bool:
+    if one == other:
+        return True
+    start, length = text_span(data, form, one)
+    other_start, other_length = text_span(data, form, other)
+    if start < 0 or other_start < 0 or length != other_length:
+        return False
+    state[WORK] += length
+    for place in range(length):  # noqa: SIM110 - numba compiles no generators
+        if data[start + place] != data[other_start + place]:
+            return False
+    return True
+
+
+@callable_from_loops
+def _frame_parts(form: int, tree: Any, frame: int) -> tuple[int, int, int, bool]:
+    """Name, file and line of a frame, and whether it says more."""
+    data, _, firsts, starts, counts, nexts, items = tree
+    name = filename = as_long(UNSET)
+    line = as_long(MISSING)
+    says_more = False
+    part = as_long(firsts[frame])
+    while part >= 0:
+        begin = as_long(starts[part])
+        for place in range(begin, begin + as_long(counts[part]) - 1, 2):
+            key = items[place]
+            if key == _NAME:
+                name = as_long(items[place + 1])
+            elif key == _FILENAME:
+                filename = as_long(items[place + 1])
+            elif key == _LINE:
+                line = integer_at(data, form, as_long(items[place + 1]))
+            else:
+                says_more = True
+        part = as_long(nexts[part])
+    return name, filename, line, says_more
+
+
+@callable_from_loops
+def _frame_number(
+    form: int, tree: Any, frame: int, frames: Any, frame_slots: Any, state: Any
+) -> int:
+    """The number of a frame that was not met before: that of an equal one, or the next."""
+    data = tree[0]
+    name, filename, line, says_more = _frame_parts(form, tree, frame)
+    mask = as_long(len(frame_slots) - 1)
+    count = as_long(state[FRAME_COUNT])
+    if not says_more:
+        hashed = _mixed(
+            _mixed(_text_hash(data, form, name), _text_hash(data, form, filename)), line
+        )
+        slot = hashed & mask
+        while frame_slots[slot] >= 0 and state[WORK] < state[MOST_WORK]:
+            state[WORK] += 1
+            other = as_long(frames[frame_slots[slot]])
+            other_name, other_file, other_line, _ = _frame_parts(form, tree, other)
+            if (
+                other_line == line
+                and _same_text(data, form, other_name, name, state)
+                and _same_text(data, form, other_file, filename, state)
+            ):
+                return as_long(frame_slots[slot])
+            slot = (slot + 1) & mask
+        if frame_slots[slot] < 0:
+            frame_slots[slot] = count
+    frames[count] = frame
+    state[FRAME_COUNT] = count + 1
+    return count
+
+
+@callable_from_loops
+def _same_stack(tree: Any, base: int, one: int, other: int, numbers: Any, state: Any) -> bool:
+    """Whether two lists of frames are equal, frame by frame."""
+    _, _, firsts, starts, counts, nexts, items = tree
+    part, other_part = as_long(firsts[one]), as_long(firsts[other])
+    place, other_place = as_long(0), as_long(0)
+    while part >= 0 and other_part >= 0:
+        frame = as_long(items[as_long(starts[part]) + place]) - base
+        other_frame = as_long(items[as_long(starts[other_part]) + other_place]) - base
+        if (numbers[frame] if frame >= 0 else -1) != (
+            numbers[other_frame] if other_frame >= 0 else -1
+        ):
+            return False
+        state[WORK] += 1
+        place += 1
+        other_place += 1
+        if place == counts[part]:
+            part, place = as_long(nexts[part]), as_long(0)
+        if other_place == counts[other_part]:
+            other_part, other_place = as_long(nexts[other_part]), as_long(0)
+    return part < 0 and other_part < 0
+
+
+def intern_stacks(
+    form: int, base: int, tree: Any, values: Any, found: Any, numbers: Any, frames: Any,
+    frame_slots: Any, stacks: Any, stack_slots: Any, state: Any,
+) -> None:  # fmt: skip
+    """Numbers the stacks of a column.
+
+    Args:
+        form: Of the file.
+        base: The value of the first container.
+        tree: data, kinds, firsts, starts, counts, nexts and items of the tree.
+        values: The lists of frames, as values of the tree.
+        found: Receives the number of each stack, or `NO_STACK`.
+        numbers: Of each container that was met, as a list of frames or as a frame, its number; -1.
+        frames: Of each frame, the first container that it was met as.
+        frame_slots: A table of hashes of frames, -1 where it is free; a power of two long.
+        stacks: Of each stack, the first container that it was met as.
+        stack_slots: A table of hashes of stacks likewise.
+        state: How many frames and stacks there are, and how much work went into comparing them;
+            with `MOST_WORK` reached, it returns early.
+    """
+    _, kinds, firsts, starts, counts, nexts, items = tree
+    mask = as_long(len(stack_slots) - 1)
+    for row in range(len(values)):
+        if state[WORK] >= state[MOST_WORK]:
+            return
+        stack = as_long(values[row]) - base
+        if stack < 0 or kinds[stack] == DICT or firsts[stack] < 0:  # nothing, or an empty list
+            found[row] = NO_STACK
+            continue
+        if numbers[stack] >= 0:
+            found[row] = numbers[stack]
+            continue
+        hashed = as_long(1)
+        part = as_long(firsts[stack])
+        while part >= 0:
+            begin = as_long(starts[part])
+            for place in range(begin, begin + as_long(counts[part])):
+                frame = as_long(items[place]) - base
+                number = as_long(-1)
+                if frame >= 0 and kinds[frame] == DICT:
+                    if numbers[frame] < 0:
+                        numbers[frame] = _frame_number(
+                            form, tree, frame, frames, frame_slots, state
+                        )
+                    number = as_long(numbers[frame])
+                else:
+                    state[ODD_FRAMES] += 1
+                hashed = _mixed(hashed, number)
+            part = as_long(nexts[part])
+        slot = hashed & mask
+        while (
+            stack_slots[slot] >= 0
+            and state[WORK] < state[MOST_WORK]
+            and not _same_stack(
+                tree, base, as_long(stacks[stack_slots[slot]]), stack, numbers, state
+            )
+        ):
+            state[WORK] += 1
+            slot = (slot + 1) & mask
+        if stack_slots[slot] < 0:
+            stack_slots[slot] = state[STACK_COUNT]
+            stacks[state[STACK_COUNT]] = stack
+            state[STACK_COUNT] += 1
+        numbers[stack] = stack_slots[slot]
+        found[row] = stack_slots[slot]
+
+
+def read_frames(
+    form: int, tree: Any, frames: Any, names: Any, filenames: Any, lines: Any, more: Any
+) -> None:
+    """Name and file, as values of the tree, and line of each frame.
+
+    Args:
+        form: Of the file.
+        tree: data, kinds, firsts, starts, counts, nexts and items of the tree.
+        frames: The frames, as containers.
+        names: Receives the names.
+        filenames: Receives the files.
+        lines: Receives the lines.
+        more: Receives whether the frame has further keys.
+    """
+    for row in range(len(frames)):
+        name, filename, line, says_more = _frame_parts(form, tree, as_long(frames[row]))
+        names[row], filenames[row], lines[row], more[row] = name, filename, line, says_more
+
+
+def count_frames(tree: Any, stacks: Any) -> int:
+    """How many entries all stacks have together."""
+    _, _, firsts, _, counts, nexts, _ = tree
+    total = as_long(0)
+    for row in range(len(stacks)):
+        total += length_of(as_long(stacks[row]), firsts, counts, nexts)
+    return total
+
+
+def list_frames(
+    base: int, tree: Any, stacks: Any, numbers: Any, of_stack: Any, of_frame: Any
+) -> int:
+    """Writes the frames of all stacks, one row each; returns how many rows there are.
+
+    What is no frame is left out.
+    """
+    _, kinds, firsts, starts, counts, nexts, items = tree
+    row = as_long(0)
+    for stack in range(len(stacks)):
+        part = as_long(firsts[stacks[stack]])
+        while part >= 0:
+            begin = as_long(starts[part])
+            for place in range(begin, begin + as_long(counts[part])):
+                frame = as_long(items[place]) - base
+                if frame >= 0 and kinds[frame] == DICT:
+                    of_stack[row], of_frame[row] = stack, numbers[frame]
+                    row += 1
+            part = as_long(nexts[part])
+    return row

@@ -1,0 +1,226 @@
+"""Numbers and texts of a tree, decoded from the file where they begin."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+from stepscope.memory.arithmetic import as_long, callable_from_loops
+from stepscope.memory.reading.tree import DICT, JSON, Tree
+from stepscope.memory.reading.words import FALSE, NONE, TRUE, VALUES_FROM, text_of_word
+
+MISSING = -(2**63)
+"""Stands for a number that is not there, is no whole number, or does not fit 64 bits."""
+
+_SHORT_BINUNICODE, _BINUNICODE, _BINUNICODE8 = 0x8C, 0x58, 0x8D
+_BININT, _BININT1, _BININT2, _LONG1, _LONG4, _BINFLOAT = 0x4A, 0x4B, 0x4D, 0x8A, 0x8B, 0x47
+_QUOTE, _BACKSLASH, _MINUS, _ZERO, _NINE = 0x22, 0x5C, 0x2D, 0x30, 0x39
+
+_MOST_DEPTH = 8
+_MOST_VALUES = 10_000
+_LONGEST_TEXT = 16_384
+
+
+@callable_from_loops
+def _signed(data: Any, at: int, count: int) -> int:
+    """A two's complement number; `MISSING` where it does not fit 64 bits."""
+    if count == 0:
+        return as_long(0)
+    if count > 8:
+        return as_long(MISSING)
+    value = as_long(data[at + count - 1])
+    if value >= 128:
+        value -= as_long(256)
+    for place in range(count - 2, -1, -1):
+        value = (value << as_long(8)) | as_long(data[at + place])
+    return value
+
+
+@callable_from_loops
+def _decimal(data: Any, at: int) -> int:
+    """A whole number in digits; `MISSING` where it is none, or does not fit 64 bits."""
+    size = len(data)
+    is_negative = data[at] == _MINUS
+    if is_negative:
+        at += 1
+    value = as_long(0)
+    digits = 0
+    while at < size and _ZERO <= data[at] <= _NINE:
+        if digits == 18:
+            return as_long(MISSING)  # no address, size or time is as long
+        value = value * as_long(10) + as_long(data[at]) - as_long(_ZERO)
+        digits += 1
+        at += 1
+    if not digits or (at < size and data[at] in (0x2E, 0x65, 0x45)):  # . e E
+        return as_long(MISSING)
+    return -value if is_negative else value
+
+
+@callable_from_loops
+def integer_at(data: Any, form: int, value: int) -> int:
+    """The whole number that a value of a tree is; `MISSING` for any other value."""
+    at = value - as_long(VALUES_FROM)
+    if at < 0 or at >= len(data):
+        return as_long(MISSING)
+    if form == JSON:
+        return _decimal(data, at)
+    op = as_long(data[at])
+    if op == _BININT1:
+        return as_long(data[at + 1])
+    if op == _BININT2:
+        return as_long(data[at + 1]) | as_long(data[at + 2]) << as_long(8)
+    if op == _BININT:
+        return _signed(data, at + 1, 4)
+    if op == _LONG1:
+        return _signed(data, at + 2, as_long(data[at + 1]))
+    if op == _LONG4:
+        count = _signed(data, at + 1, 4)
+        return _signed(data, at + 5, count) if count >= 0 else as_long(MISSING)
+    return as_long(MISSING)
+
+
+@callable_from_loops
+def json_string_end(data: Any, at: int) -> int:
+    """Where the string ends whose opening quote is at a position: its closing quote, or the end."""
+    size = len(data)
+    at += 1
+    while at < size and data[at] != _QUOTE:
+        at += 2 if data[at] == _BACKSLASH else 1
+    return min(at, size)
+
+
+@callable_from_loops
+def text_span(data: Any, form: int, value: int) -> tuple[int, int]:
+    """Where the text of a value lies in the file: its beginning and length in bytes.
+
+    The beginning is -1 for what is no text, and for words.
+    """
+    at = value - as_long(VALUES_FROM)
+    if at < 0 or at >= len(data):
+        return as_long(-1), as_long(0)
+    op = as_long(data[at])
+    if form == JSON:
+        if op != _QUOTE:
+            return as_long(-1), as_long(0)
+        return at + 1, json_string_end(data, at) - at - 1
+    width = as_long(0)
+    if op == _SHORT_BINUNICODE:
+        width = as_long(1)
+    elif op == _BINUNICODE:
+        width = as_long(4)
+    elif op == _BINUNICODE8:
+        width = as_long(8)
+    else:
+        return as_long(-1), as_long(0)
+    length = as_long(0)
+    for place in range(min(width, as_long(7))):
+        length |= as_long(data[at + 1 + place]) << as_long(8 * place)
+    return at + 1 + width, length
+
+
+def text_of(tree: Tree, value: int) -> str | None:
+    """The text of a value; None for what is no text. Very long texts are cut."""
+    if value < VALUES_FROM:
+        return text_of_word(value)
+    start, length = (int(number) for number in text_span(tree.data, tree.form, value))
+    if start < 0:
+        return None
+    is_cut = length > _LONGEST_TEXT
+    raw = tree.data[start : start + min(length, _LONGEST_TEXT)].tobytes()
+    text = raw.decode("utf-8", "replace")
+    if tree.form == JSON and "\\" in text:
+        text = _unescaped(raw, text)
+    return text + "…" if is_cut else text
+
+
+def _unescaped(raw: bytes, text: str) -> str:
+    try:
+        decoded: str = json.loads(b'"' + raw + b'"', strict=False)
+    except ValueError:  # cut in an escape, or no valid one
+        return text
+    return decoded.encode("utf-8", "replace").decode("utf-8")
+
+
+def number_of(tree: Tree, value: int) -> int | float | None:
+    """The number of a value; None for any other."""
+    at = value - VALUES_FROM
+    if at < 0 or value >= tree.base:
+        return None
+    whole = int(integer_at(tree.data, tree.form, value))
+    if whole != MISSING:
+        return whole
+    if tree.form == JSON:
+        return _json_number(tree.data[at : at + 40].tobytes())
+    if tree.data[at] == _BINFLOAT:
+        number: float = struct.unpack(">d", tree.data[at + 1 : at + 9].tobytes())[0]
+        return number
+    if tree.data[at] == _LONG1:  # an unsigned number of 64 bits has nine bytes
+        count = int(tree.data[at + 1])
+        return int.from_bytes(tree.data[at + 2 : at + 2 + count].tobytes(), "little", signed=True)
+    return None
+
+
+def _json_number(raw: bytes) -> int | float | None:
+    text = raw.decode("latin-1")
+    end = 0
+    while end < len(text) and text[end] in "+-.0123456789eE":
+        end += 1
+    try:
+        return float(text[:end]) if set(text[:end]) & set(".eE") else int(text[:end])
+    except (ValueError, OverflowError):
+        return None
+
+
+class Plain:
+    """Turns small parts of a tree into plain Python values, within limits.
+
+    What is nested deeper than eight levels, and everything after the first ten thousand values,
+    becomes None, so that neither a cycle nor a list that holds another many times over can grow.
+    """
+
+    def __init__(self, tree: Tree, most: int = _MOST_VALUES) -> None:
+        self.is_cut = False
+        self._tree = tree
+        self._left = most
+
+    def of(self, value: int, depth: int = 0) -> Any:
+        """The value as text, number, bool, None, list, or dictionary with text keys."""
+        self._left -= 1
+        if depth > _MOST_DEPTH or self._left < 0:
+            self.is_cut = True
+            return None
+        tree = self._tree
+        if value < tree.base:
+            if value in (NONE, TRUE, FALSE):
+                return {NONE: None, TRUE: True, FALSE: False}[value]
+            text = text_of(tree, value)
+            return text if text is not None else number_of(tree, value)
+        container = value - tree.base
+        content = self._content(container)
+        if tree.kinds[container] == DICT:
+            found: dict[str, Any] = {}
+            for place in range(0, len(content) - 1, 2):
+                key = text_of(tree, content[place])
+                if key is not None:
+                    found[key] = self.of(content[place + 1], depth + 1)
+            return found
+        return [self.of(item, depth + 1) for item in content]
+
+    def _content(self, container: int) -> list[int]:
+        content = contained(self._tree, container, self._left + 1)
+        if len(content) > self._left:
+            self.is_cut = True
+        return content
+
+
+def contained(tree: Tree, container: int, most: int) -> list[int]:
+    """The values in a container, at most so many (and one pair more)."""
+    found: list[int] = []
+    chunk = int(tree.firsts[container])
+    while chunk >= 0 and len(found) < most:
+        start, count = int(tree.starts[chunk]), int(tree.counts[chunk])
+        stop = start + min(count, most - len(found) + 1)
+        found += (int(value) for value in tree.items[start:stop])
+        chunk = int(tree.nexts[chunk])
+    return found

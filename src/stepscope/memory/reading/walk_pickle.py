@@ -1,0 +1,327 @@
+"""Walks the opcodes of a pickle into a tree of plain values, without ever building an object.
+
+Only what snapshots consist of is understood: numbers, strings, lists, tuples, dictionaries, and the
+memo. Every opcode that imports, calls, or builds anything else ends the walk. The same loop runs
+twice: first it counts, and checks that every length lies within the file and that the stack never
+runs out; then, with arrays of exactly the counted sizes, it writes the tree (`tree.py`). Nothing
+recurses, and nothing is allocated here.
+
+The loop is compiled by numba. It is plain Python all the same, and the tests run it as such with
+arrays that complain about every index out of range.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepscope.memory.arithmetic import as_long, callable_from_loops
+from stepscope.memory.reading.tree import (
+    BAD_TARGET,
+    CHUNKS,
+    CONTAINERS,
+    DEEPEST,
+    DEPTH,
+    DICT,
+    DONE,
+    FORBIDDEN,
+    HIGHEST_MEMO,
+    ITEMS,
+    LEFT_OVER,
+    LIST,
+    MARKS,
+    MEMO_LENGTH,
+    MEMO_PUTS,
+    MOST_NESTING,
+    NESTED_TOO_DEEP,
+    ODD_PAIRS,
+    PLACE,
+    POSITION,
+    ROOT,
+    RUNNING,
+    STATUS,
+    TRUNCATED,
+    TUPLE,
+    UNDERFLOW,
+    UNKNOWN_MEMO,
+    append_items,
+)
+from stepscope.memory.reading.words import FALSE, NONE, TRUE, UNSET, VALUES_FROM, word_at
+
+_PROTO, _FRAME, _STOP, _MARK = 0x80, 0x95, 0x2E, 0x28
+_EMPTY_DICT, _EMPTY_LIST, _EMPTY_TUPLE = 0x7D, 0x5D, 0x29
+_TUPLE, _TUPLE1, _TUPLE2, _TUPLE3 = 0x74, 0x85, 0x86, 0x87
+_APPEND, _APPENDS, _SETITEM, _SETITEMS = 0x61, 0x65, 0x73, 0x75
+_BININT, _BININT1, _BININT2, _LONG1, _LONG4, _BINFLOAT = 0x4A, 0x4B, 0x4D, 0x8A, 0x8B, 0x47
+_NONE, _NEWTRUE, _NEWFALSE = 0x4E, 0x88, 0x89
+_SHORT_BINUNICODE, _BINUNICODE, _BINUNICODE8 = 0x8C, 0x58, 0x8D
+_BINPUT, _LONG_BINPUT, _MEMOIZE, _BINGET, _LONG_BINGET = 0x71, 0x72, 0x94, 0x68, 0x6A
+
+
+@callable_from_loops
+def little_endian(data: Any, at: int, count: int) -> int:
+    """An unsigned number of up to 7 bytes."""
+    value = as_long(0)
+    for place in range(count):
+        value |= as_long(data[at + place]) << as_long(8 * place)
+    return value
+
+
+def walk_pickle(
+    data: Any,
+    slots: Any,
+    letters: Any,
+    lengths: Any,
+    state: Any,
+    marks: Any,
+    stack: Any,
+    memo: Any,
+    kinds: Any,
+    firsts: Any,
+    lasts: Any,
+    starts: Any,
+    counts: Any,
+    nexts: Any,
+    items: Any,
+    until: int,
+    is_building: bool,
+) -> None:
+    """Walks on from where `state` says, to the end or to about a position.
+
+    Args:
+        data: The file, as bytes.
+        slots: With `letters` and `lengths`, the table of words.
+        letters: See `slots`.
+        lengths: See `slots`.
+        state: Where the walk is, what it has counted, and how it ended; zeros at the beginning.
+        marks: Depths of the stack at the open marks; `MOST_NESTING` of them.
+        stack: The values in hand. This and all that follow: used only when building.
+        memo: Values by their number in the memo, at first `UNSET`.
+        kinds: Of each container.
+        firsts: The first chunk of each container's content, -1 for none.
+        lasts: Its last chunk.
+        starts: Of each chunk, where its values begin in `items`.
+        counts: How many values it has.
+        nexts: The next chunk of the same container, -1 for none.
+        items: The values that containers hold; of dictionaries a key and a value in turn.
+        until: Where to stop for a moment.
+        is_building: Whether to write the tree, or only to count and check.
+    """
+    size = len(data)
+    base = as_long(VALUES_FROM) + size  # values from here on are containers
+    position, depth, mark_count = state[POSITION], state[DEPTH], state[MARKS]
+    containers, chunks, item_count = state[CONTAINERS], state[CHUNKS], state[ITEMS]
+    memo_length, memo_puts, highest = state[MEMO_LENGTH], state[MEMO_PUTS], state[HIGHEST_MEMO]
+    deepest = state[DEEPEST]
+    fence = marks[mark_count - 1] if mark_count else as_long(0)
+    status = RUNNING
+    here = position
+    while position < until:
+        here = position
+        op = as_long(data[position])
+        position += 1
+
+        # -- values from the memo, by far the most frequent
+        if op == _LONG_BINGET or op == _BINGET:  # noqa: PLR1714, SIM109 - faster by a half
+            if op == _LONG_BINGET:
+                if position + 4 > size:
+                    status = TRUNCATED
+                    break
+                index = (
+                    as_long(data[position])
+                    | as_long(data[position + 1]) << as_long(8)
+                    | as_long(data[position + 2]) << as_long(16)
+                    | as_long(data[position + 3]) << as_long(24)
+                )
+                position += 4
+            else:
+                if position + 1 > size:
+                    status = TRUNCATED
+                    break
+                index = as_long(data[position])
+                position += 1
+            if is_building:
+                if index >= len(memo) or memo[index] == UNSET:
+                    status = UNKNOWN_MEMO
+                    break
+                stack[depth] = memo[index]
+            depth += 1
+
+        # -- numbers and strings, known by their position
+        elif op in (_BININT1, _BININT2, _BININT, _BINFLOAT, _LONG1, _LONG4) or op in (
+            _SHORT_BINUNICODE,
+            _BINUNICODE,
+            _BINUNICODE8,
+        ):
+            header, length = 0, 0
+            if op == _BININT1:
+                length = 1
+            elif op == _BININT2:
+                length = 2
+            elif op == _BININT:
+                length = 4
+            elif op == _BINFLOAT:
+                length = 8
+            elif op in (_LONG1, _SHORT_BINUNICODE):
+                header = 1
+            elif op in (_LONG4, _BINUNICODE):
+                header = 4
+            else:
+                header = 8
+            if position + header > size:
+                status = TRUNCATED
+                break
+            if header:
+                length = little_endian(data, position, min(header, 7))
+                if header == 8 and data[position + 7]:
+                    length = size  # longer than any file
+                position += header
+            if length > size - position:
+                status = TRUNCATED
+                break
+            if is_building:
+                value = as_long(VALUES_FROM) + here
+                if op in (_SHORT_BINUNICODE, _BINUNICODE):
+                    word = word_at(data, position, length, slots, letters, lengths)
+                    if word:
+                        value = word
+                stack[depth] = value
+            position += length
+            depth += 1
+        elif op in (_NONE, _NEWTRUE, _NEWFALSE):
+            if is_building:
+                stack[depth] = NONE if op == _NONE else TRUE if op == _NEWTRUE else FALSE
+            depth += 1
+
+        # -- containers
+        elif op in (_EMPTY_DICT, _EMPTY_LIST, _EMPTY_TUPLE):
+            if is_building:
+                kinds[containers] = (
+                    DICT if op == _EMPTY_DICT else LIST if op == _EMPTY_LIST else TUPLE
+                )
+                firsts[containers] = -1
+                lasts[containers] = -1
+                stack[depth] = base + containers
+            containers += 1
+            depth += 1
+        elif op == _MARK:
+            if mark_count == MOST_NESTING:
+                status = NESTED_TOO_DEEP
+                break
+            marks[mark_count] = depth
+            mark_count += 1
+            fence = depth
+        elif op in (_SETITEMS, _APPENDS, _SETITEM, _APPEND):
+            taken = as_long(2) if op == _SETITEM else as_long(1)
+            if op in (_SETITEMS, _APPENDS):
+                if not mark_count:
+                    status = UNDERFLOW
+                    break
+                taken = depth - fence
+                mark_count -= 1
+                fence = marks[mark_count - 1] if mark_count else as_long(0)
+            if depth - taken - 1 < fence:
+                status = UNDERFLOW
+                break
+            is_dict = op in (_SETITEMS, _SETITEM)
+            if is_dict and taken % 2:
+                status = ODD_PAIRS
+                break
+            depth -= taken
+            if is_building:
+                target = as_long(stack[depth - 1]) - base
+                if target < 0 or kinds[target] != (DICT if is_dict else LIST):
+                    status = BAD_TARGET
+                    break
+            if taken:
+                if is_building:
+                    append_items(
+                        target, depth, taken, chunks, item_count,
+                        stack, firsts, lasts, starts, counts, nexts, items,
+                    )  # fmt: skip
+                chunks += 1
+                item_count += taken
+        elif op in (_TUPLE, _TUPLE1, _TUPLE2, _TUPLE3):
+            taken = as_long(1) if op == _TUPLE1 else as_long(2) if op == _TUPLE2 else as_long(3)
+            if op == _TUPLE:
+                if not mark_count:
+                    status = UNDERFLOW
+                    break
+                taken = depth - fence
+                mark_count -= 1
+                fence = marks[mark_count - 1] if mark_count else as_long(0)
+            if depth - taken < fence:
+                status = UNDERFLOW
+                break
+            depth -= taken
+            if is_building:
+                kinds[containers] = TUPLE
+                firsts[containers] = -1
+                lasts[containers] = -1
+            if taken:
+                if is_building:
+                    append_items(
+                        containers, depth, taken, chunks, item_count,
+                        stack, firsts, lasts, starts, counts, nexts, items,
+                    )  # fmt: skip
+                chunks += 1
+                item_count += taken
+            if is_building:
+                stack[depth] = base + containers
+            containers += 1
+            depth += 1
+
+        # -- the memo
+        elif op in (_MEMOIZE, _BINPUT, _LONG_BINPUT):
+            width = 0 if op == _MEMOIZE else 1 if op == _BINPUT else 4
+            if position + width > size:
+                status = TRUNCATED
+                break
+            if depth <= fence:
+                status = UNDERFLOW
+                break
+            # In a recorder's file every value gets the next number, however it is written.
+            index = memo_length if op == _MEMOIZE else little_endian(data, position, width)
+            position += width
+            memo_puts += 1
+            highest = max(highest, index)
+            if is_building:
+                if memo[index] == UNSET:
+                    memo_length += 1
+                memo[index] = stack[depth - 1]
+            else:
+                memo_length = max(memo_length, index + 1)
+
+        # -- the frame of the file
+        elif op == _FRAME:
+            if position + 8 > size:
+                status = TRUNCATED
+                break
+            position += 8
+        elif op == _PROTO:
+            if position + 1 > size:
+                status = TRUNCATED
+                break
+            if not 2 <= data[position] <= 5:
+                status = FORBIDDEN
+                break
+            position += 1
+        elif op == _STOP:
+            if depth != 1 or mark_count:
+                status = LEFT_OVER
+                break
+            if is_building:
+                state[ROOT] = stack[0]
+            status = DONE
+            break
+        else:
+            status = FORBIDDEN
+            break
+        deepest = max(deepest, depth)
+
+    if status == RUNNING and position >= size:
+        status = TRUNCATED
+        here = size
+    state[POSITION], state[DEPTH], state[MARKS] = position, depth, mark_count
+    state[CONTAINERS], state[CHUNKS], state[ITEMS] = containers, chunks, item_count
+    state[MEMO_LENGTH], state[MEMO_PUTS], state[HIGHEST_MEMO] = memo_length, memo_puts, highest
+    state[DEEPEST], state[STATUS], state[PLACE] = deepest, status, here

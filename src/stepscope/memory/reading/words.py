@@ -1,0 +1,99 @@
+"""The words that snapshots are made of: keys, actions, states. Each has a small number.
+
+A string of a file that is one of these words is known by its number alone, so that looking for a
+key compares numbers, not text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.memory.arithmetic import as_long, callable_from_loops
+
+UNSET = 0  # a memo entry without a value; no value has this number
+NONE, TRUE, FALSE = 1, 2, 3
+_FIRST_WORD = 4
+
+WORDS = (
+    # keys of the file
+    "segments", "device_traces", "allocator_settings", "external_annotations",
+    "host_segments", "host_traces",
+    # keys of segments, blocks and events
+    "device", "address", "total_size", "allocated_size", "active_size", "requested_size",
+    "stream", "segment_type", "segment_pool_id", "is_expandable", "frames", "blocks",
+    "size", "state", "history", "real_size",
+    "action", "addr", "device_free", "time_us", "compile_context", "user_metadata", "pool_id",
+    "forward_frames", "category",
+    # keys of frames and annotations
+    "name", "filename", "line", "stage",
+    # values
+    "", "N/A", "START", "END", "large", "small",
+    "active_allocated", "active_pending_free", "active_awaiting_free", "inactive",
+    "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free",
+    "segment_map", "segment_unmap", "snapshot", "oom", "annotate", "user_defined",
+)  # fmt: skip
+"""All words, in the order of their numbers from `_FIRST_WORD` on."""
+
+NUMBERS = {word: _FIRST_WORD + place for place, word in enumerate(WORDS)}
+"""The number of each word."""
+
+VALUES_FROM = 256
+"""Numbers below stand for words, `None`, `True` and `False`."""
+
+LONGEST = max(len(word) for word in WORDS)
+
+
+def text_of_word(number: int) -> str | None:
+    """The text of a word; None for what is no word."""
+    place = number - _FIRST_WORD
+    return WORDS[place] if 0 <= place < len(WORDS) else None
+
+
+# A table of hashes in which the walkers look words up: `slots` holds numbers (0: free), a row of
+# `letters` the text of a word, padded with zeros.
+_SLOTS = 1024
+
+
+@callable_from_loops
+def _slot_of(data: Any, at: int, length: int) -> int:
+    value = as_long(length)
+    for place in range(at, at + length):
+        value = (value * as_long(33) + as_long(data[place])) & as_long(0xFFFFFFFF)
+    return (value ^ (value >> as_long(11))) & as_long(_SLOTS - 1)
+
+
+@callable_from_loops
+def word_at(data: Any, at: int, length: int, slots: Any, letters: Any, lengths: Any) -> int:
+    """The number of the word that bytes of a file spell; 0 for any other text."""
+    if length > LONGEST:
+        return as_long(0)
+    slot = _slot_of(data, at, length)
+    while slots[slot]:
+        word = as_long(slots[slot]) - _FIRST_WORD
+        if as_long(lengths[word]) == length:
+            place = 0
+            while place < length and letters[word, place] == data[at + place]:
+                place += 1
+            if place == length:
+                return word + _FIRST_WORD
+        slot = (slot + 1) % _SLOTS
+    return as_long(0)
+
+
+def word_table() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+    """What `word_at` looks in: numbers by slot, letters by word, lengths by word."""
+    slots = np.zeros(_SLOTS, np.uint8)
+    letters = np.zeros((len(WORDS), LONGEST), np.uint8)
+    lengths = np.zeros(len(WORDS), np.uint8)
+    for place, word in enumerate(WORDS):
+        text = np.frombuffer(word.encode(), np.uint8)
+        letters[place, : len(text)] = text
+        lengths[place] = len(text)
+        slot = _slot_of(text, 0, len(text))
+        while slots[slot]:
+            slot = (slot + 1) % _SLOTS
+        slots[slot] = _FIRST_WORD + place
+    return slots, letters, lengths

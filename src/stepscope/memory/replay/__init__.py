@@ -1,0 +1,1 @@
+"""The allocator's history, replayed: what was alive and reserved at any time."""

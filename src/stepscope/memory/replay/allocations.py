@@ -1,0 +1,171 @@
+"""Which blocks the program held, and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.memory.allocator.rounding import rounded_sizes
+from stepscope.memory.allocator.settings import settings_of
+from stepscope.memory.model import EXACT_SIZES, Snapshot
+from stepscope.memory.replay.arrays import (
+    CODES,
+    NOT_GIVEN,
+    History,
+    Int64Array,
+    gathered,
+    last_before,
+    nullable,
+    whole,
+)
+from stepscope.memory.replay.pairing import ASKED_TO_GO, AT_SNAPSHOT, BEGIN, END, NONE, Paired, pair
+from stepscope.memory.replay.tables import ALLOCATIONS
+from stepscope.memory.schema import Action, BlockState
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks that the program held.
+
+    Attributes:
+        allocations: With the columns of `tables.ALLOCATIONS`.
+        contradictions: Kind (of `pairing`), event (`NONE` at the snapshot), device and address.
+    """
+
+    allocations: pl.DataFrame
+    contradictions: tuple[npt.NDArray[np.uint8], Int64Array, Int64Array, Int64Array]
+
+
+def replay_blocks(snapshot: Snapshot, history: History) -> Blocks:
+    """Replays blocks."""
+    rows = history.rows(Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
+    meanings = np.full(256, END, np.uint8)
+    meanings[CODES[Action.ALLOC]] = BEGIN
+    active = snapshot.blocks.filter(
+        (pl.col("state") != BlockState.INACTIVE.value) & pl.col("address").is_not_null()
+    ).join(
+        snapshot.segments.select("segment", "device", "stream", "pool"), on="segment", how="left"
+    )
+    has_completions = records_completions(snapshot, history)
+    meanings[CODES[Action.FREE_REQUESTED]] = ASKED_TO_GO if has_completions else END
+    final = np.full(len(active), AT_SNAPSHOT, np.uint8)
+    asked = whole(active["requested_bytes"].fill_null(active["size_bytes"]))
+    device = np.concatenate([history.device[rows], active["device"].to_numpy()])
+    address = np.concatenate([history.address[rows], whole(active["address"])])
+    number = np.concatenate([rows, np.arange(len(active))])
+    size = np.concatenate([history.size[rows], asked])
+    is_going = np.concatenate(
+        [
+            np.zeros(len(rows), np.bool_),
+            (active["state"] == BlockState.PENDING_FREE.value).to_numpy(),
+        ]
+    )
+    what = np.concatenate([meanings[history.action[rows]], final])
+    paired = pair(device, address, what, size, number, is_going)
+    is_final = what == AT_SNAPSHOT
+    at = np.where(is_final[paired.rows], NONE, number[paired.rows])
+    return Blocks(
+        _table(snapshot, history, active, paired, is_final, number, size, device, address),
+        (paired.kinds, at, device[paired.rows].astype(np.int64), address[paired.rows]),
+    )
+
+
+def records_completions(snapshot: Snapshot, history: History) -> bool:
+    """Whether the recorder noted when a free was complete.
+
+    It can be told to leave that out; then the request to free is all there is of an end. Where
+    nothing at all was completed, that is so unless every block given back still waits.
+    """
+    if history.has(Action.FREE_COMPLETED):
+        return True
+    requested = np.unique(history.address[history.rows(Action.FREE_REQUESTED)])
+    waiting = snapshot.blocks.filter(pl.col("state") == BlockState.PENDING_FREE.value)["address"]
+    return bool(np.isin(requested, waiting.drop_nulls().to_numpy()).all())
+
+
+def _table(
+    snapshot: Snapshot,
+    history: History,
+    active: pl.DataFrame,
+    paired: Paired,
+    is_final: npt.NDArray[np.bool_],
+    number: Int64Array,
+    size: Int64Array,
+    device: npt.NDArray[np.int32],
+    address: Int64Array,
+) -> pl.DataFrame:
+    from_block = is_final[paired.key]
+    event = np.where(from_block, NONE, number[paired.key])  # what first told of it
+    final = np.where(from_block, number[paired.key], paired.final)
+    requested = size[paired.key]
+    events = snapshot.events.select("stream", "pool", "stack", "metadata", "category").collect()
+    divisions = settings_of(snapshot.settings).power2_divisions
+    in_block = gathered(active["size_bytes"], final)
+    is_exact = snapshot.settings.get(EXACT_SIZES) is True
+    rounded = pl.Series(requested if is_exact else rounded_sizes(requested, divisions))
+    # A free that completes was requested: where no event says when, that was before the recording.
+    has_requests = history.has(Action.FREE_REQUESTED)
+    given_back = (
+        paired.asked if has_requests else np.where(paired.asked == NONE, paired.end, paired.asked)
+    )
+    begins = np.where(from_block | ~paired.is_begin_known, False, paired.begin == event)
+    is_known = pl.Series(begins)
+    block_stack = gathered(active["stack"], final)
+    event_stack = gathered(events["stack"], event)
+    # The snapshot knows who asked for a block that is still there; a free only who gave it back.
+    stack = event_stack.zip_with(is_known, block_stack.fill_null(event_stack))
+    of_free = ~is_known & block_stack.is_null() & event_stack.is_not_null()
+    table = pl.DataFrame(
+        {
+            "allocation": np.arange(len(event)),
+            "device": device[paired.key],
+            "address": address[paired.key],
+            "requested_bytes": requested,
+            "size_bytes": in_block.fill_null(rounded),
+            "stream": gathered(events["stream"], event).fill_null(
+                gathered(active["stream"], final)
+            ),
+            "pool": gathered(events["pool"], event).fill_null(gathered(active["pool"], final)),
+            "stack": stack,
+            "is_stack_of_free": of_free,
+            "start_event": nullable(paired.begin, NONE),
+            "free_event": nullable(given_back, NONE),
+            "end_event": nullable(paired.end, NONE),
+            "start_ns": _times(history, paired.begin),
+            "free_ns": _times(history, given_back),
+            "end_ns": _times(history, paired.end),
+            "block": gathered(active["block"], final),
+            "metadata": gathered(events["metadata"], np.where(begins, event, NONE)),
+            "category": gathered(events["category"], event),
+        }
+    )
+    return _with_pools(snapshot, table).select(
+        pl.col(name).cast(kind) for name, kind in ALLOCATIONS.items()
+    )
+
+
+def _times(history: History, events: Int64Array) -> pl.Series:
+    times = np.append(history.time_ns, NOT_GIVEN)
+    return nullable(times[events])  # `NONE` picks the last
+
+
+def _with_pools(snapshot: Snapshot, allocations: pl.DataFrame) -> pl.DataFrame:
+    """Finds pools that no event says: by the segment that now holds the address."""
+    if allocations["pool"].null_count() == 0:
+        return allocations
+    # Where everything is in the default pool, so is what is gone.
+    everywhere = 0 if len(snapshot.pools) == 1 else None
+    segments = snapshot.segments.filter(pl.col("address").is_not_null())
+    place = last_before(
+        allocations["device"], allocations["address"], segments["device"], segments["address"]
+    )
+    is_inside = allocations["address"] < gathered(
+        segments["address"] + segments["size_bytes"], place
+    )
+    found = gathered(segments["pool"], place)
+    return allocations.with_columns(
+        pool=pl.coalesce("pool", pl.when(is_inside).then(found), pl.lit(everywhere, dtype=pl.Int32))
+    )

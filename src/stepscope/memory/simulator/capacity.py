@@ -1,0 +1,76 @@
+"""How much memory the allocator could have had: what a history tells about it.
+
+A snapshot does not say how large the device is, or what others took of it. But a request that
+failed says what was free then, and a retry says that the device had no room for a segment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from stepscope.memory.allocator.rounding import segment_bytes
+from stepscope.memory.allocator.settings import AllocatorSettings, settings_of
+from stepscope.memory.replay.arrays import largest
+from stepscope.memory.replay.replay import Replay
+from stepscope.memory.schema import Action
+from stepscope.memory.simulator.operations import ReleaseCause, releases_of
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What the allocator could reserve.
+
+    Attributes:
+        bytes: The most that it could have reserved; None: the history does not tell.
+        is_exact: Whether that is what the device said, rather than less than some request needed.
+        source: How it is known, in words.
+    """
+
+    bytes: int | None
+    is_exact: bool
+    source: str
+
+
+def capacity_of(replay: Replay, device: int) -> Capacity:
+    """What the allocator of a device could reserve, as far as the history tells.
+
+    A failed request tells it: what was reserved, and what the device had free beside it. Where the
+    device had room for the request, a limit of the process (`set_per_process_memory_fraction`)
+    stopped it, and what was reserved is the best that is known of that. Without a failure, the most
+    that was ever reserved before a retry is known to have been possible.
+    """
+    settings = settings_of(replay.snapshot.settings)
+    curve = replay.curve.filter(pl.col("device") == device).select("event", "reserved_bytes")
+    failed = (
+        replay.snapshot.events.filter(
+            (pl.col("device") == device) & (pl.col("action") == Action.OOM.value)
+        )
+        .select("event", "size_bytes", "device_free_bytes")
+        .collect()
+        .join(curve, on="event", how="inner")
+        .filter(pl.col("device_free_bytes").is_not_null() & pl.col("size_bytes").is_not_null())
+    )
+    if len(failed):
+        row = failed.row(-1, named=True)
+        reserved, free = int(row["reserved_bytes"]), int(row["device_free_bytes"])
+        if needed_bytes(int(row["size_bytes"]), settings) > free:
+            return Capacity(
+                reserved + free, True, "what was reserved and free when a request failed"
+            )
+        return Capacity(
+            max(largest(curve["reserved_bytes"]), reserved),
+            False,
+            "a limit of the process stopped a request although the device had room",
+        )
+    retries = [r for r in releases_of(replay, device) if r.cause is ReleaseCause.RETRY]
+    if retries:
+        most = largest(curve["reserved_bytes"])
+        return Capacity(most, False, "the most that was reserved; the device had no room for more")
+    return Capacity(None, False, "no request ever failed or was tried again")
+
+
+def needed_bytes(size: int, settings: AllocatorSettings) -> int:
+    """What the device must have for a rounded request that no cached block can serve."""
+    return int(segment_bytes(size, settings.large_segment_bytes))

@@ -1,0 +1,439 @@
+"""The caching allocator, step by step, in the order in which torch tries things.
+
+A request is rounded. Then the smallest free block of its group that fits is taken, unless it is one
+that is too large to be split. If there is none: unused blocks are collected where a threshold says
+so, and the device is asked for a segment, or for pages of an expandable one. If the device has no
+room, large cached blocks of the group are given back; if that is not enough, everything that is
+cached; if that is not enough either, the request fails. A block that serves a request is split
+where enough remains. Neighbours that are free are joined.
+
+Described in torch's notes on memory management (https://docs.pytorch.org/docs/stable/notes/cuda.html)
+and in the comments of its allocator; this is written anew from the behaviour.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepscope.memory.allocator.rounding import (
+    LARGE_STEP_BYTES,
+    LEAST_BYTES,
+    SMALL_BYTES,
+    SMALL_SEGMENT_BYTES,
+    segment_bytes,
+)
+from stepscope.memory.arithmetic import as_long, callable_from_loops
+from stepscope.memory.simulator.blocks import (
+    ADDRESS,
+    AFTER,
+    ALLOCATED,
+    BEFORE,
+    BORN,
+    DEVICE_ALLOCS,
+    DEVICE_FREES,
+    FREE,
+    FREE_COUNT,
+    GROUP,
+    NEXT_ADDRESS,
+    NONE,
+    OWNER,
+    PENDING,
+    RESERVED,
+    RETRIES,
+    SEGMENT,
+    SIZE,
+    SLOTS,
+    STATE,
+    UNMAPPED,
+    USED,
+    VOID_COUNT,
+    absorb_neighbours,
+    add_free,
+    add_void,
+    drop_block,
+    first_at_least,
+    link,
+    new_block,
+    remove_free,
+    remove_void,
+)
+
+UNLIMITED = 2**62
+
+# What the allocator is set to, as numbers.
+(
+    EXPANDABLE, MAX_SPLIT, ROUNDING_LIMIT, LARGE_SEGMENT, CAPACITY, LIMIT, COLLECT_ABOVE,
+    ADDRESS_SPACE,
+) = range(8)  # fmt: skip
+CONFIG_FIELDS = 8
+
+# What is known of each group: its pool, the number of its pool and class (for ages), whether its
+# pool may be released, and which of the recorded segments' addresses comes next.
+POOL, CLASS, RELEASABLE, GIVEN, GIVEN_END = range(5)
+GROUP_FIELDS = 5
+
+
+@callable_from_loops
+def _new_address(
+    group: int, size: int, numbers: Any, groups: Any, given_sizes: Any, given_addresses: Any
+) -> int:
+    """Where the device puts a segment: where it was in the recording, if that is known."""
+    at = groups[GIVEN, group]
+    if at < groups[GIVEN_END, group] and (given_sizes[at] == size or given_sizes[at] == NONE):
+        groups[GIVEN, group] = at + 1
+        return as_long(given_addresses[at])
+    address = as_long(numbers[NEXT_ADDRESS])
+    numbers[NEXT_ADDRESS] += (size + LARGE_STEP_BYTES - 1) // LARGE_STEP_BYTES * LARGE_STEP_BYTES
+    return address
+
+
+@callable_from_loops
+def _growth(blocks: Any, block: int) -> int:
+    """How large a block is, or could become where its expandable segment has room behind it."""
+    after = blocks[AFTER, block]
+    grows = after != NONE and blocks[STATE, after] == UNMAPPED
+    return as_long(blocks[SIZE, block] + (blocks[SIZE, after] if grows else 0))
+
+
+@callable_from_loops
+def _take_free(
+    blocks: Any, free: Any, numbers: Any, config: Any, groups: Any, ages: Any, size: int, group: int
+) -> int:
+    """A free block for a rounded request, out of the order; `NONE` where there is none."""
+    if config[COLLECT_ABOVE]:
+        ages[groups[CLASS, group]] += 1
+    count = numbers[FREE_COUNT]
+    at = first_at_least(blocks, free, count, group, size, 0, True)
+    if at == count or blocks[GROUP, free[at]] != group:
+        return as_long(NONE)
+    if blocks[SEGMENT, free[at]] != NONE:
+        if config[EXPANDABLE]:
+            while (
+                blocks[SEGMENT, free[at]] != NONE
+                and at + 1 < count
+                and blocks[GROUP, free[at + 1]] == group
+                and _growth(blocks, free[at + 1]) < _growth(blocks, free[at])
+            ):
+                at += 1
+        else:
+            while at < count and blocks[GROUP, free[at]] == group:
+                if blocks[SEGMENT, free[at]] == NONE:
+                    break
+                at += 1
+            if at == count or blocks[GROUP, free[at]] != group:
+                return as_long(NONE)
+    block = as_long(free[at])
+    if size < config[MAX_SPLIT] <= blocks[SIZE, block]:
+        return as_long(NONE)
+    if size >= config[MAX_SPLIT] and blocks[SIZE, block] >= size + config[ROUNDING_LIMIT]:
+        return as_long(NONE)
+    remove_free(blocks, free, numbers, block)
+    return block
+
+
+# -- expandable segments
+
+
+@callable_from_loops
+def _is_open(blocks: Any, block: int) -> bool:
+    return block != NONE and blocks[STATE, block] in (FREE, UNMAPPED)
+
+
+@callable_from_loops
+def _map(
+    blocks: Any, free: Any, voids: Any, numbers: Any, config: Any, groups: Any, ages: Any,
+    block: int, wanted: int,
+) -> int:  # fmt: skip
+    """Maps the beginning of an unmapped block; the free block that then holds it, or `NONE`."""
+    group = blocks[GROUP, block]
+    page = SMALL_SEGMENT_BYTES if group % 2 else config[LARGE_SEGMENT]
+    size = min((wanted + page - 1) // page * page, blocks[SIZE, block])
+    if numbers[RESERVED] + size > config[CAPACITY]:
+        return as_long(NONE)
+    remove_void(blocks, voids, numbers, block)
+    left = blocks[SIZE, block] - size
+    if left > 0:
+        rest = new_block(
+            blocks, numbers, blocks[ADDRESS, block] + size, left, UNMAPPED, group,
+            blocks[SEGMENT, block],
+        )  # fmt: skip
+        link(blocks, rest, as_long(blocks[AFTER, block]))
+        link(blocks, block, rest)
+        blocks[SIZE, block] = size
+        add_void(blocks, voids, numbers, rest)
+    blocks[STATE, block] = FREE
+    absorb_neighbours(blocks, free, voids, numbers, block)
+    add_free(blocks, free, numbers, block, ages[groups[CLASS, group]])
+    numbers[RESERVED] += size
+    numbers[DEVICE_ALLOCS] += 1
+    return block
+
+
+@callable_from_loops
+def _grow_expandable(
+    blocks: Any, free: Any, voids: Any, numbers: Any, config: Any, groups: Any, ages: Any,
+    given_sizes: Any, given_addresses: Any, size: int, group: int,
+) -> int:  # fmt: skip
+    """Maps room for a request at the lowest address that has it; the block, or `NONE`."""
+    candidate = as_long(NONE)
+    at = first_at_least(blocks, voids, numbers[VOID_COUNT], group, 0, 0, False)
+    while candidate == NONE and at < numbers[VOID_COUNT] and blocks[GROUP, voids[at]] == group:
+        start = as_long(voids[at])
+        before = as_long(blocks[BEFORE, start])
+        if _is_open(blocks, before):
+            start = before
+        room, block = as_long(0), start
+        while room < size and _is_open(blocks, block):
+            room += blocks[SIZE, block]
+            block = as_long(blocks[AFTER, block])
+        if room >= size:
+            candidate = start
+        at += 1
+    if candidate == NONE:
+        page = SMALL_SEGMENT_BYTES if group % 2 else config[LARGE_SEGMENT]
+        space = (config[ADDRESS_SPACE] + page - 1) // page * page
+        address = _new_address(group, space, numbers, groups, given_sizes, given_addresses)
+        candidate = new_block(blocks, numbers, address, space, UNMAPPED, group, address)
+        add_void(blocks, voids, numbers, candidate)
+    if blocks[STATE, candidate] == UNMAPPED:
+        candidate = _map(
+            blocks, free, voids, numbers, config, groups, ages, candidate,
+            min(blocks[SIZE, candidate], size),
+        )  # fmt: skip
+    while candidate != NONE and blocks[SIZE, candidate] < size:
+        after = as_long(blocks[AFTER, candidate])
+        candidate = _map(
+            blocks, free, voids, numbers, config, groups, ages, after,
+            min(blocks[SIZE, after], size - blocks[SIZE, candidate]),
+        )  # fmt: skip
+    if candidate != NONE:
+        remove_free(blocks, free, numbers, candidate)
+    return candidate
+
+
+@callable_from_loops
+def _unmap(
+    blocks: Any, free: Any, voids: Any, numbers: Any, config: Any, groups: Any, ages: Any,
+    block: int,
+) -> None:  # fmt: skip
+    """Gives the whole pages within a free block of an expandable segment back to the device."""
+    group = blocks[GROUP, block]
+    page = SMALL_SEGMENT_BYTES if group % 2 else config[LARGE_SEGMENT]
+    segment = blocks[SEGMENT, block]
+    begin = blocks[ADDRESS, block] - segment
+    end = begin + blocks[SIZE, block]
+    first, last = (begin + page - 1) // page * page, end // page * page
+    if first >= last:
+        return
+    now = ages[groups[CLASS, group]]
+    remove_free(blocks, free, numbers, block)
+    if first > begin:
+        head = new_block(blocks, numbers, segment + begin, first - begin, FREE, group, segment)
+        link(blocks, as_long(blocks[BEFORE, block]), head)
+        link(blocks, head, block)
+        add_free(blocks, free, numbers, head, now)
+    if end > last:
+        tail = new_block(blocks, numbers, segment + last, end - last, FREE, group, segment)
+        link(blocks, tail, as_long(blocks[AFTER, block]))
+        link(blocks, block, tail)
+        add_free(blocks, free, numbers, tail, now)
+    blocks[ADDRESS, block], blocks[SIZE, block] = segment + first, last - first
+    blocks[STATE, block] = UNMAPPED
+    absorb_neighbours(blocks, free, voids, numbers, block)
+    numbers[RESERVED] -= last - first
+    numbers[DEVICE_FREES] += 1
+    if blocks[BEFORE, block] == NONE and blocks[AFTER, block] == NONE:
+        drop_block(blocks, numbers, block)  # nothing of the segment is left
+    else:
+        add_void(blocks, voids, numbers, block)
+
+
+# -- giving back
+
+
+@callable_from_loops
+def finish_free(
+    blocks: Any, free: Any, voids: Any, numbers: Any, groups: Any, ages: Any, block: int
+) -> None:
+    """Makes a used or pending block free."""
+    blocks[STATE, block] = FREE
+    absorb_neighbours(blocks, free, voids, numbers, block)
+    add_free(blocks, free, numbers, block, ages[groups[CLASS, blocks[GROUP, block]]])
+
+
+@callable_from_loops
+def is_whole(blocks: Any, block: int) -> bool:
+    """Whether a block is all of a segment, and no part of an expandable one."""
+    has_neighbour = blocks[BEFORE, block] != NONE or blocks[AFTER, block] != NONE
+    return not has_neighbour and blocks[SEGMENT, block] == NONE
+
+
+@callable_from_loops
+def give_back(blocks: Any, free: Any, numbers: Any, block: int) -> None:
+    """Gives a free block that is a whole segment back to the device."""
+    remove_free(blocks, free, numbers, block)
+    numbers[RESERVED] -= blocks[SIZE, block]
+    numbers[DEVICE_FREES] += 1
+    drop_block(blocks, numbers, block)
+
+
+@callable_from_loops
+def release_all(
+    blocks: Any, free: Any, voids: Any, numbers: Any, config: Any, groups: Any, ages: Any,
+    of_allocation: Any,
+) -> None:  # fmt: skip
+    """Gives everything back that is cached, after waiting for blocks that are pending."""
+    for block in range(numbers[SLOTS]):
+        if blocks[STATE, block] == PENDING:
+            of_allocation[blocks[OWNER, block]] = NONE
+            finish_free(blocks, free, voids, numbers, groups, ages, as_long(block))
+    at = as_long(0)
+    while at < numbers[FREE_COUNT]:
+        block = as_long(free[at])
+        if groups[RELEASABLE, blocks[GROUP, block]] and is_whole(blocks, block):
+            give_back(blocks, free, numbers, block)
+        else:
+            at += 1
+    # Unmapping changes the order, but no block that another address begins at.
+    for block in range(numbers[SLOTS]):
+        if (
+            blocks[STATE, block] == FREE
+            and blocks[SEGMENT, block] != NONE
+            and groups[RELEASABLE, blocks[GROUP, block]]
+        ):
+            _unmap(blocks, free, voids, numbers, config, groups, ages, as_long(block))
+
+
+@callable_from_loops
+def _release_large(
+    blocks: Any, free: Any, numbers: Any, config: Any, size: int, group: int
+) -> bool:
+    """Gives blocks of a group back that are too large to be split; whether that may be enough."""
+    if config[MAX_SPLIT] >= UNLIMITED:
+        return False
+    wanted = max(as_long(config[MAX_SPLIT]), size)
+    at = first_at_least(blocks, free, numbers[FREE_COUNT], group, wanted, 0, True)
+    if at < numbers[FREE_COUNT] and blocks[GROUP, free[at]] == group:
+        if not is_whole(blocks, as_long(free[at])):
+            return False
+        give_back(blocks, free, numbers, as_long(free[at]))
+        return True
+    released = as_long(0)
+    at -= 1
+    while (
+        at >= 0
+        and released < wanted
+        and blocks[GROUP, free[at]] == group
+        and blocks[SIZE, free[at]] >= config[MAX_SPLIT]
+        and is_whole(blocks, as_long(free[at]))
+    ):
+        released += blocks[SIZE, free[at]]
+        give_back(blocks, free, numbers, as_long(free[at]))
+        at -= 1
+    return released >= wanted
+
+
+@callable_from_loops
+def _collect_garbage(
+    blocks: Any, free: Any, numbers: Any, config: Any, groups: Any, ages: Any
+) -> None:
+    """Gives the oldest unused segments of the default pool's large class back."""
+    if not config[COLLECT_ABOVE] or numbers[RESERVED] <= config[COLLECT_ABOVE]:
+        return
+    target = numbers[RESERVED] - config[COLLECT_ABOVE]
+    total, count = as_long(0), as_long(0)
+    for at in range(numbers[FREE_COUNT]):
+        block = as_long(free[at])
+        group = blocks[GROUP, block]
+        if groups[POOL, group] == 0 and group % 2 == 0 and is_whole(blocks, block):
+            total += ages[groups[CLASS, group]] - blocks[BORN, block]
+            count += 1
+    reclaimed, has_freed = as_long(0), True
+    while reclaimed < target and has_freed and count > 0:
+        oldest = total / count
+        has_freed = False
+        place = as_long(0)
+        while place < numbers[FREE_COUNT]:
+            block = as_long(free[place])
+            group = blocks[GROUP, block]
+            is_candidate = groups[POOL, group] == 0 and group % 2 == 0 and is_whole(blocks, block)
+            age = ages[groups[CLASS, group]] - blocks[BORN, block]
+            if is_candidate and age >= oldest:
+                has_freed = True
+                reclaimed += blocks[SIZE, block]
+                total -= age
+                count -= 1
+                give_back(blocks, free, numbers, block)
+            else:
+                place += 1
+
+
+# -- requests
+
+
+@callable_from_loops
+def _grow(
+    blocks: Any, free: Any, voids: Any, numbers: Any, config: Any, groups: Any, ages: Any,
+    given_sizes: Any, given_addresses: Any, size: int, group: int,
+) -> int:  # fmt: skip
+    """Asks the device for room; a block that is in no order, or `NONE`."""
+    asked = segment_bytes(size, as_long(config[LARGE_SEGMENT]))
+    if config[LIMIT] and numbers[RESERVED] + asked > config[LIMIT]:
+        return as_long(NONE)
+    if config[EXPANDABLE]:
+        return _grow_expandable(
+            blocks, free, voids, numbers, config, groups, ages, given_sizes, given_addresses,
+            size, group,
+        )  # fmt: skip
+    if numbers[RESERVED] + asked > config[CAPACITY]:
+        return as_long(NONE)
+    address = _new_address(group, asked, numbers, groups, given_sizes, given_addresses)
+    numbers[RESERVED] += asked
+    numbers[DEVICE_ALLOCS] += 1
+    return new_block(blocks, numbers, address, asked, FREE, group, as_long(NONE))
+
+
+@callable_from_loops
+def allocate(
+    blocks: Any, free: Any, voids: Any, numbers: Any, config: Any, groups: Any, ages: Any,
+    of_allocation: Any, given_sizes: Any, given_addresses: Any, size: int, group: int,
+) -> int:  # fmt: skip
+    """Serves a rounded request; the block, now in use, or `NONE` where memory does not suffice."""
+    block = _take_free(blocks, free, numbers, config, groups, ages, size, group)
+    if block == NONE:
+        _collect_garbage(blocks, free, numbers, config, groups, ages)
+        block = _grow(
+            blocks, free, voids, numbers, config, groups, ages, given_sizes, given_addresses,
+            size, group,
+        )  # fmt: skip
+    if block == NONE and _release_large(blocks, free, numbers, config, size, group):
+        block = _grow(
+            blocks, free, voids, numbers, config, groups, ages, given_sizes, given_addresses,
+            size, group,
+        )  # fmt: skip
+    if block == NONE:
+        release_all(blocks, free, voids, numbers, config, groups, ages, of_allocation)
+        numbers[RETRIES] += 1
+        block = _grow(
+            blocks, free, voids, numbers, config, groups, ages, given_sizes, given_addresses,
+            size, group,
+        )  # fmt: skip
+    if block == NONE:
+        return block
+    left = blocks[SIZE, block] - size
+    if size <= SMALL_BYTES or config[EXPANDABLE]:
+        is_split = left >= LEAST_BYTES
+    else:
+        is_split = size < config[MAX_SPLIT] and left > SMALL_BYTES
+    if is_split:
+        rest = new_block(
+            blocks, numbers, blocks[ADDRESS, block] + size, left, FREE, group,
+            blocks[SEGMENT, block],
+        )  # fmt: skip
+        link(blocks, rest, as_long(blocks[AFTER, block]))
+        link(blocks, block, rest)
+        blocks[SIZE, block] = size
+        add_free(blocks, free, numbers, rest, ages[groups[CLASS, group]])
+    blocks[STATE, block] = USED
+    numbers[ALLOCATED] += blocks[SIZE, block]
+    return block

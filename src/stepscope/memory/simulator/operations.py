@@ -1,0 +1,309 @@
+"""What a program asked of the allocator: a replayed history as operations for the simulator.
+
+Requests and frees are the program's. What the allocator gave back to the device is its own doing,
+and follows from its rules, with one exception: the program may have called `empty_cache`. The two
+are told apart by their stacks, and, without these, by what comes next: the allocator gives memory
+back only to ask for more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.memory.model import EXACT_SIZES
+from stepscope.memory.replay.arrays import Int64Array, whole
+from stepscope.memory.replay.replay import Replay
+from stepscope.memory.schema import Action
+from stepscope.memory.simulator.run import (
+    FAILED,
+    FREE,
+    GIVE,
+    LET_POOL_GO,
+    RELEASE,
+    RELEASE_SEGMENT,
+    REQUEST,
+)
+
+_GIVES_BACK = (Action.SEGMENT_FREE.value, Action.SEGMENT_UNMAP.value)
+_ASKS = (Action.SEGMENT_ALLOC.value, Action.SEGMENT_MAP.value, Action.OOM.value)
+
+
+class ReleaseCause(str, Enum):
+    """Why cached memory went back to the device."""
+
+    PROGRAM = "program"
+    """The program called `empty_cache`."""
+    RETRY = "retry"
+    """The device had no room for a segment: everything cached was given back first."""
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Operations in order of time; arrays row for row.
+
+    Attributes:
+        event: The event that each follows from; -1: it comes before the first.
+        what: As in `run`.
+        size: Bytes of requests.
+        place: Number of pool and stream, or an address.
+        allocation: -> allocations of the replay; -1: none.
+    """
+
+    event: Int64Array
+    what: npt.NDArray[np.int64]
+    size: Int64Array
+    place: Int64Array
+    allocation: Int64Array
+
+    def rows(self, wanted: npt.NDArray[np.bool_]) -> Operations:
+        """Some of them."""
+        return Operations(
+            self.event[wanted],
+            self.what[wanted],
+            self.size[wanted],
+            self.place[wanted],
+            self.allocation[wanted],
+        )
+
+    def after(self, first: Operations) -> Operations:
+        """They, after others."""
+        return Operations(
+            np.concatenate([first.event, self.event]),
+            np.concatenate([first.what, self.what]),
+            np.concatenate([first.size, self.size]),
+            np.concatenate([first.place, self.place]),
+            np.concatenate([first.allocation, self.allocation]),
+        )
+
+
+@dataclass(frozen=True)
+class Release:
+    """Cached memory that went back to the device at once."""
+
+    first_event: int
+    last_event: int
+    cause: ReleaseCause
+    freed_bytes: int
+    asked_event: int | None
+    """The event for which room was needed; None where the program released."""
+
+
+def releases_of(replay: Replay, device: int) -> list[Release]:
+    """When cached memory went back to the device, and why; never where nothing is cached."""
+    if replay.snapshot.settings.get(EXACT_SIZES):
+        return []
+    events = _events(replay, device)
+    is_given_back = events["action"].is_in(_GIVES_BACK)
+    if not is_given_back.any():
+        return []
+    emptying = _emptying_stacks(replay)
+    # While everything is given back, blocks that waited for other streams become free as well.
+    passive = is_given_back | (events["action"] == Action.FREE_COMPLETED.value)
+    run = (passive != passive.shift(fill_value=False)).cum_sum()
+    found = []
+    # Most runs are single frees, and there are as many as requests: only the others are looked at.
+    with_runs = events.with_columns(run=run).filter(is_given_back)
+    for given in with_runs.partition_by("run"):
+        last = int(given["row"][-1])
+        following = events.row(last + 1, named=True) if last + 1 < len(events) else None
+        stack = given["stack"][-1]
+        cause = ReleaseCause.PROGRAM
+        if stack not in emptying and following is not None and following["action"] in _ASKS:
+            has_both = stack is not None and following["stack"] is not None
+            if not has_both or stack == following["stack"]:
+                cause = ReleaseCause.RETRY
+        asked = following["event"] if following and cause is ReleaseCause.RETRY else None
+        found.append(
+            Release(
+                int(given["event"][0]),
+                int(given["event"][-1]),
+                cause,
+                int(given["size_bytes"].sum()),
+                asked,
+            )
+        )
+    return found
+
+
+def _events(replay: Replay, device: int) -> pl.DataFrame:
+    return (
+        replay.snapshot.events.filter(pl.col("device") == device)
+        .select("event", pl.col("action").cast(pl.String), "address", "size_bytes", "stack")
+        .filter(~pl.col("action").is_in([Action.SNAPSHOT.value, Action.ANNOTATE.value]))
+        .with_row_index("row")
+        .collect()
+    )
+
+
+def _emptying_stacks(replay: Replay) -> set[int]:
+    """Stacks in which the program calls `empty_cache`."""
+    snapshot = replay.snapshot
+    frames = snapshot.frames.filter(pl.col("name").str.contains("empty_?[cC]ache"))["frame"]
+    within = snapshot.stacks.filter(
+        pl.col("frames").list.eval(pl.element().is_in(frames.implode())).list.any()
+    )
+    return set(within["stack"])
+
+
+@dataclass(frozen=True)
+class History:
+    """A replayed history for the simulator.
+
+    Attributes:
+        operations: In order.
+        retries: Of the operations, whether each is a release of the allocator's own, which another
+            allocator may not need.
+    """
+
+    operations: Operations
+    retries: npt.NDArray[np.bool_]
+
+
+def operations_of(
+    replay: Replay,
+    device: int,
+    places: dict[tuple[int, int], int],
+    stretches: pl.DataFrame,
+    *,
+    is_by_segment: bool,
+) -> History:
+    """The operations of a device, in order.
+
+    Args:
+        replay: The history.
+        device: Its number.
+        places: The number of each pair of pool and stream; those that are new are added.
+        stretches: What was reserved of the device.
+        is_by_segment: Whether the allocator may give single segments back (garbage collection, or
+            blocks that are never split): then each goes as recorded.
+    """
+    parts = [_lives(replay, device, places), _failures(replay, device, places)]
+    parts += _pools_let_go(stretches, places)
+    retries: list[int] = []
+    for release in releases_of(replay, device):
+        if release.cause is ReleaseCause.RETRY:
+            retries += range(release.first_event, release.last_event + 1)
+        segments = _single_segments(replay, device, release) if is_by_segment else None
+        if segments is not None:
+            parts.append(_part(RELEASE_SEGMENT, segments["event"], place=segments["address"]))
+        else:
+            parts.append(_part(RELEASE, pl.Series([release.last_event])))
+    rank = pl.col("what").replace_strict(
+        {LET_POOL_GO: 0, REQUEST: 2, FAILED: 2}, default=1, return_dtype=pl.Int8
+    )
+    # In one event, what goes makes room for what comes.
+    ordered = pl.concat(parts).sort("event", rank, "allocation", maintain_order=True)
+    operations = Operations(*(whole(ordered[name]) for name in ordered.columns))
+    is_release = np.isin(operations.what, (RELEASE, RELEASE_SEGMENT))
+    return History(operations, is_release & np.isin(operations.event, retries))
+
+
+def _single_segments(replay: Replay, device: int, release: Release) -> pl.DataFrame | None:
+    """The segments that a release gave back; None where it gave everything back."""
+    if release.cause is not ReleaseCause.RETRY:
+        return None
+    given = (
+        replay.snapshot.events.filter(
+            (pl.col("device") == device)
+            & pl.col("event").is_between(release.first_event, release.last_event)
+        )
+        .select("event", "address", pl.col("action").cast(pl.String))
+        .collect()
+    )
+    if (given["action"] != Action.SEGMENT_FREE.value).any():
+        return None
+    return given
+
+
+def _pools_let_go(
+    stretches: pl.DataFrame, places: dict[tuple[int, int], int]
+) -> list[pl.DataFrame]:
+    """Private pools keep their memory as long as a graph may use it: until they first give back."""
+    gone = stretches.filter((pl.col("pool") != 0) & pl.col("end_event").is_not_null())
+    parts = []
+    for pool, event in gone.group_by("pool").agg(pl.col("end_event").min()).iter_rows():
+        groups = [2 * n + k for (p, _), n in places.items() if p == pool for k in (0, 1)]
+        parts.append(_part(LET_POOL_GO, pl.Series([event] * len(groups)), place=pl.Series(groups)))
+    return parts
+
+
+def requests_before(replay: Replay, device: int, places: dict[tuple[int, int], int]) -> Operations:
+    """Requests for what was active before the recording, in order of addresses."""
+    mine = replay.allocations.filter(
+        (pl.col("device") == device) & pl.col("start_event").is_null()
+    ).sort("address")
+    before = pl.zeros(len(mine), dtype=pl.Int64, eager=True) - 1
+    place = place_numbers(mine, places)
+    waits = mine.filter(pl.col("free_event").is_null() & pl.col("end_event").is_not_null())
+    table = pl.concat(
+        [
+            _part(REQUEST, before, mine["requested_bytes"], place, mine["allocation"]),
+            _part(GIVE, before.head(len(waits)), allocation=waits["allocation"]),
+        ]
+    )
+    return Operations(*(whole(table[name]) for name in table.columns))
+
+
+def _part(
+    what: int,
+    event: pl.Series,
+    size: pl.Series | None = None,
+    place: pl.Series | None = None,
+    allocation: pl.Series | None = None,
+) -> pl.DataFrame:
+    count = len(event)
+    nothing = pl.zeros(count, dtype=pl.Int64, eager=True)
+    return pl.DataFrame(
+        {
+            "event": event.cast(pl.Int64),
+            "what": pl.Series([what], dtype=pl.Int64).new_from_index(0, count),
+            "size": nothing if size is None else size,
+            "place": nothing if place is None else place.cast(pl.Int64),
+            "allocation": nothing - 1 if allocation is None else allocation,
+        }
+    )
+
+
+def _lives(replay: Replay, device: int, places: dict[tuple[int, int], int]) -> pl.DataFrame:
+    mine = replay.allocations.filter(pl.col("device") == device)
+    parts = []
+    begun = mine.filter(pl.col("start_event").is_not_null())
+    place = place_numbers(begun, places)
+    parts.append(
+        _part(REQUEST, begun["start_event"], begun["requested_bytes"], place, begun["allocation"])
+    )
+    waits = mine.filter(
+        pl.col("free_event").is_not_null()
+        & (pl.col("end_event").is_null() | (pl.col("end_event") > pl.col("free_event")))
+    )
+    parts.append(_part(GIVE, waits["free_event"], allocation=waits["allocation"]))
+    gone = mine.filter(pl.col("end_event").is_not_null())
+    parts.append(_part(FREE, gone["end_event"], allocation=gone["allocation"]))
+    return pl.concat(parts)
+
+
+def place_numbers(things: pl.DataFrame, places: dict[tuple[int, int], int]) -> pl.Series:
+    """The number of pool and stream of each row; a pair that is new gets the next."""
+    pairs = things.select(pl.col("pool").fill_null(0), pl.col("stream").fill_null(0))
+    distinct = pairs.unique(maintain_order=True)
+    numbers = [places.setdefault(pair, len(places)) for pair in distinct.iter_rows()]
+    table = distinct.with_columns(place=pl.Series(numbers, dtype=pl.Int64))
+    return pairs.join(table, on=["pool", "stream"], how="left", maintain_order="left")["place"]
+
+
+def _failures(replay: Replay, device: int, places: dict[tuple[int, int], int]) -> pl.DataFrame:
+    failed = (
+        replay.snapshot.events.filter(
+            (pl.col("device") == device)
+            & (pl.col("action") == Action.OOM.value)
+            & pl.col("size_bytes").is_not_null()
+        )
+        .select("event", "size_bytes", "pool", "stream")
+        .collect()
+    )
+    return _part(FAILED, failed["event"], failed["size_bytes"], place_numbers(failed, places))

@@ -1,0 +1,325 @@
+"""What the caching allocator would have reserved for a recorded program, with any settings.
+
+The requests and frees of the history are run through a model of the allocator. With the settings of
+the recording, and beginning with the recorded state, that reproduces what was observed; how well it
+does is measured (`reproduce`), and every other answer is worth as much as that. With other settings
+it tells what these would have reserved, and whether memory would have sufficed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.errors import UsageError
+from stepscope.memory.allocator.settings import AllocatorSettings
+from stepscope.memory.replay.arrays import Int64Array, largest
+from stepscope.memory.replay.replay import Replay
+from stepscope.memory.replay.state import state_at
+from stepscope.memory.simulator import blocks as b
+from stepscope.memory.simulator import machine as m
+from stepscope.memory.simulator.initial import (
+    Machine,
+    give_addresses,
+    load_state,
+    new_machine,
+    stretches_of,
+)
+from stepscope.memory.simulator.operations import (
+    Operations,
+    operations_of,
+    place_numbers,
+    requests_before,
+)
+from stepscope.memory.simulator.run import (
+    FAILED,
+    LET_POOL_GO,
+    NEEDS_ROOM,
+    OUT_OF_MEMORY,
+    compiled_run,
+)
+
+_BOUNDLESS = 2**46
+"""Address space of an expandable segment where the device's memory is not known."""
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What the allocator would have done.
+
+    Attributes:
+        device: Whose.
+        settings: Of the simulated allocator.
+        capacity_bytes: The most that it could reserve; None: without a bound.
+        initial: "recorded": it begins with the segments and blocks of the recording; "anew": what
+            was allocated before the recording is requested again, in order of addresses.
+        curve: What was reserved and allocated after each of the history's events that concerns the
+            simulation: event (-1 before the first), reserved_bytes, allocated_bytes.
+        allocations: Where each allocation is, and in how large a block: allocation, address,
+            size_bytes.
+        failures: Requests that failed in the recording: event, size_bytes, and is_served, whether
+            they could be served now.
+        failed_event: The event at which a request fails that did not in the recording; the
+            simulation ends there. None: none fails.
+        failed_bytes: What it asked for.
+        device_allocs: How often the device was asked for memory.
+        device_frees: How often memory went back to it.
+        retries: How often everything cached had to be given back first.
+        blocks: Blocks at the end in order of addresses: segment (a number), address, size_bytes,
+            is_free, pool, stream, is_large, is_expandable, allocation (-1: none).
+    """
+
+    device: int
+    settings: AllocatorSettings
+    capacity_bytes: int | None
+    initial: Literal["recorded", "anew"]
+    curve: pl.DataFrame
+    allocations: pl.DataFrame
+    failures: pl.DataFrame
+    failed_event: int | None
+    failed_bytes: int | None
+    device_allocs: int
+    device_frees: int
+    retries: int
+    blocks: pl.DataFrame
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """The most that was reserved at any time."""
+        return largest(self.curve["reserved_bytes"])
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """The most that was allocated at any time, in rounded sizes."""
+        return largest(self.curve["allocated_bytes"])
+
+    @property
+    def final_reserved_bytes(self) -> int:
+        """What is reserved at the end."""
+        return int(self.curve["reserved_bytes"][-1]) if len(self.curve) else 0
+
+
+def simulate(
+    replay: Replay,
+    device: int,
+    settings: AllocatorSettings,
+    *,
+    capacity_bytes: int | None = None,
+    limit_bytes: int | None = None,
+    initial: Literal["recorded", "anew"] = "anew",
+) -> Simulation:
+    """Runs a history through an allocator with some settings.
+
+    Calls of `empty_cache` are the program's, and happen as recorded. What the recorded allocator
+    gave back because it needed room does not: the simulated one does so when it needs to.
+
+    Args:
+        replay: The history.
+        device: Its number.
+        settings: Of the simulated allocator.
+        capacity_bytes: The most that it can reserve (`capacity_of`); None: without a bound.
+        limit_bytes: What the process is allowed (`set_per_process_memory_fraction`); garbage
+            collection needs it.
+        initial: What to begin with, as `Simulation` has it.
+
+    Raises:
+        UsageError: A threshold for garbage collection without a limit.
+    """
+    if settings.garbage_collection_threshold and limit_bytes is None:
+        raise UsageError(
+            "garbage_collection_threshold has an effect only with a limit of the process: say "
+            "how many bytes it is allowed"
+        )
+    run = _Run(replay, device, settings, initial)
+    operations = run.history.operations.rows(~run.history.retries)
+    if initial == "anew":
+        operations = operations.after(requests_before(replay, device, run.places))
+    return run.run(operations, capacity_bytes, limit_bytes, is_tried=True)
+
+
+def simulate_as_recorded(replay: Replay, device: int, settings: AllocatorSettings) -> Simulation:
+    """Runs a history through an allocator that gives memory back when the recorded one did.
+
+    It begins with the recorded state, and new segments are where they were. With the settings of
+    the recording it does what was observed, as far as the model is right.
+
+    Args:
+        replay: The history.
+        device: Its number.
+        settings: Of the simulated allocator.
+    """
+    run = _Run(replay, device, settings, "recorded")
+    give_addresses(run.machine, run.stretches, run.places)
+    return run.run(run.history.operations, None, None, is_tried=False)
+
+
+class _Run:
+    """One simulation, as it is set up and run."""
+
+    def __init__(
+        self,
+        replay: Replay,
+        device: int,
+        settings: AllocatorSettings,
+        initial: Literal["recorded", "anew"],
+    ) -> None:
+        self.replay = replay
+        self.device = device
+        self.settings = settings
+        self.initial: Literal["recorded", "anew"] = initial
+        self.stretches = stretches_of(replay, device)
+        self.places: dict[tuple[int, int], int] = {(0, 0): 0}
+        mine = replay.allocations.filter(pl.col("device") == device)
+        for things in (self.stretches, mine):
+            place_numbers(things, self.places)
+        is_by_segment = (
+            settings.max_split_bytes is not None or settings.garbage_collection_threshold > 0
+        )
+        self.history = operations_of(
+            replay, device, self.places, self.stretches, is_by_segment=is_by_segment
+        )
+        pools = [pool for pool, _ in self.places]
+        self.machine = new_machine(len(replay.allocations), 2 * len(pools), pools)
+        if initial == "recorded":
+            state = state_at(replay, device, -1)
+            load_state(self.machine, state, self.stretches, settings, self.places, _BOUNDLESS)
+
+    def run(
+        self,
+        operations: Operations,
+        capacity_bytes: int | None,
+        limit_bytes: int | None,
+        *,
+        is_tried: bool,
+    ) -> Simulation:
+        """Runs operations, and says what came of it."""
+        machine, count = self.machine, len(operations.event)
+        config = _config(self.settings, capacity_bytes, limit_bytes)
+        reserved, allocated = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        addresses, sizes = self._initial_blocks()
+        served = np.zeros(count, np.bool_)
+        divisions = np.array(self.settings.power2_divisions, np.int64)
+        before = int(machine.numbers[b.RESERVED]), int(machine.numbers[b.ALLOCATED])
+        at, status = 0, NEEDS_ROOM
+        while status == NEEDS_ROOM:
+            at, status = compiled_run()(
+                operations.what, operations.size, operations.place, operations.allocation, at,
+                is_tried, machine.blocks, machine.free, machine.voids, machine.numbers, config,
+                divisions, machine.groups, machine.ages, machine.of_allocation,
+                machine.given_sizes, machine.given_addresses, reserved, allocated, addresses,
+                sizes, served,
+            )  # fmt: skip
+            if status == NEEDS_ROOM:
+                machine.grow()
+        has_failed = status == OUT_OF_MEMORY
+        numbers = machine.numbers
+        return Simulation(
+            device=self.device,
+            settings=self.settings,
+            capacity_bytes=capacity_bytes,
+            initial=self.initial,
+            curve=_curve(operations, at, reserved, allocated, before),
+            allocations=_placed(addresses, sizes),
+            failures=_failures(operations, at, served),
+            failed_event=int(operations.event[at]) if has_failed else None,
+            failed_bytes=int(operations.size[at]) if has_failed else None,
+            device_allocs=int(numbers[b.DEVICE_ALLOCS]),
+            device_frees=int(numbers[b.DEVICE_FREES]),
+            retries=int(numbers[b.RETRIES]),
+            blocks=_blocks(self.machine, list(self.places)),
+        )
+
+    def _initial_blocks(self) -> tuple[Int64Array, Int64Array]:
+        """Address and size of the block of each allocation that is there from the beginning."""
+        machine = self.machine
+        addresses = np.full(len(machine.of_allocation), b.NONE, np.int64)
+        sizes = addresses.copy()
+        there = np.flatnonzero(machine.of_allocation != b.NONE)
+        block = machine.of_allocation[there]
+        addresses[there] = machine.blocks[b.ADDRESS, block]
+        sizes[there] = machine.blocks[b.SIZE, block]
+        return addresses, sizes
+
+
+def _config(
+    settings: AllocatorSettings, capacity_bytes: int | None, limit_bytes: int | None
+) -> Int64Array:
+    capacity = m.UNLIMITED if capacity_bytes is None else capacity_bytes
+    config = np.zeros(m.CONFIG_FIELDS, np.int64)
+    config[m.EXPANDABLE] = settings.expandable_segments
+    split = settings.max_split_bytes
+    config[m.MAX_SPLIT] = m.UNLIMITED if split is None else split
+    config[m.ROUNDING_LIMIT] = settings.rounding_limit_bytes
+    config[m.LARGE_SEGMENT] = settings.large_segment_bytes
+    config[m.CAPACITY] = capacity
+    config[m.LIMIT] = 0 if limit_bytes is None else limit_bytes
+    config[m.COLLECT_ABOVE] = int(settings.garbage_collection_threshold * (limit_bytes or 0))
+    is_bounded = capacity_bytes is not None
+    config[m.ADDRESS_SPACE] = capacity + capacity // 8 if is_bounded else _BOUNDLESS
+    return config
+
+
+def _curve(
+    operations: Operations,
+    done: int,
+    reserved: Int64Array,
+    allocated: Int64Array,
+    before: tuple[int, int],
+) -> pl.DataFrame:
+    """What holds after each event; several operations of one event count as one."""
+    table = pl.DataFrame(
+        {
+            "event": np.append(-1, operations.event[:done]),
+            "reserved_bytes": np.append(before[0], reserved[:done]),
+            "allocated_bytes": np.append(before[1], allocated[:done]),
+        }
+    )
+    shows = np.append(True, operations.what[:done] != LET_POOL_GO)  # which changes nothing itself
+    return table.filter(pl.Series(shows)).group_by("event", maintain_order=True).last()
+
+
+def _placed(addresses: Int64Array, sizes: Int64Array) -> pl.DataFrame:
+    known = np.flatnonzero(addresses != b.NONE)
+    return pl.DataFrame(
+        {"allocation": known, "address": addresses[known], "size_bytes": sizes[known]}
+    )
+
+
+def _failures(operations: Operations, done: int, served: npt.NDArray[np.bool_]) -> pl.DataFrame:
+    rows = np.flatnonzero(operations.what[:done] == FAILED)
+    return pl.DataFrame(
+        {
+            "event": operations.event[rows],
+            "size_bytes": operations.size[rows],
+            "is_served": served[rows],
+        }
+    )
+
+
+def _blocks(machine: Machine, places: list[tuple[int, int]]) -> pl.DataFrame:
+    """The machine's blocks in order of addresses, and the segments that they divide."""
+    rows = np.flatnonzero(machine.blocks[b.STATE] != b.NO_BLOCK)
+    rows = rows[np.argsort(machine.blocks[b.ADDRESS, rows], kind="stable")]
+    kept = machine.blocks[:, rows]
+    pairs = np.array(places, np.int64)[kept[b.GROUP] // 2]
+    is_mapped = kept[b.STATE] != b.UNMAPPED
+    # A block is the first of its segment where nothing mapped is before it.
+    before = kept[b.BEFORE]
+    is_first = (before == b.NONE) | (machine.blocks[b.STATE, before] == b.UNMAPPED)
+    return pl.DataFrame(
+        {
+            "segment": np.cumsum(is_first & is_mapped) - 1,
+            "address": kept[b.ADDRESS],
+            "size_bytes": kept[b.SIZE],
+            "is_free": kept[b.STATE] == b.FREE,
+            "pool": pairs[:, 0],
+            "stream": pairs[:, 1],
+            "is_large": kept[b.GROUP] % 2 == 0,
+            "is_expandable": kept[b.SEGMENT] != b.NONE,
+            "allocation": kept[b.OWNER],
+        }
+    ).filter(pl.Series(is_mapped))

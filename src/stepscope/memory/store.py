@@ -1,0 +1,140 @@
+"""The store of a large snapshot: a directory of Parquet files beside it, made once.
+
+`snapshot.pickle` gets `snapshot.pickle.stepscope/`: one Parquet file for each table, the settings,
+and `manifest.json`. Where the snapshot's own directory cannot be written to, and for a remote
+snapshot, the store goes to the user's cache directory. It is valid for one content and one version
+of the schema, is written under a temporary name, and is renamed when it is complete. Stores of
+snapshots and of traces are listed and removed alike (`stepscope cache`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+from dataclasses import asdict
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from stepscope.memory.model import Snapshot
+from stepscope.memory.reading.tables import Tables
+from stepscope.memory.schema import SCHEMA_VERSION, TABLES
+from stepscope.trace.store.code import digest_of_modules
+from stepscope.trace.store.directory import (
+    MANIFEST,
+    Claim,
+    put_in_place,
+    read_manifest,
+    remove_abandoned,
+    temporary_name,
+)
+from stepscope.trace.store.origin import Origin, cache_directory
+
+_KIND = "snapshot"
+_SETTINGS = "settings.json"
+
+
+def find_store(origin: Origin) -> Path | None:
+    """The valid store of a snapshot; None where there is none."""
+    return next((place for place in origin.paths if _is_valid(place, origin)), None)
+
+
+def open_store(store: Path, name: str) -> Snapshot | None:
+    """A snapshot from its store; None where that was removed or damaged meanwhile.
+
+    Args:
+        store: Its directory.
+        name: What the snapshot is called in messages.
+    """
+    with contextlib.suppress(OSError):  # marks it as used; a store may be read-only
+        os.utime(store)
+    try:
+        settings = json.loads((store / _SETTINGS).read_text("utf-8"))
+        tables: dict[str, Any] = {
+            table: pl.read_parquet(_file(store, table), glob=False)
+            for table in TABLES
+            if table != "events"
+        }
+        tables["events"] = pl.scan_parquet(_file(store, "events"), glob=False)
+        tables["events"].collect_schema()
+    except (OSError, ValueError, pl.exceptions.PolarsError):
+        return None
+    return Snapshot(path=name, **tables, settings=settings, store=store)
+
+
+def write_store(tables: Tables, origin: Origin) -> Path | None:
+    """Keeps the tables of a snapshot, whole or not at all.
+
+    A disk that is full or cannot be written to is no error: the snapshot is read again next time.
+
+    Returns:
+        The store's directory; None where it could not be kept.
+    """
+    if origin.key is None:
+        return None
+    for number, place in enumerate(origin.paths):
+        claim = None
+        try:
+            if number or place.parent == cache_directory():
+                place.parent.mkdir(parents=True, exist_ok=True)
+            claim = Claim(temporary_name(place))
+            remove_abandoned(place)
+            _write(claim.directory, tables, origin)
+            claim.release()
+            if put_in_place(claim.directory, place, functools.partial(_is_valid, place, origin)):
+                return place
+        except (OSError, pl.exceptions.PolarsError):
+            continue
+        finally:
+            if claim is not None:
+                claim.remove()
+    return None
+
+
+def _write(directory: Path, tables: Tables, origin: Origin) -> None:
+    rows = {}
+    for table in TABLES:
+        frame: pl.DataFrame = getattr(tables, table)
+        frame.write_parquet(_file(directory, table), compression="zstd", compression_level=1)
+        rows[table] = len(frame)
+    (directory / _SETTINGS).write_text(json.dumps(tables.settings) + "\n", "utf-8")
+    manifest = {
+        "format": "stepscope store",
+        "kind": _KIND,
+        "source": origin.name,
+        "key": None if origin.key is None else asdict(origin.key),
+        "snapshot_code": _code_digest(),
+        "schema_version": SCHEMA_VERSION,
+        "rows": rows,
+    }
+    (directory / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
+
+
+def _file(directory: Path, table: str) -> Path:
+    return directory / f"{table}.parquet"
+
+
+@functools.cache
+def _code_digest() -> str | None:
+    """A digest of the code that reads snapshots; None if it cannot be read."""
+    try:
+        return digest_of_modules(files("stepscope.memory.reading"))
+    except (OSError, ModuleNotFoundError):
+        return None
+
+
+def _is_valid(place: Path, origin: Origin) -> bool:
+    manifest = read_manifest(place)
+    code = _code_digest()
+    return (
+        origin.key is not None
+        and code is not None
+        and manifest.get("kind") == _KIND
+        and manifest.get("key") == asdict(origin.key)
+        and manifest.get("snapshot_code") == code
+        and manifest.get("schema_version") == SCHEMA_VERSION
+    )

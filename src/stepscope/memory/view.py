@@ -1,0 +1,234 @@
+"""What the questions about a snapshot share: its replay, categories and lines, computed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import polars as pl
+
+from stepscope.errors import UsageError
+from stepscope.memory.categories.categorise import Categories, categorise
+from stepscope.memory.categories.census import Census
+from stepscope.memory.categories.rules import Rule
+from stepscope.memory.model import Snapshot
+from stepscope.memory.program.lines import NO_STACK, lines_of
+from stepscope.memory.replay.arrays import gathered, whole
+from stepscope.memory.replay.replay import Replay, replay
+from stepscope.memory.replay.state import event_at
+from stepscope.memory.schema import Action
+
+START = -1
+"""Stands for the moment before the first event."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A moment of a device's history.
+
+    Attributes:
+        device: The device.
+        event: The last event that has happened; `START` before the first.
+        time_ns: When; None where the file has no times.
+        what: What the moment is, in words.
+    """
+
+    device: int
+    event: int
+    time_ns: int | None
+    what: str
+
+
+@dataclass(frozen=True)
+class MemoryView:
+    """A snapshot with what is derived from it. Everything is computed when it is first used.
+
+    Attributes:
+        snapshot: The snapshot.
+        census: What the training noted about its tensors.
+        rules: The user's rules for categories.
+        remarks: What could not be read beside the snapshot.
+    """
+
+    snapshot: Snapshot
+    census: Census | None = None
+    rules: tuple[Rule, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @cached_property
+    def replay(self) -> Replay:
+        """The replayed history."""
+        return replay(self.snapshot)
+
+    @cached_property
+    def categories(self) -> Categories:
+        """The category of each allocation."""
+        return categorise(self.replay, self.census, self.rules)
+
+    @cached_property
+    def allocations(self) -> pl.DataFrame:
+        """The allocations of the replay, each with what the categories say of it and its line.
+
+        Columns: `replay.tables.ALLOCATIONS` without `category`, then category, confidence, source,
+        name, step and phase as in `categories.categorise.CATEGORIES`, and line and is_own as in
+        `program.lines.LINES`. Where only the stack of the free is known, the line says so.
+        """
+        lines = lines_of(self.snapshot)
+        found = self.replay.allocations.drop("category").hstack(
+            self.categories.table.drop("allocation")
+        )
+        rows = whole(found["stack"].cast(pl.Int64).fill_null(-1))
+        line = gathered(lines["line"], rows).fill_null(NO_STACK)
+        return found.with_columns(
+            line=pl.when("is_stack_of_free")
+            .then(pl.concat_str(pl.lit("freed at "), line))
+            .otherwise(line),
+            is_own=gathered(lines["is_own"], rows).fill_null(value=False),
+        )
+
+    @cached_property
+    def devices(self) -> tuple[int, ...]:
+        """The devices that have anything to show, in order."""
+        found = {
+            *self.snapshot.segments["device"].unique().to_list(),
+            *self.replay.curve["device"].unique().to_list(),
+        }
+        return tuple(sorted(found))
+
+    @cached_property
+    def fullest_device(self) -> int:
+        """The device with the greatest peak; 0 where nothing was ever allocated."""
+        return max(self.devices, key=self.peak_bytes, default=0)
+
+    def device(self, asked: int | None = None) -> int:
+        """The device that an answer is about: the one asked for, or the fullest.
+
+        Raises:
+            UsageError: The snapshot has nothing of the device asked for.
+        """
+        if asked is None:
+            return self.fullest_device
+        if asked not in self.devices:
+            have = ", ".join(map(str, self.devices)) or "none"
+            raise UsageError(f"{self.snapshot.path}: no device {asked}; it has {have}")
+        return asked
+
+    def curve(self, device: int) -> pl.DataFrame:
+        """The curve of a device, from the moment before its first event on.
+
+        Columns: `replay.tables.CURVE` without device. The first row has the event `START`.
+        """
+        mine = self.replay.curve.filter(pl.col("device") == device).drop("device")
+        held = held_at(self.replay.allocations, device, START)
+        active = _active_at_start(self.replay.allocations, device)
+        reserved = self.replay.reserved.filter(
+            (pl.col("device") == device) & pl.col("start_event").is_null()
+        )
+        first = pl.DataFrame(
+            {
+                "event": [START],
+                "time_ns": [None],
+                "requested_bytes": [held["requested_bytes"].sum()],
+                "allocated_bytes": [held["size_bytes"].sum()],
+                "active_bytes": [active["size_bytes"].sum()],
+                "reserved_bytes": [reserved["size_bytes"].sum()],
+            },
+            schema=mine.schema,
+        )
+        return pl.concat([first, mine])
+
+    def peak_bytes(self, device: int) -> int:
+        """The most that the program held at any time, in rounded sizes."""
+        return int(self.curve(device)["allocated_bytes"].to_numpy().max())
+
+    def peak(self, device: int, of: str = "allocated_bytes") -> Moment:
+        """The moment at which a column of the curve is first at its largest."""
+        curve = self.curve(device)
+        row = int(curve[of].to_numpy().argmax())
+        what = "the peak" if of == "allocated_bytes" else f"the peak of {of.removesuffix('_bytes')}"
+        return Moment(device, int(curve["event"][row]), curve["time_ns"][row], what)
+
+    def end(self, device: int) -> Moment:
+        """The moment of the snapshot."""
+        curve = self.curve(device)
+        return Moment(device, int(curve["event"][-1]), curve["time_ns"][-1], "the end")
+
+    def moment(self, device: int, event: int | None = None, time_ns: int | None = None) -> Moment:
+        """The moment after an event, or at a time.
+
+        Raises:
+            UsageError: The device's history has no such event, or no times.
+        """
+        curve = self.curve(device)
+        if event is not None:
+            row = curve.filter(pl.col("event") == event)
+            if row.is_empty():
+                first, last = curve["event"][min(1, len(curve) - 1)], curve["event"][-1]
+                raise UsageError(
+                    f"{self.snapshot.path}: event {event} is not one of device {device}, whose "
+                    f"events are from {first} to {last}; -1 is the moment before"
+                )
+            return Moment(device, event, row["time_ns"][0], f"event {event}")
+        if time_ns is None:
+            return self.end(device)
+        if curve["time_ns"].null_count() == len(curve):
+            raise UsageError(
+                f"{self.snapshot.path}: its events have no times (torch before 2.2); name an event"
+            )
+        found = event_at(self.replay, device, time_ns)
+        return Moment(device, found, time_ns, "the time asked for")
+
+    def out_of_memory(self, device: int) -> pl.DataFrame:
+        """Requests that failed on a device, with some columns of `schema.EVENTS`."""
+        return (
+            self.snapshot.events.filter(
+                (pl.col("device") == device) & (pl.col("action") == Action.OOM.value)
+            )
+            .select(
+                "event", "size_bytes", "device_free_bytes", "stack", "time_ns", "pool", "stream"
+            )
+            .collect()
+        )
+
+    def notes(self, device: int) -> tuple[str, ...]:
+        """What a reader of any answer about a device must know."""
+        found = [
+            f"{row['count']} contradictions: {row['message']}"
+            for row in self.replay.contradictions.iter_rows(named=True)
+            if row["device"] == device
+        ]
+        if self.replay.is_overflowed:
+            found.append(
+                "the recorder's ring was full: older events are missing, and the peak may have "
+                "been before the first event; raise memory_max_entries"
+            )
+        curve = self.curve(device)
+        if (curve["allocated_bytes"] > curve["reserved_bytes"]).any():
+            found.append(
+                "at some moments more is held than reserved, which cannot be: the history of "
+                "segments is incomplete, and reserved bytes are too low"
+            )
+        found += [row["message"] for row in self.snapshot.problems.iter_rows(named=True)]
+        joined = self.categories.census
+        if joined is not None and joined.unmatched:
+            found.append(f"{joined.unmatched} sightings of the census match no allocation")
+        if self.census is not None and self.census.skipped_lines:
+            found.append(f"{self.census.skipped_lines} damaged lines of the census were skipped")
+        return (*found, *self.remarks)
+
+
+def held_at(allocations: pl.DataFrame, device: int, event: int) -> pl.DataFrame:
+    """What the program held after an event: requested, and not given back.
+
+    Args:
+        allocations: Of a replay, or of a view.
+        device: The device.
+        event: `START` for the moment before the first.
+    """
+    has_begun = pl.col("start_event").is_null() | (pl.col("start_event") <= event)
+    is_kept = (pl.col("free_event") > event).fill_null(pl.col("end_event").is_null())
+    return allocations.filter((pl.col("device") == device) & has_begun & is_kept)
+
+
+def _active_at_start(allocations: pl.DataFrame, device: int) -> pl.DataFrame:
+    return allocations.filter((pl.col("device") == device) & pl.col("start_event").is_null())

@@ -1,0 +1,417 @@
+"""The diagnosis as a page in one file, to look at, to print, and to send to a colleague."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from stepscope.advice.diagnosis import Diagnosis
+from stepscope.advice.finding import Finding
+from stepscope.advice.rank_summary import RankSummary
+from stepscope.analysis.questions import question
+from stepscope.report import units
+from stepscope.report.answer.cells import headings
+from stepscope.report.answer.tables import tables_of
+from stepscope.report.diagnosis.tables import ranks_table
+from stepscope.report.diagnosis.words import (
+    besides,
+    between_ranks,
+    findings_alike,
+    header,
+    notes,
+    odd_ranks,
+    partition_basis,
+    ranks_with,
+    saving,
+    step_basis,
+)
+from stepscope.report.outputs import Layout, Sink
+from stepscope.report.page import blocks
+from stepscope.report.page.document import page
+from stepscope.report.page.step_groups import StepGroups
+from stepscope.report.scope import describe_scope
+
+_MOST_NOTES = 200
+_MOST_STEPS = 12
+_FORMAL = ("schemaVersion", "baseTimeNanoseconds", "displayTimeUnit")
+"""Keys of a trace's header that say nothing of the training."""
+_TITLES = {
+    "kernels": "Kernels",
+    "operators": "Operators",
+    "modules": "Modules",
+    "communication": "Communication",
+    "memory": "Memory",
+}
+_TABLES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "kernels": {
+        "groups": ("group", "kind", "count", "total_ns", "work_share", "mean_ns"),
+        "kernels": (
+            "name", "group", "count", "total_ns", "work_share", "mean_ns", "p50_ns", "max_ns",
+        ),
+    },
+    "operators": {
+        "table": (
+            "name", "group", "count", "kernels", "device_self_ns", "device_total_ns",
+            "host_self_ns", "host_total_ns", "backward_device_ns", "recomputed_device_ns",
+        )
+    },
+    "modules": {
+        "table": (
+            "path", "calls", "forward_device_total_ns", "backward_device_total_ns",
+            "recomputed_device_total_ns", "forward_host_total_ns", "backward_host_total_ns",
+        )
+    },
+    "communication": {
+        "devices": (
+            "device", "collectives", "communication_ns", "overlapped_ns", "exposed_ns",
+            "overlap_share",
+        ),
+        "sizes": (
+            "kind", "message_bytes", "dtype", "group", "group_size", "count", "total_ns",
+            "median_ns", "max_ns", "exposed_ns", "bus_bandwidth_gb_per_s",
+        ),
+    },
+    "memory": {
+        "devices": (
+            "kind", "device", "allocations", "frees", "peak_allocated_bytes",
+            "peak_reserved_bytes", "capacity_bytes", "peak_share",
+        ),
+        "at_peak": (
+            "operator", "inner_operator", "frame", "device", "allocations", "live_bytes",
+            "peak_share",
+        ),
+    },
+}  # fmt: skip
+"""Tables of each answer, and their columns, in the order of the page."""
+_RANK_LABELS = {
+    "rank": "rank",
+    "step_ns": "step",
+    "steady_steps": "steps",
+    "input_wait_ns": "input wait",
+    "longest_ns": "longest",
+    "wait_ns": "wait for ranks",
+    "own_ns": "without it",
+    "last": "arrives last",
+    "collectives": "collectives",
+    "record_wait_ns": "wait for others",
+}
+
+
+def write(diagnosis: Diagnosis, sink: Sink, _layout: Layout) -> None:
+    """Write the page."""
+    sink.write(diagnosis_to_html(diagnosis))
+
+
+def diagnosis_to_html(diagnosis: Diagnosis) -> str:
+    """The page."""
+    return page(lambda rows: _content(diagnosis, rows))
+
+
+def _content(diagnosis: Diagnosis, rows: int) -> dict[str, Any]:
+    details, left_out = _details(diagnosis, rows)
+    sections = [
+        _verdict(diagnosis),
+        _step(diagnosis),
+        _steps(diagnosis),
+        _findings(diagnosis),
+        *details,
+        _ranks(diagnosis, rows),
+        _metrics(diagnosis, rows),
+        _environment(diagnosis),
+        _left_out(diagnosis, left_out),
+    ]
+    return {
+        "title": diagnosis.run.path.name or str(diagnosis.run.path),
+        "kind": "Report",
+        "subtitle": header(diagnosis),
+        "path": diagnosis.run.location,
+        "sections": [one for one in sections if one["blocks"]],
+    }
+
+
+def _verdict(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The verdict, and what its finding advises."""
+    words = diagnosis.verdict
+    finding = next((one for one in diagnosis.findings if words.startswith(f"{one.id}: ")), None)
+    if finding is None:
+        return blocks.section("verdict", "Verdict", blocks.text(_sentence(words), "verdict"))
+    return blocks.section(
+        "verdict",
+        "Verdict",
+        blocks.text(_sentence(words.removeprefix(f"{finding.id}: ")), "verdict"),
+        blocks.text(finding.advice, "lead"),
+    )
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _step(diagnosis: Diagnosis) -> dict[str, Any]:
+    shown, record = diagnosis.shown, diagnosis.shown.steps
+    large = [] if shown.step_ns is None else [("step", units.duration(shown.step_ns))]
+    if record is not None:
+        if record.mean_ns:
+            large.append(("steps/s", f"{1e9 / record.mean_ns:.3g}"))
+        if record.tokens_per_second is not None:
+            large.append(("tokens/s", units.count(round(record.tokens_per_second))))
+        if record.samples_per_second is not None:
+            large.append(("samples/s", units.count(round(record.samples_per_second))))
+        large.append(("longest step", units.duration(record.worst_ns)))
+    partition = shown.partition
+    return blocks.section(
+        "step",
+        "Where the step goes",
+        blocks.numbers(large),
+        None if shown.step_ns is None else blocks.text(_sentence(step_basis(diagnosis, shown))),
+        None
+        if partition is None
+        else blocks.bar(
+            [(part.name, part.total_ns) for part in partition.parts],
+            partition.total_ns,
+            partition.steps,
+        ),
+        blocks.text(f"{_sentence(partition_basis(shown))}.", "note") if partition else None,
+        blocks.text(f"{describe_scope(shown.scope)}.", "note") if shown.scope else None,
+        blocks.text(_sentence(besides(record)), "note") if record and record.other_kinds else None,
+    )
+
+
+def _steps(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Each step's duration: of the step record, else of the window."""
+    shown = diagnosis.shown
+    groups = _record_groups(shown) or _window_groups(shown)
+    if groups is None or len(groups.first) < 2:
+        return blocks.section("steps", "Steps")
+    return blocks.section("steps", "Steps", blocks.history([groups]))
+
+
+def _record_groups(rank: RankSummary) -> StepGroups | None:
+    summary = rank.steps
+    if summary is None:
+        return None
+    first = set(summary.first_steps)
+    kept = [one for one in rank.meeting.steps.records() if one.is_whole_step]
+    kinds = [
+        "slow at the start"
+        if one.step in first
+        else "recorded in detail"
+        if one.window is not None
+        else ""
+        for one in kept
+    ]
+    title = f"step record of rank {rank.rank}"
+    return StepGroups.of(title, [one.step for one in kept], [one.dur_ns for one in kept], kinds)
+
+
+def _window_groups(rank: RankSummary) -> StepGroups | None:
+    if rank.device_steps is not None:
+        rows = rank.device_steps
+        device = next(iter(rows["device"]), None)
+        mine = [at for at, one in enumerate(rows["device"]) if one == device]
+        steps = [rows["step"][at] for at in mine]
+        ns = [rows["total_ns"][at] for at in mine]
+        return StepGroups.of(f"the recorded window, GPU {device}", steps, ns)
+    if rank.host is not None:
+        rows = rank.host.steps
+        title = "the recorded window, main thread"
+        return StepGroups.of(title, rows["step"], rows["wall_ns"])
+    return None
+
+
+def _findings(diagnosis: Diagnosis) -> dict[str, Any]:
+    groups = findings_alike(diagnosis.findings)
+    several = len(diagnosis.ranks) > 1
+    if not groups:
+        content = blocks.text("No rule found anything above its threshold.")
+    else:
+        content = blocks.findings(
+            [_finding(group[0], ranks_with(group) if several else "") for group in groups]
+        )
+    return blocks.section("findings", "Findings", content)
+
+
+def _finding(finding: Finding, where: str) -> dict[str, Any]:
+    steps = ", ".join(map(str, finding.steps[:_MOST_STEPS]))
+    more = " …" if len(finding.steps) > _MOST_STEPS else ""
+    now_ns = (finding.saving_ns or 0) + (finding.predicted_step_ns or 0)
+    return {
+        "id": finding.id,
+        "title": _sentence(finding.title),
+        "severity": finding.severity.value,
+        "where": where,
+        "saving": saving(finding),
+        "saving_share": None if not finding.saving_ns or not now_ns else finding.saving_ns / now_ns,
+        "advice": finding.advice,
+        "facts": [[one.label, units.value(one.value, one.unit)] for one in finding.evidence],
+        "assumption": finding.assumption,
+        "steps": steps + more,
+        "page": finding.page,
+    }
+
+
+def _details(diagnosis: Diagnosis, rows: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """Sections about the window, and what they leave out."""
+    details = diagnosis.details
+    if details is None:
+        return [], []
+    sections, left_out = [], list(details.notes)
+    for name, result in details.answers.items():
+        asked = question(name)
+        tables = tables_of(result, asked)
+        found = []
+        for field, columns in _TABLES[name].items():
+            frame = tables[field].select(columns)
+            title = asked.titles.get(field, "") if len(_TABLES[name]) > 1 else ""
+            found.append(blocks.table(title, frame, rows, labels=_labels))
+            if len(frame) > rows:
+                left_out.append(
+                    f"{_TITLES[name]}: {len(frame) - rows:,} rows beyond the first {rows}; "
+                    f"`stepscope show {name}` has them all"
+                )
+        if not any(found):
+            left_out += [f"{_TITLES[name]}: {note}" for note in result.notes or ("nothing there",)]
+            continue
+        told = (f"Totals, not per step. {describe_scope(result.scope)}", *result.notes)
+        words = [blocks.text(f"{_sentence(one)}.", "note") for one in told]
+        sections.append(blocks.section(name, _TITLES[name], *found, *words))
+    return sections, left_out
+
+
+def _labels(columns: Sequence[str]) -> Mapping[str, str]:
+    return {**headings(columns), "bus_bandwidth_gb_per_s": "bus bandwidth (GB/s)"}
+
+
+def _ranks(diagnosis: Diagnosis, rows: int) -> dict[str, Any]:
+    if len(diagnosis.ranks) < 2:
+        return blocks.section("ranks", "Ranks")
+    told = between_ranks(diagnosis)
+    return blocks.section(
+        "ranks",
+        "Ranks",
+        blocks.text(_sentence(told)) if told else None,
+        blocks.items(odd_ranks(diagnosis)),
+        blocks.table("", ranks_table(diagnosis), rows, labels=lambda _: _RANK_LABELS, shown=32),
+    )
+
+
+def _metrics(diagnosis: Diagnosis, rows: int) -> dict[str, Any]:
+    """What the monitor sampled beside the ranks: GPUs, then the host."""
+    several = len(diagnosis.ranks) > 1
+    sampled = [(rank.rank, rank.metrics) for rank in diagnosis.ranks if rank.metrics is not None]
+    gpus = [_gpus(rank, found.gpus, several) for rank, found in sampled]
+    hosts = [_host(rank, found.host, several) for rank, found in sampled]
+    labels = {
+        "gpu": "GPU", "power": "power (W)", "power_peak": "peak (W)", "energy": "energy (Wh)",
+        "heat": "hottest (°C)", "cpus": "CPUs used",
+    }  # fmt: skip
+
+    def named(columns: Sequence[str]) -> Mapping[str, str]:
+        return {**headings(columns), **labels}
+
+    scope = [
+        f"{units.count(found.samples)} samples"
+        + (f" over {units.duration(found.span_ns)}" if found.span_ns else "")
+        for _, found in sampled[:1]
+    ]
+    return blocks.section(
+        "metrics",
+        "Hardware",
+        blocks.table("GPUs", pl.concat(gpus), rows, labels=named) if gpus else None,
+        blocks.table("Host", pl.concat(hosts), rows, labels=named) if hosts else None,
+        blocks.text(f"{scope[0]}{' of the first rank' if several else ''}.", "note")
+        if scope
+        else None,
+    )
+
+
+def _gpus(rank: int, gpus: pl.DataFrame, several: bool) -> pl.DataFrame:
+    columns = {
+        "gpu": pl.concat_str(
+            pl.col("index").cast(pl.String), "name", separator=" ", ignore_nulls=True
+        ),
+        "busy_share": pl.col("utilization_percent") / 100,
+        "tensor_share": pl.col("tensor_percent") / 100,
+        "memory_peak_bytes": pl.col("memory_peak_bytes"),
+        "memory_total_bytes": pl.col("memory_total_bytes"),
+        "power": pl.col("power_watts"),
+        "power_peak": pl.col("power_peak_watts"),
+        "energy": pl.col("energy_joules") / 3600,
+        "heat": pl.col("temperature_peak_celsius"),
+        "throttled_share": pl.col("throttled_share"),
+    }
+    return _of_rank(rank, gpus.select(**_numbers(columns, ("gpu",))), several)
+
+
+def _host(rank: int, host: pl.DataFrame, several: bool) -> pl.DataFrame:
+    columns = {
+        "cpu_busy_share": pl.col("cpu_percent") / 100,
+        "cpus": pl.col("process_percent") / 100,
+        "resident_memory_peak_bytes": pl.col("process_memory_peak_bytes"),
+        "control_group_peak_bytes": pl.col("group_memory_peak_bytes"),
+        "control_group_limit_bytes": pl.col("group_memory_limit_bytes"),
+        "held_back_share": pl.col("throttled_percent") / 100,
+    }
+    return _of_rank(rank, host.select(**_numbers(columns)), several)
+
+
+def _numbers(columns: Mapping[str, pl.Expr], texts: Sequence[str] = ()) -> dict[str, pl.Expr]:
+    return {
+        name: value.cast(pl.String if name in texts else pl.Float64)
+        for name, value in columns.items()
+    }
+
+
+def _of_rank(rank: int, frame: pl.DataFrame, several: bool) -> pl.DataFrame:
+    return frame.select(pl.lit(rank).alias("rank"), pl.all()) if several else frame
+
+
+def _environment(diagnosis: Diagnosis) -> dict[str, Any]:
+    job, details = diagnosis.run.job, diagnosis.details
+    pairs: list[tuple[str, str]] = []
+    if job is not None:
+        started = datetime.datetime.fromtimestamp(job.created_ns / 1e9, datetime.timezone.utc)
+        pairs += [
+            ("Run", job.name),
+            ("Started", f"{started:%Y-%m-%d %H:%M:%S} UTC"),
+            ("Command", " ".join(job.command)),
+            ("Directory", job.working_directory),
+            ("Machine", job.host),
+            ("Platform", job.platform),
+            ("CPUs", str(job.cpu_count or "")),
+            ("GPUs", ", ".join(job.devices) or "none in use"),
+            ("Ranks", str(job.world_size)),
+            *(job.versions.items()),
+        ]
+    if details is not None:
+        contents = details.contents
+        gpus = contents.devices.filter(pl.col("events") > 0)["name"].drop_nulls().unique().sort()
+        pairs += [
+            ("Trace", contents.path),
+            ("Written by", contents.producer),
+            ("Accelerator", contents.accelerator or ""),
+            ("GPUs in it", ", ".join(gpus)),
+            ("Backend", contents.backend or ""),
+            *((key, str(value)) for key, value in contents.header.items() if key not in _FORMAL),
+        ]
+    return blocks.section("environment", "Environment", blocks.facts(pairs))
+
+
+def _left_out(diagnosis: Diagnosis, more: Sequence[str]) -> dict[str, Any]:
+    """What this page does not show: unread, unknown, excluded, cut."""
+    told = [_sentence(one) for one in (*notes(diagnosis), *more)]
+    if len(told) > _MOST_NOTES:
+        rest = len(told) - _MOST_NOTES
+        told = [
+            *told[:_MOST_NOTES],
+            f"And {rest:,} more notes: see `stepscope report --format json`",
+        ]
+    if len(diagnosis.ranks) > 1 and diagnosis.details is not None:
+        told.append(
+            f"Step, kernels, operators and the other tables are those of rank "
+            f"{diagnosis.shown.rank}; `stepscope show` has those of all"
+        )
+    return blocks.section("left-out", "What was left out", blocks.items(told))

@@ -1,0 +1,1 @@
+"""Answers to a question about a snapshot, one module per output."""

@@ -1,0 +1,26 @@
+"""Answers about a snapshot on a terminal."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from stepscope.memory.questions.table import MemoryAnswer
+from stepscope.report.answer.terminal import print_notes, print_tables
+from stepscope.report.memory.words import heading
+from stepscope.report.outputs import Layout, Sink
+from stepscope.report.text import printable
+
+
+def write(answer: MemoryAnswer, sink: Sink, layout: Layout) -> None:
+    """Print the answer."""
+    console = sink.console()
+    console.print(Text(printable(heading(answer)), "dim"))
+    print_tables(
+        answer.result,
+        answer.question,
+        console,
+        origin_ns=answer.origin_ns,
+        rows=layout.rows,
+        table=layout.table,
+    )
+    print_notes(answer.result, console)

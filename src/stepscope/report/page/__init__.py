@@ -1,0 +1,1 @@
+"""Pages in one file: the builder, and the drawing code that the viewer shares."""

@@ -1,0 +1,129 @@
+"""What a page is made of: sections of blocks, as plain values that `static/report.js` draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from stepscope.report.page.step_groups import StepGroups
+
+Block = Mapping[str, Any]
+
+
+def section(identity: str, title: str, *blocks: Block | None) -> dict[str, Any]:
+    """A section; blocks that are None are left out.
+
+    Args:
+        identity: Its name in links to it.
+        title: Its heading.
+        blocks: Its content.
+    """
+    return {"id": identity, "title": title, "blocks": [one for one in blocks if one is not None]}
+
+
+def text(words: str, kind: str = "") -> Block:
+    """A paragraph; a kind is "note", "verdict" or "lead"."""
+    return {"is": "text", "text": words, "kind": kind}
+
+
+def items(words: Sequence[str]) -> Block | None:
+    """A list of sentences; None if there are none."""
+    return {"is": "items", "items": list(words)} if words else None
+
+
+def facts(pairs: Sequence[tuple[str, str]]) -> Block | None:
+    """Labels with their texts; empty ones are left out."""
+    kept = [[label, words] for label, words in pairs if words]
+    return {"is": "facts", "facts": kept} if kept else None
+
+
+def numbers(pairs: Sequence[tuple[str, str]]) -> Block | None:
+    """The few numbers that matter most, large: label and text."""
+    return {"is": "numbers", "numbers": [list(pair) for pair in pairs]} if pairs else None
+
+
+def bar(parts: Sequence[tuple[str, int]], total_ns: int, steps: int) -> Block:
+    """A whole divided into parts.
+
+    Args:
+        parts: Name and nanoseconds of each, over all steps; they add up to the whole.
+        total_ns: The whole.
+        steps: Number of steps, by which the reader sees them divided.
+    """
+    named = [{"name": name, "total_ns": total} for name, total in parts]
+    return {"is": "bar", "parts": named, "total_ns": total_ns, "steps": steps}
+
+
+def history(groups: Sequence[StepGroups]) -> Block | None:
+    """Durations of steps in order, of one run or of two; None without steps."""
+    drawn = [one.to_dict() for one in groups]
+    return {"is": "history", "runs": drawn} if any(one["first"] for one in drawn) else None
+
+
+def waterfall(titles: tuple[str, str], parts: Sequence[tuple[str, int, int]]) -> Block:
+    """From one total to another.
+
+    Args:
+        titles: What the totals are.
+        parts: Name, and nanoseconds before and after: each side adds up to its total.
+    """
+    named = [{"name": name, "a_ns": before, "b_ns": after} for name, before, after in parts]
+    return {"is": "waterfall", "titles": list(titles), "parts": named}
+
+
+def findings(found: Sequence[Mapping[str, Any]]) -> Block:
+    """Findings: see `diagnosis.html`."""
+    return {"is": "findings", "findings": list(found)}
+
+
+def table(
+    title: str,
+    frame: pl.DataFrame,
+    rows: int,
+    *,
+    labels: Callable[[Sequence[str]], Mapping[str, str]],
+    note: str = "",
+    shown: int = 12,
+) -> Block | None:
+    """A table that sorts and filters; columns in which no row has a value are left out.
+
+    Args:
+        title: Its heading.
+        frame: Its rows; names of columns tell the units, as in `report.answer.cells`.
+        rows: Maximum number of rows.
+        labels: Gives the headings of columns.
+        note: What the reader must know of it.
+        shown: How many rows show at first.
+
+    Returns:
+        None without rows.
+    """
+    if frame.is_empty():
+        return None
+    kept = [
+        name for at, name in enumerate(frame.columns) if at == 0 or _says_something(frame[name])
+    ]
+    cut = frame.select(kept).head(rows)
+    named = labels(kept)
+    columns = [
+        {"name": name, "label": named[name], "number": cut[name].dtype.is_numeric()}
+        for name in kept
+    ]
+    return {
+        "is": "table",
+        "title": title,
+        "note": note,
+        "shown": shown,
+        "columns": columns,
+        "rows": [list(row) for row in cut.iter_rows()],
+        "total": len(frame),
+    }
+
+
+def _says_something(column: pl.Series) -> bool:
+    known = column.drop_nulls()
+    if known.dtype.is_numeric():
+        return bool((known != 0).any())
+    return len(known) > 0 and any(one not in ("", []) for one in known.head(1000).to_list())

@@ -1,0 +1,38 @@
+// @ts-check
+/** The colour of each part of a step, the same in viewer and reports. */
+
+import { COLOURS } from "./theme.js";
+
+/** Causes of idle time: words of the report, and their colours. */
+export const CAUSES = /** @type {Record<string, [string, number]>} */ ({
+  device_wait: ["idle: queued work waits", 16],
+  graph_gap: ["idle: inside CUDA graphs", 29],
+  input: ["idle: input", 17],
+  synchronisation: ["idle: synchronisation", 18],
+  allocation: ["idle: allocation", 19],
+  pageable_copy: ["idle: pageable copies", 20],
+  annotated_phase: ["idle: annotated phase", 21],
+  op_dispatch: ["idle: launches and dispatch", 22],
+  compilation: ["idle: compilation", 25],
+  garbage_collection: ["idle: garbage collection", 26],
+  waiting_for_communication: ["idle: waiting for communication", 27],
+  profiler: ["idle: profiler", 28],
+  python: ["idle: Python", 23],
+  unknown: ["idle: launch not recorded", 24],
+});
+
+const COLOUR_OF = /** @type {Record<string, number>} */ ({
+  compute: 1, "exposed communication": 2, "exposed copies": 3, forward: 1, backward: 5, optimizer: 8,
+  communication: 2, input: 17, other: 0, "op dispatch": 22, python: 23,
+  ...Object.fromEntries(Object.values(CAUSES)),
+});
+
+/** The number of a part's colour. @param {string} part */
+export function partColour(part) {
+  return COLOUR_OF[part] ?? 0;
+}
+
+/** The same as a value for a style, which follows the theme. @param {string} part */
+export function partPaint(part) {
+  return `var(--colour-${COLOURS[partColour(part)] ?? "other"})`;
+}

@@ -1,0 +1,222 @@
+"""Reports in one file in a real browser: from file://, with the network off."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+from tests.support.browser import browsing, chromium
+from tests.support.gpu_trace import GpuTrace, us
+from tests.support.planted import SCENARIOS
+from tests.support.step_records import step_records, write_run
+
+from stepscope.commands.main import cli
+
+READY = "() => document.documentElement.dataset.ready"
+FITS = "() => document.documentElement.scrollWidth <= window.innerWidth"
+HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">"
+COLUMN = """([section, title, at]) => {
+    const blocks = [...document.querySelectorAll(`#${section} .table-block`)];
+    const block = blocks.find((one) => one.querySelector("h3")?.textContent === title);
+    return [...block.querySelectorAll("tbody tr")].map((row) => row.cells[at].textContent);
+}"""
+LUMINANCE = """() => {
+    const parts = getComputedStyle(document.body).backgroundColor.match(/[0-9.]+/g).map(Number);
+    return (parts[0] + parts[1] + parts[2]) / 3;
+}"""
+
+
+def write(folder, name, trace):
+    path = folder / name
+    path.write_text(json.dumps(trace.document()), encoding="utf-8")
+    return path
+
+
+def planted(name):
+    return next(one for one in SCENARIOS if one.name == name).build()
+
+
+def stepscope(*arguments):
+    result = CliRunner().invoke(cli, [str(one) for one in arguments])
+    assert result.exit_code == 0, result.output
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Pages by name."""
+    chromium()
+    folder = tmp_path_factory.mktemp("reports")
+    slow = write(folder, "slow.json", planted("starved GPU"))
+    healthy = write(folder, "healthy.json", planted("healthy"))
+    hostile = GpuTrace()
+    for _ in range(3):
+        with hostile.step():
+            for number in range(20):
+                hostile.op(f"{HOSTILE} {number}").launch(f"{HOSTILE} {number}", us(300))
+    record = {rank: step_records([400] + [100 + 5 * rank] * 40, waits_ms=60) for rank in (0, 1)}
+    stepscope("report", slow, "-o", folder / "slow.html")
+    stepscope("report", write(folder, f"{HOSTILE[:6]}.json".replace("/", ""), hostile),
+              "-o", folder / "hostile.html")  # fmt: skip
+    stepscope("report", write_run(folder, record), "-o", folder / "run.html")
+    stepscope("compare", slow, healthy, "-o", folder / "compare.html")
+    return {path.stem: path for path in folder.glob("*.html")}
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with browsing(tmp_path_factory.mktemp("profile")) as new_page:
+        yield new_page
+
+
+@pytest.fixture
+def opened(browser, files):
+    """Opens a page by its name, offline; checks afterwards that it asked for nothing else."""
+    pages = []
+
+    def open_one(name):
+        found = browser()
+        found.page.context.set_offline(True)
+        found.page.goto(files[name].as_uri())
+        found.until(READY)
+        pages.append((found, files[name].as_uri()))
+        return found
+
+    yield open_one
+    for found, address in pages:
+        assert found.errors == []
+        outside = [one for one in found.requests if one != address]
+        assert [one for one in outside if not one.startswith("data:")] == []
+        found.page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["slow", "run", "hostile", "compare"])
+def test_every_page_draws_all_its_sections_in_light_and_dark(opened, name, scheme):
+    found = opened(name)
+    found.page.emulate_media(color_scheme=scheme)
+    found.when(lambda: (found.page.evaluate(LUMINANCE) > 128) == (scheme == "light"))
+    sections = found.page.evaluate(
+        "() => [...document.querySelectorAll('main section')].map((one) => one.id)"
+    )
+    listed = found.page.evaluate(
+        "() => JSON.parse(document.getElementById('data').textContent).sections.map((s) => s.id)"
+    )
+    assert sections == listed
+    assert found.text("#verdict .verdict")
+    for width in (1280, 700):
+        found.page.set_viewport_size({"width": width, "height": 800})
+        assert found.page.evaluate(FITS)
+
+
+def test_the_verdict_and_its_finding_are_there_and_unfold_with_the_keyboard(opened):
+    found = opened("slow")
+    assert "launches more slowly" in found.text("#verdict .verdict")
+    assert "launches more slowly" in found.text("#findings .finding .title")
+    body = found.page.locator("#findings .finding-body").first
+    assert not body.is_visible()
+    found.page.locator("#findings summary").first.focus()
+    found.page.keyboard.press("Enter")
+    assert body.is_visible()
+    assert "docs/findings/launch-bound.md" in body.text_content()
+
+
+def test_the_bar_is_as_long_as_the_whole_and_its_pieces_as_their_shares(opened):
+    found = opened("slow")
+    drawn = found.page.evaluate(
+        """() => {
+            const bar = document.querySelector(".bar").getBoundingClientRect();
+            const pieces = [...document.querySelectorAll(".bar-part")];
+            return [bar.width, ...pieces.map((one) => one.getBoundingClientRect().width)];
+        }"""
+    )
+    parts = found.page.evaluate(
+        """() => JSON.parse(document.getElementById("data").textContent).sections
+            .find((one) => one.id === "step").blocks.find((one) => one.is === "bar")"""
+    )
+    whole, *pieces = drawn
+    filled = [part["total_ns"] / parts["total_ns"] for part in parts["parts"] if part["total_ns"]]
+    assert abs(sum(pieces) - whole) < 1
+    for piece, share in zip(pieces, filled, strict=True):
+        assert abs(piece - share * whole) < 4  # borders take a few pixels
+
+
+def test_tables_sort_filter_and_show_more(opened):
+    found = opened("hostile")
+    assert len(found.page.evaluate(COLUMN, ["kernels", "By name", 0])) == 12
+    block = found.page.locator("#kernels .table-block", has_text="By name")
+    block.get_by_role("button", name="Show 8 more").click()
+    assert len(found.page.evaluate(COLUMN, ["kernels", "By name", 0])) == 20
+    head = block.locator("thead button").first
+    head.click()
+    ascending = found.page.evaluate(COLUMN, ["kernels", "By name", 0])
+    head.click()
+    descending = found.page.evaluate(COLUMN, ["kernels", "By name", 0])
+    assert descending == ascending[::-1] != ascending
+    assert ascending[2].endswith(" 2")  # numbers in names count as numbers
+    block.get_by_role("searchbox").fill("> 17")
+    assert found.page.evaluate(COLUMN, ["kernels", "By name", 0]) == [f"{HOSTILE} 17"]
+
+
+def test_hostile_names_stay_text(opened):
+    found = opened("hostile")
+    assert HOSTILE in found.text("#kernels")
+    made = "() => document.querySelectorAll('#app img, #app script, #app [onerror]').length"
+    assert found.page.evaluate(made) == 0
+    assert "owned" not in found.page.title()
+
+
+def test_the_policy_stops_what_a_name_might_have_smuggled_in(browser, files):
+    found = browser()
+    found.page.context.set_offline(True)
+    found.page.goto(files["slow"].as_uri())
+    found.until(READY)
+    found.page.evaluate(
+        """() => {
+            const script = document.createElement("script");
+            script.textContent = "document.title = 'owned'";
+            document.body.append(script);
+        }"""
+    )
+    assert "owned" not in found.page.title()
+    assert any("Content Security Policy" in error for error in found.errors)
+    found.page.close()
+
+
+def test_the_strip_draws_every_step_and_cuts_the_slow_one(opened):
+    found = opened("run")
+    assert found.page.locator("#steps .history-median").count() == 41
+    assert "slow at the start" in found.text("#steps figcaption")
+    assert "the longest 400 ms, step 0" in found.text("#steps figcaption")
+
+
+def test_the_waterfall_begins_where_the_row_before_ends(opened):
+    found = opened("compare")
+    rows = found.page.evaluate(
+        """() => [...document.querySelectorAll(".waterfall-row")].map((row) => {
+            const box = row.querySelector("rect");
+            const [x, width] = ["x", "width"].map((name) => Number(box.getAttribute(name)));
+            return { kind: row.getAttribute("class").split("is-")[1], x, end: x + width };
+        })"""
+    )
+    first, *between, last = rows
+    assert first["kind"] == last["kind"] == "whole"
+    at = first["end"]
+    for row in between:
+        start, end = ("x", "end") if row["kind"] == "grew" else ("end", "x")
+        assert abs(row[start] - at) < 2  # the thinnest bars are widened to be seen
+        at = row[end]
+    assert abs(last["end"] - at) < 2
+
+
+def test_on_paper_everything_is_light_and_unfolded(opened):
+    found = opened("slow")
+    found.page.emulate_media(color_scheme="dark")
+    found.when(lambda: found.page.evaluate(LUMINANCE) < 128)
+    found.page.evaluate("() => window.dispatchEvent(new Event('beforeprint'))")
+    assert found.page.evaluate(LUMINANCE) > 128
+    assert found.page.locator("details:not([open])").count() == 0
+    found.page.evaluate("() => window.dispatchEvent(new Event('afterprint'))")
+    assert found.page.evaluate(LUMINANCE) < 128
+    assert found.page.locator("details[open]").count() == 0
+    assert found.page.pdf()[:5] == b"%PDF-"

@@ -1,0 +1,20 @@
+"""Snapshots that another tool is tested with."""
+
+from __future__ import annotations
+
+import polars as pl
+from tests.support.traces import trace_path
+
+from stepscope.memory.load import load_snapshot
+from stepscope.memory.replay.replay import replay
+
+
+def test_the_snapshot_of_mosaic():
+    snapshot = load_snapshot(trace_path("snapshots/mosaic_output.pickle"))
+    found = replay(snapshot)
+    assert found.mismatches == 0
+    assert len(found.allocations) == 520 + 17  # requests in the history, and blocks without one
+    live = snapshot.blocks.filter(pl.col("state") == "active_allocated")
+    assert found.curve["requested_bytes"][-1] == live["requested_bytes"].sum()
+    assert set(found.curve["reserved_bytes"]) == {5 * 52_428_800}
+    assert len(snapshot.annotations) == 6

@@ -1,0 +1,263 @@
+"""`stepscope memory`: every question in every format, paths, and what else shows snapshots."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+import pickle
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+from tests.support.allocator import MIB, Allocator
+from tests.support.snapshots import PROGRAMS, Frames, plain_training, train
+
+from stepscope.commands import info, memory, report, show
+from stepscope.errors import StepscopeError, UnreadableInputError, UsageError
+from stepscope.memory.questions.table import QUESTIONS, question
+from stepscope.report.memory import terminal
+from stepscope.run.layout import RunLayout
+
+ALWAYS = ("allocations", "peak_allocated_bytes", "reserved_bytes", "replay_mismatches")
+
+
+@pytest.fixture
+def snapshot(tmp_path):
+    path = tmp_path / "no ending"
+    path.write_bytes(pickle.dumps(PROGRAMS["out of memory"]()))
+    return path
+
+
+def run(*words, verb=memory):
+    result = CliRunner().invoke(verb.command, [str(word) for word in words])
+    if isinstance(result.exception, StepscopeError):
+        raise result.exception
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.output
+    return result
+
+
+@pytest.fixture(scope="module")
+def smaller(tmp_path_factory):
+    path = tmp_path_factory.mktemp("other") / "smaller"
+    path.write_bytes(pickle.dumps(plain_training()))
+    return path
+
+
+def options(name, smaller):
+    if name == "fit":
+        return ["--size", "8", "--also", f"{smaller}=4", "--target", "9"]
+    return ["--before-at", "start"] if name == "diff" else []
+
+
+@pytest.mark.parametrize("name", [one.name for one in QUESTIONS])
+def test_every_question_in_every_format(snapshot, smaller, name):
+    document = json.loads(run(snapshot, name, "--format", "json", *options(name, smaller)).stdout)
+    assert (document["question"], document["path"]) == (name, str(snapshot))
+    tables = {key: value for key, value in document.items() if isinstance(value, list)}
+    titles = question(name).titles
+    assert set(titles) <= set(tables)
+    text = run(snapshot, name, *options(name, smaller)).stdout
+    markdown = run(snapshot, name, "--format", "md", *options(name, smaller)).stdout
+    for title in titles.values():
+        assert title in text
+        assert f"### {title}" in markdown
+    for field in titles:
+        out = run(
+            snapshot, name, "--format", "csv", "--table", field, *options(name, smaller)
+        ).stdout
+        rows = list(csv.DictReader(io.StringIO(out)))
+        assert len(rows) == len(tables[field])
+        if rows:
+            assert list(rows[0]) == list(tables[field][0])
+
+
+def test_the_overview_as_json(snapshot):
+    document = json.loads(run(snapshot, "--format", "json").stdout)
+    assert set(ALWAYS) <= set(document)
+    assert document["replay_mismatches"] == 0
+    total = sum(row["allocated_bytes"] for row in document["categories"])
+    assert total == document["peak_allocated_bytes"] == 504365056
+    assert document["out_of_memory"] == 1
+
+
+def test_the_list_names_every_question():
+    listed = run("--list").stdout
+    for one in QUESTIONS:
+        assert f"{one.name} " in listed
+        assert one.about in listed
+
+
+def test_a_question_that_is_not_there(snapshot):
+    with pytest.raises(UsageError, match="did you mean 'growth'"):
+        run(snapshot, "grwth")
+    assert run(verb=memory).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["peak", "--at", "end"], "'peak' takes no --at; held, fragmentation, diff does"),
+        (["held", "--at", "noon"], "'noon' is not a moment"),
+        (["held", "--at", "step 3"], "no step 3 that ended; it has none"),
+        (["held", "--at", "event 99999"], "event 99999 is not one of device 0"),
+        (["diff"], "--before FILE"),
+        (["settings", "--settings", "treasure:1"], "no option"),
+        (["peak", "--target", "4"], "'peak' takes no --target; fit does"),
+        (["fit", "--size", "4"], "fit needs two or three runs"),
+        (["peak", "--device", "4"], "no device 4"),
+        (["peak", "--format", "csv", "--table", "gold"], "has no table 'gold'"),
+    ],
+)
+def test_wrong_words_are_explained(snapshot, words, message):
+    with pytest.raises(UsageError, match=message):
+        run(snapshot, *words)
+
+
+@pytest.mark.parametrize(
+    "words", [["--also", "x"], ["--also", "=3"], ["--also", "x=nan"], ["--capacity", "much"]]
+)
+def test_sizes_that_are_none_are_refused(snapshot, words):
+    assert run(snapshot, "fit", *words).exit_code == 2
+
+
+@pytest.mark.parametrize("rows", ["0", "x", "-3"])
+def test_rows_are_a_number_or_all(snapshot, rows):
+    assert run(snapshot, "--rows", rows).exit_code == 2
+    assert run(snapshot, "--rows", "all").exit_code == 0
+
+
+def test_moments_in_words(tmp_path):
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(plain_training()).encode()))
+
+    def held(at):
+        return json.loads(run(path, "held", "--at", at, "--format", "json").stdout)
+
+    assert held("start")["allocated_bytes"] == 0
+    assert held("peak")["allocated_bytes"] == 53868544
+    assert held("end")["event"] == 130
+    assert held("event 20")["event"] == 20
+    assert held("+0.5ms")["event"] < held("+0.6 ms")["event"] < held("end")["event"]
+    assert held("step 2")["moment"] == "the end of step 2"
+    assert held("step 0")["event"] < held("step 1")["event"]
+
+
+def test_two_snapshots_are_compared(tmp_path):
+    paths = []
+    for number, more in enumerate((0, 7 * MIB)):
+        allocator = train(Allocator(), seed=2)
+        if more:
+            allocator.malloc(more, frames=Frames()("cache.py:1:grow"))
+        paths.append(tmp_path / f"{number}.pickle")
+        paths[-1].write_bytes(pickle.dumps(allocator.snapshot()))
+    out = run(paths[1], "diff", "--before", paths[0], "--at", "end", "--format", "json").stdout
+    document = json.loads(out)
+    assert document["change_bytes"] == 7 * MIB
+    assert document["lines"][0]["line"] == "cache.py:1 grow"
+    assert document["before"].startswith(str(paths[0]))
+
+
+def test_rules_and_a_census(tmp_path):
+    allocator = Allocator()
+    address = allocator.malloc(5 * MIB, frames=Frames()("mine.py:1:build"))
+    path = tmp_path / "a.pickle"
+    path.write_bytes(pickle.dumps(allocator.snapshot()))
+
+    def categories(*words):
+        rows = json.loads(run(path, "--format", "json", *words).stdout)["categories"]
+        return [(row["category"], row["certain_bytes"]) for row in rows]
+
+    assert categories() == [("unknown", 0)]
+    rules = tmp_path / "rules"
+    rules.write_text("buffer: mine\\.py:build\n")
+    assert categories("--rules", rules) == [("buffer", 0)]
+    with pytest.raises(UnreadableInputError, match="missing"):
+        categories("--rules", tmp_path / "missing")
+    seen = {
+        "kind": "parameter", "device": 0, "time_ns": allocator.time_us * 1000,
+        "addresses": [address], "bytes": [5 * MIB],
+    }  # fmt: skip
+    text = "\n".join(json.dumps(line) for line in ({"census": 1}, seen))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text(text)
+    assert categories("--census", elsewhere) == [("parameter", 5 * MIB)]
+    beside = tmp_path / "a.pickle.census.jsonl"
+    beside.write_text(f"{text}\n{{torn")
+    assert categories() == [("parameter", 5 * MIB)]
+    assert "1 damaged lines of the census" in run(path).stdout
+    beside.write_text("no census")
+    assert categories() == [("unknown", 0)]
+    assert "no census; version 1 can be read" in " ".join(run(path).stdout.split())
+
+
+def test_a_run_gives_its_newest_snapshot(tmp_path):
+    layout = RunLayout(tmp_path / "run").rank(3)
+    layout.snapshots.mkdir(parents=True)
+    layout.manifest.write_text(json.dumps({"rank": 3}))
+    (tmp_path / "run" / "run.json").write_text("{}")
+    for number, name in enumerate(("b.pickle", "a.pickle")):
+        file = layout.snapshots / name
+        file.write_bytes(pickle.dumps(plain_training()))
+        os.utime(file, (1000 + number, 1000 + number))
+    (layout.snapshots / "a.pickle.census.jsonl").write_text('{"census": 1}\n')
+    (layout.snapshots / "notes.txt").write_text("nothing")
+    for place in (tmp_path / "run", layout.root, layout.snapshots):
+        result = run(place, "--format", "json")
+        assert json.loads(result.stdout)["path"] == str(layout.snapshots / "a.pickle")
+        assert "has 1 more" in result.stderr
+    assert run(tmp_path / "run", "--rank", "3").exit_code == 0
+    with pytest.raises(UsageError, match="no rank 0; it has 3"):
+        run(tmp_path / "run", "--rank", "0")
+    for file in layout.snapshots.iterdir():
+        file.unlink()
+    with pytest.raises(UnreadableInputError, match="memory_history=True"):
+        run(tmp_path / "run")
+    with pytest.raises(UnreadableInputError, match="no such file"):
+        run(tmp_path / "nothing")
+
+
+def test_other_verbs_know_a_snapshot(snapshot):
+    for verb in (info, report):
+        document = json.loads(run(snapshot, "--format", "json", verb=verb).stdout)
+        assert document["kind"] == "memory snapshot"
+        assert set(ALWAYS) <= set(document)
+        assert "peak allocated: 481 MiB" in run(snapshot, verb=verb).stdout
+    assert "stepscope memory" in run(snapshot, verb=report).stderr
+    with pytest.raises(UnreadableInputError, match="memory snapshot .*`stepscope memory FILE`"):
+        run("timeline", snapshot, verb=show)
+
+
+def test_names_from_a_file_do_not_steer_a_terminal(tmp_path):
+    allocator = Allocator()
+    frame = {"name": "f\x1b[31m[red]", "filename": "a\nb.py", "line": 3}
+    allocator.malloc(5 * MIB, frames=[frame])
+    path = tmp_path / "x"
+    path.write_bytes(pickle.dumps(allocator.snapshot()))
+    for output in ("table", "md"):
+        text = run(path, "--format", output).stdout
+        assert "\x1b" not in text
+        assert "a\nb" not in text
+        assert "red" in text
+
+
+def test_a_terminal_shows_the_width_it_has(snapshot):
+    from stepscope.memory.opening import find_snapshot
+    from stepscope.memory.questions.table import answer
+
+    class Sink:
+        is_terminal = True
+
+        def __init__(self):
+            self.out = io.StringIO()
+
+        def console(self):
+            return Console(file=self.out, width=60)
+
+    sink = Sink()
+    from stepscope.report.outputs import Layout
+
+    terminal.write(answer(find_snapshot(str(snapshot)).open(), question("peak")), sink, Layout())
+    assert max(map(len, sink.out.getvalue().splitlines())) <= 60

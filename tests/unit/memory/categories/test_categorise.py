@@ -1,0 +1,197 @@
+"""Every allocation has one category, from the best source there is."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import polars as pl
+import pytest
+from tests.support.allocator import MIB, Allocator
+from tests.support.snapshot_tables import loaded
+from tests.support.snapshots import PROGRAMS, SCHEMAS, Frames, plain_training
+
+from stepscope.errors import UsageError
+from stepscope.memory.categories.categorise import CATEGORIES, bytes_at, categorise
+from stepscope.memory.categories.census import parse_census
+from stepscope.memory.categories.kinds import MemoryCategory
+from stepscope.memory.categories.rules import parse_rules
+from stepscope.memory.replay.replay import replay
+
+
+def replayed(snapshot):
+    return replay(loaded(pickle.dumps(snapshot)))
+
+
+def rows_of(found, replay_):
+    return list(
+        replay_.allocations.select("requested_bytes", "start_event")
+        .hstack(found.table.select("category", "confidence", "source", "name"))
+        .iter_rows()
+    )
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_categories_add_up_to_what_was_allocated(program, schema):
+    found = replayed(SCHEMAS[schema](PROGRAMS[program]()))
+    categories = categorise(found)
+    assert categories.table.schema == CATEGORIES
+    assert categories.table["allocation"].equals(found.allocations["allocation"])
+    assert categories.table["category"].null_count() == 0
+    for device in found.curve["device"].unique():
+        mine = found.curve.filter(pl.col("device") == device)
+        for event in mine["event"].gather_every(7).to_list():
+            held = bytes_at(found, categories, device, event)
+            total = mine.filter(pl.col("event") == event)["allocated_bytes"].item()
+            assert sum(held.values()) == total
+
+
+def test_a_training_by_its_stacks_and_steps():
+    found = replayed(plain_training())
+    table = found.allocations.drop("category").hstack(
+        categorise(found).table.select("category", "confidence", "step")
+    )
+    lines = found.snapshot.stacks["frames"].to_list()
+    names = found.snapshot.frames["name"].to_list()
+    innermost = [
+        None if stack is None else names[lines[stack][0]] for stack in table["stack"].to_list()
+    ]
+    table = table.with_columns(function=pl.Series(innermost))
+    by_function = {
+        name: set(rows["category"].to_list())
+        for (name,), rows in table.partition_by("function", as_dict=True).items()
+    }
+    assert by_function["collate"] == {"input"}
+    assert by_function["step"] == {"optimizer_state"}
+    assert by_function["forward"] == {"activation", "temporary"}
+    forward = table.filter(pl.col("function") == "forward")
+    kept = (forward["free_event"] - forward["start_event"]) > 1
+    assert (forward["category"].cast(pl.String) == "activation").equals(kept)
+    gradients = table.filter(pl.col("function").is_null())
+    assert set(gradients["category"]) == {"gradient"}
+    assert set(gradients["confidence"]) == {"likely"}
+    batches = table.filter(pl.col("function") == "collate")
+    assert batches["step"].to_list() == [0, 1, 2]
+
+
+FORWARD = "site-packages/torch/nn/modules/module.py:1:_call_impl"
+MAKERS = {
+    "a": "/x/torch/optim/adamw.py:1:_init_group",
+    "b": "/x/torch/nn/modules/linear.py:1:__init__",
+    "c": "/x/torch/distributed/distributed_c10d.py:1:all_reduce",
+    "d": "??:0:torch::autograd::AccumulateGrad::apply",
+}
+
+
+@pytest.mark.parametrize(
+    ("maker", "category"),
+    [
+        ("a", "optimizer_state"),
+        ("b", "parameter"),
+        ("c", "communication"),
+        ("d", "gradient"),
+    ],
+)
+def test_stacks_of_torch(maker, category):
+    allocator, stack = Allocator(), Frames()
+    allocator.malloc(1000, frames=stack(MAKERS[maker], "train.py:1:main"))
+    found = replayed(allocator.snapshot())
+    assert rows_of(categorise(found), found) == [(1000, 1, category, "likely", "stack", None)]
+
+
+def test_what_the_forward_pass_frees_again_is_temporary():
+    allocator, stack = Allocator(), Frames()
+    kept = allocator.malloc(1000, frames=stack(FORWARD))
+    gone = allocator.malloc(2000, frames=stack(FORWARD))
+    allocator.free(gone, frames=stack(FORWARD))
+    allocator.free(kept, frames=stack("??:0:torch::autograd::Engine::run"))
+    found = replayed(allocator.snapshot())
+    kinds = [row[2] for row in rows_of(categorise(found), found)]
+    assert kinds == ["activation", "temporary"]
+
+
+def test_what_the_backward_pass_or_the_optimizer_keep_is_no_temporary():
+    allocator, stack = Allocator(), Frames()
+    backward = stack("??:0:torch::autograd::Engine::run")
+    optimizer = stack("/x/torch/optim/sgd.py:1:step")
+    for frames in (backward, optimizer):
+        allocator.malloc(1000, frames=frames)
+        allocator.free(allocator.malloc(2000, frames=frames), frames=frames)
+    found = replayed(allocator.snapshot())
+    kinds = [row[2] for row in rows_of(categorise(found), found)]
+    assert kinds == ["gradient", "temporary", "optimizer_state", "temporary"]
+
+
+def test_lives_tell_where_nothing_else_does():
+    allocator = Allocator()
+    allocator.range("ProfilerStep#4", True)
+    allocator.range("forward", True)
+    saved = allocator.malloc(1000)
+    allocator.free(allocator.malloc(2000))
+    allocator.range("forward", False)
+    allocator.range("backward", True)
+    gradient = allocator.malloc(3000)
+    allocator.free(saved)
+    allocator.range("backward", False)
+    allocator.range("Optimizer.step#SGD.step", True)
+    allocator.malloc(4000)
+    allocator.free(gradient)
+    allocator.range("Optimizer.step#SGD.step", False)
+    allocator.malloc(5000)
+    allocator.range("ProfilerStep#4", False)
+    found = replayed(allocator.snapshot())
+    categories = categorise(found)
+    assert [row[2:4] for row in rows_of(categories, found)] == [
+        ("activation", "guessed"),
+        ("temporary", "guessed"),
+        ("gradient", "guessed"),
+        ("optimizer_state", "guessed"),
+        ("unknown", "none"),
+    ]
+    assert categories.table["step"].to_list() == [4] * 5
+    assert categories.table["phase"].to_list() == [
+        "forward", "forward", "backward", "optimizer", None,
+    ]  # fmt: skip
+
+
+def test_a_census_comes_before_annotations_and_these_before_stacks():
+    allocator, stack = Allocator(), Frames()
+    frames = stack(MAKERS["c"])
+    blocks = [allocator.malloc(1000 * k, frames=frames) for k in (1, 2, 3)]
+    allocator.annotate(blocks[0], "stepscope:gradient:not this")
+    allocator.annotate(blocks[1], "stepscope:buffer:norm.running_mean")
+    allocator.annotate(blocks[2], "stepscope:treasure")
+    seen = {
+        "kind": "parameter", "device": 0, "time_ns": allocator.time_us * 1000,
+        "addresses": blocks[:1], "bytes": [1000], "names": [0],
+    }  # fmt: skip
+    lines = [{"census": 1}, {"names": ["head.weight"]}, seen]
+    census = parse_census([json.dumps(line).encode() for line in lines], "a file")
+    found = replayed(allocator.snapshot())
+    categories = categorise(found, census)
+    assert [row[2:] for row in rows_of(categories, found)] == [
+        ("parameter", "certain", "census", "head.weight"),
+        ("buffer", "certain", "annotation", "norm.running_mean"),
+        ("communication", "likely", "stack", None),
+    ]
+    assert categories.census.unmatched == 0
+
+
+def test_rules_of_the_user_come_first():
+    allocator, stack = Allocator(), Frames()
+    allocator.malloc(MIB, frames=stack("kernels.py:9:fused_loss", FORWARD))
+    found = replayed(allocator.snapshot())
+    rules = parse_rules("# ours\n\n temporary : kernels\\.py:fused_ # logits\n")
+    assert categorise(found).table["category"].to_list() == ["activation"]
+    assert categorise(found, rules=rules).table["category"].to_list() == ["temporary"]
+    for wrong in ("treasure: x", "temporary", "temporary: (", "nothing"):
+        with pytest.raises(UsageError, match="line 2"):
+            parse_rules(f"input: y\n{wrong}")
+
+
+def test_an_empty_device_holds_nothing():
+    found = replayed({"segments": [], "device_traces": [[]]})
+    categories = categorise(found)
+    assert categories.table.is_empty()
+    assert bytes_at(found, categories, 0, -1) == dict.fromkeys(MemoryCategory, 0)

@@ -1,0 +1,268 @@
+"""Reports as pages in one file: what adds up, what stays inert, what fits."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import html
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.gpu_trace import GpuTrace, us
+from tests.support.planted import SCENARIOS
+from tests.support.project import ROOT
+from tests.support.step_records import step_records, write_run
+
+from stepscope.advice.diagnosis import diagnose
+from stepscope.advice.window_details import details_of
+from stepscope.commands.main import cli
+from stepscope.report.diagnosis.html import diagnosis_to_html
+from stepscope.report.page import document
+from stepscope.report.page.document import MOST_BYTES, page
+from stepscope.report.page.script import as_one_script
+from stepscope.report.page.step_groups import MOST_BARS, StepGroups
+from stepscope.run.reader import open_run
+
+STATIC = ROOT / "src" / "stepscope" / "report" / "page" / "static"
+HOSTILE = "</script><script>document.title='owned'</script><!--"
+
+
+def trace_file(folder, trace, name="trace.json"):
+    path = folder / name
+    path.write_text(json.dumps(trace.document()), encoding="utf-8")
+    return path
+
+
+def planted(folder, name="starved GPU", file="trace.json"):
+    scenario = next(one for one in SCENARIOS if one.name == name)
+    return trace_file(folder, scenario.build(), file)
+
+
+def data_of(text):
+    """The data of a page, as its script reads it."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    return json.loads(found[1])
+
+
+def blocks_of(data, kind):
+    return [one for section in data["sections"] for one in section["blocks"] if one["is"] == kind]
+
+
+def section_of(data, identity):
+    return next(one for one in data["sections"] if one["id"] == identity)
+
+
+def run(*arguments):
+    result = CliRunner().invoke(cli, [str(one) for one in arguments])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS[::6], ids=lambda one: one.name)
+def test_the_parts_add_up_and_every_finding_is_there(tmp_path, scenario):
+    diagnosis = diagnose(open_run(trace_file(tmp_path, scenario.build())))
+    detailed = dataclasses.replace(diagnosis, details=details_of(diagnosis.shown))
+    data = data_of(diagnosis_to_html(detailed))
+    for bar in blocks_of(data, "bar"):
+        assert sum(part["total_ns"] for part in bar["parts"]) == bar["total_ns"]
+        assert bar["total_ns"] == diagnosis.shown.partition.total_ns
+    shown = [one["id"] for block in blocks_of(data, "findings") for one in block["findings"]]
+    assert set(shown) == {one.id for one in diagnosis.findings}
+    words = section_of(data, "verdict")["blocks"][0]["text"].lower()
+    assert diagnosis.verdict.lower().endswith(words)
+
+
+def test_tables_hold_the_numbers_of_the_questions(tmp_path):
+    path = planted(tmp_path)
+    file = tmp_path / "report.html"
+    run("report", path, "-o", file)
+    data = data_of(file.read_text("utf-8"))
+    by_name = next(
+        one for one in section_of(data, "kernels")["blocks"] if one["title"] == "By name"
+    )
+    names = [column["name"] for column in by_name["columns"]]
+    steps = next(
+        one
+        for one in section_of(data, "kernels")["blocks"]
+        if "Scope: steps" in one.get("text", "")
+    )
+    assert "0 to 7" in steps["text"]
+    asked = run("show", "kernels", path, "--steps", "0-7", "--format", "json").stdout
+    expected = json.loads(asked)["kernels"]
+    at = [names.index(name) for name in ("name", "count", "total_ns")]
+    assert [[row[one] for one in at] for row in by_name["rows"]] == [
+        [row["name"], row["count"], row["total_ns"]] for row in expected
+    ]
+
+
+def test_the_order_is_verdict_step_findings_tables_what_was_left_out(tmp_path):
+    file = tmp_path / "report.html"
+    run("report", planted(tmp_path), "-o", file)
+    order = [one["id"] for one in data_of(file.read_text("utf-8"))["sections"]]
+    wanted = [
+        "verdict",
+        "step",
+        "steps",
+        "findings",
+        "kernels",
+        "operators",
+        "environment",
+        "left-out",
+    ]
+    assert [one for one in order if one in wanted] == wanted
+
+
+def test_the_waterfall_adds_up_to_the_difference_of_the_mean_step(tmp_path):
+    slow, fast = planted(tmp_path), planted(tmp_path, "healthy on AMD", "other.json")
+    file = tmp_path / "compare.html"
+    run("compare", slow, fast, "-o", file)
+    data = data_of(file.read_text("utf-8"))
+    (drawn,) = blocks_of(data, "waterfall")
+    document_ = json.loads(run("compare", slow, fast, "--format", "json").stdout)
+    for side, key in (("a", "a_ns"), ("b", "b_ns")):
+        total = sum(part[key] for part in drawn["parts"])
+        mean = sum(document_[side]["step_ns"]) / len(document_[side]["step_ns"])
+        assert abs(total - mean) <= len(drawn["parts"])  # each part is rounded to the nanosecond
+    changed = sum(part["b_ns"] - part["a_ns"] for part in drawn["parts"])
+    assert changed == sum(row["delta_ns"] for row in document_["changes"] if row["table"] == "part")
+    assert changed != 0
+
+
+def test_hostile_names_end_no_script_and_keep_no_control_characters(tmp_path):
+    t = GpuTrace()
+    for _ in range(3):
+        with t.step():
+            t.op(HOSTILE).launch(f"kernel {HOSTILE} \u202e\x1b[31m", us(400))
+            t.op("aten::mm").launch("x" * 100_000, us(300))
+    path = trace_file(tmp_path, t, "<img src=x onerror=alert(1)>.json")
+    file = tmp_path / "report.html"
+    run("report", path, "-o", file)
+    text = file.read_text("utf-8")
+    assert text.count("<script") == 2
+    assert text.count("</script") == 2
+    assert text.count("<!--") == 0
+    assert "<img" not in text
+    data = data_of(text)
+    rows = [row for table in blocks_of(data, "table") for row in table["rows"]]
+    names = [cell for row in rows for cell in row if isinstance(cell, str)]
+    assert any(HOSTILE in name for name in names)
+    assert all(name.isprintable() for name in names)
+    assert max(map(len, names)) < 2000
+    title = re.search(r"<title>(.*?)</title>", text)[1]
+    assert html.unescape(title).startswith("<img src=x")
+
+
+def test_the_policy_allows_this_style_and_this_script_and_no_connection(tmp_path):
+    file = tmp_path / "report.html"
+    run("report", planted(tmp_path), "-o", file)
+    text = file.read_text("utf-8")
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)[1]
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    assert rules["default-src"] == "'none'"
+    assert "unsafe" not in policy
+    for name, pattern in (
+        ("script", r"<script>(.*?)</script>"),
+        ("style", r"<style>(.*?)</style>"),
+    ):
+        inside = re.search(pattern, text, re.DOTALL)[1]
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert rules[f"{name}-src"] == f"'sha256-{digest}'"
+    assert not re.search(r'(?:src|href)="(?!data:)', text)
+    assert not re.search(r"url\(|@import", text)
+
+
+def test_a_page_of_long_tables_stays_below_its_limit():
+    rows = [[f"{number} {'k' * 900}", number] for number in range(100_000)]
+    columns = [{"name": n, "label": n, "number": n == "count"} for n in ("name", "count")]
+
+    def content(most):
+        tables = [
+            {"is": "table", "title": "", "note": "", "shown": 12, "columns": columns,
+             "rows": rows[:most], "total": len(rows)}
+            for _ in range(20)
+        ]  # fmt: skip
+        return {"title": "t", "sections": [{"id": "a", "title": "A", "blocks": tables}]}
+
+    text = page(content)
+    assert len(text.encode()) <= MOST_BYTES
+    kept = [len(one["rows"]) for one in blocks_of(data_of(text), "table")]
+    assert kept == [document.ROWS[1]] * 20
+    assert {one["total"] for one in blocks_of(data_of(text), "table")} == {100_000}
+
+
+def test_the_strip_comes_from_the_step_record_and_marks_what_is_special(tmp_path):
+    path = write_run(tmp_path, {0: step_records([500, 480] + [100] * 20)})
+    file = tmp_path / "report.html"
+    run("report", path, "--output", file)
+    data = data_of(file.read_text("utf-8"))
+    (strip,) = blocks_of(data, "history")[0]["runs"]
+    assert strip["first"] == list(range(22))
+    assert strip["longest_ns"][:3] == [500_000_000, 480_000_000, 100_000_000]
+    assert strip["kinds"][:3] == ["slow at the start", "slow at the start", ""]
+    assert strip["overall_ns"] == 100_000_000
+
+
+@given(st.lists(st.integers(1, 10**12), min_size=1, max_size=4 * MOST_BARS))
+def test_groups_of_steps_lose_no_step_and_keep_the_longest(ns):
+    groups = StepGroups.of("run", range(len(ns)), ns)
+    assert len(groups.first) <= MOST_BARS
+    assert groups.first[0] == 0
+    assert groups.last[-1] == len(ns) - 1
+    assert all(b == a + 1 for a, b in zip(groups.last, groups.first[1:], strict=False))
+    assert max(groups.longest_ns) == max(ns)
+    for first, last, longest, median in zip(
+        groups.first, groups.last, groups.longest_ns, groups.median_ns, strict=True
+    ):
+        assert longest == max(ns[first : last + 1])
+        assert median <= longest
+
+
+def test_the_ending_of_the_file_chooses_the_format_unless_one_is_given(tmp_path):
+    path = planted(tmp_path)
+    run("report", path, "-o", tmp_path / "a.json")
+    assert json.loads((tmp_path / "a.json").read_text("utf-8"))["format"] == "stepscope-report"
+    run("report", path, "-o", tmp_path / "a.md")
+    assert (tmp_path / "a.md").read_text("utf-8").startswith("# ")
+    run("report", path, "-o", tmp_path / "b.html", "--format", "json")
+    assert json.loads((tmp_path / "b.html").read_text("utf-8"))["format"] == "stepscope-report"
+    run("report", path, "-o", tmp_path / "a.txt")
+    assert "Verdict" in (tmp_path / "a.txt").read_text("utf-8")
+    assert run("report", path, "--format", "html").stdout.startswith("<!doctype html>")
+
+
+def test_modules_become_functions_in_the_order_of_need():
+    files = {
+        "main.js": 'import { add as plus, ONE } from "./lib/sum.js";\nplus(ONE, 2);',
+        "lib/sum.js": 'import { one } from "../one.js";\nexport const ONE = one();\n'
+        "export function add(a, b) {\n  return a + b;\n}",
+        "one.js": "export function one() {\n  return 1;\n}",
+    }
+    text = as_one_script("main.js", files.__getitem__)
+    assert text.index("// one.js") < text.index("// lib/sum.js") < text.index("// main.js")
+    assert "const { add: plus, ONE } = module1;" in text
+    assert not re.search(r"^(?:import|export)\b", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('import * as all from "./a.js";', "cannot be put into a page"),
+        ("export default 1;", "cannot be put into a page"),
+        ('import { a } from "./main.js";', "in a circle"),
+        ('const end = "</script>";', "would end the page's script"),
+    ],
+)
+def test_modules_of_other_forms_are_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        as_one_script("main.js", {"main.js": text}.__getitem__)
+
+
+def test_every_drawing_module_may_stand_in_a_page():
+    for path in STATIC.rglob("*.js"):
+        name = path.relative_to(STATIC).as_posix()
+        as_one_script(name, lambda one: (STATIC / one).read_text("utf-8"))
