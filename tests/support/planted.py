@@ -383,6 +383,58 @@ def _launched_before_the_window() -> GpuTrace:
     return t
 
 
+def _launched_before_the_recording() -> GpuTrace:
+    t = GpuTrace(memory_bytes=80 << 30, annotate_steps=False)
+    t.memory(55 << 30)
+    for _ in range(20):
+        t.op("aten::mm", **MM).launch(GEMM, us(900), linked=False)
+    # Nothing is repeated that could be taken for a step.
+    for _ in range(STEPS):
+        products(t)
+    t.sync()
+    return t
+
+
+def _slow_start() -> GpuTrace:
+    """The context is created and the first memory allocated: 30 s before steps of 10 ms."""
+
+    def body(t: GpuTrace, step: int) -> None:
+        if step == 0:
+            t.malloc(1 << 30, ms(30_000))
+        healthy(t, step)
+
+    return job(body)
+
+
+def _one_stall() -> GpuTrace:
+    return job(lambda t, s: (t.python(ms(500) if s == 1 else 0), healthy(t, s)), steps=3)
+
+
+def _stalls() -> GpuTrace:
+    """No accident: every other step takes long."""
+    return job(lambda t, s: (t.python(ms(60) if s % 2 else 0), healthy(t, s)), steps=8)
+
+
+def _bursts_of_input() -> GpuTrace:
+    """Four workers: one step waits for all of them, the next three find their batches ready."""
+    return job(lambda t, s: (t.data_wait(ms(100) if s % 4 == 1 else us(30)), products(t)), steps=8)
+
+
+def _backlog() -> GpuTrace:
+    """The host runs three steps ahead of a GPU that waits for the network half of the time."""
+    t = GpuTrace(memory_bytes=80 << 30, world_size=8)
+    t.memory(55 << 30)
+    for _ in range(30):
+        t.op("aten::mm", **MM).launch(GEMM, us(900), linked=False)
+    for _ in range(STEPS):
+        with t.step():
+            products(t, 5)
+            t.wait_collective(t.collective("all_reduce", 512 << 20, ms(5)))
+            optimizer(t)
+    t.sync()
+    return t
+
+
 def _copies(direction: str, **options) -> GpuTrace:
     def body(t: GpuTrace, _step: int) -> None:
         # On the stream that computes: nothing can run beside it.
@@ -564,8 +616,8 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
         (
             "one abnormal collective",
             lambda: _collectives(lambda s, n: ms(40) if (s, n) == (2, 2) else us(500)),
-            # Without the outlier next to nothing is exposed: see "even collectives".
-            ("abnormal-collective",),
+            # Its step is a stall, and the others have next to nothing exposed: "even collectives".
+            ("abnormal-collective", "stalled-step"),
         ),
         ("even collectives", lambda: _collectives(lambda s, n: us(500)), ()),
         (
@@ -624,6 +676,11 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
             lambda: _recompiling(lambda s: s < 3),
             ("compilation-in-window",),
         ),
+        ("a slow start of 30 s", _slow_start, ("slow-first-steps",)),
+        ("one stall in three steps", _one_stall, ("stalled-step",)),
+        ("a stall in every other step", _stalls, ("cpu-bound-python", "low-gpu-utilisation")),
+        ("input in bursts", _bursts_of_input, ("input-bound", "low-gpu-utilisation")),
+        ("a backlog before the window", _backlog, ("exposed-communication",)),
         ("garbage collector", _garbage, ("garbage-collector",)),
         ("profiler overhead", _overhead, ("profiler-overhead",)),
         ("copies within the GPU", lambda: _copies("DtoD"), ("exposed-copies",)),
@@ -636,6 +693,11 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
         (
             "launched before the window",
             _launched_before_the_window,
+            (),
+        ),
+        (
+            "launched before the recording, without steps",
+            _launched_before_the_recording,
             ("trace-incomplete",),
         ),
         ("launches missing", _unlinked, ("trace-incomplete",)),

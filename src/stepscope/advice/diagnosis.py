@@ -8,6 +8,13 @@ from dataclasses import dataclass
 import polars as pl
 
 from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.late_ranks import (
+    Lateness,
+    causes_first,
+    is_cause,
+    lateness,
+    skew_of_arrivals,
+)
 from stepscope.advice.rank_summary import RankSummary, Request, meeting_of, summarise_rank
 from stepscope.advice.ranks import (
     ODD_PARTS,
@@ -42,7 +49,9 @@ class Diagnosis:
         run: The run.
         verdict: What limits the step, in one sentence.
         ranks: Each rank that left something, in order.
-        findings: All findings, the greatest saving first; those without one follow by severity.
+        findings: All findings, the largest saving first; those without one follow by severity. If
+            a rank comes late, what keeps it comes before, and what it makes of the others after
+            all others (`late_ranks`).
         between: What several ranks' traces tell together; None for one rank, and where they have
             no collectives in common.
         odd_parts: What takes far longer on one rank than on the others, columns `ranks.ODD_PARTS`;
@@ -123,8 +132,10 @@ def judge(
     if matched is not None:
         means = {r.rank: r.window_step_ns for r in ranks if r.window_step_ns is not None}
         between = RankComparison.of(matched, means)
-    findings = _findings(ranks, limits, skew)
-    verdict, shown = _verdict(ranks, findings, limits)
+    seen = skew if lateness(skew, limits) is not None else skew_of_arrivals(between) or skew
+    late = lateness(seen, limits)
+    findings = causes_first(_findings(ranks, limits, seen), late, ranks)
+    verdict, shown = _verdict(ranks, findings, limits, late)
     partitions = [(rank.rank, rank.partition) for rank in ranks if rank.partition is not None]
     odd = pl.DataFrame(schema=ODD_PARTS)
     if between is not None or any(rank.manifest is not None for rank in run.ranks):
@@ -139,7 +150,7 @@ def _findings(
     order = {name: place for place, name in enumerate(RULES)}
     found = []
     for place, rank in enumerate(ranks):
-        subject = Subject(rank.rank, thresholds=limits, skew=skew)
+        subject = Subject(rank.rank, thresholds=limits, skew=skew, shown_step_ns=rank.step_ns)
         of_the_run = [one for name in OF_THE_RUN for one in RULES[name](subject)]
         found += [(place, order[one.id], one) for one in (*rank.findings, *of_the_run)]
     found.sort(
@@ -153,16 +164,26 @@ def _findings(
     return tuple(finding for _, _, finding in found)
 
 
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
 def _why_nothing(run: Run, ranks: Sequence[RankSummary]) -> str:
     reasons = [note for rank in ranks for note in rank.notes] + list(run.problems)
     for rank in run.ranks:
         if rank.manifest is not None and rank.manifest.ended:
             reasons.append(rank.manifest.ended)
+    # A run that ends in its first step leaves a snapshot at most, which may say why.
+    for finding in (one for rank in ranks for one in rank.findings):
+        reasons.append(f"{finding.id}: {finding.title}. {finding.advice}")
     return "; ".join(reasons) or "no step record and no trace"
 
 
 def _verdict(
-    ranks: Sequence[RankSummary], findings: Sequence[Finding], limits: Thresholds
+    ranks: Sequence[RankSummary],
+    findings: Sequence[Finding],
+    limits: Thresholds,
+    late: Lateness | None,
 ) -> tuple[str, RankSummary]:
     """What limits the step, and the rank that it is said of.
 
@@ -182,7 +203,10 @@ def _verdict(
         if share >= _NOTABLE:
             whose = next(rank for rank in ranks if rank.rank == best.rank)
             step = "the step" if len(ranks) == 1 else f"rank {best.rank}'s step"
-            return f"{best.id}: {best.title}; fixing it saves {share:.0%} of {step}", whose
+            words = f"{best.id}: {best.title}; fixing it saves {share:.0%} of {step}"
+            if late is not None and is_cause(best, late, findings):
+                words += f". {_sentence(late.words())}"
+            return words, whose
     judged = [rank for rank in ranks if rank.partition is not None]
     slowest = max(judged, key=lambda rank: rank.step_ns or 0)
     partition = slowest.partition

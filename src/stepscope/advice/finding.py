@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
+
+from stepscope.analysis.graph.replay import Changes
 
 DOCS_FOLDER = "docs/findings"
 
@@ -56,6 +58,9 @@ class Finding:
         evidence: What it rests on.
         steps: Numbers of steps in which it shows best; empty where it shows in all.
         advice: What to do, in one or two sentences.
+        changes: What the replay behind the saving changed; None where there was none, and once the
+            findings of a rank have been put together.
+        is_of_whole_file: Whether the trace has no steps: then what it saves is of the whole file.
     """
 
     id: str
@@ -69,6 +74,8 @@ class Finding:
     evidence: tuple[Evidence, ...]
     steps: tuple[int, ...]
     advice: str
+    changes: Changes | None = field(default=None, repr=False, compare=False)
+    is_of_whole_file: bool = False
 
     def __post_init__(self) -> None:
         if self.saving_ns is None and not self.saving_reason:
@@ -78,3 +85,14 @@ class Finding:
     def page(self) -> str:
         """Path of the page that explains the finding."""
         return f"{DOCS_FOLDER}/{self.id}.md"
+
+
+def of_whole_file(finding: Finding) -> Finding:
+    """The finding in the words of a trace without steps: nothing in it is per step."""
+    evidence = (replace(item, label=_without_steps(item.label)) for item in finding.evidence)
+    title = _without_steps(finding.title)
+    return replace(finding, title=title, evidence=tuple(evidence), is_of_whole_file=True)
+
+
+def _without_steps(text: str) -> str:
+    return text.replace(", per step", "").replace(" per step", "")

@@ -17,21 +17,29 @@ from pathlib import Path
 import polars as pl
 
 from stepscope.advice.compute_summary import ComputeSummary, summarise_compute
-from stepscope.advice.finding import Finding
+from stepscope.advice.finding import Finding, of_whole_file
+from stepscope.advice.replayed import saved_together
 from stepscope.advice.rules import OF_THE_RUN, RULES
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
-from stepscope.analysis.breakdown import break_down_devices, host_scope
+from stepscope.analysis.breakdown import IDLE_WORDS, break_down_devices, host_scope
 from stepscope.analysis.graph.window import choose_steps
 from stepscope.analysis.host.partition import HostPartition, partition_host
+from stepscope.analysis.host.steady_steps import steps_on_end
 from stepscope.analysis.memory.opening import memory_of_rank
 from stepscope.analysis.ranks.arrivals import RankArrivals, read_arrivals
 from stepscope.analysis.record.meetings import MeetingSteps
 from stepscope.analysis.record.metrics import MetricsSummary, summarise_metrics
 from stepscope.analysis.record.summary import StepSummary, summarise_steps
 from stepscope.analysis.selection.gpu_work import gpu_work
-from stepscope.analysis.selection.partition import Partition
+from stepscope.analysis.selection.partition import (
+    INPUT,
+    OTHER,
+    Partition,
+    fitted_to_step,
+    with_input_of,
+)
 from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import StepscopeError, UsageError
@@ -69,7 +77,8 @@ class Meeting:
         manifest: What it says of its clock and its place in the job; None for loose traces.
         steps: Its step record.
         window: Number of the window that the arrivals are from; None where none could be read.
-        window_steps: Steps of that window that follow one another; empty where it has none.
+        window_steps: The steady steps of that window; empty where it has none.
+        all_steps: These, and those that are no example of the others.
         arrivals: Its collectives; None without GPU work.
     """
 
@@ -78,6 +87,7 @@ class Meeting:
     steps: MeetingSteps
     window: int | None = None
     window_steps: tuple[int, ...] = ()
+    all_steps: tuple[int, ...] = ()
     arrivals: RankArrivals | None = None
 
 
@@ -126,15 +136,19 @@ class RankSummary:
         steps: What its step record tells; None where there is none.
         host: The main thread's time in a recorded window; None where there is none.
         device: The partition of the GPUs' steps in it; None without GPU work.
+        communication: Time of all communication on the GPUs per step, and how much computation
+            hides of it; None without GPU work.
         device_steps: One row per device and step, as the timeline has them; None likewise.
         critical_path: The partition of its critical path; None without a window.
         compute: What the compute of the window is made of; None where it is a small part.
         scope: What the window's part is about; None where no window could be read.
         window: The window that was read for it.
-        window_steps: Steps of the window that follow one another; empty where it has none.
+        window_steps: The steady steps of the window; empty where it has none.
         window_step_ns: Mean of these; None where no window could be read.
+        window_median_ns: Median of these.
         step_source: What was taken as steps of the window if none were annotated; else empty.
         findings: What is wrong with it, in the order of the rules.
+        together_ns: What its findings save together, per step; None where none saves anything.
         problems: What reader and links found wrong with the window: problem, count, message.
         notes: What could not be read or was left out.
         metrics: What was sampled beside it; None where nothing was.
@@ -146,6 +160,7 @@ class RankSummary:
     steps: StepSummary | None
     host: HostSummary | None
     device: Partition | None
+    communication: tuple[int, int] | None
     device_steps: Rows | None
     critical_path: Partition | None
     compute: ComputeSummary | None
@@ -153,7 +168,9 @@ class RankSummary:
     window: Window | None
     window_steps: tuple[int, ...]
     window_step_ns: int | None
+    window_median_ns: int | None
     findings: tuple[Finding, ...]
+    together_ns: int | None
     problems: tuple[tuple[str, int, str], ...]
     notes: tuple[str, ...]
     metrics: MetricsSummary | None
@@ -162,25 +179,40 @@ class RankSummary:
     step_source: str = ""
 
     @property
-    def partition(self) -> Partition | None:
-        """The partition that a report shows: the trace's where there is one.
-
-        The record's stands in for it where the trace is missing.
-        """
+    def recorded_partition(self) -> Partition | None:
+        """The partition of the recorded window; None without one."""
         if self.device is not None:
             return self.device
-        if self.host is not None:
-            return self.host.partition
-        return self.steps.partition if self.steps is not None else None
+        return None if self.host is None else self.host.partition
+
+    @property
+    def partition(self) -> Partition | None:
+        """The partition that a report shows; its parts add up to `step_ns`.
+
+        With a step record and GPU work it is the window's, fitted to the record's step: recording
+        slows the host and not the GPU, so the difference is idle time. Without GPU work it is the
+        record's where that has phases, else the window's, scaled to the record's step, with the
+        record's wait for input.
+        """
+        window = self.recorded_partition
+        if self.steps is None or window is None:
+            return window if self.steps is None else self.steps.partition
+        record = self.steps.partition
+        if self.device is not None:
+            return fitted_to_step(window, record, lambda name: name not in IDLE_WORDS.values())
+        if any(part.name not in (INPUT, OTHER) and part.total_ns for part in record.parts):
+            return record
+        return with_input_of(window, record)
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether the partition is the window's, fitted to the step of the record."""
+        return self.steps is not None and self.partition is not self.steps.partition
 
     @property
     def step_ns(self) -> int | None:
-        """The steady step: from the record where there is one, since recording slows steps."""
-        if self.steps is not None:
-            return self.steps.median_ns
-        if self.device is not None:
-            return self.window_step_ns
-        return None if self.host is None else self.host.median_step_ns
+        """The mean steady step: of the record where there is one, since recording slows steps."""
+        return self.window_step_ns if self.steps is None else self.steps.mean_ns
 
 
 def meeting_of(rank: RankRun, asked: Scope) -> Meeting:
@@ -215,7 +247,14 @@ def _with_window(meeting: Meeting, window: Window, trace: Trace, asked: Scope) -
     arrivals = None
     if work.in_steps.any():
         arrivals = read_arrivals(meeting.rank, trace, Scope(events=asked.events))
-    return replace(meeting, window=window.index, window_steps=steps, arrivals=arrivals)
+    all_steps = steps if asked.steps is not None else steps_on_end(trace)
+    return replace(
+        meeting,
+        window=window.index,
+        window_steps=steps,
+        all_steps=all_steps,
+        arrivals=arrivals,
+    )
 
 
 def summarise_rank(rank: RankRun, request: Request, waits: Waits | None = None) -> RankSummary:
@@ -250,8 +289,8 @@ def summarise_rank(rank: RankRun, request: Request, waits: Waits | None = None) 
         has_peers=request.has_peers,
         loader=_loader_of(alone),
     )
-    alone = replace(alone, notes=tuple(trouble.notes), findings=_findings(subject))
-    return _with_metrics(alone, rank)
+    alone = replace(alone, notes=tuple(trouble.notes))
+    return _with_metrics(_with_findings(alone, subject), rank)
 
 
 @dataclass
@@ -272,6 +311,7 @@ def _without_window(rank: RankRun, record: StepSummary | None) -> RankSummary:
         steps=record,
         host=None,
         device=None,
+        communication=None,
         device_steps=None,
         critical_path=None,
         compute=None,
@@ -279,7 +319,9 @@ def _without_window(rank: RankRun, record: StepSummary | None) -> RankSummary:
         window=None,
         window_steps=(),
         window_step_ns=None,
+        window_median_ns=None,
         findings=(),
+        together_ns=None,
         problems=(),
         notes=(),
         metrics=None,
@@ -320,8 +362,8 @@ def _judge(
         trouble.not_there = trouble.not_there or str(error)
         return None
     try:
-        host = partition_host(trace, asked.steps)
         view = WindowView(trace, asked, request.baseline)
+        host = partition_host(trace, view.scope.steps)
         device = break_down_devices(view.timeline, view.idle) if view.has_gpu else None
         meeting = _with_window(alone.meeting, window, trace, asked)
     except StepscopeError as error:
@@ -332,6 +374,7 @@ def _judge(
     wrong = trace.all_problems
     problems = tuple(wrong.select("problem", "count", "message").iter_rows())
     trouble.notes.extend(f"{message} ({count}×)" for _, count, message in problems)
+    trouble.notes.extend(view.steady.notes)
     trouble.notes.extend(view.graph.notes)
     if host is None and device is None:
         trouble.notes.append(f"{path}: no thread with operators or calls, and no GPU work")
@@ -348,10 +391,11 @@ def _judge(
         has_peers=request.has_peers,
         loader=_loader_of(alone),
     )
-    return replace(
+    summary = replace(
         alone,
         host=None if host is None else HostSummary.of(host),
         device=None if device is None else device.partition,
+        communication=None if device is None else _communication(view),
         device_steps=None if device is None else Rows.of(view.timeline.steps),
         critical_path=None if device is None else view.path.partition,
         compute=summarise_compute(view),
@@ -359,12 +403,21 @@ def _judge(
         window=window,
         window_steps=view.graph.steps,
         window_step_ns=view.step_ns,
+        window_median_ns=view.steady.median_ns if view.graph.steps else view.step_ns,
         step_source=trace.step_source,
-        findings=_findings(subject),
         problems=problems,
         notes=tuple(trouble.notes),
         meeting=meeting,
     )
+    return _with_findings(summary, subject)
+
+
+def _communication(view: WindowView) -> tuple[int, int]:
+    """Time of all communication per step, of several devices their mean, and what hides of it."""
+    line = view.timeline
+    count = view.steps * max(1, len(line.scope.devices))
+    hidden_ns = line.total_comm_ns - line.exposed_comm_ns
+    return round(line.total_comm_ns / count), round(hidden_ns / count)
 
 
 def _loader_of(summary: RankSummary) -> LoaderRecord | None:
@@ -372,14 +425,20 @@ def _loader_of(summary: RankSummary) -> LoaderRecord | None:
     return None if manifest is None else manifest.loader
 
 
-def _findings(subject: Subject) -> tuple[Finding, ...]:
-    """What the rules find that look at one rank."""
-    return tuple(
+def _with_findings(summary: RankSummary, subject: Subject) -> RankSummary:
+    """The summary with what the rules find that look at one rank, and what it saves together."""
+    found = [
         finding
         for name, find in RULES.items()
         if name not in OF_THE_RUN
         for finding in find(subject)
-    )
+    ]
+    together_ns = saved_together(found, subject.window, subject.step_ns or 0)
+    # What a replay changed is as large as the trace: it stays here.
+    findings = tuple(replace(finding, changes=None) for finding in found)
+    if subject.steps is None and subject.window is not None and not subject.window.graph.steps:
+        findings = tuple(map(of_whole_file, findings))
+    return replace(summary, findings=findings, together_ns=together_ns)
 
 
 def _with_metrics(summary: RankSummary, rank: RankRun) -> RankSummary:

@@ -56,19 +56,21 @@ class RankMatch:
         report: Who waits for whom.
         steps: Number of steps that it covers; 1 where the traces have none in common.
         windows: Number of the window that each rank's collectives are from.
+        whole: The same over all steps, those too that are no example of the others.
     """
 
     report: StragglerReport
     steps: int
     windows: dict[int, int]
+    whole: StragglerReport
 
     def waits_of(self, rank: int) -> Waits | None:
         """What a rank waited in its matched collectives, columns `WAITS`; None without any."""
         if rank not in self.windows:
             return None
         table = (
-            self.report.arrivals.filter(pl.col("rank") == rank)
-            .join(self.report.sets.select("set", "last_rank"), on="set", maintain_order="left")
+            self.whole.arrivals.filter(pl.col("rank") == rank)
+            .join(self.whole.sets.select("set", "last_rank"), on="set", maintain_order="left")
             .select(pl.col(name).cast(dtype) for name, dtype in WAITS.items())
         )
         return Waits(self.windows[rank], table)
@@ -123,7 +125,7 @@ class RankComparison:
 
 
 def match_ranks(meetings: Sequence[Meeting]) -> tuple[RankMatch | None, tuple[str, ...]]:
-    """Match the collectives of ranks over the steps that all their windows have.
+    """Match the collectives of ranks over the steady steps that all their windows have.
 
     Returns:
         The match, None where fewer than two communicate together; and why it was refused, where
@@ -144,7 +146,9 @@ def match_ranks(meetings: Sequence[Meeting]) -> tuple[RankMatch | None, tuple[st
     if not report.fits:
         return None, tuple(f"the ranks are not compared: {note}" for note in report.notes)
     windows = {one.rank: one.window for one in opened if one.window is not None}
-    return RankMatch(report, max(1, len(steps)), windows), ()
+    in_all = set.intersection(*(set(one.all_steps) for one in opened))
+    whole = report if in_all == shared else compare_arrivals(known, tuple(sorted(in_all)) or None)
+    return RankMatch(report, max(1, len(steps)), windows, whole), ()
 
 
 def skew_of(meetings: Sequence[Meeting]) -> RankSkew | None:

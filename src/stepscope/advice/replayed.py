@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
+
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.replay import Changes, replay
 from stepscope.analysis.graph.step_graph import NodeKind
+
+_NOTABLY_LONGER = 1.05
+"""How many times as long recorded steps must be to be told apart from unrecorded ones."""
 
 
 def severity_of(share: float, limits: Thresholds) -> Severity:
@@ -34,8 +40,9 @@ def replayed_finding(
 ) -> list[Finding]:
     """The finding, if the replay with the changes is shorter by a notable share.
 
-    Where recording made the steps much longer (`profiler_factor`), what it added is in the saving
-    too: then the finding is of low severity, and its assumption says so.
+    Where a step record shows what a step takes without recording, the saving is the same share of
+    that step, and the assumption says so. Where recording made the steps much longer
+    (`profiler_factor`), the finding is of low severity.
 
     Args:
         subject: What is looked at.
@@ -48,7 +55,7 @@ def replayed_finding(
         advice: What to do.
         steps: Steps in which it shows best.
         least: Share of the step that the saving must reach; default: `saving_low`.
-        before: What is taken to be mended already; default: nothing. The saving is what is gained
+        before: What is taken to be fixed already; default: nothing. The saving is what is gained
             beyond it.
         about_collectives: Whether what is changed are collectives. In other replays they keep their
             length, waiting for other ranks included, and the assumption says so.
@@ -64,11 +71,19 @@ def replayed_finding(
     graph = window.graph
     if not about_collectives and (graph.kind == NodeKind.COMMUNICATION).any():
         assumption += "; collectives last as long as now"
+    if again.is_host_bound:
+        assumption += "; then the host sets the pace, which needs this long to launch a step"
     severity = severity_of(share, limits)
     factor = subject.recording_factor
     if factor >= limits.profiler_factor:
         severity = Severity.LOW
-        assumption += f"; of steps that recording made {factor:.1f}× as long"
+    if factor >= _NOTABLY_LONGER:
+        assumption += (
+            f"; it saves the same share of an unrecorded step as of a recorded one, which takes "
+            f"{factor:.2f}× as long"
+        )
+    step_ns = subject.step_ns or window.step_ns
+    saving_ns = min(round(share * step_ns), step_ns)
     return [
         Finding(
             id=rule,
@@ -78,12 +93,39 @@ def replayed_finding(
             saving_ns=saving_ns,
             saving_reason="",
             assumption=assumption,
-            predicted_step_ns=again.mean_step_ns,
+            predicted_step_ns=step_ns - saving_ns,
             evidence=(*evidence, Evidence("mean step of the window", window.step_ns, "ns")),
             steps=steps,
             advice=advice,
+            changes=changes,
         )
     ]
+
+
+def saved_together(
+    findings: Sequence[Finding], window: WindowView | None, step_ns: int
+) -> int | None:
+    """What the findings of one rank save together, per step; None where none saves anything.
+
+    They overlap, so their savings do not add up: the replays' causes are taken away all at once.
+    What the others save is added. It is no less than the greatest saving, and no more than their
+    sum or the step.
+
+    Args:
+        findings: The findings.
+        window: The window that they were replayed on.
+        step_ns: The step that they save from.
+    """
+    savings = [(one, one.saving_ns) for one in findings if one.saving_ns is not None]
+    if not savings:
+        return None
+    alone = sum(saving for one, saving in savings if one.changes is None)
+    changes = [one.changes for one, _ in savings if one.changes is not None]
+    if changes and window is not None:
+        share = replay(functools.reduce(Changes.and_also, changes)).saving_ns / window.step_ns
+        alone += round(share * step_ns)
+    each = [saving for _, saving in savings]
+    return min(max(alone, *each, 0), sum(each), step_ns)
 
 
 def finding_without_saving(

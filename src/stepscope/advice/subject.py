@@ -32,6 +32,8 @@ class Subject:
         memory: What it recorded of its memory; None where it recorded nothing.
         loader: The training's DataLoader; None if nothing is known of it.
         has_peers: Whether other ranks are known to train together with this one.
+        shown_step_ns: The step that the report states for this rank, where neither record nor
+            window are given; None otherwise.
     """
 
     rank: int
@@ -45,6 +47,17 @@ class Subject:
     memory: MemoryView | None = None
     has_peers: bool = False
     loader: LoaderRecord | None = None
+    shown_step_ns: int | None = None
+
+    @property
+    def step_ns(self) -> int | None:
+        """The step that the report states, and that everything saved is taken from.
+
+        The mean steady step of the record where there is one, else of the window.
+        """
+        if self.steps is not None:
+            return self.steps.mean_ns
+        return self.shown_step_ns if self.window is None else self.window.step_ns
 
     @property
     def recording_factor(self) -> float:

@@ -18,8 +18,8 @@ class Thresholds:
         input_bound_low: Share of waiting for input that is worth a finding.
         input_bound_medium: From this share on it is of medium severity.
         input_bound_high: From this share on it is of high severity.
-        slow_first_steps_steps: The slow beginning is worth a finding if it lost as much time as
-            so many steady steps take.
+        slow_first_steps_steps: The slow beginning, or a stall, is worth a finding if it lost as
+            much time as so many steady steps take.
         slow_first_steps_medium: Share of the observed time from which on it is of medium severity.
         slow_phase_share: Share that a phase outside forward, backward and optimizer may have.
         slow_phase_excess: Share that the slow occurrences of one phase may cost beyond its median.

@@ -21,6 +21,7 @@ from stepscope.analysis.graph.nodes import (
     work_of_nodes,
 )
 from stepscope.analysis.graph.step_graph import StepGraph
+from stepscope.analysis.host.steady_steps import SteadySteps, steady_steps, steps_on_end
 from stepscope.analysis.idle import IdleCauses, idle_causes
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import Timeline, timeline
@@ -62,6 +63,21 @@ class WindowView:
         """
         return build_step_graph(self.trace, self.asked.steps)
 
+    @property
+    def whole(self) -> WindowView:
+        """The same window with the steps in it that are no example: start-up and stalls.
+
+        It is itself where it has none, or where steps were asked for.
+        """
+        return self._with_all_steps or self
+
+    @cached_property
+    def _with_all_steps(self) -> WindowView | None:
+        steps = () if self.asked.steps is not None else steps_on_end(self.trace)
+        if not steps or steps == self.graph.steps:
+            return None
+        return WindowView(self.trace, replace(self.asked, steps=steps), self.baseline)
+
     @cached_property
     def scope(self) -> Scope:
         """What timeline, idle time and tables are about."""
@@ -87,6 +103,11 @@ class WindowView:
         """Why the devices were idle, over the same steps."""
         return idle_causes(self.trace, self.scope)
 
+    @cached_property
+    def steady(self) -> SteadySteps:
+        """Which steps count, and why the others do not."""
+        return steady_steps(self.trace, Scope(steps=self.asked.steps))
+
     @property
     def steps(self) -> int:
         """Number of steps; 1 where the trace has none."""
@@ -111,8 +132,8 @@ class WindowView:
 
     @cached_property
     def window(self) -> tuple[int, int]:
-        """Start and end of the steps."""
-        return self.graph.origin_ns, int(self.graph.step_ends_ns[-1])
+        """Start and end of the steps on the host."""
+        return self.graph.host_window
 
     @cached_property
     def work(self) -> pl.DataFrame:

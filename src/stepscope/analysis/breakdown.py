@@ -47,7 +47,7 @@ class Breakdown:
     """Where the steps of a scope go.
 
     Attributes:
-        partition: All steps together; of several devices, all of them added up.
+        partition: All steps together; of several devices the mean one.
         steps: One row per step: step, total_ns, and one column per part, named as it. Of several
             devices it is the mean one, so that a step is as long as it took. A trace without steps
             counts as one of the number 0.
@@ -83,10 +83,11 @@ def break_down_devices(line: Timeline, idle: IdleCauses) -> Breakdown:
         [Part(name, getattr(line, column)) for name, column in _BUSY.items()]
         + [Part(words, idle.of(cause)) for cause, words in IDLE_WORDS.items()]
     )
-    devices = len(line.scope.devices)
-    whose = "the GPU's time" if devices == 1 else f"the time of {devices} GPUs together"
+    devices = max(1, len(line.scope.devices))
+    whose = "the GPU's time" if devices == 1 else f"the time of {devices} GPUs, their mean"
     basis = f"trace: {whose}" + ("" if steps else WHOLE_FILE)
-    partition = Partition(parts, line.total_ns, max(1, len(steps or ())), basis)
+    total_ns, count = line.total_ns // devices, max(1, len(steps or ()))
+    partition = Partition(parts, line.total_ns, count, basis).scaled_to(total_ns)
     return Breakdown(
         partition,
         _device_steps(line, idle, parts),

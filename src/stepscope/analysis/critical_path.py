@@ -23,6 +23,7 @@ from stepscope.analysis.graph.edges import EdgeKind
 from stepscope.analysis.graph.loops import COMPILED_PAYS_FROM, compiled_loop, walk_back
 from stepscope.analysis.graph.step_graph import NodeKind, StepGraph
 from stepscope.analysis.host.causes import CAUSES, cause_names
+from stepscope.analysis.host.steady_steps import steady_steps
 from stepscope.analysis.selection.partition import Part, Partition
 from stepscope.analysis.selection.scope import AnsweredScope, EventChoice, Scope
 from stepscope.trace.arrays.intervals import Int64Array
@@ -55,7 +56,9 @@ class CriticalPath:
 
     Attributes:
         scope: What it covers.
-        total_ns: From the beginning of the first step to the end of the last.
+        step_ns: Mean step, the same as in every other answer.
+        total_ns: From the beginning of the first step to the end of the last; of several devices
+            of the one that ends last.
         causes: Time on the path per cause: cause, total_ns, total_share, the largest first.
         partition: The same, in the order of `PATH_CAUSES`; without GPU work dispatch is called
             operators, for they do the work themselves.
@@ -68,6 +71,7 @@ class CriticalPath:
     """
 
     scope: AnsweredScope
+    step_ns: int
     total_ns: int
     causes: pl.DataFrame
     partition: Partition = field(metadata={"show": False})
@@ -90,7 +94,8 @@ def critical_path(trace: Trace, scope: Scope | None = None) -> CriticalPath:
     """
     asked = scope or Scope()
     found = path_of(build_step_graph(trace, asked.steps), trace, asked)
-    return replace(found, notes=(*found.notes, *what_steps_depend_on(asked)))
+    steady = steady_steps(trace, Scope(steps=asked.steps))
+    return replace(found, notes=(*steady.notes, *found.notes, *what_steps_depend_on(asked)))
 
 
 def what_steps_depend_on(asked: Scope) -> tuple[str, ...]:
@@ -104,6 +109,10 @@ def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> Criti
     """The critical path of a graph that has been built."""
     node, edge = _walk(graph)
     starts, ends, owner, code = _segments(graph, node, edge)
+    # The host's part of the path may begin before the steps do.
+    within = ends > graph.begin_ns
+    starts, ends, owner, code = (column[within] for column in (starts, ends, owner, code))
+    starts = np.maximum(starts, graph.begin_ns)
     windows = graph.step_starts_ns, graph.step_ends_ns
     first, last, step, row = _clip(starts, ends, *windows)
     is_host = code[row] < 0
@@ -141,6 +150,7 @@ def path_of(graph: StepGraph, trace: Trace, asked: Scope | None = None) -> Criti
             (),
             events=int(graph.is_gpu.sum()),
         ),
+        step_ns=graph.mean_step_ns,
         total_ns=graph.total_ns,
         causes=causes.sort("total_ns", descending=True, maintain_order=True),
         partition=Partition(parts, graph.total_ns, len(numbers), "critical path of the steps"),

@@ -307,6 +307,13 @@ QUESTIONS: tuple[Question, ...] = (
         over_ranks=True,
     ),
     Question(
+        "pipeline",
+        "pipeline bubbles: how long each stage waits for its neighbours and stands idle",
+        "stepscope.fleet.ask:pipeline_of_job",
+        {"ranks": "Ranks", "steps": "Ranks and steps"},
+        over_ranks=True,
+    ),
+    Question(
         "flops",
         "FLOPs from shapes: achieved speed, roofline, MFU",
         "stepscope.analysis.flops:analyse_flops",

@@ -7,17 +7,17 @@ Definitions
                  launched up to this step has ended; its parts are those of the timeline.
     Both divide their clock without gaps: the steps' durations add up to the window.
 
-Every step of the file is in the table. `state` says where one does not count as an ordinary step:
-"empty" where nothing happened in it (torch leaves such a step when the profiler stops right after
-a step began), "cut off" for the last step of a file that ends early.
+Every step of the file is in the table. Its `state` says whether it counts as a steady step: see
+`host.steady_steps`, which every answer about a step uses.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
+from stepscope.analysis.host.steady_steps import SteadySteps, StepState, steady_steps
 from stepscope.analysis.selection.gpu_work import check_steps, gpu_work, notes_on_steps
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.analysis.timeline import timeline_of
@@ -37,15 +37,20 @@ class StepTable:
     """The steps of a scope.
 
     Attributes:
+        step_ns: Mean of the steady steps, or of those asked for; None where there are none. The
+            report, what-if and the critical path state the same.
+        counted: Their numbers.
         steps: One row per step and device (one per step without GPU work): step, device, state,
             start_ns and wall_ns on the host, device_start_ns and device_ns on the device, the
             parts of the device step, busy_share of it, and events of GPU work that began in it.
-        summary: One row per device: number of ordinary steps; median, mean, shortest and longest
-            of wall_ns and device_ns over them.
+        summary: One row per device: number of the steps counted; median, mean, shortest and
+            longest of wall_ns and device_ns over them.
         scope: What the answer covers.
         notes: What a reader must know.
     """
 
+    step_ns: int | None
+    counted: tuple[int, ...] = field(metadata={"show": False})
     steps: pl.DataFrame
     summary: pl.DataFrame
     scope: AnsweredScope
@@ -69,15 +74,19 @@ def step_table(trace: Trace, scope: Scope | None = None) -> StepTable:
         *_PARTS,
         "events",
     )
-    host = trace.steps.filter(pl.col("step").is_in(list(covered))).select(
-        "step",
-        "start_ns",
-        wall_ns=pl.col("end_ns") - pl.col("start_ns"),
-        state=pl.when("is_empty")
-        .then(pl.lit("empty"))
-        .when("is_complete")
-        .then(pl.lit("complete"))
-        .otherwise(pl.lit("cut off")),
+    steady = steady_steps(trace, Scope(steps=asked.steps, devices=asked.devices))
+    is_last = pl.col("step") == trace.steps["step"].last()
+    host = (
+        trace.steps.join(_states(steady), on="step", how="left", maintain_order="left")
+        .filter(pl.col("step").is_in(list(covered)))
+        .select(
+            "step",
+            "start_ns",
+            wall_ns=pl.col("end_ns")
+            - pl.col("start_ns")
+            - pl.when(is_last).then(steady.tail_ns).otherwise(0),
+            state="state",
+        )
     )
     steps = host.join(device, on="step", how="left", maintain_order="left_right").select(
         "step",
@@ -95,19 +104,28 @@ def step_table(trace: Trace, scope: Scope | None = None) -> StepTable:
     )
     notes = list(work.notes)
     notes += [note for note in notes_on_steps(trace) if note not in notes]
-    for state in ("empty", "cut off"):
-        odd = steps.filter(pl.col("state") == state)["step"].unique().sort().to_list()
-        if odd:
-            named = ", ".join(map(str, odd))
-            notes.append(f"{state}, and not in the summary: step {named}")
-    return StepTable(steps, _summary(steps), work.answered, tuple(notes))
+    empty = [one.step for one in steady.of_state(StepState.EMPTY) if one.step in covered]
+    if empty:
+        notes.append(f"empty, and not in the summary: step {', '.join(map(str, empty))}")
+    notes += steady.notes
+    return StepTable(
+        steady.step_ns if steady.steps else None,
+        steady.steps,
+        steps,
+        _summary(steps.filter(pl.col("step").is_in(list(steady.steps)))),
+        work.answered,
+        tuple(notes),
+    )
+
+
+def _states(steady: SteadySteps) -> pl.DataFrame:
+    rows = [(one.step, one.state.value) for one in steady.judged]
+    return pl.DataFrame(rows, schema={"step": pl.Int32, "state": pl.String}, orient="row")
 
 
 def _summary(steps: pl.DataFrame) -> pl.DataFrame:
-    return (
-        steps.filter(pl.col("state") == "complete")
-        .group_by("device", maintain_order=True)
-        .agg(pl.len().cast(pl.Int64).alias("steps"), *_spread("wall_ns"), *_spread("device_ns"))
+    return steps.group_by("device", maintain_order=True).agg(
+        pl.len().cast(pl.Int64).alias("steps"), *_spread("wall_ns"), *_spread("device_ns")
     )
 
 

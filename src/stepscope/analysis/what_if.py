@@ -17,6 +17,7 @@ from stepscope.analysis.graph.edges import EdgeKind
 from stepscope.analysis.graph.replay import Changes, replay, unchanged
 from stepscope.analysis.graph.step_graph import NodeKind, StepGraph
 from stepscope.analysis.host.causes import cause_names
+from stepscope.analysis.host.steady_steps import steady_steps
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.ordering import distinct_groups
@@ -60,6 +61,7 @@ def what_if_table(trace: Trace, scope: Scope | None = None) -> WhatIfTable:
     """
     asked = scope or Scope()
     graph = build_step_graph(trace, asked.steps)
+    steady = steady_steps(trace, Scope(steps=asked.steps))
     rows = []
     for cause, changes in _without(graph).items():
         again = replay(changes)
@@ -70,7 +72,7 @@ def what_if_table(trace: Trace, scope: Scope | None = None) -> WhatIfTable:
         graph.mean_step_ns,
         table.sort("saving_ns", "without", descending=[True, False]),
         AnsweredScope(Scope(steps=asked.steps), graph.steps, (), events=int(graph.is_gpu.sum())),
-        (*graph.notes, *what_steps_depend_on(asked)),
+        (*steady.notes, *graph.notes, *what_steps_depend_on(asked)),
     )
 
 

@@ -14,7 +14,7 @@ from stepscope.commands.options import (
     scope_options,
 )
 from stepscope.commands.sinks import sink_for
-from stepscope.report.outputs import HTML, Layout, Output, Sink
+from stepscope.report.outputs import OUTPUTS, Format, Layout, Output, Sink
 
 if TYPE_CHECKING:
     from stepscope.analysis.selection.scope import Scope
@@ -79,9 +79,8 @@ def command(
     layout = Layout(rows=rows)
     with sink_for(file) as sink:
         output.write(CheckedComparison(comparison, failed, scaling), sink, layout)
-        # A page shows it with the comparison.
-        if scaling is not None and output.format.is_for_people and output.format is not HTML:
-            _write_scaling(scaling, f"{before}, {after}", output.format.name, sink, layout)
+        if scaling is not None and output.format.is_for_people:
+            _write_scaling(scaling, f"{before}, {after}", output.format, layout, sink)
     if failed:
         click.echo(f"failed: {failed}", err=True)
     return 1 if failed else 0
@@ -106,13 +105,12 @@ def _scaling(before: str, after: str, scope: Scope) -> Scaling | None:
     return compare_scaling(first, second)
 
 
-def _write_scaling(
-    scaling: Scaling, paths: str, format_name: str, sink: Sink, layout: Layout
-) -> None:
+def _write_scaling(scaling: Scaling, paths: str, form: Format, layout: Layout, sink: Sink) -> None:
+    """Write the scaling below the comparison, in the formats that answers have."""
     from stepscope.analysis.questions import Answer, Answers
     from stepscope.fleet.scaling import SCALING
-    from stepscope.report.outputs import output as output_named
 
-    answers = Answers(SCALING, 1, [Answer(paths, 0, scaling)])
-    sink.write("\n")
-    output_named("answer", format_name).write(answers, sink, layout)
+    for one in OUTPUTS["answer"]:
+        if one.format == form:
+            sink.write("\n")
+            one.write(Answers(SCALING, 1, [Answer(paths, 0, scaling)]), sink, layout)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from stepscope.analysis.questions import Answer, Answers, Question
 from stepscope.analysis.selection.scope import Scope
 from stepscope.fleet.engines.outcome import Engine, ProgressReport
-from stepscope.fleet.job import read_job
+from stepscope.fleet.job import Job, read_job
+from stepscope.fleet.pipeline import PipelineBubbles, find_bubbles
 from stepscope.trace.paths import TraceRef
 
 _MOST_NAMED = 8
@@ -42,3 +43,12 @@ def ask_of_job(
         shown += f" and {len(names) - _MOST_NAMED} more"
     first = min(part.first_ns for part in job.parts)
     return Answers(question, len(traces), [Answer(shown, first, result)])
+
+
+def pipeline_of_job(job: Job) -> PipelineBubbles:
+    """Finds the bubbles of a job's pipeline.
+
+    Raises:
+        UsageError: No rank has point-to-point work.
+    """
+    return find_bubbles(job.pipelines, job.scope, job.notes)

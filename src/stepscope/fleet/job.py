@@ -20,6 +20,7 @@ from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.fleet.engines.local import LocalEngine
 from stepscope.fleet.engines.outcome import Engine, ProgressReport
+from stepscope.fleet.pipeline import RankPipeline, read_pipeline
 from stepscope.fleet.rank_steps import RankSteps, read_steps
 from stepscope.run.discover import rank_of
 from stepscope.trace.model import Trace
@@ -42,6 +43,7 @@ class RankPart:
         first_ns: Its first event, on its own clock.
         arrivals: Its collectives, with what it did between them.
         steps: Its steps.
+        pipeline: What it did as a stage of a pipeline; None where it is none.
     """
 
     name: str
@@ -51,6 +53,7 @@ class RankPart:
     first_ns: int
     arrivals: RankArrivals
     steps: RankSteps
+    pipeline: RankPipeline | None = None
 
     @property
     def rank(self) -> int:
@@ -97,6 +100,11 @@ class Job:
             dict(excluded),
         )
 
+    @property
+    def pipelines(self) -> dict[int, RankPipeline]:
+        """What each rank did that is a stage of a pipeline."""
+        return {part.rank: part.pipeline for part in self.parts if part.pipeline is not None}
+
     def steps(self) -> pl.DataFrame:
         """The steps of all ranks, columns `rank_steps.STEPS`."""
         return pl.concat([part.steps.table() for part in self.parts])
@@ -140,6 +148,7 @@ def read_part(
         int(first or 0),
         read_arrivals(number, trace, scope, with_causes=True),
         read_steps(number, trace, scope),
+        read_pipeline(trace, scope),
     )
 
 

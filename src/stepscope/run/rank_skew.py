@@ -42,6 +42,8 @@ from stepscope.run.step_record import (
 )
 
 STEP_BORDERS = "step borders"
+ARRIVALS = "arrivals at collectives"
+"""Told from the traces of all ranks, not from their records."""
 
 _FIRST_STEPS = 5
 """The first steps are slow in every run, but not equally slow."""
@@ -107,7 +109,8 @@ class RankSkew:
     """How far apart the ranks of a run arrive where they meet.
 
     Attributes:
-        basis: What it is based on: "communication", "backward" or "step borders".
+        basis: What it is based on: "communication", "backward", "step borders", or "arrivals at
+            collectives".
         is_device: Whether phases were measured on the device.
         steps: Number of compared steps.
         step_ns: Their median duration, over all ranks.
@@ -116,7 +119,8 @@ class RankSkew:
         wait_ns: How long another rank usually waits for them in a step: the median of the others.
         saving_ns: How much shorter a step would be if they arrived no later than the next rank:
             the minimum of the others' waits.
-        last_share: Share of the steps in which one of them arrived last.
+        last_share: Share of the steps in which one of them arrived last; by arrivals at
+            collectives, the share of all waiting that was for them.
         error_ns: Bound on the error of the waits due to clocks; 0 if no clocks are compared.
         ranks: Every rank, the latest first.
     """

@@ -35,16 +35,22 @@ def seen(finding: Finding) -> dict[str, object]:
 
 
 def test_work_launched_before_the_recording_is_no_loss(judge):
-    t = GpuTrace()
-    for _ in range(10):
-        t.op("aten::mm", **MM).launch(GEMM, us(900), linked=False)
-    for _ in range(STEPS):
-        with t.step():
-            products(t)
-            optimizer(t)
-    finding = one(judge(t), "trace-incomplete")
+    def run(annotate_steps: bool) -> GpuTrace:
+        t = GpuTrace(annotate_steps=annotate_steps)
+        for _ in range(10):
+            t.op("aten::mm", **MM).launch(GEMM, us(900), linked=False)
+        for _ in range(STEPS):
+            with t.step():
+                products(t)
+        return t
+
+    finding = one(judge(run(annotate_steps=False)), "trace-incomplete")
     assert "before the recording began" in finding.title
     assert finding.advice.startswith("Nothing was lost")
+    # It is part of no step, so with steps there is nothing to say.
+    diagnosis = judge(run(annotate_steps=True))
+    assert not {found.id for found in diagnosis.findings} & {"trace-incomplete"}
+    assert diagnosis.shown.step_ns == pytest.approx(10 * us(900), rel=0.05)
 
 
 def test_launches_missing_in_between_are_a_loss(judge):

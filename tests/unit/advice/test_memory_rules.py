@@ -10,6 +10,7 @@ from tests.support.allocator import MIB, Allocator, OutOfMemory, Settings
 from tests.support.snapshot_tables import loaded
 from tests.support.snapshots import Frames, plain_training, train
 
+from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.finding import Severity
 from stepscope.advice.rules import (
     RULES,
@@ -23,6 +24,7 @@ from stepscope.advice.rules import (
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.memory.opening import memory_of_rank
+from stepscope.errors import UnreadableInputError
 from stepscope.memory.view import MemoryView
 from stepscope.run.layout import RunLayout
 from stepscope.run.reader import open_run
@@ -185,3 +187,17 @@ def test_a_rank_is_judged_by_its_newest_snapshot(tmp_path):
     view = memory_of_rank(rank, None)
     assert view is not None
     assert view.peak_bytes(0) == 53868544
+
+
+def test_a_run_that_ended_in_its_first_step_says_why(tmp_path):
+    layout = RunLayout(tmp_path / "run").rank(0)
+    layout.snapshots.mkdir(parents=True)
+    layout.manifest.write_text(json.dumps({"rank": 0}))
+    (tmp_path / "run" / "run.json").write_text("{}")
+    allocator, stack = Allocator(total=200 * MIB), Frames()
+    with pytest.raises(OutOfMemory):
+        for _ in range(12):
+            allocator.malloc(20 * MIB, frames=stack("model.py:4:forward"))
+    (layout.snapshots / "a").write_bytes(pickle.dumps(allocator.snapshot()))
+    with pytest.raises(UnreadableInputError, match="out-of-memory: .*model.py:4 forward"):
+        diagnose(open_run(tmp_path / "run"))

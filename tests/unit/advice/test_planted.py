@@ -14,7 +14,7 @@ from stepscope.advice.finding import Finding
 from stepscope.advice.rules import RULES
 from stepscope.run.reader import open_run
 
-OF_THE_RECORD = {"late-rank", "slow-phase", "slow-first-steps", "uneven-steps", "busy-cpus"}
+OF_THE_RECORD = {"late-rank", "slow-phase", "uneven-steps", "busy-cpus"}
 """Rules of the step record alone: test_advice_rules.py and test_rank_skew.py have their cases."""
 
 OF_THE_SNAPSHOT = {

@@ -37,7 +37,7 @@ RUN
 
 Verdict  input-bound: the step waits for its input; fixing it saves 60% of the step
 
-Step     100 ms  median of 12 steady steps (excluding 1 slow at the start)
+Step     100 ms  mean of 12 steady steps (excluding 1 slow at the start)
          10 steps/s  ·  longest 100 ms
 
 Where the step goes
@@ -58,10 +58,9 @@ Findings
              loader workers to begin with  3
              measured by                   step record
      do      Prepare batches in the background: DataLoader(num_workers=3,
-             persistent_workers=True, pin_memory=True on a GPU). If workers run already,
-             raise their number or prefetch_factor, or make the work per sample cheaper
-             (decode and tokenise ahead of time, store larger records, read from local
-             disk).
+             persistent_workers=True, pin_memory=True on a GPU). If that is not enough,
+             make the work per sample cheaper (decode and tokenise ahead of time, store
+             larger records, read from local disk).
      more    docs/findings/input-bound.md
 
   2. MEDIUM  slow-first-steps  the first step is slow
@@ -101,7 +100,7 @@ def test_what_was_done_besides_the_steps_is_told(tmp_path):
         records.append(dataclasses.replace(records[step], dur_ns=750 * MS, kind=kind))
     shown = screen(write_run(tmp_path, {0: records}))
     assert "outside the steps: evaluation 1.50 s (2×), checkpoint 750 ms (1×)" in shown
-    assert "median of 9 steady steps" in shown
+    assert "mean of 9 steady steps" in shown
 
 
 def test_a_killed_rank_and_a_window_without_files_are_told_in_words(tmp_path):

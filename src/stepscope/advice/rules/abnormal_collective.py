@@ -12,8 +12,8 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.advice.collectives import outliers, shortened
-from stepscope.advice.finding import Evidence, Finding
-from stepscope.advice.replayed import replayed_finding
+from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.replayed import finding_without_saving, replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.abnormal_collectives import (
@@ -30,10 +30,17 @@ _MEMORY = (MEMORY_FULL, ALLOCATION, MEMORY_FULL_AND_ALLOCATION)
 
 
 def find(subject: Subject) -> list[Finding]:
-    """The finding, if outliers among the collectives lengthen the step."""
+    """The finding, if outliers among the collectives lengthen the step.
+
+    Outliers in a step that is no example of the others are told without a saving.
+    """
     window = subject.window
     if window is None or not window.has_gpu:
         return []
+    return _in(subject, window) or ([] if window.whole is window else _in(subject, window.whole))
+
+
+def _in(subject: Subject, window: WindowView) -> list[Finding]:
     odd = _with_waits(outliers(window, subject.thresholds), subject.waits)
     if not len(odd):
         return []
@@ -55,6 +62,21 @@ def find(subject: Subject) -> list[Finding]:
     if 2 * int((odd["expected_from"] == BASELINE).sum()) > len(odd):
         title = "collectives take far longer than in the baseline"
         assumption = "each takes what its like take in the baseline"
+    steps = tuple(sorted({_step(window, step) for step in odd["step"]}))
+    if window is not subject.window:
+        lost_ns = int((odd["dur_ns"] - odd["expected_ns"]).sum())
+        if window.share(lost_ns) < subject.thresholds.saving_low:
+            return []
+        return finding_without_saving(
+            subject,
+            rule=ID,
+            title=title,
+            severity=Severity.MEDIUM,
+            reason="it happened in a step that is no part of the step shown",
+            evidence=tuple(evidence),
+            steps=steps,
+            advice=_advice(worst["cause"]),
+        )
     return replayed_finding(
         subject,
         window,
@@ -64,7 +86,7 @@ def find(subject: Subject) -> list[Finding]:
         assumption=assumption,
         about_collectives=True,
         evidence=tuple(evidence),
-        steps=tuple(sorted({_step(window, step) for step in odd["step"]})),
+        steps=steps,
         advice=_advice(worst["cause"]),
     )
 

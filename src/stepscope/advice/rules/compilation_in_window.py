@@ -24,6 +24,7 @@ def find(subject: Subject) -> list[Finding]:
     window = subject.window
     if window is None:
         return []
+    window = window.whole
     graph = window.graph
     moments = compiling(window)
     share = window.share(moments.total_ns)

@@ -2,19 +2,24 @@
 
 Measured as the time in which the training thread waited for the next batch: from the step record
 (`watch`, or a phase named data or input), which the profiler does not slow down, else from the
-DataLoader's ranges in a trace. The saving supposes that batches are prepared beside the step. From
-a record, each step then lasts as long as it does now without its wait. In a trace with GPU work
-the steps are replayed without the wait, for the host may wait while the GPU works.
+DataLoader's ranges in a trace. All waits count, however unevenly they fall: a loader with workers
+makes some steps wait long and others not at all, so means are compared, not medians. The saving
+assumes that batches are prepared beside the step. Each step then lasts as long as it does now
+without its wait. In a trace with GPU work the steps are replayed without the wait, because the host
+may wait while the GPU works.
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.loader_advice import LoaderAdvice, LoaderFacts, advise, facts_of
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
-from stepscope.analysis.graph.replay import replay, unchanged
+from stepscope.analysis.graph.replay import Changes, replay, unchanged
 from stepscope.analysis.host.causes import HostCause
+from stepscope.analysis.record.summary import UNEVEN_FACTOR
 from stepscope.analysis.selection.partition import INPUT
 from stepscope.trace.arrays import intervals
 
@@ -59,12 +64,14 @@ def find(subject: Subject) -> list[Finding]:
                 Evidence("step now", step_ns, "ns"),
                 Evidence("wait for input per step", waited_ns, "ns"),
                 Evidence(_SHARE_LABELS[source], share, "share"),
+                *_median_step(subject, source, step_ns),
                 Evidence("steps measured", steps, "count"),
                 *_of_the_loader(facts, loader),
                 Evidence("measured by", source, "text"),
             ),
             steps=(),
             advice=loader.advice,
+            changes=_changes(subject),
         )
     ]
 
@@ -88,31 +95,46 @@ def _of_the_loader(facts: LoaderFacts, loader: LoaderAdvice) -> tuple[Evidence, 
 _Measured = tuple[int, int, float, str, int, int]
 
 
+def _median_step(subject: Subject, source: str, step_ns: int) -> tuple[Evidence, ...]:
+    """The median step, where waits in bursts make the mean much longer."""
+    median_ns, bursts_ns = step_ns, 0
+    if source == _RECORD and subject.steps is not None:
+        median_ns = subject.steps.median_ns
+        bursts_ns = subject.steps.wait_ns - subject.steps.median_wait_ns
+    elif source == _HOST and subject.host is not None:
+        median_ns = subject.host.median_step_ns
+        waits = subject.host.steps["input_ns"].to_numpy()
+        bursts_ns = round(float(waits.mean() - np.median(waits)))
+    if step_ns <= UNEVEN_FACTOR * median_ns or 2 * bursts_ns < step_ns - median_ns:
+        return ()
+    return (Evidence("median step, as the waits come in bursts", median_ns, "ns"),)
+
+
 def _from_record(subject: Subject) -> _Measured | None:
     """(step, saving, share, source, number of steps, wait per step) from the step record."""
     summary = subject.steps
     if summary is None or summary.partition.of(INPUT) == 0:
         return None
     share = summary.partition.of(INPUT) / summary.partition.total_ns
-    saved_ns = summary.median_ns - summary.median_without_wait_ns
-    return summary.median_ns, saved_ns, share, _RECORD, len(summary.steps), saved_ns
+    saved_ns = summary.wait_ns
+    return summary.mean_ns, saved_ns, share, _RECORD, len(summary.steps), saved_ns
 
 
 def _from_trace(subject: Subject) -> _Measured | None:
     """The same from the ranges of a trace."""
     window = subject.window
     if window is not None and window.has_gpu:
-        return _from_replay(window)
+        return _from_replay(subject, window)
     if subject.host is None or subject.host.partition.of(INPUT) == 0:
         return None
     partition = subject.host.partition
-    wall_ns = subject.host.median_step_ns
-    saved_ns = wall_ns - subject.host.median_without_input_ns
+    step_ns = subject.step_ns or subject.host.step_ns
     share = partition.of(INPUT) / partition.total_ns
-    return wall_ns, saved_ns, share, _HOST, partition.steps, saved_ns
+    saved_ns = round(share * step_ns)
+    return step_ns, saved_ns, share, _HOST, partition.steps, saved_ns
 
 
-def _from_replay(window: WindowView) -> _Measured | None:
+def _from_replay(subject: Subject, window: WindowView) -> _Measured | None:
     """The same where host and GPU work side by side: the steps again, without the wait."""
     graph = window.graph
     waits = graph.host.of(HostCause.INPUT, lanes=(graph.main_lane,))
@@ -121,5 +143,18 @@ def _from_replay(window: WindowView) -> _Measured | None:
     if not waited_ns or not again.saving_ns:
         return None
     share = again.saving_ns / max(1, window.step_ns)
+    step_ns = subject.step_ns or window.step_ns
     waiting_ns = window.per_step(waited_ns)
-    return window.step_ns, again.saving_ns, share, _REPLAY, window.steps, waiting_ns
+    return step_ns, round(share * step_ns), share, _REPLAY, window.steps, waiting_ns
+
+
+def _changes(subject: Subject) -> Changes | None:
+    """The window without its waits for input, to be replayed with other findings' causes."""
+    window = subject.window
+    if window is None:
+        return None
+    graph = window.graph
+    waits = graph.host.of(HostCause.INPUT, lanes=(graph.main_lane,))
+    if not len(waits):
+        return None
+    return unchanged(graph).scale_host(waits, 0.0, lanes=(graph.main_lane,))

@@ -1,15 +1,16 @@
 """Late rank: the other ranks wait for this one in every step.
 
-Told from the step records of all ranks, without a trace (`stepscope.run.rank_skew` has the
-definition). The saving supposes that the late ranks come no later than the next one: then the step
-is shorter by what that one waits.
+Measured from the step records of all ranks, without a trace (`stepscope.run.rank_skew` has the
+definition), else from when each rank arrives at the collectives in the recorded windows. The saving
+assumes that the late ranks come no later than the next one: then the step is shorter by what that
+one waits.
 """
 
 from __future__ import annotations
 
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
-from stepscope.run.rank_skew import STEP_BORDERS
+from stepscope.run.rank_skew import ARRIVALS, STEP_BORDERS
 
 ID = "late-rank"
 
@@ -23,18 +24,24 @@ def find(subject: Subject) -> list[Finding]:
     if subject.rank != skew.late[0]:
         return []
     where = f"{len(skew.late)} ranks come" if len(skew.late) > 1 else f"rank {subject.rank} comes"
-    basis = skew.basis if skew.basis == STEP_BORDERS else f"time in {skew.basis}"
+    basis = skew.basis if skew.basis in (STEP_BORDERS, ARRIVALS) else f"time in {skew.basis}"
+    how = f"last in {skew.last_share:.0%} of the steps, and the others wait"
+    if skew.basis == ARRIVALS:
+        whom = "them" if len(skew.late) > 1 else "it"
+        how = f"late: the others wait for {whom} at collectives"
+    step_ns = subject.step_ns or skew.step_ns
+    saving_ns = min(skew.saving_ns, step_ns)
     return [
         Finding(
             id=ID,
-            title=f"{where} last in {skew.last_share:.0%} of the steps, and the others wait",
+            title=f"{where} {how}",
             severity=Severity.HIGH if skew.share >= limits.late_rank_high else Severity.MEDIUM,
             rank=subject.rank,
-            saving_ns=skew.saving_ns,
+            saving_ns=saving_ns,
             saving_reason="",
             assumption="the late ranks come no later than the next one, and the others stay as "
             "they are",
-            predicted_step_ns=max(0, skew.step_ns - skew.saving_ns),
+            predicted_step_ns=step_ns - saving_ns,
             evidence=(
                 Evidence("what another rank waits, per step", skew.wait_ns, "ns"),
                 Evidence("share of the step", skew.share, "share"),

@@ -1,30 +1,87 @@
 """Slow first steps: the run begins with steps that take far longer than the later ones.
 
 Measured from the step record: the unbroken run of steps at its beginning that took more than twice
-the median of the later steps. What they took beyond that median was lost once, so there is no
-saving per step.
+the median of the later steps. Without a record the steps of the trace are judged in the same way,
+and the evidence names what the slowest of them spent its extra time in. What these steps took
+beyond the median was lost once: they are no part of the steady step, and there is no saving per
+step.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.odd_steps import extra_time
 from stepscope.advice.subject import Subject
-from stepscope.analysis.record.summary import SLOW_FIRST_FACTOR
+from stepscope.analysis.host.steady_steps import StepState
+from stepscope.analysis.record.summary import StepSummary
+from stepscope.analysis.selection.odd_steps import START_UP_FACTOR
 
 ID = "slow-first-steps"
 
 
+@dataclass(frozen=True)
+class _Start:
+    """The slow steps at the beginning.
+
+    Attributes:
+        steps: Their numbers.
+        excess_ns: What they took beyond the median of the steady steps, together.
+        worst_ns: The longest of them.
+        median_ns: The median steady step.
+        observed_ns: Duration of all steps.
+        extra: What the extra time went into, where that is known.
+    """
+
+    steps: tuple[int, ...]
+    excess_ns: int
+    worst_ns: int
+    median_ns: int
+    observed_ns: int
+    extra: tuple[Evidence, ...] = ()
+
+
+def _from_record(summary: StepSummary) -> _Start | None:
+    if not summary.first_steps:
+        return None
+    return _Start(
+        summary.first_steps,
+        summary.first_excess_ns,
+        summary.first_worst_ns,
+        summary.median_ns,
+        summary.observed_ns,
+    )
+
+
+def _from_trace(subject: Subject) -> _Start | None:
+    window = subject.window
+    slow = () if window is None else window.steady.of_state(StepState.START_UP)
+    if window is None or not slow:
+        return None
+    steady = window.steady
+    worst = max(slow, key=lambda step: step.dur_ns)
+    return _Start(
+        tuple(step.step for step in slow),
+        sum(step.dur_ns - steady.median_ns for step in slow),
+        worst.dur_ns,
+        steady.median_ns,
+        sum(step.dur_ns for step in steady.judged),
+        extra_time(window, worst.step),
+    )
+
+
 def find(subject: Subject) -> list[Finding]:
     """The finding, if the beginning lost as much time as several steady steps take."""
-    summary = subject.steps
-    if summary is None or not summary.first_steps:
+    start = _from_record(subject.steps) if subject.steps is not None else _from_trace(subject)
+    if start is None:
         return []
     limits = subject.thresholds
-    lost_steps = summary.first_excess_ns / max(1, summary.median_ns)
+    lost_steps = start.excess_ns / max(1, start.median_ns)
     if lost_steps < limits.slow_first_steps_steps:
         return []
-    share = summary.first_excess_ns / max(1, summary.observed_ns)
-    count = len(summary.first_steps)
+    share = start.excess_ns / max(1, start.observed_ns)
+    count = len(start.steps)
     return [
         Finding(
             id=ID,
@@ -36,14 +93,15 @@ def find(subject: Subject) -> list[Finding]:
             assumption="",
             predicted_step_ns=None,
             evidence=(
-                Evidence("time lost at the start", summary.first_excess_ns, "ns"),
+                Evidence("time lost at the start", start.excess_ns, "ns"),
                 Evidence("that many steady steps", lost_steps, "factor"),
                 Evidence("share of the observed time", share, "share"),
-                Evidence("slowest of them", summary.first_worst_ns, "ns"),
-                Evidence("steady step", summary.median_ns, "ns"),
-                Evidence("slow means, times the median", SLOW_FIRST_FACTOR, "factor"),
+                Evidence("slowest of them", start.worst_ns, "ns"),
+                Evidence("steady step", start.median_ns, "ns"),
+                Evidence("slow means, times the median", START_UP_FACTOR, "factor"),
+                *start.extra,
             ),
-            steps=summary.first_steps,
+            steps=start.steps,
             advice=(
                 "Compilation, library start-up, first allocations and starting the loader's "
                 "workers fall here. It matters for short or often restarted runs: keep the "

@@ -32,8 +32,8 @@ _LOST = (
     "and keep other profilers (nsys, DCGM) off the GPU meanwhile."
 )
 _BEFORE = (
-    "Nothing was lost: the host runs ahead, and the GPU was still at an earlier step's work when "
-    "the recording began. Judge the later steps (--steps), or record more of them."
+    "Nothing was lost: the host runs ahead, and the GPU was still busy with earlier work when the "
+    "recording began. Annotate the steps (profiler.step()): then this work is part of none."
 )
 _NEARLY_ALL = 0.9
 

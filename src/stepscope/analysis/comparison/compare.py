@@ -6,6 +6,8 @@ Definitions
     (1.253 × 1.483 × MAD / √n): single slow steps neither move it nor widen it.
     Intervals are those of Student's t with as many degrees of freedom as both sides have steps,
     less two: few steps tell less of their own spread.
+    Without GPU work, parts come from the step records of both sides where they tell parts, else
+    from the windows.
     Parts, kernels and operators are compared by their means per step, so that parts add up to the
     mean step; a step that lacks a kernel counts as 0. Their noise is the 95 % interval of a
     difference of means (standard error s / √n).
@@ -106,15 +108,20 @@ def compare(a: Side, b: Side) -> Comparison:
     if a.basis != b.basis:
         notes.append(f"steps differ in kind: {a.basis} against {b.basis}")
     pieces = []
-    if a.parts_basis == b.parts_basis:
-        parts = _match(a.parts, b.parts, a, b, "part")
-        order = pl.concat([a.parts["name"], b.parts["name"]]).unique(maintain_order=True)
+    if len(a.record_parts) and len(b.record_parts):
+        # Records hold many steps, and not slowed ones; a window holds a few.
+        ours, theirs = a.by_record, b.by_record
+    else:
+        ours, theirs = a, b
+    if ours.parts_basis == theirs.parts_basis:
+        parts = _match(ours.parts, theirs.parts, ours, theirs, "part")
+        order = pl.concat([ours.parts["name"], theirs.parts["name"]]).unique(maintain_order=True)
         known = parts.filter((pl.col("a_ns") > 0) | (pl.col("b_ns") > 0))
         pieces.append(
             order.to_frame().join(known, on="name", maintain_order="left").select(list(CHANGES))
         )
     else:
-        notes.append(f"parts cannot be compared: {a.parts_basis} against {b.parts_basis}")
+        notes.append(f"parts cannot be compared: {ours.parts_basis} against {theirs.parts_basis}")
     pieces.append(_by_change(_match(a.kernels, b.kernels, a, b, "kernel")))
     if a.operators_basis == b.operators_basis:
         pieces.append(_by_change(_match_operators(a, b)))
@@ -125,7 +132,7 @@ def compare(a: Side, b: Side) -> Comparison:
     step = _step_change(a.step_ns, b.step_ns)
     if step.noise_ns is None:
         notes.append(f"fewer than {LEAST_STEPS} steps on a side: the noise is not known")
-    return Comparison(a, b, step, pl.concat(pieces), tuple(notes))
+    return Comparison(ours, theirs, step, pl.concat(pieces), tuple(notes))
 
 
 def _step_change(a: Int64Array, b: Int64Array) -> StepChange:

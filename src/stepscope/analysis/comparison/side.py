@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
@@ -11,8 +11,10 @@ import polars as pl
 from stepscope.analysis.breakdown import break_down
 from stepscope.analysis.calls.collectives import world_size
 from stepscope.analysis.calls.operator_forest import OperatorForest, operator_forest
-from stepscope.analysis.record.summary import StepSummary
+from stepscope.analysis.host.steady_steps import steady_steps
+from stepscope.analysis.record.summary import StepSummary, partition_steps
 from stepscope.analysis.selection.gpu_work import gpu_work
+from stepscope.analysis.selection.partition import OTHER
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UsageError
 from stepscope.run.step_record import StepRecord
@@ -29,6 +31,7 @@ MEASURES: dict[str, pl.DataType | type[pl.DataType]] = {
 """One row per key and step; a key that a step lacks took no time in it."""
 
 SEPARATOR = " › "
+RECORD_BASIS = "steady steps of the step record"
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class Side:
         notes: What a reader must know.
         gpus: The kinds of GPU that were used, as the trace names them; empty where it does not.
         ranks: How many ranks the job had; empty where the trace does not say.
+        record_parts: Parts of the steps of the step record, `MEASURES`, for a window without GPU
+            work; empty where the record has neither phases nor waits for input.
     """
 
     path: str
@@ -65,6 +70,12 @@ class Side:
     notes: tuple[str, ...]
     gpus: str = ""
     ranks: str = ""
+    record_parts: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=MEASURES))
+
+    @property
+    def by_record(self) -> Side:
+        """The same with the parts of its step record."""
+        return replace(self, parts=self.record_parts, parts_basis=RECORD_BASIS)
 
 
 def make_side(
@@ -76,15 +87,16 @@ def make_side(
 ) -> Side:
     """Put one side together.
 
-    The steps' durations come from the step record where there is one, for recording slows steps
-    down; all else comes from the trace where there is one.
+    The steps' durations come from the step record where there is one, because recording slows
+    steps down; all else comes from the trace where there is one. Without GPU work `record_parts`
+    holds the parts that the record tells, over all its steady steps.
 
     Args:
         path: Where it was read from, for messages.
         trace: A recorded window.
         records: The step record.
         summary: What it tells.
-        asked: Steps of the window, devices and GPU events that count; without steps all but empty
+        asked: Steps of the window, devices and GPU events that count; without steps the steady
             ones.
 
     Raises:
@@ -101,7 +113,7 @@ def make_side(
         chosen = set(summary.steps)
         kept = [record for record in records if record.is_whole_step and record.step in chosen]
         durations = np.array([record.dur_ns for record in kept], np.int64)
-        numbers, basis = summary.steps, "steady steps of the step record"
+        numbers, basis = summary.steps, RECORD_BASIS
     if trace is None:
         if durations is None:
             raise UsageError(f"{path}: there is neither a step record nor a trace to compare")
@@ -120,6 +132,9 @@ def make_side(
         basis = parts_basis
     work = selected.members
     operators_basis = "device self time" if len(work) else "host self time"
+    of_record = _record_parts(kept)
+    if len(work) or not of_record.filter(pl.col("name") != OTHER)["total_ns"].sum():
+        of_record = of_record.clear()
     return Side(
         path=path,
         basis=basis,
@@ -134,6 +149,7 @@ def make_side(
         notes=notes,
         gpus=", ".join(trace.devices.filter("is_used")["name"].drop_nulls().unique().sort()),
         ranks="" if (size := world_size(trace)) is None else f"{size} rank{'s'[: size > 1]}",
+        record_parts=of_record,
     )
 
 
@@ -146,7 +162,7 @@ def trace_steps(
     """
     chosen = asked.steps
     if chosen is None and len(trace.steps):
-        chosen = tuple(trace.steps.filter(~pl.col("is_empty"))["step"].to_list())
+        chosen = steady_steps(trace).steps
     found = break_down(trace, replace(asked, steps=chosen))
     if found is None:
         return None
@@ -171,12 +187,8 @@ def trace_steps(
 def _record_parts(records: Sequence[StepRecord]) -> pl.DataFrame:
     rows = []
     for record in records:
-        named = {"input": record.data_wait_ns}
-        for phase, duration in record.phases.items():
-            if "/" not in phase:
-                named[phase] = named.get(phase, 0) + duration
-        named["other"] = named.get("other", 0) + record.dur_ns - sum(named.values())
-        rows += [(part, part, record.step, 1, total) for part, total in named.items()]
+        parts = partition_steps((record,)).parts
+        rows += [(part.name, part.name, record.step, 1, part.total_ns) for part in parts]
     return pl.DataFrame(rows, schema=MEASURES, orient="row")
 
 

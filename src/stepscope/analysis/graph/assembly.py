@@ -35,8 +35,12 @@ def assemble(
     work: StepWork,
     edges: Edges,
     host: HostEvents,
+    *,
+    begin_ns: int,
+    host_window: tuple[int, int],
+    mean_step_ns: int,
 ) -> StepGraph:
-    """Put nodes into order, edges by target, and settle the delays."""
+    """Put nodes into order, edges by target, and settle the delays: see `StepGraph`."""
     count, number = len(work), len(work) + len(pieces)
     start = np.concatenate((work.start_ns, pieces.start_ns))
     end = np.concatenate((work.end_ns, pieces.end_ns))
@@ -90,7 +94,10 @@ def assemble(
     return StepGraph(
         steps=tuple(chosen["step"].to_list()),
         origin_ns=window[0],
-        step_ends_ns=step_rows.ends(end, len(chosen), window[0]),
+        begin_ns=begin_ns,
+        host_window=host_window,
+        mean_step_ns=mean_step_ns,
+        step_ends_ns=step_rows.ends(end, len(chosen), begin_ns),
         main_lane=main_lane,
         start_ns=start,
         end_ns=end,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -22,12 +21,14 @@ from stepscope.analysis.graph.threads import (
 from stepscope.analysis.graph.window import (
     NO_THREAD,
     choose_steps,
+    device_start,
     main_lane_of,
-    tail_of,
+    measured_step_ns,
     whole_window,
 )
 from stepscope.analysis.graph.work import StepWork, read_work
 from stepscope.analysis.host.events import HostEvents, host_events
+from stepscope.analysis.host.steady_steps import loop_tail
 from stepscope.errors import UsageError
 from stepscope.trace.model import Trace
 
@@ -40,9 +41,8 @@ def build_step_graph(trace: Trace, steps: tuple[int, ...] | None = None) -> Step
 
     Args:
         trace: The trace.
-        steps: Numbers of consecutive steps; default: all that are not empty, or the longest run of
-            them where something else was done between two steps. A trace without steps is taken
-            whole.
+        steps: Numbers of consecutive steps; default: the steady ones (`host.steady_steps`). A
+            trace without steps is taken whole.
 
     Raises:
         UsageError: A step is not in the trace, or the steps do not follow one another, or the trace
@@ -78,12 +78,15 @@ def _graph_of(
     """Cut the threads into pieces, find the edges, and put the graph together."""
     calls = read_calls(trace, lanes, window)
     activity = host.table.filter("is_work")
-    tail_ns = 0
     if not len(chosen):
         window = whole_window(host, work, window)
-    else:
-        tail_ns = tail_of(trace, chosen, activity.filter(pl.col("lane_id") == main_lane))
-        window = (window[0], window[1] - tail_ns)
+    elif chosen["step"][-1] == trace.steps["step"][-1]:
+        window = (window[0], window[1] - loop_tail(trace))
+    host_window = window
+    begin_ns = device_start(trace, chosen, work)
+    if begin_ns is None:
+        begin_ns = window[0]
+    window = (min(window[0], begin_ns), window[1])
     handovers = find_handovers(activity, main_lane, window)
     records = read_sync_records(trace, work)
     resolved = calls.resolve(work, records)
@@ -115,7 +118,8 @@ def _graph_of(
     )
     pieces = cut_into_pieces(active, cut_lanes, cut_times)
     ends = resolved.wait_end_ns[resolved.wait_lane == main_lane]
-    pieces = add_moments(pieces, main_lane, handovers.start_ns, ends)
+    waits = handovers.start_ns if len(work) else np.append(handovers.start_ns, window[1])
+    pieces = add_moments(pieces, main_lane, waits, ends)
     edges = find_edges(
         pieces,
         work,
@@ -125,11 +129,18 @@ def _graph_of(
         main_lane=main_lane,
         origin_ns=window[0],
     )
-    graph = assemble(chosen, window, main_lane, pieces, work, edges, host)
-    if tail_ns:
-        note = (
-            f"the last step goes on for {tail_ns / 1e6:.1f} ms longer than any other after its "
-            "last operator and call: taken for the end of the loop, and left out"
-        )
-        graph = replace(graph, notes=(*graph.notes, note))
-    return graph
+    has_steps_or_work = len(chosen) or len(work)
+    return assemble(
+        chosen,
+        window,
+        main_lane,
+        pieces,
+        work,
+        edges,
+        host,
+        begin_ns=begin_ns,
+        host_window=host_window,
+        mean_step_ns=(
+            measured_step_ns(trace, chosen) if has_steps_or_work else window[1] - window[0]
+        ),
+    )

@@ -59,7 +59,7 @@ def work_of_nodes(trace: Trace, graph: StepGraph, scope: Scope | None = None) ->
 
 
 def events_of_threads(trace: Trace, graph: StepGraph, condition: pl.Expr) -> pl.DataFrame:
-    """Events on the graph's threads that begin within its steps, by the row of their name.
+    """Events on the graph's threads that begin within its steps on the host, by their name's row.
 
     Args:
         trace: The trace that the graph is of.
@@ -71,7 +71,7 @@ def events_of_threads(trace: Trace, graph: StepGraph, condition: pl.Expr) -> pl.
     """
     names = trace.names.filter(condition).select("name_id", "name", "group").collect()
     lanes = np.unique(graph.lane[~graph.is_gpu]).tolist()
-    first, last = graph.origin_ns, int(graph.step_ends_ns[-1])
+    first, last = graph.host_window
     rows = (
         trace.events.filter(
             pl.col("lane_id").is_in(lanes),

@@ -81,6 +81,15 @@ class Changes:
         order = np.isin(self.graph.edge_kind, (EdgeKind.THREAD, EdgeKind.STREAM))
         return Changes(self.graph, self.dur_ns, self.delay_ns, self.is_kept & ~(edges & ~order))
 
+    def and_also(self, other: Changes) -> Changes:
+        """Both changes at once: of each duration and delay the shorter one."""
+        return Changes(
+            self.graph,
+            np.minimum(self.dur_ns, other.dur_ns),
+            np.minimum(self.delay_ns, other.delay_ns),
+            self.is_kept & other.is_kept,
+        )
+
     def drop_waits_of_calls(self, calls: npt.ArrayLike) -> Changes:
         """Some blocking calls return at once, whatever the device is doing."""
         graph = self.graph
@@ -95,9 +104,13 @@ class Replay:
 
     Attributes:
         step_ends_ns: End of each step, as `StepGraph.step_ends_ns`.
-        total_ns: From the origin to the end of the last step.
-        mean_step_ns: Mean duration of the steps.
-        saving_ns: What a mean step is shorter by than the measured mean; never negative.
+        total_ns: From the measured start of the first step to the end of the last.
+        mean_step_ns: Mean duration of the steps: the measured mean less the saving.
+        saving_ns: What a mean step is shorter by than the measured mean; never negative, and never
+            more than the step. With GPU work a step takes at least as long as the host takes for
+            it: at the start of a window the host may be ahead by work that it did before, and the
+            device would soon catch up.
+        is_host_bound: Whether the saving ends where the host's own time begins to count.
         start_ns: Start of each node.
         end_ns: End of each node.
     """
@@ -106,6 +119,7 @@ class Replay:
     total_ns: int
     mean_step_ns: int
     saving_ns: int
+    is_host_bound: bool
     start_ns: Int64Array
     end_ns: Int64Array
 
@@ -129,10 +143,25 @@ def replay(changes: Changes) -> Replay:
         delay[early] = -((-delay[early]) * new // np.maximum(old, 1))
     start = _starts(graph, delay, changes)
     end = start + changes.dur_ns
-    ends = graph.step_rows.ends(end, len(graph.steps), graph.origin_ns)
-    total = int(ends[-1]) - graph.origin_ns
-    mean = round(total / max(1, len(graph.steps)))
-    return Replay(ends, total, mean, graph.mean_step_ns - mean, start, end)
+    ends = graph.step_rows.ends(end, len(graph.steps), graph.begin_ns)
+    total = int(ends[-1]) - graph.begin_ns
+    least = _least_total(graph, total, start, end)
+    saving = round((graph.total_ns - least) / max(1, len(graph.steps)))
+    saving = min(max(0, saving), graph.mean_step_ns)
+    mean = graph.mean_step_ns - saving
+    return Replay(ends, total, mean, saving, least > total, start, end)
+
+
+def _least_total(graph: StepGraph, total_ns: int, start: Int64Array, end: Int64Array) -> int:
+    """How long the steps take in the long run: on the devices, or on the host if that is longer.
+
+    The host's own time counts as far as it is not beyond the devices' as it was measured: it may be
+    while the devices finish a backlog.
+    """
+    if not graph.steps or not graph.is_gpu.any():
+        return total_ns
+    beyond = max(0, graph.host_time_ns(graph.start_ns, graph.end_ns) - graph.total_ns)
+    return max(total_ns, graph.host_time_ns(start, end) - beyond)
 
 
 def _starts(graph: StepGraph, delay: Int64Array, changes: Changes) -> Int64Array:

@@ -30,9 +30,10 @@ Delays
     device, and what is not understood. The others carry what is typical in the trace for their
     kind, as far as it fits. So a replay of the unchanged graph gives every measured time exactly.
 
-The end of the loop
-    Where the last step of a file goes on, after its last operator and call, for longer than any
-    other step does, the difference is taken for what comes after the loop, and left out.
+Where the steps begin and end
+    The steps are those of `host.steady_steps`, with the same duration: with GPU work they begin
+    when the devices are done with what came before, and end with the last work they launched. The
+    host's part of them may begin earlier, if the host runs ahead, or later.
 
 What is not modelled: kernels slow each other down when they overlap, and clocks vary; removing one
 may make another faster. A collective's duration includes its waiting for other ranks.
@@ -69,11 +70,15 @@ class StepGraph:
 
     Attributes:
         steps: Numbers of the steps; empty where the trace has none: the graph spans it whole.
-        origin_ns: Start of the first step.
-        step_ends_ns: End of each step as the graph counts it: when all GPU work launched up to it
-            has ended (a running maximum); of the last step the host's end, if that is later. On a
-            trace without GPU work, the ends of the host steps. They divide the time from the
-            origin on; without steps there is one, the end of everything.
+        origin_ns: When the first node may begin: the start of the first step on the host, or on
+            the devices, if that is earlier.
+        begin_ns: Start of the first step: with GPU work on the devices, else on the host.
+        host_window: Start of the first step and end of the last on the host.
+        mean_step_ns: Mean duration of the steps, as `host.steady_steps` has it; of several devices
+            the mean of theirs.
+        step_ends_ns: End of each step: when all GPU work launched up to it has ended (a running
+            maximum over all devices). On a trace without GPU work, the ends of the host steps.
+            They divide the time from `begin_ns` on; without steps there is one, the end of all.
         main_lane: The thread that carries the steps.
         start_ns: Measured start of each node.
         end_ns: Measured end of each node.
@@ -93,6 +98,9 @@ class StepGraph:
 
     steps: tuple[int, ...]
     origin_ns: int
+    begin_ns: int
+    host_window: tuple[int, int]
+    mean_step_ns: int
     step_ends_ns: Int64Array
     main_lane: int
     start_ns: Int64Array
@@ -133,18 +141,25 @@ class StepGraph:
 
     @property
     def total_ns(self) -> int:
-        """From the origin to the end of the last step."""
-        return int(self.step_ends_ns[-1]) - self.origin_ns
-
-    @property
-    def mean_step_ns(self) -> int:
-        """Mean duration of the steps, to the nearest nanosecond."""
-        return round(self.total_ns / max(1, len(self.steps)))
+        """From the start of the first step to the end of the last."""
+        return int(self.step_ends_ns[-1]) - self.begin_ns
 
     @property
     def step_starts_ns(self) -> Int64Array:
         """Start of each step: the end of the one before."""
-        return np.concatenate(([self.origin_ns], self.step_ends_ns[:-1]))
+        return np.concatenate(([self.begin_ns], self.step_ends_ns[:-1]))
+
+    @cached_property
+    def host_rows(self) -> Int64Array:
+        """The pieces of the main thread within the steps on the host."""
+        mine = (~self.is_gpu) & (self.lane == self.main_lane)
+        rows: Int64Array = np.nonzero(mine & (self.start_ns >= self.host_window[0]))[0]
+        return rows
+
+    def host_time_ns(self, start_ns: Int64Array, end_ns: Int64Array) -> int:
+        """How long the main thread takes for the steps, given when each node starts and ends."""
+        rows = self.host_rows
+        return int(end_ns[rows].max() - start_ns[rows].min()) if len(rows) else 0
 
 
 @dataclass(frozen=True)
@@ -155,23 +170,19 @@ class StepRows:
         rows: Nodes by step.
         first: Where the nodes of each step that has any begin.
         step: Index of that step.
-        host: Pieces of threads, one of which may end the last step.
     """
 
     rows: Int64Array
     first: Int64Array
     step: Int64Array
-    host: Int64Array
 
-    def ends(self, end_ns: Int64Array, steps: int, origin_ns: int) -> Int64Array:
+    def ends(self, end_ns: Int64Array, steps: int, begin_ns: int) -> Int64Array:
         """End of each step as `StepGraph.step_ends_ns` defines it, from the ends of the nodes."""
-        latest = np.full(max(1, steps), origin_ns, np.int64)
+        latest = np.full(max(1, steps), begin_ns, np.int64)
         if len(self.rows):
             last = np.maximum.reduceat(end_ns[self.rows], self.first)
-            latest[self.step] = np.maximum(last, origin_ns)
+            latest[self.step] = np.maximum(last, begin_ns)
         ends: Int64Array = np.maximum.accumulate(latest)
-        if len(self.host):
-            ends[-1] = max(int(ends[-1]), int(end_ns[self.host].max()))
         return ends
 
 
@@ -182,4 +193,4 @@ def rows_of_steps(kind: npt.NDArray[np.int8], is_main: BoolArray, step: Int64Arr
     rows = rows[np.argsort(step[rows], kind="stable")]
     of_row = step[rows]
     first = np.nonzero(np.append(True, of_row[1:] != of_row[:-1])[: len(rows)])[0]
-    return StepRows(rows, first, of_row[first], np.nonzero(~is_gpu)[0])
+    return StepRows(rows, first, of_row[first])

@@ -8,25 +8,23 @@ import polars as pl
 from stepscope.analysis.graph.work import StepWork
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.events import HostEvents
+from stepscope.analysis.host.steady_steps import steady_steps
+from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UsageError
-from stepscope.trace.arrays.search import places
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
 NO_THREAD = -1
 """The main lane of a file that holds nothing of the host."""
-_LEAST_STEPS = 3
-_NOTABLE_TAIL_NS = 1_000_000
 
 
 def choose_steps(
     trace: Trace, steps: tuple[int, ...] | None
 ) -> tuple[pl.DataFrame, tuple[int, int]]:
     """The host steps in question, and the time that they span."""
-    # A step in which nothing ran is left out, unless it is asked for.
     host = trace.steps
     if steps is None:
-        chosen = _longest_run(host.filter(~pl.col("is_empty")))
+        chosen = host.filter(pl.col("step").is_in(list(steady_steps(trace).steps)))
     else:
         missing = sorted(set(steps) - set(host["step"].to_list()))
         if missing:
@@ -47,16 +45,6 @@ def choose_steps(
     return chosen, (int(extent["first"][0]), int(extent["last"][0]))
 
 
-def _longest_run(host: pl.DataFrame) -> pl.DataFrame:
-    """The most steps that follow one another without a break; the first such run."""
-    if len(host) < 2:
-        return host
-    is_break = host["start_ns"][1:].to_numpy() != host["end_ns"][:-1].to_numpy()
-    edges = np.concatenate(([0], np.flatnonzero(is_break) + 1, [len(host)]))
-    longest = int(np.argmax(np.diff(edges)))
-    return host[int(edges[longest]) : int(edges[longest + 1])]
-
-
 def main_lane_of(trace: Trace, work: StepWork) -> int:
     """The lane of the main thread; `NO_THREAD` in a file that holds only GPU work.
 
@@ -73,27 +61,30 @@ def main_lane_of(trace: Trace, work: StepWork) -> int:
     raise UsageError(f"{trace.path}: holds no operators and no calls of a device's runtime")
 
 
-def tail_of(trace: Trace, chosen: pl.DataFrame, activity: pl.DataFrame) -> int:
-    """What the last step of the file takes at its end beyond what any other does.
+def device_start(trace: Trace, chosen: pl.DataFrame, work: StepWork) -> int | None:
+    """When the devices were done with what came before these steps; None without GPU work.
 
-    Where the loop ends within the window, the last annotation also covers what comes after the
-    loop: workers that are shut down, the profiler that is stopped.
+    Without steps it is when the first GPU work begins.
     """
-    if len(chosen) < _LEAST_STEPS or chosen["step"][-1] != trace.steps["step"][-1]:
-        return 0
-    starts, ends = chosen["start_ns"].to_numpy(), chosen["end_ns"].to_numpy()
-    begun = activity["start_ns"].to_numpy()
-    index = places(starts, begun, "right") - 1
-    mine = (index >= 0) & (begun < ends[np.maximum(index, 0)])
-    last = starts.copy()
-    np.maximum.at(last, index[mine], activity["end_ns"].to_numpy()[mine])
-    quiet = np.maximum(ends - last, 0)
-    beyond = int(quiet[-1] - quiet[:-1].max())
-    return beyond if beyond > _NOTABLE_TAIL_NS else 0
+    if not len(work):
+        return None
+    if not len(chosen):
+        return int(work.start_ns.min())
+    first = trace.device_steps.filter(
+        pl.col("step") == chosen["step"][0],
+        pl.col("device").is_in(np.unique(work.device).tolist()),
+    )
+    return int(first["start_ns"].max()) if len(first) else None  # type: ignore[arg-type]
+
+
+def measured_step_ns(trace: Trace, chosen: pl.DataFrame) -> int:
+    """The mean step of the graph, as every other answer about these steps states it."""
+    steps = tuple(chosen["step"].to_list()) if len(chosen) else None
+    return steady_steps(trace, Scope(steps=steps)).step_ns
 
 
 def whole_window(host: HostEvents, work: StepWork, window: tuple[int, int]) -> tuple[int, int]:
-    """Without steps: from the first to the last operator, call, wait for input or GPU work.
+    """Without steps: from the first GPU work (else operator, call or wait for input) to the last.
 
     Args:
         host: The host's events.
@@ -101,6 +92,7 @@ def whole_window(host: HostEvents, work: StepWork, window: tuple[int, int]) -> t
         window: What to return if there is nothing of these.
     """
     known = host.table.filter(pl.col("is_work") | (pl.col("cause") == int(HostCause.INPUT)))
-    starts = np.concatenate((known["start_ns"].to_numpy(), work.start_ns))
-    ends = np.concatenate((known["end_ns"].to_numpy(), work.end_ns))
+    starts, ends = known["start_ns"].to_numpy(), known["end_ns"].to_numpy()
+    if len(work):
+        return int(work.start_ns.min()), int(max(work.end_ns.max(), ends.max(initial=0)))
     return (int(starts.min()), int(ends.max())) if len(starts) else window

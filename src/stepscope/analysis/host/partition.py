@@ -24,6 +24,7 @@ import polars as pl
 
 from stepscope.analysis.host.causes import HostCause, cause_of_names, is_input_wait
 from stepscope.analysis.host.events import host_events
+from stepscope.analysis.host.steady_steps import loop_tail
 from stepscope.analysis.host.waits import communication_waits
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
 from stepscope.trace.arrays import intervals
@@ -62,15 +63,14 @@ class HostPartition:
     excluded_steps: tuple[int, ...]
 
     @property
+    def step_ns(self) -> int:
+        """Mean duration of the steps."""
+        return round(self.partition.total_ns / max(1, self.partition.steps))
+
+    @property
     def median_step_ns(self) -> int:
         """Median duration of the steps."""
         return round(float(np.median(self.steps["wall_ns"].to_numpy())))
-
-    @property
-    def median_without_input_ns(self) -> int:
-        """Median of the steps' durations less their own wait for input."""
-        without = self.steps["wall_ns"].to_numpy() - self.steps["input_ns"].to_numpy()
-        return round(float(np.median(without)))
 
 
 def partition_host(trace: Trace, asked: tuple[int, ...] | None = None) -> HostPartition | None:
@@ -109,7 +109,9 @@ def partition_host(trace: Trace, asked: tuple[int, ...] | None = None) -> HostPa
         .join(_part_of_names(trace), on="name_id", how="inner", maintain_order="left")
     )
     waits = communication_waits(trace, (lane_id,))[lane_id]
-    starts, ends = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
+    starts, ends = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy().copy()
+    if len(trace.steps) and steps["step"][-1] == trace.steps["step"][-1]:
+        ends[-1] -= loop_tail(trace)
     columns: dict[str, pl.Series] = {}
     busy = np.zeros(steps.height, dtype=np.int64)
     for part, own in zip(PARTS, _parts_with_dispatch(_claims(host, waits)), strict=True):

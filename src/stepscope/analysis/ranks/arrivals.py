@@ -13,8 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.collectives import read_collectives, world_size
-from stepscope.analysis.ranks.cpu_collectives import read_cpu_collectives
+from stepscope.analysis.calls.collectives import (
+    read_collectives,
+    read_host_collectives,
+    world_size,
+)
+from stepscope.analysis.ranks.host_groups import lists_groups, with_host_groups
 from stepscope.analysis.ranks.local_time import LOCAL_CAUSES, local_time
 from stepscope.analysis.selection.gpu_work import OTHER_STEPS, GpuWork, gpu_work
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
@@ -132,8 +136,7 @@ def read_arrivals(
         UsageError: The scope names steps that the trace does not have.
     """
     work = gpu_work(trace, scope)
-    on_gpu = len(work.table) > 0
-    collectives = _collectives(trace, work, scope)
+    collectives = _collectives(trace, work)
     # Groups of different ranks may go by one name: name and ranks together tell them apart.
     found = collectives.with_columns(
         pl.lit(rank, pl.Int64).alias("rank"),
@@ -143,11 +146,13 @@ def read_arrivals(
     if with_causes:
         found = found.join(_local(trace, scope), on="event", how="left", maintain_order="left")
     causes = tuple(cause for cause in LOCAL_CAUSES if f"local_{cause}_ns" in found.columns)
-    is_known = pl.lit(value=True) if on_gpu else pl.col("group") != ""
+    of_host = _is_of_host(collectives)
+    has_groups = of_host and lists_groups(trace)
+    is_known = pl.col("group") != "" if has_groups else pl.lit(value=True)
     place = pl.int_range(pl.len()).over("group", "step")
     told = found.filter(is_known)
     kept = told.filter(place < most_per_step)
-    events = work.table["step"] if on_gpu else collectives["step"]
+    events = collectives["step"] if of_host and work.table.is_empty() else work.table["step"]
     counts = events.value_counts(name="events").sort("step", nulls_last=True).iter_rows()
     excluded = {reason: n for reason, n in work.answered.excluded.items() if reason != OTHER_STEPS}
     excluded[_TOO_MANY] = len(told) - len(kept)
@@ -167,21 +172,22 @@ def read_arrivals(
     )
 
 
-def _collectives(trace: Trace, work: GpuWork, scope: Scope | None) -> pl.DataFrame:
-    if len(work.table):
-        return read_collectives(trace, work.members)
-    collectives = read_cpu_collectives(trace)
-    if scope is None or scope.steps is None:
-        return collectives
-    return collectives.filter(pl.col("step").is_in(list(scope.steps)))
+def _collectives(trace: Trace, work: GpuWork) -> pl.DataFrame:
+    found = read_collectives(trace, work.members)
+    if found.is_empty():
+        found = with_host_groups(trace, read_host_collectives(trace, work.answered.asked))
+    return found
+
+
+def _is_of_host(collectives: pl.DataFrame) -> bool:
+    return len(collectives) > 0 and collectives["device"].null_count() == len(collectives)
 
 
 def _local(trace: Trace, scope: Scope | None) -> pl.DataFrame:
     """Local time of all collectives by event: what precedes a step is not cut off by its choice."""
-    whole = Scope() if scope is None else replace(scope, steps=None)
-    work = gpu_work(trace, whole)
-    collectives = _collectives(trace, work, whole)
-    local = local_time(trace, collectives, work if len(work.table) else None)
+    work = gpu_work(trace, Scope() if scope is None else replace(scope, steps=None))
+    collectives = _collectives(trace, work)
+    local = local_time(trace, collectives, None if _is_of_host(collectives) else work)
     return pl.concat([collectives.select("event"), local], how="horizontal")
 
 

@@ -6,14 +6,17 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from stepscope.analysis.record.host_time import HostTimes, host_times
+from stepscope.analysis.selection.odd_steps import START_UP_FACTOR, single_stall
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
 from stepscope.run.step_record import StepRecord, input_wait, is_input_phase
 
-SLOW_FIRST_FACTOR = 2.0
-"""A step at the beginning is slow if it takes more than so many times the later median."""
 SLOW_FACTOR = 2.0
 """A steady step is slow if it takes more than so many times the median."""
+UNEVEN_FACTOR = 1.15
+"""From here on mean and median differ so much that both are worth showing."""
 _PHASE_FACTOR = 3
 _PHASE_BLAME = 0.7
 _FIRST_AT_MOST = 0.2  # of all steps: what lasts longer is no beginning
@@ -29,12 +32,14 @@ class ExcludedSteps:
         other_kind: Evaluation, checkpoint and the like.
         first: Slow steps at the beginning.
         recorded: Recorded in detail, which slows them down.
+        stalled: The one step that took more than three times the median.
     """
 
     partial: int = 0
     other_kind: int = 0
     first: int = 0
     recorded: int = 0
+    stalled: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,11 +90,10 @@ class StepSummary:
         steps: Numbers of the steady steps; everything below is about them, unless it says so.
         excluded: How many steps were left out, and why.
         median_ns: Median duration.
-        mean_ns: Mean duration.
+        mean_ns: Mean duration: the step that a report states, since its parts add up to it.
         worst_ns: Longest duration.
         partition: Input wait, phases and the rest.
         median_wait_ns: Median of the input wait.
-        median_without_wait_ns: Median of the duration less the input wait.
         phases: The phases, the longest first.
         first_steps: Numbers of the slow steps at the beginning.
         first_excess_ns: What they took beyond the steady median, together.
@@ -102,6 +106,9 @@ class StepSummary:
         recording_factor: Median recorded step divided by the median unrecorded one; None where
             one of them is missing.
         other_kinds: What was done besides the steps, the longest first.
+        stalled_step: Number of the one step that took more than three times the median and is left
+            out; None where there is none.
+        stalled_ns: Its duration.
         host: What the training thread had of the machine.
         recorded_host: The same in the steps recorded in detail.
     """
@@ -113,7 +120,6 @@ class StepSummary:
     worst_ns: int
     partition: Partition
     median_wait_ns: int
-    median_without_wait_ns: int
     phases: tuple[PhaseTimes, ...]
     first_steps: tuple[int, ...]
     first_excess_ns: int
@@ -125,6 +131,19 @@ class StepSummary:
     slow_excess_ns: tuple[int, ...]
     recording_factor: float | None
     other_kinds: tuple[OtherKind, ...] = ()
+    stalled_step: int | None = None
+    stalled_ns: int = 0
+
+    @property
+    def wait_ns(self) -> int:
+        """Mean wait for the input."""
+        return round(self.partition.of(INPUT) / len(self.steps))
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether the mean is well above the median."""
+        return self.mean_ns > UNEVEN_FACTOR * self.median_ns
+
     host: HostTimes = field(default_factory=HostTimes)
     recorded_host: HostTimes = field(default_factory=HostTimes)
 
@@ -132,8 +151,9 @@ class StepSummary:
 def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
     """Summarise a step record; None where it holds no complete training step.
 
-    Steady steps are complete training steps that are not among the slow first ones. Steps
-    recorded in detail are slowed down by it; they count only where fewer than five others remain.
+    Steady steps are complete training steps that are not among the slow first ones, without a
+    single stall (`selection.odd_steps`). Steps recorded in detail are slowed down by it; they
+    count only where fewer than five others remain.
     """
     partial = [record for record in records if record.is_partial]
     other = [record for record in records if not record.is_partial and record.kind != "train"]
@@ -144,7 +164,9 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
     later = train[len(first) :]
     plain = [record for record in later if record.window is None]
     recorded = [record for record in later if record.window is not None]
-    steady = plain if len(plain) >= _LEAST_UNRECORDED else later
+    usual = plain if len(plain) >= _LEAST_UNRECORDED else later
+    stall = _stall(usual)
+    steady = [record for record in usual if record is not stall]
     median_ns = _median(record.dur_ns for record in steady)
     factor = None
     if plain and recorded:
@@ -157,14 +179,14 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
             partial=len(partial),
             other_kind=len(other),
             first=len(first),
-            recorded=len(later) - len(steady),
+            recorded=len(later) - len(usual),
+            stalled=len(usual) - len(steady),
         ),
         median_ns=median_ns,
         mean_ns=round(total_ns / len(steady)),
         worst_ns=max(record.dur_ns for record in steady),
         partition=partition_steps(steady),
         median_wait_ns=_median(input_wait(record) for record in steady),
-        median_without_wait_ns=_median(r.dur_ns - input_wait(r) for r in steady),
         phases=_phases(steady, median_ns),
         first_steps=tuple(record.step for record in first),
         first_excess_ns=sum(record.dur_ns - median_ns for record in first),
@@ -176,9 +198,18 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
         slow_excess_ns=tuple(record.dur_ns - median_ns for record in slow),
         recording_factor=factor,
         other_kinds=_other_kinds(other),
+        stalled_step=None if stall is None else stall.step,
+        stalled_ns=0 if stall is None else stall.dur_ns,
         host=host_times(steady),
         recorded_host=host_times(recorded),
     )
+
+
+def _stall(usual: list[StepRecord]) -> StepRecord | None:
+    """The one step that took far longer than the others, for another reason than its input."""
+    durations = np.array([record.dur_ns for record in usual], np.int64)
+    place = single_stall(durations, np.array([input_wait(record) for record in usual], np.int64))
+    return None if place is None else usual[place]
 
 
 def _other_kinds(records: Iterable[StepRecord]) -> tuple[OtherKind, ...]:
@@ -194,7 +225,7 @@ def _slow_first(train: list[StepRecord]) -> list[StepRecord]:
     most = int(len(train) * _FIRST_AT_MOST)
     if not most:
         return []
-    limit_ns = SLOW_FIRST_FACTOR * _median(record.dur_ns for record in train[most:])
+    limit_ns = START_UP_FACTOR * _median(record.dur_ns for record in train[most:])
     count = 0
     while count < most and train[count].dur_ns > limit_ns:
         count += 1

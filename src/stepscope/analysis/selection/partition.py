@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 INPUT, OTHER = "input", "other"
 """Names of parts that every partition of the training thread's time has."""
@@ -49,6 +50,62 @@ class Partition:
         """The part's mean per step, rounded to the nanosecond."""
         return round(part.total_ns / self.steps) if self.steps else 0
 
+    def scaled_to(self, total_ns: int, basis: str | None = None) -> Partition:
+        """The same shares of another time; what rounding leaves over goes to the largest part.
+
+        Args:
+            total_ns: Time of all the steps together.
+            basis: What is divided now; default: the same.
+        """
+        shares = [part.total_ns * total_ns // max(1, self.total_ns) for part in self.parts]
+        largest = max(range(len(shares)), key=lambda i: self.parts[i].total_ns)
+        shares[largest] += total_ns - sum(shares)
+        parts = tuple(Part(p.name, ns) for p, ns in zip(self.parts, shares, strict=True))
+        return Partition(parts, total_ns, self.steps, self.basis if basis is None else basis)
+
     def of(self, name: str) -> int:
         """Total of the part of that name; 0 where there is none."""
         return sum(part.total_ns for part in self.parts if part.name == name)
+
+
+def fitted_to_step(
+    window: Partition, record: Partition, is_certain: Callable[[str], bool]
+) -> Partition:
+    """The parts of a recorded window in the time of unrecorded steps.
+
+    Args:
+        window: What was recorded.
+        record: The unrecorded steps.
+        is_certain: Of the name of a part, whether recording leaves it as it is: the other parts
+            take up the difference, as far as they can.
+    """
+    per_step = record.steps / max(1, window.steps)
+    certain = [part for part in window.parts if is_certain(part.name)]
+    certain_ns = round(sum(part.total_ns for part in certain) * per_step)
+    others_ns = sum(part.total_ns for part in window.parts) - sum(p.total_ns for p in certain)
+    if certain_ns >= record.total_ns or not others_ns:
+        return replace(window.scaled_to(record.total_ns), steps=record.steps)
+    return _in_two(window, record, is_certain, certain_ns)
+
+
+def with_input_of(window: Partition, record: Partition) -> Partition:
+    """The parts of a recorded window in the time of unrecorded steps, with their wait for input."""
+    others_ns = window.total_ns - window.of(INPUT)
+    if not others_ns or (record.of(INPUT) and not window.of(INPUT)):
+        return record
+    return _in_two(window, record, lambda name: name == INPUT, record.of(INPUT))
+
+
+def _in_two(
+    window: Partition, record: Partition, is_first: Callable[[str], bool], first_ns: int
+) -> Partition:
+    """Some parts scaled to a time, and the others to the rest of the record's."""
+    times = {True: first_ns, False: record.total_ns - first_ns}
+    scaled: dict[str, Part] = {}
+    for which, time_ns in times.items():
+        parts = tuple(part for part in window.parts if is_first(part.name) is which)
+        total_ns = sum(part.total_ns for part in parts)
+        part = Partition(parts, total_ns, record.steps, window.basis).scaled_to(time_ns)
+        scaled |= {one.name: one for one in part.parts}
+    parts = tuple(scaled[part.name] for part in window.parts)
+    return Partition(parts, record.total_ns, record.steps, window.basis)

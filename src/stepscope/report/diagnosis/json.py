@@ -66,6 +66,7 @@ def _rank(rank: RankSummary, diagnosis: Diagnosis) -> dict[str, Any]:
         "windows": [_plain(window) for window in manifest.windows] if manifest else [],
         "capture_problems": [_plain(item) for item in manifest.problems] if manifest else [],
         "step_ns": rank.step_ns,
+        "together_ns": rank.together_ns,
         "step_record": steps,
         "trace": trace,
         "metrics": None if rank.metrics is None else metrics_to_dict(rank.metrics),
@@ -129,7 +130,8 @@ def _partition(partition: Partition) -> dict[str, Any]:
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    return {**_plain(finding), "page": finding.page}
+    values = {key: item for key, item in _plain(finding).items() if key != "changes"}
+    return {**values, "page": finding.page}
 
 
 def _plain(record: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from stepscope.report import units
 from stepscope.report.diagnosis.words import (
     besides,
     between_ranks,
+    communication,
     compute_rows,
     compute_title,
     findings_alike,
@@ -21,6 +22,7 @@ from stepscope.report.diagnosis.words import (
     ranks_with,
     saving,
     step_basis,
+    together,
 )
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.scope import describe_scope
@@ -57,6 +59,9 @@ def diagnosis_to_markdown(diagnosis: Diagnosis) -> str:
     for number, group in enumerate(groups, start=1):
         where = ranks_with(group) if len(diagnosis.ranks) > 1 else ""
         lines += _finding(number, group[0], where)
+    overlap = together(diagnosis)
+    if overlap:
+        lines += [markdown_text(overlap), ""]
     told = notes(diagnosis)
     if told:
         lines += ["", "## Notes", "", *(f"- {markdown_text(note)}" for note in told)]
@@ -91,7 +96,9 @@ def _partition(rank: RankSummary) -> list[str]:
         for part in partition.parts
         if part.total_ns
     ]
-    if rank.scope is not None:
+    if communication(rank):
+        lines += ["", markdown_text(communication(rank))]
+    if rank.scope is not None and (rank.steps is None or rank.is_fitted):
         lines += ["", markdown_text(describe_scope(rank.scope))]
     return lines
 

@@ -18,6 +18,7 @@ from stepscope.report.diagnosis.words import (
     MOST_RANKS,
     besides,
     between_ranks,
+    communication,
     compute_rows,
     compute_title,
     findings_alike,
@@ -30,6 +31,7 @@ from stepscope.report.diagnosis.words import (
     ranks_with,
     saving,
     step_basis,
+    together,
 )
 from stepscope.report.metrics.terminal import print_metrics
 from stepscope.report.outputs import Layout, Sink
@@ -119,7 +121,9 @@ def _partition(rank: RankSummary) -> RenderableType:
     if partition is None:
         return Text()
     inside: list[RenderableType] = [_plain(partition_basis(rank), "dim"), _bars(partition)]
-    if rank.scope is not None:
+    if communication(rank):
+        inside.append(Text(communication(rank), "dim"))
+    if rank.scope is not None and (rank.steps is None or rank.is_fitted):
         inside.append(Text(describe_scope(rank.scope), "dim"))
     return Group(
         Text("Where the step goes", "bold"), Padding(Group(*inside), (0, 0, 0, 2), expand=False)
@@ -196,6 +200,9 @@ def _findings(diagnosis: Diagnosis) -> RenderableType:
     items: list[RenderableType] = [Text("Findings", "bold")]
     for number, group in enumerate(findings_alike(diagnosis.findings), start=1):
         items.append(_finding(number, group[0], ranks_with(group) if several else ""))
+    told = together(diagnosis)
+    if told:
+        items.append(Padding(_plain(told), (0, 0, 0, 2)))
     return Group(*items)
 
 

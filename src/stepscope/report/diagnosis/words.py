@@ -9,7 +9,7 @@ from stepscope.advice.finding import Finding
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.rules import slow_phase
 from stepscope.analysis.ranks.clocks import Clock
-from stepscope.analysis.record.summary import StepSummary
+from stepscope.analysis.record.summary import UNEVEN_FACTOR, StepSummary
 from stepscope.report import units
 from stepscope.report.diagnosis.tables import ranks_table
 from stepscope.run.rank_skew import RankSkew
@@ -55,14 +55,22 @@ def step_basis(diagnosis: Diagnosis, rank: RankSummary) -> str:
     if summary is None and rank.window is not None and not rank.window_steps:
         return f"{whose}the whole file: it has no steps; recording slows it down"
     if summary is None:
-        which = "median" if rank.device is None else "mean"
         steps = rank.step_source or "the steps in the trace"
-        return f"{whose}{which} of {steps}; recording slows them down"
+        words = f"{whose}mean of {steps}; recording slows them down"
+        return words + _median(rank.step_ns, rank.window_median_ns)
     left_out = _left_out(summary)
-    return (
-        f"{whose}median of {units.plural(len(summary.steps), 'steady step')}"
+    words = (
+        f"{whose}mean of {units.plural(len(summary.steps), 'steady step')}"
         f"{f' (excluding {left_out})' if left_out else ''}"
     )
+    return words + _median(summary.mean_ns, summary.median_ns)
+
+
+def _median(mean_ns: int | None, median_ns: int | None) -> str:
+    """The median, where the mean is so much above it that some steps must be far longer."""
+    if mean_ns is None or median_ns is None or mean_ns <= UNEVEN_FACTOR * median_ns:
+        return ""
+    return f"; the median is {units.duration(median_ns)}, because some steps take far longer"
 
 
 def partition_basis(rank: RankSummary) -> str:
@@ -71,10 +79,13 @@ def partition_basis(rank: RankSummary) -> str:
     if partition is None:
         return ""
     words = partition.basis
-    if not words.endswith("one step"):
+    recorded = rank.recorded_partition
+    if rank.is_fitted and recorded is not None:
+        words += f", {units.plural(recorded.steps, 'recorded step')}, fitted to the step record"
+    elif not words.endswith("one step"):
         words += f", {units.plural(partition.steps, 'step')}"
     if rank.host is not None and rank.steps is not None and (rank.steps.recording_factor or 0) > 1:
-        words += f"; recording made them {rank.steps.recording_factor:.2f}× as long"
+        words += f"; recording made steps {rank.steps.recording_factor:.2f}× as long"
     window = rank.window
     if rank.windows > 1 and window is not None and window.trace_path is not None:
         path = window.trace_path
@@ -87,6 +98,7 @@ def _left_out(summary: StepSummary) -> str:
     excluded = summary.excluded
     words = [
         (excluded.first, "slow at the start"),
+        (excluded.stalled, "stalled"),
         (excluded.recorded, "recorded in detail"),
         (excluded.partial, "partial"),
     ]
@@ -195,9 +207,38 @@ def saving(finding: Finding) -> str:
     if finding.saving_ns is None or finding.predicted_step_ns is None:
         return f"not estimated: {finding.saving_reason}"
     now_ns = finding.saving_ns + finding.predicted_step_ns
+    whole = "in the whole file" if finding.is_of_whole_file else "per step"
     return (
-        f"{units.duration(finding.saving_ns)} per step: {units.duration(now_ns)} → "
+        f"{units.duration(finding.saving_ns)} {whole}: {units.duration(now_ns)} → "
         f"{units.duration(finding.predicted_step_ns)}"
+    )
+
+
+def communication(rank: RankSummary) -> str:
+    """How much the GPUs communicate, and how much of it computation hides; empty without any."""
+    if rank.communication is None or not rank.communication[0]:
+        return ""
+    total_ns, hidden_ns = rank.communication
+    return (
+        f"communication in all: {units.duration(total_ns)}, of which computation hides "
+        f"{units.duration(hidden_ns)} ({units.share(hidden_ns / total_ns)})"
+    )
+
+
+def together(diagnosis: Diagnosis) -> str:
+    """What all findings of the shown rank save together; empty for fewer than two savings."""
+    rank = diagnosis.shown
+    step_ns, together_ns = rank.step_ns, rank.together_ns
+    savings = [one.saving_ns for one in rank.findings if one.saving_ns is not None]
+    if step_ns is None or together_ns is None or len(savings) < 2:
+        return ""
+    whose = f"rank {rank.rank}: " if len(diagnosis.ranks) > 1 else ""
+    is_whole = any(one.is_of_whole_file for one in rank.findings)
+    return (
+        f"{whose}all of them together save {units.duration(together_ns)} "
+        f"{'in the whole file' if is_whole else 'per step'}: "
+        f"{units.duration(step_ns)} → {units.duration(step_ns - together_ns)}. They overlap, so "
+        "their savings do not add up."
     )
 
 

@@ -192,7 +192,7 @@ def device_steps(events: pl.DataFrame, launch_step: Int64Array, host: pl.DataFra
         if not events["device"].has_nulls()
         else (events["device"].fill_null(-1).to_numpy())
     )
-    end = (events["start_ns"] + events["dur_ns"]).to_numpy()
+    start, end = events["start_ns"].to_numpy(), (events["start_ns"] + events["dur_ns"]).to_numpy()
     parts = []
     for number in devices:
         mine = linked & (device == number)
@@ -201,6 +201,10 @@ def device_steps(events: pl.DataFrame, launch_step: Int64Array, host: pl.DataFra
         if is_linked:
             follows = np.concatenate(([False], ends[:-1] == starts[1:]))
             least = np.where(follows, starts[0], starts)
+            other = is_work & (launch_step < 0) & (device == number)
+            for step in np.flatnonzero(~follows):
+                own = mine & (launch_step == step)
+                least[step] = max(starts[step], _backlog_end(start, end, own, other))
             latest = least.copy()
             np.maximum.at(latest, launch_step[mine], end[mine])
             ends = np.maximum.accumulate(latest)
@@ -217,3 +221,23 @@ def device_steps(events: pl.DataFrame, launch_step: Int64Array, host: pl.DataFra
             ).select(pl.col(column).cast(dtype) for column, dtype in DEVICE_STEPS.items())
         )
     return pl.concat(parts)
+
+
+def _backlog_end(
+    start: Int64Array,
+    end: Int64Array,
+    own: npt.NDArray[np.bool_],
+    other: npt.NDArray[np.bool_],
+) -> int:
+    """Returns when the work that a device still had to do before a step ended; 0 if it had none.
+
+    Args:
+        start: Start of each event.
+        end: End of each event.
+        own: The work that the step launched.
+        other: The work that no step launched. What outlasts the step's own work is no backlog.
+    """
+    if not own.any():
+        return 0
+    backlog = other & (start < start[own].min()) & (end <= end[own].max())
+    return int(end[backlog].max()) if backlog.any() else 0

@@ -226,6 +226,30 @@ def test_runs_compare_by_their_step_records(tmp_path):
     assert isinstance(with_rank.exception, UsageError)
 
 
+def test_parts_of_step_records_tell_more_than_a_short_window():
+    """The step shrinks by two thirds, all of it waiting; the windows happen to wait alike."""
+
+    def one(waits_ms):
+        t = GpuTrace()
+        for _ in range(3):
+            with t.step():
+                t.data_wait(us(500))
+                t.op("aten::mm").python(us(9_500))
+        steps = step_records([10 + wait for wait in waits_ms], waits_ms=waits_ms)
+        return make_side("run", t.load(), steps, summarise_steps(steps))
+
+    slow, fast = one([20.0, 20.5] * 38), one([0.1, 0.2] * 38)
+    comparison = compare(slow, fast)
+    assert comparison.step.change_share == pytest.approx(-0.67, abs=0.01)
+    parts = comparison.changes.filter(pl.col("table") == "part")
+    changed = {row["name"]: (row["status"], row["delta_ns"]) for row in parts.to_dicts()}
+    assert changed["input"][0] == "shrank"
+    assert changed["input"][1] == pytest.approx(-20.1e6, rel=0.01)
+    assert changed["other"][0] == "same"
+    assert parts["a_ns"].sum() == pytest.approx(slow.step_ns.mean(), abs=2)
+    assert comparison.a.parts_basis == comparison.b.parts_basis == slow.basis
+
+
 def test_devices_and_linked_events_can_be_chosen(tmp_path):
     for name, linked_ns, other_ns in (("a", us(300), us(200)), ("b", us(300), us(500))):
         t = GpuTrace()

@@ -17,6 +17,8 @@ from stepscope.analysis.graph.edges import EdgeKind
 from stepscope.analysis.graph.replay import replay, sweep, unchanged
 from stepscope.analysis.graph.step_graph import NodeKind
 from stepscope.analysis.host.causes import HostCause
+from stepscope.analysis.host.steady_steps import steady_steps
+from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.what_if import what_if_table
 from stepscope.errors import UsageError
 from stepscope.trace.arrays import intervals
@@ -114,7 +116,7 @@ def test_shrunk_work_and_input_take_what_the_simulated_device_takes(
         .scale_work(graph.kind == NodeKind.COMMUNICATION, communication)
         .scale_host(graph.host.of(HostCause.INPUT), waiting)
     )
-    predicted = graph.origin_ns + replay(changes).total_ns
+    predicted = int(replay(changes).end_ns.max())
     assert predicted == end_of(after)
 
 
@@ -130,7 +132,7 @@ def test_a_wait_that_took_no_time_may_take_some():
         .scale_work((graph.kind == NodeKind.COMPUTE) & ~optimizer, 0.25)
         .scale_host(graph.host.of(HostCause.INPUT), 0.0)
     )
-    predicted = graph.origin_ns + replay(changes).total_ns
+    predicted = int(replay(changes).end_ns.max())
     assert predicted == end_of(run(CLEAR + programme, scale))
 
 
@@ -174,7 +176,7 @@ def test_the_critical_path_divides_every_step(programme):
     lengths = dict(zip(graph.steps, graph.step_ends_ns - graph.step_starts_ns, strict=True))
     assert dict(per_step.iter_rows()) == {step: ns for step, ns in lengths.items() if ns}
     segments = path.segments
-    assert segments["start_ns"][0] == graph.origin_ns
+    assert segments["start_ns"][0] == graph.begin_ns
     assert segments["end_ns"][-1] == graph.step_ends_ns[-1]
     assert (segments["start_ns"][1:] == segments["end_ns"][:-1]).all()
 
@@ -194,7 +196,7 @@ def test_a_stream_without_its_work_leaves_the_others_alone():
     t = run(programme)
     graph = build_step_graph(t.load())
     gone = replay(unchanged(graph).scale_work(graph.kind == NodeKind.COMMUNICATION, 0.0))
-    assert graph.origin_ns + gone.total_ns == end_of(run(programme, Scale(communication=0.0)))
+    assert gone.end_ns.max() == end_of(run(programme, Scale(communication=0.0)))
 
 
 def test_the_host_hands_over_to_the_backward_thread_and_waits_for_it():
@@ -246,6 +248,7 @@ def test_a_trace_without_steps_is_one_stretch():
 def test_work_without_a_launch_stays_behind_what_the_host_did():
     t = GpuTrace()
     with t.step():
+        t.op("aten::mm").launch("kernel", us(50))
         t.python(us(500))
         t.launch("orphan", us(50), linked=False)
         t.op("aten::mm").launch("kernel", us(50))
@@ -292,18 +295,26 @@ def test_without_a_gpu_operators_are_work_and_no_dispatch():
     assert "dispatch" in set(critical_path(launched).causes["cause"])
 
 
+@pytest.mark.parametrize("has_gpu", [True, False])
 @pytest.mark.parametrize(("tail", "left_out"), [(us(50), 0), (ms(80), ms(80) - us(50))])
-def test_what_comes_after_the_loop_is_no_part_of_the_last_step(tail, left_out):
+def test_what_comes_after_the_loop_is_no_part_of_the_last_step(tail, left_out, has_gpu):
     t = GpuTrace(wake_ns=0)
     for number in range(4):
         with t.step():
-            t.op("aten::mm").launch("kernel", us(200))
-            t.sync()
+            if has_gpu:
+                t.op("aten::mm").launch("kernel", us(200))
+                t.sync()
+            else:
+                t.op("aten::mm").python(us(200))
             t.python(tail if number == 3 else us(50))
     trace = t.load()
     graph = build_step_graph(trace)
-    assert graph.origin_ns + graph.total_ns == t.now - left_out
-    assert any("end of the loop" in note for note in graph.notes) == bool(left_out)
+    assert graph.host_window[1] == t.now - left_out
     assert replay(unchanged(graph)).total_ns == graph.total_ns
+    steady = steady_steps(trace)
+    assert steady.step_ns == graph.mean_step_ns < us(400)
+    # A device step ends with its work, whatever the host does after it.
+    assert steady.tail_ns == (0 if has_gpu else left_out)
+    assert any("end of the loop" in note for note in steady.notes) == bool(steady.tail_ns)
     # Steps within the file end where the next begins, whatever they do.
-    assert build_step_graph(trace, (1, 2)).notes == ()
+    assert steady_steps(trace, Scope(steps=(1, 2))).notes == ()

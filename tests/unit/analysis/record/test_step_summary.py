@@ -39,7 +39,7 @@ def test_known_run():
     assert summary.excluded == ExcludedSteps(partial=1, other_kind=1, first=2, recorded=3)
     assert summary.median_ns == 100 * MS
     assert summary.median_wait_ns == 60 * MS
-    assert summary.median_without_wait_ns == 40 * MS
+    assert summary.wait_ns == 60 * MS
     assert {part.name: part.total_ns for part in summary.partition.parts} == {
         "input": 600 * MS,
         "forward": 200 * MS,
@@ -51,6 +51,29 @@ def test_known_run():
     assert summary.recording_factor == pytest.approx(1.6)
     assert summary.other_kinds == (OtherKind("evaluation", 1, 900 * MS),)
     assert summary.observed_ns == (800 + 1000 + 480 + 900 + 5) * MS
+
+
+def test_one_stall_is_apart_and_several_are_not():
+    one = summarise_steps(step_records([6] * 10 + [500] + [6] * 10))
+    assert one is not None
+    assert (one.stalled_step, one.stalled_ns, one.excluded.stalled) == (10, 500 * MS, 1)
+    assert one.mean_ns == one.median_ns == 6 * MS
+    several = summarise_steps(step_records([6] * 10 + [500] + [6] * 10 + [500]))
+    assert several is not None
+    assert several.stalled_step is None
+    assert several.is_uneven
+    assert several.mean_ns == round((20 * 6 + 1000) / 22 * MS)
+
+
+def test_a_burst_of_waiting_for_input_is_no_stall():
+    """Five steps of 5.21 s in all, of which 3.91 s wait: the mean says so, the median does not."""
+    summary = summarise_steps(step_records([260, 260, 4170, 260, 260], waits_ms=[0, 0, 3910, 0, 0]))
+    assert summary is not None
+    assert summary.stalled_step is None
+    assert summary.mean_ns == 1042 * MS
+    assert summary.wait_ns == 782 * MS
+    assert summary.median_ns == 260 * MS
+    assert summary.is_uneven
 
 
 def test_few_unrecorded_steps_are_not_enough_to_leave_the_recorded_out():
@@ -108,5 +131,6 @@ def test_whatever_the_record_holds_the_partition_is_one_and_no_step_is_lost(reco
     assert all(part.total_ns >= 0 for part in partition.parts)
     excluded = summary.excluded
     left_out = excluded.partial + excluded.other_kind + excluded.first + excluded.recorded
+    left_out += excluded.stalled
     assert len(summary.steps) + left_out == len(records)
     assert sum(other.times for other in summary.other_kinds) == excluded.other_kind

@@ -298,10 +298,19 @@ def test_device_steps_follow_the_definition(lengths, work):
     for device in sorted({e[5] for e in events}):
         mine = [e for e in events if e[5] == device]
         in_steps = [e for e in mine if e[0] is not None and host_step(e[2]) is not None]
+        others = [e for e in mine if e not in in_steps]
         spans, begin = [], 0
         for number in range(len(lengths)):
-            if number and lengths[number - 1][1]:
-                begin = max(begin, bounds[number][0])
+            if number == 0 or lengths[number - 1][1]:
+                own = [e for e in in_steps if host_step(e[2]) == number]
+                backlog = [
+                    e[3] + e[4]
+                    for e in others
+                    if own
+                    and e[3] < min(o[3] for o in own)
+                    and e[3] + e[4] <= max(o[3] + o[4] for o in own)
+                ]
+                begin = max([begin, bounds[number][0], *backlog])
             end = max([begin, *(e[3] + e[4] for e in in_steps if host_step(e[2]) == number)])
             spans.append((begin, end) if in_steps else bounds[number])
             begin = end
@@ -313,6 +322,18 @@ def test_device_steps_follow_the_definition(lengths, work):
             else:
                 holding = [n for n, (first, last) in enumerate(spans) if first <= start < last]
                 assert step[kernel] == (holding[0] if holding else None)
+
+
+def test_what_the_device_had_left_to_do_is_no_part_of_the_first_step():
+    """28 ms of earlier work, then 10 ms of the step's own: the step takes 10 ms, not 38."""
+    build = TableBuilder()
+    build.step(7, 0, 100)
+    left = build.gpu("k", 5, 275)
+    _, kernel = build.launch(10, 1, 280, 100)
+    found = derive(build.build())
+    assert found.device_steps.select("start_ns", "end_ns").rows() == [(280, 380)]
+    step = found.columns.collect()["step"].to_list()
+    assert (step[left], step[kernel]) == (None, 7)
 
 
 def test_the_profilers_own_python_fills_no_last_step():

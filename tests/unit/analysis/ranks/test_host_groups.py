@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 
 import polars as pl
-import pytest
 
-from stepscope.analysis.calls.collectives import COLLECTIVES
+from stepscope.analysis.calls.collectives import COLLECTIVES, read_host_collectives
 from stepscope.analysis.ranks.arrivals import UNKNOWN_GROUP, read_arrivals
-from stepscope.analysis.ranks.cpu_collectives import read_cpu_collectives
+from stepscope.analysis.ranks.host_groups import with_host_groups
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.load import load
 
@@ -40,6 +39,10 @@ def cpu_trace(tmp_path, collectives, groups=(WORLD, PAIR)):
     path = tmp_path / "rank0.json"
     path.write_text(json.dumps({"traceEvents": events, "distributedInfo": about}))
     return load(path)
+
+
+def read_cpu_collectives(trace):
+    return with_host_groups(trace, read_host_collectives(trace))
 
 
 EVENTS = (
@@ -74,13 +77,18 @@ def test_with_one_group_its_threads_do_not_matter(tmp_path):
     )
 
 
-@pytest.mark.parametrize("groups", [(), (WORLD, PAIR, PAIR)])
-def test_a_group_that_nothing_tells_is_not_guessed(tmp_path, groups):
-    trace = cpu_trace(tmp_path, EVENTS, groups)
+def test_a_group_that_nothing_tells_is_not_guessed(tmp_path):
+    trace = cpu_trace(tmp_path, EVENTS, (WORLD, PAIR, PAIR))
     assert read_cpu_collectives(trace)["group"].null_count() == 4
     read = read_arrivals(0, trace)
     assert read.table().is_empty()
     assert read.answered().excluded == {UNKNOWN_GROUP: 4}
+
+
+def test_without_a_list_of_groups_there_is_nothing_to_tell_apart(tmp_path):
+    read = read_arrivals(0, cpu_trace(tmp_path, EVENTS, ()))
+    assert read.table()["group"].to_list() == [""] * 4
+    assert read.answered().excluded == {}
 
 
 def test_arrivals_take_them_where_there_is_no_gpu(tmp_path):

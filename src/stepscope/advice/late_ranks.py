@@ -1,0 +1,145 @@
+"""What a late rank does to the findings of the others: causes go above symptoms.
+
+Ranks that train together wait for the last one, so whatever keeps one rank makes communication long
+on all others. Findings about communication on ranks that wait are symptoms then; what keeps the
+late rank is the cause, and comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.rank_summary import RankSummary
+from stepscope.advice.ranks import RankComparison
+from stepscope.advice.rules import exposed_communication, late_rank, poor_overlap, rank_waiting
+from stepscope.advice.thresholds import Thresholds
+from stepscope.run.rank_skew import ARRIVALS, RankSkew, RankWait
+
+_OF_COMMUNICATION = frozenset({exposed_communication.ID, rank_waiting.ID, poor_overlap.ID})
+_MOSTLY = 0.5
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """Which ranks come late, and what the others wait for them.
+
+    Attributes:
+        ranks: The late ranks.
+        wait_ns: What another rank waits for them in a step.
+    """
+
+    ranks: tuple[int, ...]
+    wait_ns: int
+
+    def words(self) -> str:
+        """One clause for a verdict."""
+        several = len(self.ranks) > 1
+        names = ", ".join(map(str, self.ranks[:8])) + (", …" if len(self.ranks) > 8 else "")
+        return (
+            f"rank{'s' if several else ''} {names} come{'' if several else 's'} late, and the "
+            f"others wait {self.wait_ns / 1e6:.3g} ms per step for {'them' if several else 'it'}"
+        )
+
+
+def skew_of_arrivals(between: RankComparison | None) -> RankSkew | None:
+    """How far apart the ranks come to their collectives in the recorded windows.
+
+    Args:
+        between: The ranks' collectives, matched.
+
+    Returns:
+        The skew, in the form in which the step records give it; None where nobody waits.
+    """
+    if between is None or between.straggler is None or len(between.table) < 2:
+        return None
+    rows = {row["rank"]: row for row in between.table.iter_rows(named=True)}
+    late = rows[between.straggler]
+    others = [row["wait_ns"] for rank, row in rows.items() if rank != between.straggler]
+    return RankSkew(
+        basis=ARRIVALS,
+        is_device=True,
+        steps=between.steps,
+        step_ns=round(sum(row["wait_ns"] + row["own_ns"] for row in rows.values()) / len(rows)),
+        late=(between.straggler,),
+        wait_ns=between.others_wait_ns,
+        # The late rank itself may wait for others elsewhere.
+        saving_ns=max(0, min(others) - late["wait_ns"]),
+        last_share=_share_of_waiting(between, between.straggler),
+        error_ns=0,
+        ranks=tuple(
+            RankWait(rank, row["wait_ns"], row["last"])
+            for rank, row in sorted(rows.items(), key=lambda one: one[1]["wait_ns"])
+        ),
+    )
+
+
+def _share_of_waiting(between: RankComparison, rank: int) -> float:
+    """How much of all waiting at collectives is for this rank."""
+    report = between.report
+    waits = report.arrivals.join(report.sets.select("set", "last_rank"), on="set")
+    total_ns = int(waits["wait_ns"].sum())
+    mine_ns = int(waits.filter(pl.col("last_rank") == rank)["wait_ns"].sum())
+    return mine_ns / total_ns if total_ns else 0.0
+
+
+def lateness(skew: RankSkew | None, limits: Thresholds) -> Lateness | None:
+    """The late ranks, if waiting for them is worth a finding."""
+    if skew is None or not skew.is_notable or skew.share < limits.late_rank:
+        return None
+    return Lateness(skew.late, skew.wait_ns)
+
+
+def causes_first(
+    findings: Sequence[Finding], late: Lateness | None, ranks: Sequence[RankSummary]
+) -> tuple[Finding, ...]:
+    """Findings in their order, with those that explain a wait above it and its symptoms below.
+
+    Args:
+        findings: The findings of all ranks, in the order in which they would be shown otherwise.
+        late: The late ranks; None where nobody is late.
+        ranks: The ranks.
+    """
+    if late is None:
+        return tuple(findings)
+    waits = {rank.rank: late.wait_ns for rank in ranks if rank.rank not in late.ranks}
+    causes, rank_findings, others, symptoms = [], [], [], []
+    for one in findings:
+        if one.id == late_rank.ID:
+            rank_findings.append(one)
+        elif is_cause(one, late, findings):
+            causes.append(one)
+        elif one.id in _OF_COMMUNICATION and _is_wait(one, waits):
+            words = late.words()
+            assumption = "; ".join(part for part in (one.assumption, words) if part)
+            symptoms.append(replace(one, severity=Severity.LOW, assumption=assumption))
+        else:
+            others.append(one)
+    return (*causes, *rank_findings, *others, *symptoms)
+
+
+def is_cause(one: Finding, late: Lateness, findings: Sequence[Finding]) -> bool:
+    """Whether a finding explains why its rank comes late.
+
+    It does if its rank would save at least half of the others' wait by it, beyond what any other
+    rank saves by the same.
+    """
+    no_cause = one.id in _OF_COMMUNICATION or one.id == late_rank.ID
+    if no_cause or one.rank not in late.ranks or one.saving_ns is None:
+        return False
+    elsewhere = [
+        other.saving_ns or 0
+        for other in findings
+        if other.id == one.id and other.rank not in late.ranks
+    ]
+    return one.saving_ns - max(elsewhere, default=0) >= _MOSTLY * late.wait_ns
+
+
+def _is_wait(one: Finding, waits: dict[int, int]) -> bool:
+    """Whether what a finding about communication saves is mostly waiting for a late rank."""
+    if one.rank not in waits:
+        return False
+    return one.saving_ns is None or waits[one.rank] >= _MOSTLY * one.saving_ns

@@ -1,0 +1,76 @@
+"""Stalled step: one step took far longer than all others.
+
+Measured from the step record, and from the steps of the recorded window: the only step, after the
+slow ones at the beginning, that takes more than three times the median, for another reason than its
+input (`stepscope.analysis.selection.odd_steps`). One accident says nothing about the other steps,
+so it is no part of the steady step, and no saving per step is promised. Where the window holds the
+step, the evidence names what it spent the time in.
+"""
+
+from __future__ import annotations
+
+from stepscope.advice.finding import Evidence, Finding, Severity
+from stepscope.advice.odd_steps import extra_time
+from stepscope.advice.replayed import finding_without_saving
+from stepscope.advice.subject import Subject
+from stepscope.analysis.host.steady_steps import StepState
+
+ID = "stalled-step"
+_RECORD, _TRACE = "step record", "trace"
+
+
+def find(subject: Subject) -> list[Finding]:
+    """The findings: at most one from the record and one, of another step, from the window."""
+    found: dict[int, list[Finding]] = {}
+    window = subject.window
+    if window is not None:
+        for step in window.steady.of_state(StepState.STALL):
+            evidence = extra_time(window, step.step)
+            usual_ns = window.steady.median_ns
+            found[step.step] = _finding(
+                subject, step.step, step.dur_ns, usual_ns, (*evidence, _source(_TRACE))
+            )
+    summary = subject.steps
+    if summary is not None and summary.stalled_step is not None:
+        found.setdefault(
+            summary.stalled_step,
+            _finding(
+                subject,
+                summary.stalled_step,
+                summary.stalled_ns,
+                summary.median_ns,
+                (_source(_RECORD),),
+            ),
+        )
+    return [finding for findings in found.values() for finding in findings]
+
+
+def _source(name: str) -> Evidence:
+    return Evidence("measured by", name, "text")
+
+
+def _finding(
+    subject: Subject, step: int, dur_ns: int, usual_ns: int, more: tuple[Evidence, ...]
+) -> list[Finding]:
+    lost_ns = dur_ns - usual_ns
+    if lost_ns < subject.thresholds.slow_first_steps_steps * usual_ns:
+        return []
+    return finding_without_saving(
+        subject,
+        rule=ID,
+        title=f"step {step} took {dur_ns / max(1, usual_ns):.3g} times as long as the others",
+        severity=Severity.LOW,
+        reason="one stall, not a cost of every step; it is no part of the step shown",
+        evidence=(
+            Evidence("it took", dur_ns, "ns"),
+            Evidence("the others, their median", usual_ns, "ns"),
+            Evidence("lost in it", lost_ns, "ns"),
+            *more,
+        ),
+        steps=(step,),
+        advice=(
+            "If it happens once, ignore it. If it comes back, find out what it goes with: saving, "
+            "evaluation, a new shape, the garbage collector, the file system, other work on the "
+            "machine. Record a longer window to see it again."
+        ),
+    )

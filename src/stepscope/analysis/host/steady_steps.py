@@ -1,0 +1,328 @@
+"""The steady steps of a trace, and how long one takes: the one step time that every answer uses.
+
+Definitions
+    A step lasts as long as its device step; of several devices, the mean of theirs. Without GPU
+    work it lasts as long as its host step; what the last step of a file takes at its end, after
+    its last operator and call, beyond what any other step does, is the end of the loop and not
+    counted.
+
+States
+    complete       An ordinary step.
+    empty          Nothing ran in it. Torch leaves such a step when the profiler stops.
+    cut off        The last step of a file that ends early.
+    start unknown  The first step, if its first GPU work waited in the queue although the file
+                   shows nothing that kept the device busy: earlier work was not recorded, so
+                   nobody knows when the device began with this step.
+    start-up       The steps at the beginning that take more than twice the median of the others.
+    stall          The one later step that takes more than three times the median; see
+                   `selection.odd_steps` for both.
+    apart          An ordinary step that does not follow the others: see below.
+
+The steady steps are the complete ones; where others lie between them, the longest run of steps
+that follow one another. Steps that a scope asks for count whatever they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import polars as pl
+
+from stepscope.analysis.host.causes import is_input_wait
+from stepscope.analysis.selection.gpu_work import recorded_work
+from stepscope.analysis.selection.names import CALLS
+from stepscope.analysis.selection.odd_steps import LEAST_STEPS, single_stall, slow_first_steps
+from stepscope.analysis.selection.remember import remembered
+from stepscope.analysis.selection.scope import Scope
+from stepscope.trace.arrays import intervals
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays.search import places
+from stepscope.trace.model import Trace
+from stepscope.trace.schema import Category
+
+_NOTABLE_TAIL_NS = 1_000_000
+_LONG_IN_QUEUE_NS = 1_000_000
+_LONG_IN_QUEUE = 0.05  # of the step
+
+
+class StepState(str, Enum):
+    """What a step is; see the module."""
+
+    COMPLETE = "complete"
+    EMPTY = "empty"
+    CUT_OFF = "cut off"
+    START_UNKNOWN = "start unknown"
+    START_UP = "start-up"
+    STALL = "stall"
+    APART = "apart"
+
+
+_STATES = tuple(StepState)
+_COMPLETE = _STATES.index(StepState.COMPLETE)
+
+
+@dataclass(frozen=True)
+class JudgedStep:
+    """One step of a trace.
+
+    Attributes:
+        step: Its number.
+        state: What it is.
+        dur_ns: How long it took.
+        input_ns: How long the main thread waited for its input in it.
+    """
+
+    step: int
+    state: StepState
+    dur_ns: int
+    input_ns: int
+
+
+@dataclass(frozen=True)
+class SteadySteps:
+    """The steps that an answer about the steady state covers.
+
+    Attributes:
+        steps: Their numbers, in order; empty for a trace without steps.
+        step_ns: Mean duration; for a trace without steps the time of all its GPU work.
+        median_ns: Median duration.
+        is_of_devices: Whether these are device steps.
+        tail_ns: What was taken off the end of the file's last step, as the end of the loop.
+        judged: Every step of the trace, in order.
+    """
+
+    steps: tuple[int, ...]
+    step_ns: int
+    median_ns: int
+    is_of_devices: bool
+    tail_ns: int
+    judged: tuple[JudgedStep, ...]
+
+    def of_state(self, *states: StepState) -> tuple[JudgedStep, ...]:
+        """The steps of some states."""
+        return tuple(one for one in self.judged if one.state in states)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Why steps that are not empty do not count, in words."""
+        told = []
+        for one in self.of_state(StepState.START_UP, StepState.STALL):
+            times = one.dur_ns / max(1, self.median_ns)
+            told.append(
+                f"step {one.step} took {_duration(one.dur_ns)}, {times:.3g} times the others "
+                f"({one.state.value}): not part of the steady step"
+            )
+        for state, why in _WHY.items():
+            steps = [one.step for one in self.of_state(state)]
+            if steps:
+                told.append(f"{why}, so not part of the steady step: step {_listed(steps)}")
+        if self.tail_ns:
+            told.append(
+                f"the last step goes on for {self.tail_ns / 1e6:.1f} ms longer than any other "
+                "after its last operator and call: taken for the end of the loop, and left out"
+            )
+        return tuple(told)
+
+
+_WHY = {
+    StepState.CUT_OFF: "the file ends within it",
+    StepState.START_UNKNOWN: "its first GPU work waited for earlier work that was not recorded",
+    StepState.APART: "it does not follow the others",
+}
+
+
+@remembered
+def steady_steps(trace: Trace, scope: Scope | None = None) -> SteadySteps:
+    """Find the steady steps, or those that the scope asks for, and how long one takes.
+
+    Args:
+        trace: The trace.
+        scope: Steps that count whatever they are, and devices whose steps count; the choice of
+            events has no influence.
+    """
+    asked = scope or Scope()
+    host = trace.steps
+    if host.is_empty():
+        whole_ns = _whole_file(trace, asked)
+        return SteadySteps((), whole_ns, whole_ns, whole_ns > 0, 0, ())
+    numbers = host["step"].to_numpy()
+    wanted = np.ones(len(host), np.bool_)
+    if asked.steps is not None:
+        wanted = np.isin(numbers, asked.steps)
+    device = _device_durations(trace, asked, numbers[wanted])
+    tail_ns = 0 if device is not None else loop_tail(trace)
+    durations = (host["end_ns"] - host["start_ns"]).to_numpy().copy()
+    durations[-1] -= tail_ns
+    if device is not None:
+        durations = device
+    waits = _input_waits(trace, host)
+    states = _states(trace, host, durations, waits, is_of_devices=device is not None)
+    chosen = wanted if asked.steps is not None else states == _COMPLETE
+    judged = tuple(
+        JudgedStep(int(number), _STATES[state], int(duration), int(wait))
+        for number, state, duration, wait in zip(numbers, states, durations, waits, strict=True)
+    )
+    return SteadySteps(
+        steps=tuple(numbers[chosen].tolist()),
+        step_ns=round(float(durations[chosen].mean())) if chosen.any() else 0,
+        median_ns=round(float(np.median(durations[chosen]))) if chosen.any() else 0,
+        is_of_devices=device is not None,
+        tail_ns=tail_ns if chosen[-1] else 0,
+        judged=judged,
+    )
+
+
+def steps_on_end(trace: Trace) -> tuple[int, ...]:
+    """The longest run of steps that follow one another, whatever they are, but for empty ones."""
+    host = trace.steps
+    if host.is_empty():
+        return ()
+    run = _longest_run(host, ~host["is_empty"].to_numpy())
+    steps: tuple[int, ...] = tuple(host["step"].to_numpy()[run].tolist())
+    return steps
+
+
+def loop_tail(trace: Trace) -> int:
+    """What the last step of the file takes at its end beyond what any other does.
+
+    Where the loop ends within the window, the last annotation also covers what comes after the
+    loop: workers that are shut down, the profiler that is stopped.
+    """
+    host = trace.steps.filter(~pl.col("is_empty"))
+    if len(host) < LEAST_STEPS or host["step"][-1] != trace.steps["step"][-1]:
+        return 0
+    work = (
+        trace.events.filter(
+            pl.col("lane_id") == host["lane_id"][0],
+            pl.col("category").is_in([Category.CPU_OP.value, *CALLS]),
+            ~pl.col("event").is_in(trace.steps["event"].implode()),
+        )
+        .select("start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+        .collect()
+    )
+    starts, ends = host["start_ns"].to_numpy(), host["end_ns"].to_numpy()
+    begun = work["start_ns"].to_numpy()
+    index = places(starts, begun, "right") - 1
+    mine = (index >= 0) & (begun < ends[np.maximum(index, 0)])
+    last = starts.copy()
+    np.maximum.at(last, index[mine], work["end_ns"].to_numpy()[mine])
+    quiet = np.maximum(ends - last, 0)
+    beyond = int(quiet[-1] - quiet[:-1].max())
+    return beyond if beyond > _NOTABLE_TAIL_NS else 0
+
+
+def _whole_file(trace: Trace, asked: Scope) -> int:
+    """From the first GPU work to the last; of several devices the mean."""
+    work = recorded_work(trace).filter(pl.col("device").is_not_null())
+    if asked.devices is not None:
+        work = work.filter(pl.col("device").is_in(list(asked.devices)))
+    spans = work.group_by("device").agg(span=pl.col("end_ns").max() - pl.col("start_ns").min())
+    return int(spans["span"].sum()) // len(spans) if len(spans) else 0
+
+
+def _device_durations(trace: Trace, asked: Scope, wanted: Int64Array) -> Int64Array | None:
+    """Duration of each step on the devices; None where the steps in question have no GPU work."""
+    own = recorded_work(trace).select("device", "step").drop_nulls()
+    if not own["step"].is_in(wanted.tolist()).any():
+        return None
+    rows = trace.device_steps
+    if asked.devices is not None:
+        rows = rows.filter(pl.col("device").is_in(list(asked.devices)))
+    if rows.is_empty():
+        return None
+    lengths = (rows["end_ns"] - rows["start_ns"]).to_numpy()
+    per_device: Int64Array = lengths.reshape(rows["device"].n_unique(), len(trace.steps))
+    mean: Int64Array = per_device.sum(axis=0) // len(per_device)
+    return mean
+
+
+def _input_waits(trace: Trace, host: pl.DataFrame) -> Int64Array:
+    """How long the thread of the steps waited for its input in each of them."""
+    names = trace.names.filter(is_input_wait()).select("name_id").collect()["name_id"]
+    if names.is_empty():
+        return np.zeros(len(host), np.int64)
+    rows = (
+        trace.events.filter(
+            pl.col("name_id").is_in(names.implode()), pl.col("lane_id") == host["lane_id"][0]
+        )
+        .select("start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+        .collect()
+    )
+    waits = intervals.merge(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
+    return intervals.covered(waits, host["start_ns"].to_numpy(), host["end_ns"].to_numpy())
+
+
+def _states(
+    trace: Trace,
+    host: pl.DataFrame,
+    durations: Int64Array,
+    waits: Int64Array,
+    *,
+    is_of_devices: bool,
+) -> Int64Array:
+    """The place in `_STATES` of each step's state."""
+    states = np.full(len(host), _COMPLETE, np.int64)
+    states[~host["is_complete"].to_numpy()] = _STATES.index(StepState.CUT_OFF)
+    states[host["is_empty"].to_numpy()] = _STATES.index(StepState.EMPTY)
+    usable = states == _COMPLETE
+    if not usable.any():
+        states[states == _STATES.index(StepState.CUT_OFF)] = _COMPLETE
+        return states
+    if is_of_devices and usable.sum() > 1 and usable[0] and _start_is_unknown(trace, durations):
+        states[0] = _STATES.index(StepState.START_UNKNOWN)
+    rows = np.nonzero(states == _COMPLETE)[0]
+    first = slow_first_steps(durations[rows], waits[rows])
+    states[rows[:first]] = _STATES.index(StepState.START_UP)
+    rows = rows[first:]
+    stall = single_stall(durations[rows], waits[rows])
+    if stall is not None:
+        states[rows[stall]] = _STATES.index(StepState.STALL)
+    run = _longest_run(host, states == _COMPLETE)
+    states[(states == _COMPLETE) & ~run] = _STATES.index(StepState.APART)
+    return states
+
+
+def _start_is_unknown(trace: Trace, durations: Int64Array) -> bool:
+    """Whether the first work of the first step waited for work that is not in the file."""
+    first = trace.steps["step"][0]
+    limit_ns = max(_LONG_IN_QUEUE_NS, int(_LONG_IN_QUEUE * np.median(durations)))
+    work = recorded_work(trace).filter(pl.col("device").is_not_null())
+    own = work.filter(pl.col("step") == first, pl.col("launch").is_not_null())
+    if own.is_empty():
+        return False
+    row = own.sort("start_ns", maintain_order=True).row(0, named=True)
+    call = trace.columns("start_ns", "dur_ns")[row["launch"]]
+    queued_ns = int(call["start_ns"][0] + call["dur_ns"][0])
+    if row["start_ns"] - queued_ns <= limit_ns:
+        return False
+    before = work.filter(
+        pl.col("device") == row["device"],
+        pl.col("start_ns") < row["start_ns"],
+        pl.col("end_ns") > queued_ns,
+    )
+    return before.is_empty()
+
+
+def _longest_run(host: pl.DataFrame, usable: BoolArray) -> BoolArray:
+    """The most usable steps that follow one another without a break; the first such run."""
+    follows = np.zeros(len(host), np.bool_)
+    follows[1:] = host["start_ns"][1:].to_numpy() == host["end_ns"][:-1].to_numpy()
+    follows[1:] &= usable[1:] & usable[:-1]
+    run = np.cumsum(~follows)
+    counts = np.bincount(run[usable])
+    best: BoolArray = usable & (run == int(np.argmax(counts)))
+    return best
+
+
+def _duration(value_ns: int) -> str:
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if value_ns >= size:
+            return f"{value_ns / size:.3g} {unit}"
+    return f"{value_ns} ns"
+
+
+def _listed(steps: list[int]) -> str:
+    shown = ", ".join(map(str, steps[:8]))
+    return f"{shown}, …" if len(steps) > 8 else shown

@@ -1,0 +1,62 @@
+"""Which steps are no example of the others: the slow ones at the beginning, and a single stall.
+
+What a step waits for its input counts as the median wait when steps are judged: waits for a loader
+come in bursts, and are part of the steady state.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.trace.arrays.intervals import Int64Array
+
+START_UP_FACTOR = 2.0
+"""A step at the beginning is slow if it takes more than so many times the median of the later."""
+STALL_FACTOR = 3.0
+"""A step stalls if it takes more than so many times the median, and is the only one that does."""
+LEAST_STEPS = 3
+"""Of fewer steps none is called a stall."""
+_ALIKE = 0.1
+"""What a later step must wait for its input, of the first one's wait, to make waiting usual."""
+
+
+def slow_first_steps(durations: Int64Array, waits: Int64Array) -> int:
+    """How many steps at the beginning take more than twice the median of the others.
+
+    At most half of them. If the first step alone waits for its input, its wait counts.
+
+    Args:
+        durations: Durations of steps, in order.
+        waits: How long each waited for its input.
+    """
+    if len(durations) < 2:
+        return 0
+    judged = _without_bursts(durations, waits)
+    if (waits[1:] - np.median(waits)).max() <= _ALIKE * waits[0]:
+        judged[0] = durations[0]
+    first = 0
+    for count in range(1, len(judged) // 2 + 1):
+        if (judged[:count] > START_UP_FACTOR * np.median(judged[count:])).all():
+            first = count
+    return first
+
+
+def single_stall(durations: Int64Array, waits: Int64Array) -> int | None:
+    """The place of the one step that takes more than three times the median; None for none.
+
+    Several such steps are a habit of the training: no stall.
+
+    Args:
+        durations: Durations of steps, in order, without slow ones at the beginning.
+        waits: How long each waited for its input.
+    """
+    if len(durations) < LEAST_STEPS:
+        return None
+    judged = _without_bursts(durations, waits)
+    slow = np.nonzero(judged > STALL_FACTOR * np.median(judged))[0]
+    return int(slow[0]) if len(slow) == 1 else None
+
+
+def _without_bursts(durations: Int64Array, waits: Int64Array) -> Int64Array:
+    judged: Int64Array = durations - np.maximum(waits - int(np.median(waits)), 0)
+    return judged

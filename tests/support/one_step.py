@@ -1,0 +1,56 @@
+"""What must hold for the answers about any trace: one step, parts that add up, true savings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepscope.advice.diagnosis import Diagnosis, diagnose
+from stepscope.analysis.critical_path import critical_path
+from stepscope.analysis.steps import step_table
+from stepscope.analysis.what_if import what_if_table
+from stepscope.run.reader import open_run
+from stepscope.trace.load import load
+
+
+def check_trace(path: Path) -> Diagnosis:
+    """Check all answers about one trace file; gives its diagnosis for further checks."""
+    trace = load(path)
+    diagnosis = diagnose(open_run(str(path)))
+    shown = diagnosis.shown
+    what_if, critical = what_if_table(trace), critical_path(trace)
+    step_ns = shown.step_ns
+    assert step_ns is not None
+    assert what_if.step_ns == step_ns
+    assert critical.step_ns == step_ns
+    if len(trace.steps):
+        assert step_table(trace).step_ns == step_ns
+    if len(critical.scope.steps) == 1 or len(trace.device_steps["device"].unique()) == 1:
+        count = max(1, len(critical.scope.steps))
+        assert critical.total_ns == pytest.approx(count * step_ns, abs=count)
+    check_diagnosis(diagnosis)
+    for row in what_if.causes.iter_rows(named=True):
+        assert 0 <= row["saving_ns"] <= step_ns
+        assert row["step_ns"] + row["saving_ns"] == step_ns
+    return diagnosis
+
+
+def check_diagnosis(diagnosis: Diagnosis) -> None:
+    """Check that the parts of each rank add up to its step, and that no saving exceeds it."""
+    for rank in diagnosis.ranks:
+        step_ns, partition = rank.step_ns, rank.partition
+        assert step_ns is not None
+        assert partition is not None
+        assert sum(part.total_ns for part in partition.parts) == partition.total_ns
+        assert partition.total_ns == pytest.approx(
+            partition.steps * step_ns, abs=max(1, partition.steps)
+        )
+        savings = [one.saving_ns for one in rank.findings if one.saving_ns is not None]
+        for finding in rank.findings:
+            if finding.saving_ns is not None and finding.predicted_step_ns is not None:
+                assert 0 <= finding.saving_ns <= step_ns
+                assert finding.saving_ns + finding.predicted_step_ns == step_ns
+        assert (rank.together_ns is None) == (not savings)
+        if rank.together_ns is not None:
+            assert max(savings) <= rank.together_ns <= min(step_ns, sum(savings))

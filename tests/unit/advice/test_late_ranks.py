@@ -1,0 +1,87 @@
+"""Which rank is to blame: causes on the late rank come before waiting on the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.support.gpu_trace import GpuTrace, ms, us
+from tests.support.one_step import check_diagnosis
+from tests.support.planted import dump, products
+from tests.support.step_records import step_records, write_run
+
+from stepscope.advice.diagnosis import Diagnosis, diagnose
+from stepscope.advice.finding import Severity
+from stepscope.run.reader import open_run
+
+
+def _judge(path: Path) -> Diagnosis:
+    diagnosis = diagnose(open_run(str(path)))
+    check_diagnosis(diagnosis)
+    return diagnosis
+
+
+def _gpu_ranks(folder: Path, late_ns: int, *, by_input: bool) -> Diagnosis:
+    """Two ranks, whose second is kept for a while before the all-reduce of every step."""
+    for rank in range(2):
+        t = GpuTrace(world_size=2, rank=rank, device=rank)
+        for _ in range(6):
+            with t.step():
+                if rank == 1 and by_input:
+                    t.data_wait(late_ns)
+                products(t, 4)
+                t.sync()
+                if rank == 1 and not by_input:
+                    t.python(late_ns)
+                length = us(500) + (late_ns if rank == 0 else 0)
+                t.wait_collective(t.collective("all_reduce", 64 << 20, length))
+                t.sync()
+        (folder / f"rank{rank}.pt.trace.json").write_bytes(dump(t))
+    return _judge(folder)
+
+
+@pytest.mark.parametrize(
+    ("by_input", "cause"), [(True, "input-bound"), (False, "cpu-bound-python")]
+)
+def test_what_keeps_the_late_rank_is_the_verdict(tmp_path, by_input, cause):
+    diagnosis = _gpu_ranks(tmp_path, ms(30), by_input=by_input)
+    first, second = diagnosis.findings[:2]
+    assert (first.id, first.rank) == (cause, 1)
+    assert (second.id, second.rank) == ("late-rank", 1)
+    assert diagnosis.verdict.startswith(cause)
+    assert "Rank 1 comes late" in diagnosis.verdict
+    symptoms = [one for one in diagnosis.findings if one.rank == 0 and one.id == "rank-waiting"]
+    assert symptoms
+    for one in symptoms:
+        assert one.severity is Severity.LOW
+        assert "rank 1 comes late" in one.assumption
+    last = [one.id for one in diagnosis.findings[-len(symptoms) :]]
+    assert set(last) <= {"rank-waiting", "exposed-communication", "poor-overlap"}
+
+
+def test_communication_that_nobody_is_late_for_stays_the_verdict(tmp_path):
+    for rank in range(2):
+        t = GpuTrace(world_size=2, rank=rank, device=rank)
+        for _ in range(6):
+            with t.step():
+                products(t, 4)
+                t.wait_collective(t.collective("all_reduce", 512 << 20, ms(20)))
+                t.sync()
+        (tmp_path / f"rank{rank}.pt.trace.json").write_bytes(dump(t))
+    diagnosis = _judge(tmp_path)
+    assert diagnosis.verdict.startswith("exposed-communication")
+    assert "late-rank" not in {one.id for one in diagnosis.findings}
+
+
+def test_step_records_alone_name_the_late_ranks_input(tmp_path):
+    """Rank 1 waits 35 of 42 ms for its batch; rank 0 spends the same time in its backward."""
+    late = step_records([42.0] * 30, waits_ms=35.0, phases_ms={"forward": 2.0, "backward": 4.0})
+    waits = step_records([42.0] * 30, waits_ms=0.1, phases_ms={"forward": 2.0, "backward": 39.0})
+    diagnosis = _judge(write_run(tmp_path, {0: waits, 1: late}))
+    assert diagnosis.skew is not None
+    assert diagnosis.skew.late == (1,)
+    assert (diagnosis.findings[0].id, diagnosis.findings[0].rank) == ("input-bound", 1)
+    assert "fixing it saves 83% of rank 1's step. Rank 1 comes late" in diagnosis.verdict
+    (late_rank,) = (one for one in diagnosis.findings if one.id == "late-rank")
+    assert late_rank.saving_ns is not None
+    assert late_rank.predicted_step_ns == 42_000_000 - late_rank.saving_ns

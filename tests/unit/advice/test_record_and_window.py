@@ -1,0 +1,193 @@
+"""A step record and a recorded window say the same: one step, its parts, and savings from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.support.gpu_trace import GpuTrace, ms, us
+from tests.support.one_step import check_diagnosis
+from tests.support.planted import dump, optimizer, products
+from tests.support.step_records import step_records
+
+from stepscope.advice.diagnosis import Diagnosis, diagnose
+from stepscope.report.diagnosis.words import (
+    communication,
+    partition_basis,
+    saving,
+    step_basis,
+    together,
+)
+from stepscope.run.reader import RankRun, open_run
+from stepscope.run.step_record import StepRecord
+
+
+@pytest.fixture
+def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def judged(t: GpuTrace, records: list[StepRecord] | None = None) -> Diagnosis:
+        path = tmp_path / "trace.pt.trace.json"
+        path.write_bytes(dump(t))
+        if records is not None:
+            monkeypatch.setattr(RankRun, "steps", tuple(records))  # as if beside the trace
+        diagnosis = diagnose(open_run(str(path)))
+        check_diagnosis(diagnosis)
+        return diagnosis
+
+    return judged
+
+
+def _on_the_cpu(python_ns: list[int], op_ns: int = ms(6)) -> GpuTrace:
+    t = GpuTrace()
+    for each in python_ns:
+        with t.step():
+            t.op("aten::mm").python(op_ns)
+            t.python(each)
+    return t
+
+
+def test_a_stall_in_the_window_is_a_finding_of_its_own(judge):
+    """One stall of 0.5 s in three steps, beside a record of 6.26 ms: no saving of 172 ms a step."""
+    window = _on_the_cpu([us(50), ms(500), us(50)])
+    diagnosis = judge(window, step_records([6.26] * 60 + [6.5, 506, 6.5], recorded=range(60, 63)))
+    assert diagnosis.shown.step_ns == 6_260_000
+    (stall,) = (one for one in diagnosis.findings if one.id == "stalled-step")
+    assert stall.steps == (1,)
+    assert stall.saving_ns is None
+    seen = {item.label: item.value for item in stall.evidence}
+    assert seen["most of it went into"] == "python"
+    assert seen["there, beyond the other steps"] == pytest.approx(ms(500), rel=0.01)
+    assert "cpu-bound-python" not in {one.id for one in diagnosis.findings}
+
+
+def test_without_a_record_the_stall_is_apart_too(judge):
+    diagnosis = judge(_on_the_cpu([us(50), ms(500), us(50)]))
+    assert diagnosis.shown.step_ns == pytest.approx(us(6_050), rel=0.01)
+    assert any("step 1 took 506 ms" in note for note in diagnosis.shown.notes)
+    assert {one.id for one in diagnosis.findings} == {"stalled-step"}
+
+
+def test_a_slow_first_step_is_no_part_of_the_verdict(judge):
+    diagnosis = judge(_on_the_cpu([ms(4_450)] + [ms(3)] * 7, op_ns=ms(490)))
+    assert diagnosis.shown.step_ns == pytest.approx(ms(493), rel=0.01)
+    assert any("step 0 took 4.94 s, 10 times the others" in n for n in diagnosis.shown.notes)
+    (first,) = (one for one in diagnosis.findings if one.id == "slow-first-steps")
+    assert first.steps == (0,)
+    assert ("most of it went into", "python") in {(e.label, e.value) for e in first.evidence}
+
+
+def test_promises_are_in_the_time_of_unrecorded_steps(judge):
+    """Recorded steps take 9.17 ms, the others 6.10 ms: a fix starts from 6.10 ms."""
+    window = _on_the_cpu([us(3_170)] * 6)
+    diagnosis = judge(window, step_records([6.10] * 60 + [9.17] * 6, recorded=range(60, 66)))
+    (finding,) = (one for one in diagnosis.findings if one.id == "cpu-bound-python")
+    assert finding.saving_ns == pytest.approx(6.10e6 * 3.17 / 9.17, rel=0.01)
+    assert finding.predicted_step_ns == 6_100_000 - finding.saving_ns
+    assert "which takes 1.50× as long" in finding.assumption
+
+
+def test_phases_of_the_record_win_over_operators_in_the_window(judge):
+    """Operators inside a user's phase are no forward: the record has the phase."""
+    t = GpuTrace()
+    for _ in range(5):
+        with t.step():
+            t.op("aten::mm").python(us(450))
+            with t.annotate("metrics"):
+                t.op("aten::topk").python(us(52_600))
+    records = step_records([55.0] * 40, phases_ms={"forward": 0.45, "metrics": 52.6})
+    diagnosis = judge(t, records)
+    assert diagnosis.verdict.startswith("slow-phase: the phase 'metrics' takes 96% of the step")
+    partition = diagnosis.shown.partition
+    assert partition is not None
+    parts = {part.name: partition.per_step_ns(part) for part in partition.parts}
+    assert parts["metrics"] == 52_600_000
+    assert parts["forward"] == 450_000
+    assert partition_basis(diagnosis.shown).startswith("step record")
+
+
+def test_a_gpus_parts_take_the_difference_to_the_record_from_idle_time(judge):
+    t = GpuTrace()
+    for _ in range(4):
+        with t.step():
+            products(t, 5)
+            t.sync()
+            t.python(ms(5))
+            optimizer(t)
+    recorded = judge(t)
+    diagnosis = judge(t, step_records([7.0] * 30))
+    before, after = recorded.shown.partition, diagnosis.shown.partition
+    assert before is not None
+    assert after is not None
+    compute = before.of("compute") / before.steps
+    assert after.of("compute") / after.steps == pytest.approx(compute, abs=1)
+    assert after.of("idle: Python") < before.of("idle: Python") / before.steps * after.steps
+    assert "fitted to the step record" in partition_basis(diagnosis.shown)
+    assert round(after.total_ns / after.steps) == 7_000_000
+
+
+def test_bursts_of_waiting_are_judged_by_totals(judge):
+    """Five steps of 5.21 s in all, 3.91 s of it waiting: 75 %, whatever the median says."""
+    t = GpuTrace()
+    for wait_ns in (ms(1_955), us(50), us(50), us(50), ms(1_955)):
+        with t.step():
+            t.data_wait(wait_ns)
+            t.op("aten::mm").python(ms(260))
+    diagnosis = judge(t)
+    step_ns = diagnosis.shown.step_ns
+    assert step_ns == pytest.approx(ms(5_210) / 5, rel=0.01)
+    assert "the median is 260 ms" in step_basis(diagnosis, diagnosis.shown)
+    (finding,) = (one for one in diagnosis.findings if one.id == "input-bound")
+    assert finding.saving_ns == pytest.approx(ms(3_910) / 5, rel=0.01)
+    labels = [item.label for item in finding.evidence]
+    assert "median step, as the waits come in bursts" in labels
+    partition = diagnosis.shown.partition
+    assert partition is not None
+    assert partition.of("input") / partition.total_ns == pytest.approx(0.75, abs=0.01)
+
+
+def test_findings_say_what_they_save_together(judge):
+    t = GpuTrace()
+    for _ in range(6):
+        with t.step():
+            t.data_wait(ms(10))
+            products(t, 4)
+            t.sync()
+            t.python(ms(10))
+            optimizer(t)
+    diagnosis = judge(t)
+    rank = diagnosis.shown
+    savings = {one.id: one.saving_ns for one in rank.findings if one.saving_ns is not None}
+    assert {"input-bound", "cpu-bound-python"} <= set(savings)
+    assert rank.together_ns is not None
+    assert rank.together_ns > max(savings.values())
+    assert rank.together_ns < sum(savings.values())
+    assert "their savings do not add up" in together(diagnosis)
+
+
+def test_a_file_without_steps_promises_nothing_per_step(judge):
+    t = GpuTrace(annotate_steps=False)
+    for _ in range(3):
+        products(t, 4)
+        t.sync()
+        t.python(ms(10))
+    products(t, 4)
+    diagnosis = judge(t)
+    (finding,) = (one for one in diagnosis.findings if one.id == "cpu-bound-python")
+    assert "in the whole file" in saving(finding)
+    assert not [item.label for item in finding.evidence if "per step" in item.label]
+
+
+def test_communication_that_computation_hides_is_shown(judge):
+    t = GpuTrace(world_size=8)
+    for _ in range(4):
+        with t.step():
+            products(t, 6)
+            moment = t.collective("all_reduce", 64 << 20, ms(2))
+            products(t, 3)
+            t.wait_collective(moment)
+            optimizer(t)
+    rank = judge(t).shown
+    assert rank.communication is not None
+    total_ns, hidden_ns = rank.communication
+    assert total_ns == ms(2)
+    assert 0 < hidden_ns <= total_ns
+    assert "of which computation hides" in communication(rank)
