@@ -98,6 +98,9 @@ def causes_first(
 ) -> tuple[Finding, ...]:
     """Findings in their order, with those that explain a wait above it and its symptoms below.
 
+    A finding that saves more than the others wait for the late ranks stays above both: it is the
+    larger problem.
+
     Args:
         findings: The findings of all ranks, in the order in which they would be shown otherwise.
         late: The late ranks; None where nobody is late.
@@ -106,7 +109,7 @@ def causes_first(
     if late is None:
         return tuple(findings)
     waits = {rank.rank: late.wait_ns for rank in ranks if rank.rank not in late.ranks}
-    causes, rank_findings, others, symptoms = [], [], [], []
+    causes, rank_findings, larger, others, symptoms = [], [], [], [], []
     for one in findings:
         if one.id == late_rank.ID:
             rank_findings.append(one)
@@ -116,9 +119,11 @@ def causes_first(
             words = late.words()
             assumption = "; ".join(part for part in (one.assumption, words) if part)
             symptoms.append(replace(one, severity=Severity.LOW, assumption=assumption))
+        elif (one.saving_ns or 0) > late.wait_ns:
+            larger.append(one)
         else:
             others.append(one)
-    return (*causes, *rank_findings, *others, *symptoms)
+    return (*larger, *causes, *rank_findings, *others, *symptoms)
 
 
 def is_cause(one: Finding, late: Lateness, findings: Sequence[Finding]) -> bool:
