@@ -75,7 +75,8 @@ def step_table(trace: Trace, scope: Scope | None = None) -> StepTable:
         "events",
     )
     steady = steady_steps(trace, Scope(steps=asked.steps, devices=asked.devices))
-    is_last = pl.col("step") == trace.steps["step"].last()
+    last = trace.steps["step"].last()
+    is_last = pl.lit(value=False) if last is None else pl.col("step") == last
     host = (
         trace.steps.join(_states(steady), on="step", how="left", maintain_order="left")
         .filter(pl.col("step").is_in(list(covered)))

@@ -12,11 +12,15 @@ from __future__ import annotations
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.odd_steps import extra_time
 from stepscope.advice.replayed import finding_without_saving
+from stepscope.advice.rules.recompilation import compiling
 from stepscope.advice.subject import Subject
+from stepscope.advice.window_view import WindowView
 from stepscope.analysis.host.steady_steps import StepState
+from stepscope.trace.arrays import intervals
 
 ID = "stalled-step"
 _RECORD, _TRACE = "step record", "trace"
+_MOSTLY = 0.5
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -25,6 +29,8 @@ def find(subject: Subject) -> list[Finding]:
     window = subject.window
     if window is not None:
         for step in window.steady.of_state(StepState.STALL):
+            if _mostly_compiles(window, step.step, step.dur_ns - window.steady.median_ns):
+                continue  # the findings about compilation say so
             evidence = extra_time(window, step.step)
             usual_ns = window.steady.median_ns
             found[step.step] = _finding(
@@ -43,6 +49,16 @@ def find(subject: Subject) -> list[Finding]:
             ),
         )
     return [finding for findings in found.values() for finding in findings]
+
+
+def _mostly_compiles(window: WindowView, step: int, lost_ns: int) -> bool:
+    """Whether compiling explains most of the time that a step takes beyond the others."""
+    whole = window.whole
+    graph = whole.graph
+    if step not in graph.steps:
+        return False
+    spent = intervals.covered(compiling(whole), graph.step_starts_ns, graph.step_ends_ns)
+    return int(spent[graph.steps.index(step)]) >= _MOSTLY * lost_ns
 
 
 def _source(name: str) -> Evidence:
