@@ -307,6 +307,8 @@ def _start_is_unknown(trace: Trace, durations: Int64Array) -> bool:
 
 def _longest_run(host: pl.DataFrame, usable: BoolArray) -> BoolArray:
     """The most usable steps that follow one another without a break; the first such run."""
+    if not usable.any():
+        return usable
     follows = np.zeros(len(host), np.bool_)
     follows[1:] = host["start_ns"][1:].to_numpy() == host["end_ns"][:-1].to_numpy()
     follows[1:] &= usable[1:] & usable[:-1]
