@@ -14,6 +14,8 @@ from stepscope.analysis.memory.opening import open_memory
 from stepscope.commands import memory
 from stepscope.memory.questions.fit import Run, will_it_fit
 
+pytestmark = pytest.mark.slow
+
 SIZES = (4, 6, 8)
 TARGET = 16
 MODELS = ("perceptron", "transformer", "convolutions")
