@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import polars as pl
 
@@ -99,8 +100,8 @@ def diagnose(
     skew = skew_of(meetings) if asked.steps is None else None
     request = Request(asked, limits, skew is not None, baseline)
     summaries = [
-        summarise_rank(rank, request, None if matched is None else matched.waits_of(rank.rank))
-        for rank in run.ranks
+        summarise_rank(rank, request, None if matched is None else matched.waits_of(rank.rank), met)
+        for rank, met in zip_longest(run.ranks, meetings)
     ]
     return judge(run, summaries, limits, matched, skew, notes)
 

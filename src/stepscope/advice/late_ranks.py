@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
+from stepscope.advice.figures import significant
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.ranks import RankComparison
@@ -41,7 +42,8 @@ class Lateness:
         names = ", ".join(map(str, self.ranks[:8])) + (", …" if len(self.ranks) > 8 else "")
         return (
             f"rank{'s' if several else ''} {names} come{'' if several else 's'} late, and the "
-            f"others wait {self.wait_ns / 1e6:.3g} ms per step for {'them' if several else 'it'}"
+            f"others wait {significant(self.wait_ns / 1e6)} ms per step for "
+            f"{'them' if several else 'it'}"
         )
 
 

@@ -257,20 +257,23 @@ def _with_window(meeting: Meeting, window: Window, trace: Trace, asked: Scope) -
     )
 
 
-def summarise_rank(rank: RankRun, request: Request, waits: Waits | None = None) -> RankSummary:
+def summarise_rank(
+    rank: RankRun, request: Request, waits: Waits | None = None, met: Meeting | None = None
+) -> RankSummary:
     """Judge a rank by its last window that can be read, and let its tables go.
 
     Args:
         rank: The rank.
         request: What is asked of it.
         waits: What it waited for others in its collectives; None: nobody knows.
+        met: What `meeting_of` read of it for the same scope; None: it is read here.
 
     Raises:
         UsageError: The scope names what none of its traces has.
     """
     rank = replace(rank)
     record = None if request.scope.steps is not None else summarise_steps(rank.steps)
-    alone = _without_window(rank, record)
+    alone = _without_window(rank, record, met)
     trouble = _Trouble(list(rank.step_problems))
     # The last window is the one farthest from the start, where nothing is warming up any more.
     for window in reversed(rank.windows):
@@ -304,7 +307,7 @@ class _Trouble:
     not_there: str | None = None
 
 
-def _without_window(rank: RankRun, record: StepSummary | None) -> RankSummary:
+def _without_window(rank: RankRun, record: StepSummary | None, met: Meeting | None) -> RankSummary:
     """What is known of a rank before any window is opened."""
     return RankSummary(
         rank=rank.rank,
@@ -326,7 +329,7 @@ def _without_window(rank: RankRun, record: StepSummary | None) -> RankSummary:
         notes=(),
         metrics=None,
         windows=len(rank.windows),
-        meeting=_meeting_without_window(rank),
+        meeting=met or _meeting_without_window(rank),
     )
 
 
@@ -365,7 +368,9 @@ def _judge(
         view = WindowView(trace, asked, request.baseline)
         host = partition_host(trace, view.scope.steps)
         device = break_down_devices(view.timeline, view.idle) if view.has_gpu else None
-        meeting = _with_window(alone.meeting, window, trace, asked)
+        meeting = alone.meeting
+        if meeting.window != window.index:
+            meeting = _with_window(meeting, window, trace, asked)
     except StepscopeError as error:
         if asked.steps is not None and isinstance(error, UsageError):
             raise

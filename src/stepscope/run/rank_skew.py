@@ -191,11 +191,6 @@ def rank_skew(ranks: Sequence[RankSteps]) -> RankSkew | None:
     return max((skew for skew in found if skew is not None), key=_weight, default=None)
 
 
-def skew_of_run(layout: RunLayout, last_steps: int = 200) -> RankSkew | None:
-    """The skew of the last steps of a run that may still be running; see `last_ranks`."""
-    return rank_skew(last_ranks(layout, last_steps))
-
-
 def last_ranks(layout: RunLayout, last_steps: int = 200) -> tuple[RankSteps, ...]:
     """The last steps of the ranks of a run that may still be running, from its files.
 

@@ -16,7 +16,7 @@ import polars as pl
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK
-from stepscope.trace.derive.nesting import clock_resolution_ns
+from stepscope.trace.derive.nesting import clock_resolution_ns, outer_first
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 from stepscope.viewer.colours import Colour, colours_of
@@ -26,13 +26,6 @@ from stepscope.viewer.tiles import SliceRows
 NOT_DRAWN = np.uint32(2**32 - 1)
 MOST_EVENTS = 2**32 - 2
 
-_OUTER_FIRST = (
-    Category.PYTHON_FUNCTION,
-    Category.USER_ANNOTATION,
-    Category.CPU_OP,
-    Category.RUNTIME,
-    Category.DRIVER,
-)
 _BANDS = 3
 _ANNOTATIONS, _WORK, _SYNCHRONISATION = range(_BANDS)
 """What is drawn below each other on a GPU stream; on a thread everything is in one band."""
@@ -123,8 +116,7 @@ def build_index(trace: Trace) -> TraceIndex:
     end = int((start + dur).max()) - origin if len(start) else 0
     category = columns["category"]
     band = _bands(category, columns["lane_id"].to_numpy(), trace)
-    rank = np.full(len(Category), len(_OUTER_FIRST), np.int8)
-    rank[[list(Category).index(c) for c in _OUTER_FIRST]] = range(len(_OUTER_FIRST))
+    rank = outer_first()
     on_host = ~category.is_in([c.value for c in GPU_CATEGORIES]).to_numpy()
     placed = place(
         band,

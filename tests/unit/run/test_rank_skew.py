@@ -18,9 +18,9 @@ from stepscope.run.rank_skew import (
     COMMUNICATION,
     STEP_BORDERS,
     RankSteps,
+    last_ranks,
     rank_skew,
     rank_steps,
-    skew_of_run,
 )
 from stepscope.run.reader import open_run
 from stepscope.run.step_record import StepRecord, read_last_steps
@@ -296,11 +296,11 @@ def test_the_report_has_it_without_any_trace(tmp_path):
 def test_a_run_that_goes_on_is_judged_by_its_last_steps(tmp_path, monkeypatch):
     monkeypatch.setattr("stepscope.run.rank_skew._READING_S", 1e9)
     root = write(tmp_path, job([10.0, 16.0], steps=400))
-    skew = skew_of_run(RunLayout(root))
+    skew = rank_skew(last_ranks(RunLayout(root)))
     assert (skew.late, skew.steps) == ((1,), 200)
     # What cannot be read, and a rank that is far behind, are no reason to fail.
     (root / "rank00007").mkdir()
-    assert skew_of_run(RunLayout(root)).late == (1,)
+    assert rank_skew(last_ranks(RunLayout(root))).late == (1,)
 
 
 def test_last_steps_are_read_from_the_end(tmp_path):

@@ -19,7 +19,7 @@ from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.replay import Changes, replay, unchanged
 from stepscope.analysis.host.causes import HostCause
-from stepscope.analysis.record.summary import UNEVEN_FACTOR
+from stepscope.analysis.record.summary import is_uneven
 from stepscope.analysis.selection.partition import INPUT
 from stepscope.trace.arrays import intervals
 
@@ -105,7 +105,7 @@ def _median_step(subject: Subject, source: str, step_ns: int) -> tuple[Evidence,
         median_ns = subject.host.median_step_ns
         waits = subject.host.steps["input_ns"].to_numpy()
         bursts_ns = round(float(waits.mean() - np.median(waits)))
-    if step_ns <= UNEVEN_FACTOR * median_ns or 2 * bursts_ns < step_ns - median_ns:
+    if not is_uneven(step_ns, median_ns) or 2 * bursts_ns < step_ns - median_ns:
         return ()
     return (Evidence("median step, as the waits come in bursts", median_ns, "ns"),)
 

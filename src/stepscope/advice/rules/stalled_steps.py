@@ -9,6 +9,7 @@ step, the evidence names what it spent the time in.
 
 from __future__ import annotations
 
+from stepscope.advice.figures import significant
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.odd_steps import extra_time
 from stepscope.advice.replayed import finding_without_saving
@@ -71,10 +72,11 @@ def _finding(
     lost_ns = dur_ns - usual_ns
     if lost_ns < subject.thresholds.slow_first_steps_steps * usual_ns:
         return []
+    times = significant(dur_ns / max(1, usual_ns))
     return finding_without_saving(
         subject,
         rule=ID,
-        title=f"step {step} took {dur_ns / max(1, usual_ns):.3g} times as long as the others",
+        title=f"step {step} took {times} times as long as the others",
         severity=Severity.LOW,
         reason="one stall, not a cost of every step; it is no part of the step shown",
         evidence=(

@@ -133,19 +133,18 @@ class StepSummary:
     other_kinds: tuple[OtherKind, ...] = ()
     stalled_step: int | None = None
     stalled_ns: int = 0
+    host: HostTimes = field(default_factory=HostTimes)
+    recorded_host: HostTimes = field(default_factory=HostTimes)
 
     @property
     def wait_ns(self) -> int:
         """Mean wait for the input."""
         return round(self.partition.of(INPUT) / len(self.steps))
 
-    @property
-    def is_uneven(self) -> bool:
-        """Whether the mean is well above the median."""
-        return self.mean_ns > UNEVEN_FACTOR * self.median_ns
 
-    host: HostTimes = field(default_factory=HostTimes)
-    recorded_host: HostTimes = field(default_factory=HostTimes)
+def is_uneven(mean_ns: int, median_ns: int) -> bool:
+    """Whether the mean of steps is so far above their median that some take far longer."""
+    return mean_ns > UNEVEN_FACTOR * median_ns
 
 
 def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:

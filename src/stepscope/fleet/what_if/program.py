@@ -54,14 +54,6 @@ class Program:
     first_source: Numbers
     sources: Numbers
 
-    @property
-    def is_transfer(self) -> npt.NDArray[np.bool_]:
-        """Of each operation, whether it is part of a meeting."""
-        of_member = np.repeat(self.meets > 0, np.diff(self.first_member))
-        result = np.zeros(self.operations, np.bool_)
-        result[self.members] = of_member
-        return result
-
 
 def assemble(
     operations: int, dependencies: Iterable[tuple[int, int]], meetings: Sequence[Meeting], name: str

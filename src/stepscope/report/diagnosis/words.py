@@ -9,7 +9,7 @@ from stepscope.advice.finding import Finding
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.rules import slow_phase
 from stepscope.analysis.ranks.clocks import Clock
-from stepscope.analysis.record.summary import UNEVEN_FACTOR, StepSummary
+from stepscope.analysis.record.summary import StepSummary, is_uneven
 from stepscope.report import units
 from stepscope.report.diagnosis.tables import ranks_table
 from stepscope.run.rank_skew import RankSkew
@@ -68,7 +68,7 @@ def step_basis(diagnosis: Diagnosis, rank: RankSummary) -> str:
 
 def _median(mean_ns: int | None, median_ns: int | None) -> str:
     """The median, where the mean is so much above it that some steps must be far longer."""
-    if mean_ns is None or median_ns is None or mean_ns <= UNEVEN_FACTOR * median_ns:
+    if mean_ns is None or median_ns is None or not is_uneven(mean_ns, median_ns):
         return ""
     return f"; the median is {units.duration(median_ns)}, because some steps take far longer"
 

@@ -32,19 +32,12 @@ from stepscope.trace.derive.links import (
     link_launches,
     link_operators,
 )
-from stepscope.trace.derive.nesting import Nesting, clock_resolution_ns, nest
+from stepscope.trace.derive.nesting import Nesting, clock_resolution_ns, nest, outer_first
 from stepscope.trace.derive.steps import device_steps, host_steps, step_at
 from stepscope.trace.derive.unannotated import describe
 from stepscope.trace.schema import DERIVED, PROBLEMS, Category
 from stepscope.trace.tables import Tables
 
-_OUTER_FIRST = (
-    Category.PYTHON_FUNCTION,
-    Category.USER_ANNOTATION,
-    Category.CPU_OP,
-    Category.RUNTIME,
-    Category.DRIVER,
-)
 NO_STEPS = (
     "no step annotations (ProfilerStep#N), so results cover the whole file; torch writes them only"
     " if the profiler has a schedule and the loop calls profiler.step() once per step"
@@ -147,8 +140,7 @@ def _nest(tables: Tables) -> Nesting:
     rows = np.nonzero(~mask_of(events, _NOT_NESTED))[0]
     start = events["start_ns"].to_numpy()
     duration = events["dur_ns"].to_numpy()
-    rank = np.full(len(Category), len(_OUTER_FIRST), np.int8)
-    rank[[list(Category).index(category) for category in _OUTER_FIRST]] = range(len(_OUTER_FIRST))
+    rank = outer_first()
     mine = nest(
         events["lane_id"].to_numpy()[rows],
         start[rows],

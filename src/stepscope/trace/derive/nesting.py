@@ -32,6 +32,7 @@ import numpy.typing as npt
 
 from stepscope.trace.arrays.intervals import Int64Array, merge_by_group
 from stepscope.trace.arrays.ordering import by_group_and_time
+from stepscope.trace.schema import Category
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +43,15 @@ NUMBA_PAYS_FROM = 500_000
 COARSE_CLOCKS_NS = (1000, 250)
 """Resolutions of older files: whole microseconds until 2023, then microseconds since 1970 as
 doubles, which are 0.25 µs apart. Current files have exact nanoseconds."""
+
+
+_OUTER_FIRST = (
+    Category.PYTHON_FUNCTION,
+    Category.USER_ANNOTATION,
+    Category.CPU_OP,
+    Category.RUNTIME,
+    Category.DRIVER,
+)
 
 
 @dataclass(frozen=True)
@@ -58,6 +68,16 @@ class Nesting:
 
     crossing: npt.NDArray[np.bool_]
     """Whether a sibling that started earlier is still open, so that the two cross."""
+
+
+def outer_first() -> npt.NDArray[np.int8]:
+    """Returns the order of events with the same span: for each code of `Category`, its rank.
+
+    The lower contains the higher. Categories that contain nothing by rule share the highest.
+    """
+    rank = np.full(len(Category), len(_OUTER_FIRST), np.int8)
+    rank[[list(Category).index(category) for category in _OUTER_FIRST]] = range(len(_OUTER_FIRST))
+    return rank
 
 
 def clock_resolution_ns(starts: Int64Array) -> int:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.step_records import MS, step_records
 
-from stepscope.analysis.record.summary import ExcludedSteps, OtherKind, summarise_steps
+from stepscope.analysis.record.summary import ExcludedSteps, OtherKind, is_uneven, summarise_steps
 from stepscope.analysis.selection.partition import Part, Partition
 from stepscope.run.step_record import StepRecord
 
@@ -61,7 +61,7 @@ def test_one_stall_is_apart_and_several_are_not():
     several = summarise_steps(step_records([6] * 10 + [500] + [6] * 10 + [500]))
     assert several is not None
     assert several.stalled_step is None
-    assert several.is_uneven
+    assert is_uneven(several.mean_ns, several.median_ns)
     assert several.mean_ns == round((20 * 6 + 1000) / 22 * MS)
 
 
@@ -73,7 +73,7 @@ def test_a_burst_of_waiting_for_input_is_no_stall():
     assert summary.mean_ns == 1042 * MS
     assert summary.wait_ns == 782 * MS
     assert summary.median_ns == 260 * MS
-    assert summary.is_uneven
+    assert is_uneven(summary.mean_ns, summary.median_ns)
 
 
 def test_few_unrecorded_steps_are_not_enough_to_leave_the_recorded_out():
