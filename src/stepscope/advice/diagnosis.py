@@ -32,7 +32,7 @@ from stepscope.advice.window_details import WindowDetails
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
 from stepscope.run.rank_skew import RankSkew
-from stepscope.run.reader import Run
+from stepscope.run.reader import Run, one_job
 from stepscope.trace.model import Trace
 
 _NOTABLE = 0.1  # of the step: what a saving must reach to become the verdict
@@ -83,9 +83,11 @@ def diagnose(
 ) -> Diagnosis:
     """Judge a run, rank by rank: the tables of one trace at a time are in memory.
 
+    Of unrelated traces (`Run.unrelated`), the newest is judged.
+
     Args:
         run: The run.
-        thresholds: From where on something is worth a finding.
+        thresholds: Limits above which a finding is reported.
         scope: Steps of the recorded windows, devices and GPU events that count. With steps, the
             step record is left out: it is about other steps.
         baseline: The trace of a run that was as it should be, to compare collectives with.
@@ -95,6 +97,7 @@ def diagnose(
         UsageError: The scope names what no trace of the run has.
     """
     limits, asked = thresholds or Thresholds(), scope or Scope()
+    run = one_job(run)
     meetings = [meeting_of(rank, asked) for rank in run.ranks] if len(run.ranks) > 1 else []
     matched, notes = match_ranks(meetings)
     skew = skew_of(meetings) if asked.steps is None else None
@@ -119,7 +122,7 @@ def judge(
     Args:
         run: The run.
         ranks: The summary of each rank that left something.
-        limits: From where on something is worth a finding.
+        limits: Limits above which a finding is reported.
         matched: The ranks' collectives, see `match_ranks`.
         skew: How the ranks meet, see `skew_of`.
         notes: Why the ranks were not compared.
