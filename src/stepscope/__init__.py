@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from stepscope.adapters.decorators import click_options, profiled
     from stepscope.adapters.options.arguments import add_arguments
     from stepscope.adapters.profiler import Profiler, profiler_from_args
+    from stepscope.advice.diagnosis import Diagnosis, diagnose
+    from stepscope.advice.thresholds import Thresholds
     from stepscope.capture.options.config import CaptureConfig
     from stepscope.errors import StepscopeError
     from stepscope.run.reader import Run, open_run
@@ -23,13 +25,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CaptureConfig",
+    "Diagnosis",
     "Profiler",
     "Run",
     "StepscopeError",
+    "Thresholds",
     "Trace",
     "__version__",
     "add_arguments",
     "click_options",
+    "diagnose",
     "load",
     "open_run",
     "profiled",
@@ -38,12 +43,15 @@ __all__ = [
 
 _HOMES = {
     "CaptureConfig": "stepscope.capture.options.config",
+    "Diagnosis": "stepscope.advice.diagnosis",
     "Profiler": "stepscope.adapters.profiler",
     "Run": "stepscope.run.reader",
     "StepscopeError": "stepscope.errors",
+    "Thresholds": "stepscope.advice.thresholds",
     "Trace": "stepscope.trace.model",
     "add_arguments": "stepscope.adapters.options.arguments",
     "click_options": "stepscope.adapters.decorators",
+    "diagnose": "stepscope.advice.diagnosis",
     "load": "stepscope.trace.load",
     "open_run": "stepscope.run.reader",
     "profiled": "stepscope.adapters.decorators",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -32,7 +33,7 @@ from stepscope.advice.window_details import WindowDetails
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
 from stepscope.run.rank_skew import RankSkew
-from stepscope.run.reader import Run, one_job
+from stepscope.run.reader import Run, one_job, open_run
 from stepscope.trace.model import Trace
 
 _NOTABLE = 0.1  # of the step: what a saving must reach to become the verdict
@@ -76,7 +77,7 @@ class Diagnosis:
 
 
 def diagnose(
-    run: Run,
+    run: Run | str | os.PathLike[str],
     thresholds: Thresholds | None = None,
     scope: Scope | None = None,
     baseline: Trace | None = None,
@@ -86,7 +87,7 @@ def diagnose(
     Of unrelated traces (`Run.unrelated`), the newest is judged.
 
     Args:
-        run: The run.
+        run: The run, or its path as `open_run` takes it.
         thresholds: Limits above which a finding is reported.
         scope: Steps of the recorded windows, devices and GPU events that count. With steps, the
             step record is left out: it is about other steps.
@@ -97,7 +98,7 @@ def diagnose(
         UsageError: The scope names what no trace of the run has.
     """
     limits, asked = thresholds or Thresholds(), scope or Scope()
-    run = one_job(run)
+    run = one_job(run if isinstance(run, Run) else open_run(run))
     meetings = [meeting_of(rank, asked) for rank in run.ranks] if len(run.ranks) > 1 else []
     matched, notes = match_ranks(meetings)
     skew = skew_of(meetings) if asked.steps is None else None

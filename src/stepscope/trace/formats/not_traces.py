@@ -44,11 +44,48 @@ def is_memory_snapshot(beginning: bytes) -> bool:
     return start[:1] in (b"{", b"[") and any(key in start for key in _SNAPSHOT_KEYS)
 
 
+def _begins_with(*magic: bytes) -> Callable[[bytes], bool]:
+    return lambda beginning: beginning.startswith(magic)
+
+
+def _is_torch_file(beginning: bytes) -> bool:
+    """Whether torch.save wrote the content: a zip archive with `NAME/data.pkl`."""
+    return beginning.startswith(b"PK\x03\x04") and b"/data.pkl" in beginning[:_BEGINNING_BYTES]
+
+
+def _is_html(beginning: bytes) -> bool:
+    start = beginning[:_BEGINNING_BYTES].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    return start.startswith((b"<!doctype html", b"<html"))
+
+
 NOT_TRACES = (
     NotATrace(
         "a memory snapshot of torch's caching allocator, not a trace",
         "`stepscope memory FILE` shows it",
         is_memory_snapshot,
+    ),
+    NotATrace(
+        "a file of torch.save, such as a checkpoint, not a trace",
+        "give the trace that the profiler exported",
+        _is_torch_file,
+    ),
+    NotATrace(
+        "a picture, not a trace",
+        "open it in a viewer of pictures",
+        _begins_with(b"\x89PNG", b"\xff\xd8\xff", b"GIF8"),
+    ),
+    NotATrace("a PDF, not a trace", "give the trace itself", _begins_with(b"%PDF-")),
+    NotATrace("a web page, not a trace", "open it in a browser", _is_html),
+    NotATrace("a program, not a trace", "give the trace that it wrote", _begins_with(b"\x7fELF")),
+    NotATrace(
+        "a Parquet file, not a trace",
+        "query it with DuckDB or polars",
+        _begins_with(b"PAR1"),
+    ),
+    NotATrace(
+        "a tar archive, not a trace",
+        "unpack it, and give the trace in it",
+        lambda beginning: beginning[257:262] == b"ustar",
     ),
     _compressed("bzip2", b"BZh"),
     _compressed("xz", b"\xfd7zXZ"),

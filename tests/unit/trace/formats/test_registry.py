@@ -121,15 +121,42 @@ def test_what_is_no_trace_is_named_with_a_remedy(
     )
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"\x89PNG\r\n\x1a\n" + bytes(40), "a picture, not a trace; open it in a viewer"),
+        (b"\xff\xd8\xff\xe0" + bytes(40), "a picture"),
+        (b"PK\x03\x04" + bytes(26) + b"model/data.pklFB", "a file of torch.save"),
+        (b"%PDF-1.7\n%\xe2\xe3", "a PDF"),
+        (b"\n<!DOCTYPE html><html>", "a web page, not a trace; open it in a browser"),
+        (b"\x7fELF\x02\x01\x01" + bytes(40), "a program"),
+        (b"PAR1" + bytes(40), "a Parquet file"),
+        (b"x" * 257 + b"ustar\x0000" + bytes(240), "a tar archive"),
+        (bytes(range(256)), "its content is binary"),
+        (b"import os\nprint(1)\n", "it starts with 'import os'"),
+    ],
+)
+def test_what_a_file_is_not_is_named_without_raw_bytes(
+    content: bytes, words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    with pytest.raises(UnreadableInputError) as raised:
+        load(path)
+    assert words in str(raised.value)
+    assert "\\x" not in str(raised.value)
+    assert str(raised.value).isprintable()
+
+
 def test_an_entry_is_all_that_naming_another_kind_of_file_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    picture = NotATrace("a picture", "open it in a viewer", lambda head: head[1:4] == b"PNG")
+    picture = NotATrace("a picture", "open it in a viewer", lambda head: head[:4] == b"PICT")
     monkeypatch.setattr(
         "stepscope.trace.formats.registry.NOT_TRACES", (*NOT_TRACES, picture), raising=True
     )
     with pytest.raises(UnreadableInputError, match=r"^x: a picture; open it in a viewer$"):
-        format_of("x", b"\x89PNG\r\n\x1a\n")
+        format_of("x", b"PICT")
 
 
 def test_a_plain_file_is_read_where_it_lies_and_anything_else_is_copied(tmp_path: Path) -> None:

@@ -94,9 +94,10 @@ class _Walk:
         else:
             while len(self.text) - self.here < 20 and self.grow():
                 continue
+            start = self.text[self.here : self.here + 20].partition("\n")[0].rstrip()
+            what = f"it starts with '{start}'" if start.isprintable() else "its content is binary"
             raise UnreadableInputError(
-                f"{self.name}: neither JSON nor any other known trace format "
-                f"(starts with {self.text[self.here : self.here + 20]!r})"
+                f"{self.name}: neither JSON nor any other known trace format ({what})"
             )
 
     def events(self, read_events: ReadEvents, take: Take) -> bool:
