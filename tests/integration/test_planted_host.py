@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tests.support.one_step import check_run  # noqa: E402
 from tests.support.trainings import (  # noqa: E402 - they need torch
     Samples,
     Training,
@@ -33,7 +34,7 @@ pytestmark = [
 
 def judge(path):
     """The diagnosis of a trace, after the promises that all of them keep."""
-    judged = diagnose(open_run(str(path)))
+    judged = check_run(path) if path.is_dir() else diagnose(open_run(str(path)))
     rank = judged.ranks[0]
     assert rank.partition is not None
     assert sum(part.total_ns for part in rank.partition.parts) == rank.partition.total_ns

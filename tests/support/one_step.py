@@ -7,11 +7,15 @@ from pathlib import Path
 import pytest
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
+from stepscope.advice.rank_summary import RankSummary
 from stepscope.analysis.critical_path import critical_path
+from stepscope.analysis.questions import ask_all, question
+from stepscope.analysis.selection.partition import INPUT
 from stepscope.analysis.steps import step_table
-from stepscope.analysis.what_if import what_if_table
+from stepscope.analysis.what_if import WhatIfTable, what_if_table
 from stepscope.run.reader import open_run
 from stepscope.trace.load import load
+from stepscope.trace.paths import resolve_traces
 
 
 def check_trace(path: Path) -> Diagnosis:
@@ -34,6 +38,42 @@ def check_trace(path: Path) -> Diagnosis:
         assert 0 <= row["saving_ns"] <= step_ns
         assert row["step_ns"] + row["saving_ns"] == step_ns
     return diagnosis
+
+
+def check_run(path: Path) -> Diagnosis:
+    """Check that all answers about a run state the step of its record; gives its diagnosis."""
+    diagnosis = diagnose(open_run(str(path)))
+    check_diagnosis(diagnosis)
+    if all(rank.window is None for rank in diagnosis.ranks):
+        return diagnosis
+    traces = resolve_traces((str(path),))
+    ranks = {rank.rank: rank for rank in diagnosis.ranks}
+    for name in ("steps", "what-if", "critical-path", "timeline"):
+        asked = ask_all(question(name), traces)
+        for trace, answer in zip(traces, asked.answers, strict=True):
+            rank, result = ranks[trace.rank], answer.result
+            if rank.steps is None:
+                assert result.scope.recorded is None
+                continue
+            recorded = result.scope.recorded
+            assert recorded.run_step_ns == rank.step_ns
+            assert recorded.window_step_ns == (rank.window_step_ns if rank.window_steps else None)
+            assert recorded.is_scaled == (name == "what-if")
+            if name != "timeline":
+                assert result.step_ns == rank.step_ns
+            if name == "what-if":
+                _check_what_if(result, rank)
+    return diagnosis
+
+
+def _check_what_if(result: WhatIfTable, rank: RankSummary) -> None:
+    for row in result.causes.iter_rows(named=True):
+        assert 0 <= row["saving_ns"] <= result.step_ns
+        assert row["step_ns"] + row["saving_ns"] == result.step_ns
+        if row["without"] == INPUT and rank.steps is not None:
+            assert row["saving_ns"] <= rank.steps.wait_ns
+            if rank.device is None:
+                assert row["saving_ns"] == rank.steps.wait_ns
 
 
 def check_diagnosis(diagnosis: Diagnosis) -> None:

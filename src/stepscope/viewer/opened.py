@@ -54,6 +54,7 @@ class Origin:
         run: What was given on the command line, for the findings: a run, or the file itself.
         rank: Its rank.
         metrics: The `metrics.csv` beside it; None: there is none.
+        step_record: The `steps.jsonl` of its rank; None for a trace outside a run.
     """
 
     path: str
@@ -61,6 +62,7 @@ class Origin:
     run: str
     rank: int = 0
     metrics: Path | None = None
+    step_record: Path | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,11 +92,13 @@ class Content:
         trace: The trace.
         index: Its slices.
         metrics: The `metrics.csv` beside it; None: there is none.
+        step_record: The `steps.jsonl` of its rank; None for a trace outside a run.
     """
 
     trace: Trace
     index: TraceIndex
     metrics: Path | None
+    step_record: Path | None
     _fingerprint: object
     _asking: threading.RLock = field(default_factory=threading.RLock)
     _preparing: threading.RLock = field(default_factory=threading.RLock)
@@ -219,7 +223,13 @@ class Opened:
             trace.derived  # noqa: B018 - steps, nesting and links are part of reading
             self._enter("arranging")
             warm_up()
-            content = Content(trace, build_index(trace), self.origin.metrics, fingerprint)
+            content = Content(
+                trace,
+                build_index(trace),
+                self.origin.metrics,
+                self.origin.step_record,
+                fingerprint,
+            )
             self.content = content
             self._enter("ready")
             self.has_extras = content.extras is not None
