@@ -146,7 +146,7 @@ def _parts(a: Side, b: Side, table: str) -> pl.DataFrame:
 
 def _parts_of_windows(a: Side, b: Side) -> str:
     """What the reader must know if the step is the records', and its parts are the windows'."""
-    means = [side.parts["total_ns"].sum() / _steps_of(side) / 1e6 for side in (a, b)]
+    means = [int(side.parts["total_ns"].sum()) / _steps_of(side) / 1e6 for side in (a, b)]
     return (
         f"parts of the step are those of the recorded windows ({means[0]:,.1f} ms a step before, "
         f"{means[1]:,.1f} ms after), not scaled to the step records"
