@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from stepscope.advice.diagnosis import Diagnosis
-from stepscope.advice.figures import significant
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.analysis.selection.partition import Partition
@@ -37,6 +36,7 @@ from stepscope.report.metrics.terminal import print_metrics
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.scope import describe_scope
 from stepscope.report.text import printable
+from stepscope.run.figures import significant
 
 _STYLES = {
     Severity.HIGH: "bold red",
