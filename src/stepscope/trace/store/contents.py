@@ -48,12 +48,12 @@ def is_intact(directory: Path, contents: object, names: Iterable[str]) -> bool:
     if not isinstance(contents, dict) or sorted(contents) != wanted:
         return False
     try:
-        return all(_is_same(directory / name, contents[name]) for name in wanted)
+        return all(_is_same(f"{directory}{os.sep}{name}", contents[name]) for name in wanted)
     except (OSError, ValueError):
         return False
 
 
-def _is_same(path: Path, noted: object) -> bool:
+def _is_same(path: str, noted: object) -> bool:
     if not isinstance(noted, dict):
         return False
     status = os.lstat(path)  # a link is not a file that we wrote
@@ -62,10 +62,10 @@ def _is_same(path: Path, noted: object) -> bool:
     is_large = status.st_size > SMALL_BYTES
     if is_large and status.st_mtime_ns == noted.get("modified_ns"):
         return True
-    return digest_of(path) == noted.get("digest")
+    return digest_of(Path(path)) == noted.get("digest")
 
 
-def is_own_directory(path: Path) -> bool:
+def is_own_directory(path: Path | str) -> bool:
     """Whether a path is a directory, and not a link to one."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)

@@ -45,14 +45,18 @@ def is_store_of(path: Path, origin: Origin) -> bool:
 def _is_whole(store: Path, contents: object) -> bool:
     """Whether each table has the files that were written, with its columns."""
     tables = (*GROWING, *SMALL)
-    if not all(is_own_directory(store / table) for table in tables):
+    if not all(is_own_directory(f"{store}{os.sep}{table}") for table in tables):
         return False
-    parts = {table: parts_of(store, table) for table in tables}
-    names = [f"{table}/{part.name}" for table in tables for part in parts[table]]
+    parts = {table: _names_of_parts(store, table) for table in tables}
+    names = [f"{table}/{part}" for table in tables for part in parts[table]]
     if not all(parts.values()) or not is_intact(store, contents, names):
         return False
     try:
-        return all(pl.read_parquet_schema(parts[table][0]) == TABLES[table] for table in tables)
+        return all(
+            pl.read_parquet_schema(f"{store}{os.sep}{table}{os.sep}{parts[table][0]}")
+            == TABLES[table]
+            for table in tables
+        )
     except (OSError, pl.exceptions.PolarsError):
         return False
 
@@ -93,4 +97,12 @@ def open_store(store: Path) -> StoredTables:
 
 def parts_of(store: Path, table: str) -> list[Path]:
     """Returns the Parquet files of a table, in row order."""
-    return sorted((store / table).glob("*.parquet"))
+    return [store / table / name for name in _names_of_parts(store, table)]
+
+
+def _names_of_parts(store: Path, table: str) -> list[str]:
+    try:
+        names = os.listdir(f"{store}{os.sep}{table}")  # noqa: PTH208 - pathlib is slow here
+    except OSError:
+        return []
+    return sorted(name for name in names if name.endswith(".parquet"))
