@@ -42,6 +42,13 @@ def test_the_guides_command_leaves_its_four_artifacts(tmp_path):
     result = run_script(tmp_path, SCRIPT, flags)
     assert result.returncode == 0, result.stderr
     assert "batches 10" in result.stdout
+    lines = result.stderr.splitlines()
+    assert "stepscope: window 0: warming up to record step 9" in lines
+    assert "stepscope: recorded the times of 10 steps and 1 window: step 9" in lines
+    (saved,) = (at for at, line in enumerate(lines) if "window 0: saved step 9, " in line)
+    assert re.search(r", \d+\.\d kB, training paused for [\d.]+ m?s:$", lines[saved])
+    told = {line.removeprefix("stepscope:   ") for line in lines[saved + 1 : saved + 5]}
+    assert told == {f"{FOLDER}/{path.name}" for path in (tmp_path / FOLDER).iterdir()}
     folder = tmp_path / FOLDER
     assert {path.name for path in folder.iterdir()} == {
         f"{STEM}-chrome-trace.json.gz",
@@ -92,6 +99,31 @@ def test_the_guides_schedules(monkeypatch, capsys, tmp_path, flags, batches, rec
     assert found == recorded
     assert (tmp_path / FOLDER / f"{STEM}-chrome-trace.json.gz").exists()
     assert not (tmp_path / FOLDER / f"{STEM}-stacks.txt").exists()
+
+
+EPOCHS = SCRIPT.replace(
+    "for number, batch in enumerate(profiler.watch(batches(100))):",
+    "for batch in (b for _ in range(2) for b in profiler.watch(batches(100))):",
+).replace(
+    """            if number == args.max_steps:
+                break
+""",
+    "",
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "batches"),
+    [
+        pytest.param(["--profile", "true", "--max_steps", "12"], 24, id="profiled"),
+        pytest.param(["--max_steps", "12"], 24, id="not profiled"),
+        pytest.param(["--profile", "true", "--max_steps", "3"], 20, id="raised to one window"),
+        pytest.param(["--profile", "true"], 200, id="no limit"),
+    ],
+)
+def test_max_steps_limits_each_epoch(monkeypatch, capsys, tmp_path, flags, batches):
+    run_inline(monkeypatch, tmp_path, EPOCHS, [*MODEL, *flags])
+    assert f"batches {batches}\n" in capsys.readouterr().out
 
 
 def test_without_the_flag_nothing_is_profiled(monkeypatch, capsys, tmp_path):

@@ -100,6 +100,16 @@ def test_the_line_on_each_gpu(tmp_path):
     assert re.search(pattern, log)
 
 
+def test_too_short_a_training_says_what_to_set(monkeypatch, capsys, tmp_path):
+    run_inline(monkeypatch, tmp_path, SCRIPT, ["--enable-profiling", "--max-steps", "8"])
+    said = capsys.readouterr().err
+    assert "stepscope: recorded the times of 8 steps and 1 window: step 7 (1 of 3)\n" in said
+    run_inline(monkeypatch, tmp_path, SCRIPT, ["--enable-profiling", "--max-steps", "6"])
+    said = capsys.readouterr().err
+    assert "and the first window would be steps 7 to 9: train 10 steps or more" in said
+    assert ", or set --profiler-wait-steps 1\n" in said
+
+
 # -- "Alternative Profiling Methods": py-spy and tracemalloc ---------------------------------------
 
 needs_py_spy = pytest.mark.skipif(

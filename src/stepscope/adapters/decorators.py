@@ -16,6 +16,7 @@ from stepscope.adapters.options.dialect import BOTH, SWITCH, WORD, Dialect, Flag
 from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.settings import resolve
 from stepscope.adapters.profiler import Profiler
+from stepscope.capture.options.option import ConfigError
 from stepscope.errors import UsageError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -52,10 +53,11 @@ def click_options(dialect: str = "native") -> Callable[[_Function], _Function]:
                     keywords.pop(flag.destination, None)
                 if source is click.core.ParameterSource.COMMANDLINE and value is not None:
                     given[flag.option] = (flag.meant(value), flag.names[0])
-            settings = resolve(chosen, given)
-            return function(
-                *positional, profiler=Profiler.from_settings(settings, context.params), **keywords
-            )
+            try:
+                profiler = Profiler.from_settings(resolve(chosen, given), context.params)
+            except ConfigError as error:
+                raise click.UsageError(str(error), context) from None
+            return function(*positional, profiler=profiler, **keywords)
 
         for flag in reversed(chosen.flags):
             if flag.destination not in own:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from stepscope.adapters.options.layouts import LAYOUTS, Destination, put_lone_file, put_snapshot
-from stepscope.adapters.options.reading import settings_of, words_of
-from stepscope.adapters.options.settings import Settings
+from stepscope.adapters.options.reading import is_parsed, settings_of, words_of
+from stepscope.adapters.options.settings import Settings, strange_hints
 from stepscope.capture import profiler as capture
 from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.options.option import ConfigError
 from stepscope.capture.steps.work import Work
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
@@ -70,7 +72,7 @@ class Profiler(capture.Profiler):
             ConfigError: An option is invalid.
         """
         config = dataclasses.replace(self.config, **changes) if changes else self.config
-        return Profiler(
+        profiler = Profiler(
             config,
             layout=self._layout,
             words=self._words,
@@ -78,12 +80,15 @@ class Profiler(capture.Profiler):
             placed=self._placed,
             identity=identity or self._session.given_identity,
         )
+        profiler.option_words = self.option_words
+        return profiler
 
     @classmethod
     def from_args(cls, args: Any, *, dialect: str | None = None, **more: Any) -> Profiler:
         """Create a profiler from parsed arguments.
 
-        It does nothing if they do not ask for a recording.
+        It does nothing if they do not ask for a recording. If options from `add_arguments` do not
+        fit together, the process ends as argparse ends it: with a line, and exit code 2.
 
         Args:
             args: The result of a parser to which `add_arguments` was applied, or any namespace,
@@ -92,25 +97,36 @@ class Profiler(capture.Profiler):
             **more: Fields of `CaptureConfig` that only code can set, or that code should decide.
 
         Raises:
-            ConfigError: An option is invalid.
+            ConfigError: An option is invalid, in arguments that did not come from `add_arguments`.
             UsageError: The dialect is missing or unknown.
         """
-        return cls.from_settings(settings_of(args, dialect), args, **more)
+        try:
+            return cls.from_settings(settings_of(args, dialect), args, **more)
+        except ConfigError as error:
+            if not is_parsed(args):
+                raise
+            print(f"{Path(sys.argv[0]).name}: error: {error}", file=sys.stderr)  # noqa: T201
+            raise SystemExit(2) from None
 
     @classmethod
     def from_settings(cls, settings: Settings, args: Any = None, **more: Any) -> Profiler:
         """Create a profiler from resolved settings. `args` provides names for layouts."""
         config = settings.config(**more)
+        if config.enabled:
+            for line in strange_hints():
+                log.warning("stepscope: %s", line)
         if config.enabled and settings.dialect.raises_max_steps:
             _raise_max_steps(args, settings, config)
         if config.enabled and config.memory_log:
             _show_memory_lines()
-        return cls(
+        profiler = cls(
             config,
             layout=settings.dialect.layout,
             words=words_of(args),
             snapshot_path=settings.value("memory_snapshot_path"),
         )
+        profiler.option_words = settings.words
+        return profiler
 
     def start(self) -> None:
         """Start the capture: create the run directory and open step 0.
@@ -179,10 +195,11 @@ class Profiler(capture.Profiler):
         """Register a function that adds text to the overview of memory that a layout writes."""
         self._overviews.append(overview)
 
-    def _put_in_place(self, window: WindowRecord) -> None:
+    def _put_in_place(self, window: WindowRecord) -> list[Path]:
         destination, folder = self._destination(window.index), self.rank_path
         if destination is None or folder is None or not self._layout:
-            return
+            return []
+        files: list[Path] = []
         if window.state in {"complete", "partial"}:
             self._newest_placed = max(self._newest_placed, window.index)
             with self._session.contain("writing the files of the layout"):
@@ -190,6 +207,7 @@ class Profiler(capture.Profiler):
                 self._session.copy_beside(files)
                 if self._placed is not None and files:
                     self._placed(files)
+        return files
 
     def _put_file_in_place(self, record: ArtifactRecord) -> None:
         destination, folder = self._destination(), self.rank_path

@@ -8,6 +8,7 @@ from typing import Any
 
 from stepscope.adapters.options.catalogue import OPTIONS
 from stepscope.adapters.options.values import parse_bool
+from stepscope.capture.options.words import OptionWords
 
 SWITCH = "flag"
 BOTH = "flag, --no-"
@@ -109,6 +110,12 @@ class Dialect:
     def default(self, name: str) -> Any:
         """The default of a canonical option in this dialect."""
         return self.defaults.get(name, OPTIONS[name].default)
+
+    @property
+    def words(self) -> OptionWords:
+        """What the options are called in this dialect."""
+        flags = {flag.option: flag.names[0] for flag in self.flags}
+        return OptionWords(flags, is_code=False)
 
     @property
     def ranks(self) -> str:

@@ -66,6 +66,12 @@ class CaptureConfig:
         "False removes them when the capture ends.",
     )
 
+    announce: bool = option(
+        True,
+        "Print what is recorded, saved and missing.",
+        "Lines on standard error when a window warms up, when it is saved, and at the end.",
+    )
+
     # -- which steps are recorded ---------------------------------------------------------------
 
     skip_first: int = option(0, "Number of steps before the first cycle.", least=0)
@@ -86,6 +92,11 @@ class CaptureConfig:
         "It applies to loops that use `watch` or `should_stop`. A number that is too small for "
         "one window is raised to what a window needs.",
         least=-1,
+    )
+    max_steps_per_loop: bool = option(
+        False,
+        "Count max_steps anew in each loop over `watch`, such as an epoch.",
+        "If not, it limits the whole training.",
     )
     ranks: RanksOption = option(
         "all",
