@@ -126,6 +126,25 @@ def test_max_steps_limits_each_epoch(monkeypatch, capsys, tmp_path, flags, batch
     assert f"batches {batches}\n" in capsys.readouterr().out
 
 
+def test_files_of_an_earlier_recording_are_not_left_beside_new_ones(monkeypatch, capsys, tmp_path):
+    wanted = ["--wait_steps", "0", "--warmup_steps", "1", "--repeat", "2", "--max_steps", "4"]
+    run_inline(
+        monkeypatch,
+        tmp_path,
+        SCRIPT,
+        [*MODEL, "--profile", "true", "--with_stack", "true", *wanted],
+    )
+    before = (tmp_path / FOLDER / f"{STEM}-stacks.txt").read_text()
+    assert "earlier" not in capsys.readouterr().err
+    run_inline(monkeypatch, tmp_path, SCRIPT, [*MODEL, "--profile", "true", *wanted])
+    assert f"moved to {tmp_path / FOLDER / 'earlier'}" in capsys.readouterr().err
+    left = {path.name for path in (tmp_path / FOLDER).iterdir() if path.is_file()}
+    assert left == {f"{STEM}-chrome-trace.json.gz", f"{STEM}-key_averages.txt"}
+    (earlier,) = (tmp_path / FOLDER / "earlier").iterdir()
+    assert len(list(earlier.iterdir())) == 3
+    assert (earlier / f"{STEM}-stacks.txt").read_text() == before
+
+
 def test_without_the_flag_nothing_is_profiled(monkeypatch, capsys, tmp_path):
     run_inline(monkeypatch, tmp_path, SCRIPT, [*MODEL, "--max_steps", "3"])
     assert "batches 3" in capsys.readouterr().out

@@ -10,13 +10,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from stepscope.adapters.options.layouts import LAYOUTS, Destination, put_lone_file, put_snapshot
+from stepscope.adapters.options.earlier import move_earlier
+from stepscope.adapters.options.layouts import (
+    LAYOUTS,
+    LONE_FILES,
+    Destination,
+    put_lone_file,
+    put_snapshot,
+)
 from stepscope.adapters.options.reading import is_parsed, settings_of, words_of
 from stepscope.adapters.options.settings import Settings, strange_hints
 from stepscope.capture import profiler as capture
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import ConfigError
 from stepscope.capture.steps.work import Work
+from stepscope.capture.telling import say
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
@@ -57,6 +65,7 @@ class Profiler(capture.Profiler):
         self._snapshot_path = Path(snapshot_path) if snapshot_path else None
         self._placed = placed
         self._newest_placed = -1
+        self._has_placed = False
         self._overviews: list[Callable[[], str]] = []
         self._offered: Work | None = None
         self._counted: set[str] = set()
@@ -202,6 +211,7 @@ class Profiler(capture.Profiler):
         files: list[Path] = []
         if window.state in {"complete", "partial"}:
             self._newest_placed = max(self._newest_placed, window.index)
+            self._make_room(destination)
             with self._session.contain("writing the files of the layout"):
                 files = LAYOUTS[self._layout](destination, folder, window)
                 self._session.copy_beside(files)
@@ -213,11 +223,23 @@ class Profiler(capture.Profiler):
         destination, folder = self._destination(), self.rank_path
         if destination is None or folder is None:
             return
+        if record.kind in LONE_FILES.get(self._layout, {}):
+            self._make_room(destination)
         with self._session.contain("writing a file of the layout"):
             lone = put_lone_file(self._layout, destination, record.kind, folder / record.path)
             self._session.copy_beside([lone] if lone is not None else [])
             if record.kind == "snapshot" and self._snapshot_path is not None:
                 put_snapshot(self._snapshot_path, destination, folder / record.path)
+
+    def _make_room(self, destination: Destination) -> None:
+        """Move the files of an earlier recording, before the first file of this one."""
+        if self._has_placed:
+            return
+        self._has_placed = True
+        with self._session.contain("moving the files of an earlier recording"):
+            for folder in move_earlier(self._layout, destination):
+                if self.config.announce:
+                    say(f"files of an earlier recording were moved to {folder}")
 
     def _destination(self, window: int | None = None) -> Destination | None:
         if self.run_path is None:
