@@ -46,6 +46,10 @@ class Profiler(capture.Profiler):
         snapshot_path: Where to write the newest memory snapshot as well, or None.
         placed: Called with the files that the layout has put in place for a window.
         **options: Fields of `CaptureConfig`.
+
+    Attributes:
+        engine_watch: The DeepSpeed engine that is followed, if any.
+        after_start: Functions to call when the capture has started.
     """
 
     def __init__(
@@ -69,6 +73,9 @@ class Profiler(capture.Profiler):
         self._overviews: list[Callable[[], str]] = []
         self._offered: Work | None = None
         self._counted: set[str] = set()
+        self.engine_watch: object | None = None
+        self.after_start: list[Callable[[], object]] = []
+        self._printed_rows = 0
 
     def renewed(self, *, identity: RankIdentity | None = None, **changes: Any) -> Profiler:
         """A new profiler with the same options, not started.
@@ -121,6 +128,9 @@ class Profiler(capture.Profiler):
     def from_settings(cls, settings: Settings, args: Any = None, **more: Any) -> Profiler:
         """Create a profiler from resolved settings. `args` provides names for layouts."""
         config = settings.config(**more)
+        if not config.enabled:
+            for line in settings.without_effect():
+                say(line)
         if config.enabled:
             for line in strange_hints():
                 log.warning("stepscope: %s", line)
@@ -135,6 +145,11 @@ class Profiler(capture.Profiler):
             snapshot_path=settings.value("memory_snapshot_path"),
         )
         profiler.option_words = settings.words
+        profiler._printed_rows = settings.dialect.printed_rows
+        if config.enabled and (config.deepspeed_flops or config.deepspeed_memory):
+            from stepscope.adapters.deepspeed_engines import follow_new_engines
+
+            follow_new_engines(profiler)
         return profiler
 
     def start(self) -> None:
@@ -150,6 +165,31 @@ class Profiler(capture.Profiler):
         if self._session.journal is not None:
             self._session.journal.window_ready = self._put_in_place
             self._session.journal.file_ready = self._put_file_in_place
+            if self._printed_rows:
+                self._session.after_files.append(self._print_table)
+        for function in self.after_start:
+            self.contained("calling functions at the start", function)
+
+    def contained(self, where: str, call: Callable[[], object]) -> None:
+        """Call a function; its errors are noted and do not reach the training.
+
+        Args:
+            where: What it does, for the message.
+            call: The function.
+        """
+        with self._session.contain(where):
+            call()
+
+    def _print_table(self) -> None:
+        """Print the head of the table of operators of the newest window, as some guides do."""
+        journal, folder = self._session.journal, self.rank_path
+        if journal is None or folder is None or self._session.identity.rank:
+            return
+        for window in reversed(journal.windows):
+            for item in window.artifacts:
+                if item.kind == "key_averages" and item.path.endswith(".txt") and not item.problem:
+                    print(head_of((folder / item.path).read_text("utf-8"), self._printed_rows))  # noqa: T201
+                    return
 
     def offer(self, work: Work) -> None:
         """Add what an integration knows about the work in the current step.
@@ -256,6 +296,17 @@ class Profiler(capture.Profiler):
 def profiler_from_args(args: Any, *, dialect: str | None = None, **more: Any) -> Profiler:
     """Same as `Profiler.from_args`."""
     return Profiler.from_args(args, dialect=dialect, **more)
+
+
+def head_of(table: str, rows: int) -> str:
+    """The first rows of a table of operators, with its title, and how many were left out."""
+    lines = table.splitlines()
+    rule = next((at for at, line in enumerate(lines) if line and not line.strip("- ")), 0)
+    body = lines[rule + 1 :]
+    ends = next((at for at, line in enumerate(body) if not line.strip()), len(body))
+    left_out = ends - rows
+    more = [f"… {left_out} more"] if left_out > 0 else []
+    return "\n".join([*lines[: rule + 1], *body[: min(rows, ends)], *more, *body[ends:]])
 
 
 def _raise_max_steps(args: Any, settings: Settings, config: CaptureConfig) -> None:

@@ -66,6 +66,7 @@ class CaptureSession:
         requests: Requests for windows outside the schedule.
         memory: Watches device memory.
         before_end: Functions to call when the capture ends, while files can still be added.
+        after_files: Functions to call at the end, when the windows' files exist.
         profiler: The profiler that owns this session.
         says_where: Whether to print at the end where the run is, and what its steps show.
     """
@@ -78,6 +79,7 @@ class CaptureSession:
         self.requests: RequestSources | None = None
         self.memory: MemoryWatch | None = None
         self.before_end: list[Callable[[], object]] = []
+        self.after_files: list[Callable[[], object]] = []
         self.profiler: Any = None
         self.says_where = True
         self._signals: SignalWatch | None = None
@@ -326,6 +328,9 @@ class CaptureSession:
             with self.contain("waiting for the files", is_exclusive=False):
                 windows.wait_for_files(self._patience_s)
                 journal.end(self._ending(error, note))
+        for function in self.after_files:
+            with self.contain("calling functions at the end", is_exclusive=False):
+                function()
         # Relative as it was given: whoever reads the line sits where the training was started.
         run = str(Path(self.config.output_dir) / journal.layout.root.name)
         if self._uploader is not None:

@@ -90,6 +90,7 @@ class Dialect:
             output folder itself.
         layout: Name of the layout of files beside the run; empty for none.
         files: The files of that layout, for people.
+        printed_rows: Rows of the table of operators that are printed at the end; 0 for none.
         raises_max_steps: Whether to raise the script's own limit if it is too small for one window.
         needs: Arguments that must also be true for a recording, if they exist.
         known_by: Arguments that identify a namespace as one of this dialect.
@@ -103,6 +104,7 @@ class Dialect:
     tensorboard_folder: str = "tensorboard"
     layout: str = ""
     files: tuple[str, ...] = ()
+    printed_rows: int = 0
     raises_max_steps: bool = False
     needs: tuple[str, ...] = ()
     known_by: tuple[str, ...] = ()

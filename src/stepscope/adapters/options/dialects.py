@@ -79,6 +79,7 @@ DIALECTS: dict[str, Dialect] = {
             _own_flags(),
             {"wait": 1, "warmup": 1, "active": 5, "repeat": 0, "trace_format": "json"},
             layout="recipe",
+            printed_rows=10,
             files=(
                 "trace.json (rank 0)",
                 "trace-rank{rank}.json (others)",
@@ -111,6 +112,7 @@ DIALECTS: dict[str, Dialect] = {
                 "key_averages_rows": -1,
             },
             layout="sfm",
+            printed_rows=20,
             files=(
                 "profiler_list.dat",
                 "trace-rank{rank}-window{index}.json",

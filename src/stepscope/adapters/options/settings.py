@@ -73,6 +73,22 @@ class Settings:
         flags = {option: flag for option, flag in words.flags.items() if option != "wait"}
         return dataclasses.replace(words, flags=flags)
 
+    def without_effect(self) -> list[str]:
+        """Lines about flags that were given although nothing is recorded without another one."""
+        if self.value("enabled") or self.value("memory_log"):
+            return []
+        switch = self.words.name("enabled")
+        given = [
+            setting.origin
+            for name, setting in self.settings.items()
+            if setting.origin == self.words.flags.get(name)
+            and (name == "deepspeed_memory" or not self._is_shared(name))
+        ]
+        return [f"nothing is recorded: {', '.join(given)} needs {switch}"] if given else []
+
+    def _is_shared(self, name: str) -> bool:
+        return any(flag.is_shared for flag in self.dialect.flags if flag.option == name)
+
     def config(self, **more: Any) -> CaptureConfig:
         """The capture's options; `more` are fields that only code can set.
 
