@@ -77,6 +77,8 @@ class _Store(argparse.Action):
     ) -> None:
         if self.nargs == 0:
             values = not (option_string or "").startswith("--no-")
+        elif self.flag.style == LIST and not values:
+            return  # the default, as in the frameworks
         elif self.flag.style == LIST:
             try:
                 values = OPTIONS[self.flag.option].parse(values, "")
@@ -97,7 +99,7 @@ def _add(group: Any, flag: Flag, defaults: Settings, prefix: str | None) -> None
     elif flag.style == WORD:
         shape = {"nargs": "?", "const": True, "type": _yes_or_no, "metavar": "true|false"}
     elif flag.style == LIST:
-        shape = {"nargs": "+", "metavar": option.kind.rstrip("s").upper()}
+        shape = {"nargs": "*", "metavar": option.kind.rstrip("s").upper()}
     elif option.choices:
         shape["choices"] = option.choices
     else:

@@ -145,9 +145,10 @@ DIALECTS: dict[str, Dialect] = {
                 "active": 1,
                 "ranks": (0,),
                 "tensorboard": True,
+                "tensorboard_worker": "{host}_{pid}",
             },
             tensorboard_folder=".",
-            files=("rank{rank}_{host}_{pid}.{ns}.pt.trace.json.gz",),
+            files=("{host}_{pid}.{ns}.pt.trace.json.gz",),
         ),
         Dialect(
             "megatron-lm",
@@ -179,6 +180,7 @@ DIALECTS: dict[str, Dialect] = {
                 "warmup": 1,
                 "ranks": (0,),
                 "tensorboard": True,
+                "tensorboard_worker": "{host}_{pid}",
                 "memory_snapshot_path": "snapshot.pickle",
             },
             rules=(
@@ -191,7 +193,7 @@ DIALECTS: dict[str, Dialect] = {
             ),
             tensorboard_folder=".",
             files=(
-                "rank{rank}_{host}_{pid}.{ns}.pt.trace.json.gz",
+                "{host}_{pid}.{ns}.pt.trace.json.gz",
                 "the file of --memory-snapshot-path; -rank{rank} is added on other ranks",
             ),
             needs=("profile",),

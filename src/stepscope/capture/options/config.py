@@ -176,6 +176,11 @@ class CaptureConfig:
     tensorboard_dir: str | os.PathLike[str] | None = option(
         None, "Also write each trace to this folder under TensorBoard's file names.", kind="path"
     )
+    tensorboard_worker: str = option(
+        "rank{rank}_{host}_{pid}",
+        "Name of the worker in TensorBoard's file names.",
+        "{rank}, {host} and {pid} are replaced.",
+    )
     key_averages: bool = option(
         True,
         "Write a table of operators for each window.",

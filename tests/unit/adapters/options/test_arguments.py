@@ -311,6 +311,19 @@ def test_a_wrong_option_ends_the_script_with_one_line_in_its_words(
     assert message in line
 
 
+@pytest.mark.parametrize(
+    ("dialect", "flags", "wanted"),
+    [
+        ("megatron", ["--torch-profile-ranks"], (0,)),
+        ("megatron", ["--torch-profile-ranks", "--torch-profile"], (0,)),
+        ("megatron", ["--torch-profile-ranks", "1", "3"], (1, 3)),
+        ("native", ["--profile-ranks"], "all"),
+    ],
+)
+def test_a_list_without_values_is_the_default(dialect, flags, wanted):
+    assert stepscope.Profiler.from_args(parsed(flags, dialect)).config.ranks == wanted
+
+
 def test_a_wrong_variable_ends_the_script_with_one_line(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["train.py"])
     monkeypatch.setenv("STEPSCOPE_ACTIVE", "many")
