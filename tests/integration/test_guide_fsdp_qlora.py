@@ -65,6 +65,14 @@ def test_the_guides_command_leaves_its_four_artifacts(tmp_path):
     table = (folder / f"{STEM}-key_averages.txt").read_text()
     assert table.startswith("sorted by ")
     assert "aten::mm" in table
+    # One row per shape and line, as the guide prints its table.
+    head = next(line for line in table.splitlines() if line.startswith("Name "))
+    assert head.split()[-3:] == ["Input", "shapes", "Source"]
+    rows = [line for line in table.splitlines() if line.startswith("aten::mm ")]
+    shapes = {re.search(r"\[8, 16\], \[16, 32\]|\[8, 32\], \[32, 4\]", line) for line in rows}
+    assert len(rows) == 5  # two products forward, three backward
+    assert {found[0] for found in shapes if found} == {"[8, 16], [16, 32]", "[8, 32], [32, 4]"}
+    assert all("training.py(" in line and "): step" in line for line in rows)
     stacks = (folder / f"{STEM}-stacks.txt").read_text().splitlines()
     assert all(re.fullmatch(r".+ \d+", line) for line in stacks)
     assert any("training.py" in line and "aten::mm" in line for line in stacks)

@@ -62,6 +62,7 @@ DIALECTS: dict[str, Dialect] = {
                 "active": 1,
                 "repeat": 0,
                 "cycle_length": 10,
+                "key_averages_by": "recorded",
                 "max_steps_per_loop": True,
                 "step_unit": MICRO_BATCH,
             },

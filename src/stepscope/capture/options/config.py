@@ -9,7 +9,7 @@ from typing import Any
 
 from stepscope.artifacts.custom import CustomArtifact
 from stepscope.artifacts.job import TRACE_FORMATS
-from stepscope.artifacts.key_averages import SORT_COLUMNS
+from stepscope.artifacts.key_averages import GROUPINGS, SORT_COLUMNS
 from stepscope.capture.options.option import check, described, option, options_of
 from stepscope.capture.options.recorders import WINDOW_RECORDERS
 from stepscope.capture.options.rules import DEFAULT_OUTPUT_DIR, settle
@@ -193,6 +193,14 @@ class CaptureConfig:
         '"auto" is self_device_time_total if a device was recorded, and self_cpu_time_total '
         "otherwise.",
         choices=SORT_COLUMNS,
+        artifact="key_averages",
+    )
+    key_averages_by: str = option(
+        "name",
+        "What divides the rows of the table of operators besides the name.",
+        "name (nothing), shape, source, both, or recorded: what the recording has of them. Shapes "
+        "need record_shapes; source lines need with_stack.",
+        choices=GROUPINGS,
         artifact="key_averages",
     )
     key_averages_rows: int = option(
