@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import logging
 import sys
 from collections.abc import Callable, Iterator
@@ -23,12 +24,15 @@ from stepscope.adapters.options.settings import Settings, strange_hints
 from stepscope.capture import profiler as capture
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import ConfigError
+from stepscope.capture.saying import say
 from stepscope.capture.steps.work import Work
-from stepscope.capture.telling import say
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 log = logging.getLogger("stepscope")
+
+_ENGINES = "stepscope.adapters.deepspeed_engines"
+"""What follows an engine, where options ask for it. It stands on this module."""
 
 
 class Profiler(capture.Profiler):
@@ -147,9 +151,7 @@ class Profiler(capture.Profiler):
         profiler.option_words = settings.words
         profiler._printed_rows = settings.dialect.printed_rows
         if config.enabled and (config.deepspeed_flops or config.deepspeed_memory):
-            from stepscope.adapters.deepspeed_engines import follow_new_engines
-
-            follow_new_engines(profiler)
+            importlib.import_module(_ENGINES).follow_new_engines(profiler)
         return profiler
 
     def start(self) -> None:

@@ -21,6 +21,7 @@ from stepscope.capture.record.monitoring import RankMonitor
 from stepscope.capture.record.upload import Uploader
 from stepscope.capture.requests.signals import SignalWatch, TerminationSignalError
 from stepscope.capture.requests.sources import RequestSources
+from stepscope.capture.saying import say
 from stepscope.capture.stepping import Stepping
 from stepscope.capture.steps.auto_phases import AutoPhases
 from stepscope.capture.steps.devices import DeviceProbe
@@ -34,11 +35,11 @@ from stepscope.capture.steps.loaders import LoaderWatch
 from stepscope.capture.steps.recorder import Clock, StepRecorder
 from stepscope.capture.steps.tally import StepTally
 from stepscope.capture.summary import Recorded
-from stepscope.capture.telling import Teller, say
 from stepscope.capture.together.holder import NestedProfilerError, ProcessClaim
 from stepscope.capture.together.ranks import RankIdentity, first_to_record, identify, records
 from stepscope.capture.windows.keeper import WindowKeeper
 from stepscope.capture.windows.rival import another_profiler_runs
+from stepscope.capture.windows.teller import Teller
 from stepscope.errors import UsageError
 from stepscope.monitor.beside import PATIENCE_S
 from stepscope.run.layout import RankLayout

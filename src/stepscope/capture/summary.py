@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.words import OptionWords
-from stepscope.capture.telling import listed, steps_text
+from stepscope.capture.saying import listed, steps_text
 from stepscope.capture.together.ranks import NOBODY, RankIdentity, records
 from stepscope.run.manifest import WindowRecord
 

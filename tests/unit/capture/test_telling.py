@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from stepscope.capture.telling import Teller, duration_text, say, size_text
+from stepscope.capture.saying import duration_text, say, size_text
 from stepscope.capture.windows.plan import WindowPlan
+from stepscope.capture.windows.teller import Teller
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 

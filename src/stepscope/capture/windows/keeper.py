@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.record.journal import Journal
-from stepscope.capture.telling import Teller
 from stepscope.capture.together.pause import Pauses
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.capture.windows.budget import Budget
@@ -19,6 +18,7 @@ from stepscope.capture.windows.plan import WindowPlan
 from stepscope.capture.windows.planner import WindowPlanner
 from stepscope.capture.windows.rival import another_profiler_runs
 from stepscope.capture.windows.saving import WindowSaver
+from stepscope.capture.windows.teller import Teller
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import WindowRecord
 

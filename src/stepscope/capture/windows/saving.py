@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.record.journal import Journal
-from stepscope.capture.telling import Teller
 from stepscope.capture.together.pause import Pauses, PauseTogether
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.capture.windows.budget import Budget
 from stepscope.capture.windows.handover import SCRATCH, with_own_artifacts
 from stepscope.capture.windows.kinds import Window, discard
 from stepscope.capture.windows.plan import WindowPlan
+from stepscope.capture.windows.teller import Teller
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import WindowRecord
 

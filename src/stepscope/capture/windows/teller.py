@@ -1,26 +1,17 @@
-"""The lines that a capture prints on standard error: what it records, saved, and could not."""
+"""The lines that a capture prints about its windows."""
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from stepscope.capture.saying import duration_text, say, size_text, steps_text
 from stepscope.capture.windows.plan import WindowPlan
 from stepscope.run.manifest import WindowRecord
 
 _MOST_WINDOWS = 5
 """Number of windows that get lines; a capture may record thousands."""
 _IN_RUN = frozenset({"trace", "key_averages", "stacks", "memory_timeline", "python_memory"})
-
-
-def say(*lines: str) -> None:
-    """Print lines on standard error. Never raises: the stream may be closed."""
-    if sys.stderr is None:
-        return
-    with contextlib.suppress(OSError, ValueError):
-        print("\n".join(f"stepscope: {line}" for line in lines), file=sys.stderr, flush=True)  # noqa: T201
 
 
 class Teller:
@@ -111,35 +102,3 @@ def _working_directory() -> Path | None:
         return Path.cwd()
     except OSError:  # it has been removed
         return None
-
-
-def steps_text(first: int, last: int) -> str:
-    """Consecutive steps in words."""
-    return f"step {first}" if first >= last else f"steps {first} to {last}"
-
-
-def size_text(size_bytes: int) -> str:
-    """A size in the unit that a person would choose."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size_bytes >= scale:
-            return f"{size_bytes / scale:.1f} {unit}"
-    return f"{size_bytes} bytes"
-
-
-def duration_text(duration_ns: int) -> str:
-    """A duration in the unit that a person would choose."""
-    if duration_ns >= 1_000_000_000:
-        return f"{duration_ns / 1e9:.1f} s"
-    return (
-        f"{duration_ns / 1e6:.0f} ms"
-        if duration_ns >= 10_000_000
-        else f"{duration_ns / 1e6:.1f} ms"
-    )
-
-
-def listed(parts: Iterable[str], most: int = 4) -> str:
-    """Parts in a row; the middle of a long row is left out."""
-    every = list(parts)
-    if len(every) <= most:
-        return ", ".join(every)
-    return f"{', '.join(every[: most - 1])}, …, {every[-1]}"
