@@ -131,6 +131,8 @@ class Profiler(capture.Profiler):
     @classmethod
     def from_settings(cls, settings: Settings, args: Any = None, **more: Any) -> Profiler:
         """Create a profiler from resolved settings. `args` provides names for layouts."""
+        if settings.asks_only_for_memory:
+            more = {"enabled": True, "window_recorder": "none", **more}
         config = settings.config(**more)
         if not config.enabled:
             for line in settings.without_effect():

@@ -167,7 +167,7 @@ class CaptureSession:
             self.config, layout, self.identity.rank, journal.add_snapshot
         )
         memory.start()
-        if memory.is_available:
+        if memory.is_available or self.config.memory_log:
             steps.add_listener("watching memory", lambda ended, _: memory.step_ended(ended))
         if self.config.memory_census and records(self.config.ranks, self.identity):
             self._start_census(layout, memory)

@@ -73,6 +73,16 @@ class Settings:
         flags = {option: flag for option, flag in words.flags.items() if option != "wait"}
         return dataclasses.replace(words, flags=flags)
 
+    @property
+    def asks_only_for_memory(self) -> bool:
+        """Whether the log of memory was asked for, and nothing about recording."""
+        enabled = self.settings["enabled"]
+        return (
+            not enabled.value
+            and enabled.origin.startswith("default")
+            and bool(self.value("memory_log"))
+        )
+
     def without_effect(self) -> list[str]:
         """Lines about flags that were given although nothing is recorded without another one."""
         if self.value("enabled") or self.value("memory_log"):
