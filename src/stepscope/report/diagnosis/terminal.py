@@ -229,7 +229,7 @@ def _finding(number: int, finding: Finding, where: str) -> RenderableType:
         shown = ", ".join(map(str, finding.steps[:8])) + (" …" if len(finding.steps) > 8 else "")
         table.add_row("steps", Text(shown))
     table.add_row("do", _plain(finding.advice))
-    table.add_row("more", Text(finding.page, "dim"))
+    table.add_row("more", Text(finding.explained_by, "dim"))
     return Padding(Group(head, Padding(table, (0, 0, 0, 3))), (0, 0, 1, 2))
 
 
