@@ -5,6 +5,10 @@ Definitions
                  driver (reserved), after each `[memory]` event.
     queue        Work that has been launched and has not begun, summed over the streams of a
                  device: it grows when a launching call begins and shrinks when the work begins.
+    busy         Share of each stretch of time in which at least one stream of a device works. The
+                 file is divided into at most 2,000 stretches, which last 10**k ns.
+    bandwidth    Bytes per second that the copies in flight move, by device and kind of copy; each
+                 copy counts with its mean rate.
     metrics      Samples of `metrics.csv` beside the run, moved from Unix time to the trace's own.
     counters     What the file itself counts (`ph` C).
 """
@@ -21,9 +25,13 @@ from stepscope.analysis.counters.series import Series, series_of
 from stepscope.analysis.record.metrics import read_metrics
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.errors import StepscopeError
+from stepscope.trace.arrays import intervals
+from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
+from stepscope.trace.schema import Category
 
 _CPU = 0
+_MOST_STRETCHES = 2000
 _METRICS = {
     "utilization.gpu": ("utilisation", "percent"),
     "power.draw": ("power", "watts"),
@@ -44,6 +52,7 @@ def counters_of(trace: Trace, origin_ns: int, metrics: Path | None) -> tuple[Ser
         metrics: The `metrics.csv` of its rank, where there is one.
     """
     found = [*_memory(trace, origin_ns), *_queues(trace, origin_ns)]
+    found += [*_busy(trace, origin_ns), *_bandwidth(trace, origin_ns)]
     found += _of_file(trace, origin_ns)
     if metrics is not None and trace.base_time_ns:
         found += _metrics(metrics, trace.base_time_ns + origin_ns)
@@ -97,6 +106,54 @@ def _queues(trace: Trace, origin: int) -> list[Series]:
         found.append(
             series_of(f"launched and waiting, GPU {device}", "queue", "count",
                       times[order] - origin, length)
+        )  # fmt: skip
+    return found
+
+
+def _busy(trace: Trace, origin: int) -> list[Series]:
+    work = gpu_work(trace).table
+    found = []
+    for (device,), mine in work.group_by(["device"], maintain_order=True):
+        start = mine["start_ns"].to_numpy()
+        busy = intervals.merge(start, start + mine["dur_ns"].to_numpy())
+        first, last = int(busy.starts[0]), int(busy.ends[-1])
+        step = next(10**k for k in range(19) if (last - first) // 10**k < _MOST_STRETCHES)
+        borders = np.arange(first, last + 2 * step, step)
+        share = np.diff(_covered_until(busy, borders)) / step
+        times = borders - origin
+        found.append(
+            series_of(f"busy, GPU {device}", "busy", "share", times, np.append(share, 0.0))
+        )
+    return found
+
+
+def _covered_until(busy: intervals.Intervals, moments: Int64Array) -> Int64Array:
+    """Time covered by intervals, sorted and apart, before each moment."""
+    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(busy.lengths)))
+    at = np.searchsorted(busy.starts, moments, side="right")
+    last = np.maximum(at - 1, 0)
+    within = np.minimum(moments, busy.ends[last]) - busy.starts[last]
+    covered: Int64Array = np.where(at > 0, before[last] + within, 0)
+    return covered
+
+
+def _bandwidth(trace: Trace, origin: int) -> list[Series]:
+    copies = gpu_work(trace).table.filter(
+        pl.col("category") == Category.GPU_MEMCPY.value, pl.col("bytes") > 0, pl.col("dur_ns") > 0
+    )
+    names = trace.names.select("name_id", "name").collect()
+    found = []
+    named = copies.join(names, on="name_id", how="left", maintain_order="left")
+    for (device, name), mine in named.group_by(["device", "name"], maintain_order=True):
+        start = mine["start_ns"].to_numpy()
+        end = start + mine["dur_ns"].to_numpy()
+        rate = (mine["bytes"].to_numpy() * 1e9 / mine["dur_ns"].to_numpy()).astype(np.int64)
+        times = np.concatenate((start, end))
+        order = np.argsort(times, kind="stable")
+        moving = np.cumsum(np.concatenate((rate, -rate))[order])
+        found.append(
+            series_of(f"{name}, GPU {device}", "bandwidth", "bytes_per_second",
+                      times[order] - origin, moving)
         )  # fmt: skip
     return found
 
