@@ -24,6 +24,7 @@ VERBS: dict[str, str] = {
     "show": "Answer one question about a trace: idle time, kernels, operators.",
     "memory": "Show whose the GPU's memory is, from a memory snapshot.",
     "view": "Look at traces and runs in the browser.",
+    "export": "Hand a trace or a run over to Perfetto, TensorBoard, a spreadsheet.",
     "compare": "Show what changed between two runs.",
     "hangs": "Show which collective hangs, and which rank began it.",
     "query": "Query a trace with SQL.",
