@@ -20,9 +20,11 @@ VERBS: dict[str, str] = {
     "demo": "Plant a bottleneck in a small training, find it, fix it, measure.",
     "run": "Record a training script without changing its code.",
     "report": "Show where the step's time goes, why, and what to change.",
+    "explain": "Print the page about a finding, or about a profiling guide.",
     "show": "Answer one question about a trace: idle time, kernels, operators.",
     "memory": "Show whose the GPU's memory is, from a memory snapshot.",
     "view": "Look at traces and runs in the browser.",
+    "export": "Hand a trace or a run over to Perfetto, TensorBoard, a spreadsheet.",
     "compare": "Show what changed between two runs.",
     "hangs": "Show which collective hangs, and which rank began it.",
     "query": "Query a trace with SQL.",
@@ -32,6 +34,7 @@ VERBS: dict[str, str] = {
     "info": "Show what a file or directory is, and what it holds.",
     "cache": "List and remove the stores that reading traces created.",
     "dialects": "List option names of other tools that Stepscope understands.",
+    "examples": "List, print or copy the ready-made examples.",
     "doctor": "Check this machine and its torch, and say how to fix problems.",
 }
 """Verb to its line in the help, in the order of the help. A verb's module has its name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import click
 from stepscope.adapters.external.options import external_options, take_tool
 from stepscope.adapters.options.catalogue import OPTIONS
 from stepscope.adapters.options.values import as_text
+from stepscope.capture.options.words import of_run
 from stepscope.commands.options import grouped
 from stepscope.commands.sinks import StandardSink
 from stepscope.errors import StepscopeError
@@ -24,6 +26,7 @@ LEFT_OUT = {
     "keep_local",
     "step_unit",
     "max_steps",
+    "max_steps_per_loop",
     "memory_snapshot_path",
     "deepspeed_flops",
     "deepspeed_memory",
@@ -128,7 +131,7 @@ def command(
     from stepscope.adapters.external.planning import as_flags, choose_recorder, what_it_lacks
     from stepscope.adapters.external.session import Outcome, run_with
     from stepscope.adapters.options.dialects import find_dialect
-    from stepscope.adapters.options.settings import resolve
+    from stepscope.adapters.options.settings import resolve, strange_hints
     from stepscope.adapters.script.launch import launch, startable
 
     if not command_line:
@@ -141,7 +144,10 @@ def command(
         if value is not None
     }
     choose_recorder(given, tool, with_tracemalloc=with_tracemalloc)
-    settings = resolve(find_dialect("native"), given)
+    words = of_run(name for name in OPTIONS if name not in LEFT_OUT)
+    settings = dataclasses.replace(resolve(find_dialect("native"), given), own_words=words)
+    for line in strange_hints():
+        _say(line)
     flags = as_flags(given, step_on)
     if dry_run:
         _show_command(command_line, tool, flags, settings)

@@ -77,6 +77,11 @@ class RankRun:
         return tuple(self._steps_and_problems[1])
 
     @property
+    def step_record_path(self) -> Path | None:
+        """Its `steps.jsonl`, which may be missing; None for loose trace files."""
+        return None if self.manifest is None else RankLayout(self.directory).steps
+
+    @property
     def metrics_path(self) -> Path | None:
         """The metrics that the rank's monitor sampled; None if there are none."""
         path = RankLayout(self.directory).metrics
@@ -84,7 +89,8 @@ class RankRun:
 
     @functools.cached_property
     def _steps_and_problems(self) -> tuple[list[StepRecord], list[str]]:
-        return read_steps(RankLayout(self.directory).steps) if self.manifest else ([], [])
+        path = self.step_record_path
+        return ([], []) if path is None else read_steps(path)
 
 
 @dataclass(frozen=True)

@@ -40,11 +40,13 @@ class TraceRef:
         name: Its path or URL; `-` for standard input.
         rank: The rank that recorded it; 0 if unknown.
         window: Its number in the rank, from 0.
+        step_record: The `steps.jsonl` of that rank; None for a trace outside a run.
     """
 
     name: str
     rank: int = 0
     window: int = 0
+    step_record: Path | None = None
 
     def open(self) -> Trace:
         """Load the trace. Each call loads it again.
@@ -272,7 +274,7 @@ def remark_on(target: PathTarget) -> str:
 def traces_of_rank(rank: RankRun) -> RankTraces:
     """The traces of a rank of an open run."""
     traces = (
-        TraceRef(str(window.trace_path), rank.rank, window.index)
+        TraceRef(str(window.trace_path), rank.rank, window.index, rank.step_record_path)
         for window in rank.windows
         if window.trace_path is not None
     )

@@ -64,7 +64,7 @@ Findings
              persistent_workers=True, pin_memory=True on a GPU). If that is not enough,
              make the work per sample cheaper (decode and tokenise ahead of time, store
              larger records, read from local disk).
-     more    docs/findings/input-bound.md
+     more    stepscope explain input-bound
 
   2. MEDIUM  slow-first-steps  the first step is slow
      saving  not estimated: a cost at the start of the run, paid once and not in every
@@ -80,7 +80,7 @@ Findings
              workers fall here. It matters for short or often restarted runs: keep the
              compile cache (TORCHINDUCTOR_CACHE_DIR) between runs, avoid changing
              shapes, and record windows after these steps.
-     more    docs/findings/slow-first-steps.md
+     more    stepscope explain slow-first-steps
 """
 
 

@@ -259,7 +259,7 @@ def _finding(finding: Finding, where: str) -> dict[str, Any]:
         "facts": [[one.label, units.value(one.value, one.unit)] for one in finding.evidence],
         "assumption": finding.assumption,
         "steps": steps + more,
-        "page": finding.page,
+        "page": finding.explained_by,
     }
 
 

@@ -133,4 +133,9 @@ def _finding(number: int, finding: Finding, where: str) -> list[str]:
     ]
     if finding.steps:
         lines.append(f"- steps: {', '.join(map(str, finding.steps))}")
-    return [*lines, f"- do: {markdown_text(finding.advice)}", f"- more: {finding.page}", ""]
+    return [
+        *lines,
+        f"- do: {markdown_text(finding.advice)}",
+        f"- more: `{finding.explained_by}`",
+        "",
+    ]

@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from stepscope.advice.diagnosis import Diagnosis
-from stepscope.advice.figures import significant
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.analysis.selection.partition import Partition
@@ -39,6 +38,7 @@ from stepscope.report.metrics.terminal import print_metrics
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.scope import describe_scope
 from stepscope.report.text import printable
+from stepscope.run.figures import significant
 
 _STYLES = {
     Severity.HIGH: "bold red",
@@ -322,7 +322,7 @@ def _finding(number: int, finding: Finding, where: str) -> RenderableType:
         shown = ", ".join(map(str, finding.steps[:8])) + (" …" if len(finding.steps) > 8 else "")
         table.add_row("steps", Text(shown))
     table.add_row("do", _plain(finding.advice))
-    table.add_row("more", Text(finding.page, "dim"))
+    table.add_row("more", Text(finding.explained_by, "dim"))
     return Padding(Group(head, Padding(table, (0, 0, 0, 3))), (0, 0, 1, 2))
 
 

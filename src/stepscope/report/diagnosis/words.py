@@ -302,14 +302,14 @@ def notes(diagnosis: Diagnosis) -> list[str]:
 
 
 def compute_rows(rank: RankSummary) -> list[tuple[str, str]]:
-    """What the compute is made of, as labels and texts; empty where it is a small part."""
+    """What the GPU computes, as labels and texts; empty if compute is a small part of the step."""
     summary = rank.compute
     if summary is None or not summary.kinds:
         return []
     lists = (
-        ("kinds", summary.kinds[:_MOST_PARTS]),
-        ("operators", summary.operators),
-        ("in", summary.places),
+        ("by kind", summary.kinds[:_MOST_PARTS]),
+        ("by operator", summary.operators),
+        ("by module", summary.places),
     )
     rows = [
         (label, ", ".join(f"{part.name} {units.share(part.share)}" for part in parts))
@@ -317,16 +317,16 @@ def compute_rows(rank: RankSummary) -> list[tuple[str, str]]:
         if parts
     ]
     reached = [
-        f"{words} {units.share(share)}"
+        words.format(units.share(share))
         for words, share in (
-            ("MFU", summary.mfu_share),
-            ("matrix products", summary.product_attained_share),
-            ("memory bandwidth of elementwise kernels", summary.bandwidth_share),
+            ("MFU {}", summary.mfu_share),
+            ("matrix products at {} of the GPU's limit", summary.product_attained_share),
+            ("elementwise kernels at {} of the memory bandwidth", summary.bandwidth_share),
         )
         if share is not None
     ]
     if reached:
-        rows.append(("of the peak", ", ".join(reached)))
+        rows.append(("efficiency", ", ".join(reached)))
     if summary.unclassified:
         rows.append(("not classified", summary.unclassified))
     return rows
@@ -334,5 +334,9 @@ def compute_rows(rank: RankSummary) -> list[tuple[str, str]]:
 
 def compute_title(rank: RankSummary) -> str:
     """The heading above `compute_rows`."""
-    per_step = 0 if rank.compute is None else rank.compute.total_ns / max(1, rank.compute.steps)
-    return f"What the compute is   {units.duration(per_step)} of kernels per step"
+    summary = rank.compute
+    if summary is None:
+        return ""
+    each_ns = summary.total_ns / max(1, summary.steps) / summary.devices
+    words = f"{units.duration(each_ns)} of kernels {'per step' if summary.steps else 'in all'}"
+    return f"What the GPU computes   {words}{' and GPU' if summary.devices > 1 else ''}"

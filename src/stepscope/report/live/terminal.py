@@ -11,11 +11,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from stepscope.advice.figures import significant
 from stepscope.analysis.record.live import LiveSample, LiveState
 from stepscope.analysis.record.watching import RankView, RunView
 from stepscope.report.metrics.words import words_for
 from stepscope.report.units import count, duration, share, size
+from stepscope.run.figures import significant
 from stepscope.run.metrics import CLOCK_REASON_BITS, THROTTLE_REASONS
 
 _STALLED_LEAST_NS = 30_000_000_000

@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stepscope.advice.figures import significant
 from stepscope.analysis.record.metrics import MetricsSummary
 from stepscope.report.console import print_line, width_for
 from stepscope.report.metrics.words import words_for
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.units import count, duration, share, size
+from stepscope.run.figures import significant
 from stepscope.run.metrics import THROTTLE_REASONS
 
 _MOST_ROWS = 32
