@@ -86,3 +86,58 @@ def test_the_lines_of_the_readme(tmp_path):
     (rank,) = stepscope.open_run(tmp_path / "profiles").ranks
     assert len(rank.steps) == 12
     assert rank.windows[0].trace_path is not None
+
+
+READING = {
+    "docs/loading.md": [""],
+    "docs/thresholds.md": [""],
+    "docs/tables.md": ["", "import stepscope\ntrace = stepscope.load('trace.json.gz')\n"],
+    "docs/fleet.md": [""],
+}
+"""Page to what stands before each of its programs that run here."""
+RECORDING = {
+    "docs/torch-profiler.md": ["batch_of = None\n"],
+    "docs/verbs/dialects.md": ["", "", ""],
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a trace, and a run, under the names that the pages use."""
+    import gzip
+
+    from tests.support.gpu_trace import GpuTrace, us
+    from tests.support.step_records import step_records, write_run
+
+    root = tmp_path_factory.mktemp("pages")
+    trace = GpuTrace()
+    for _ in range(4):
+        with trace.step():
+            trace.op("aten::mm", shapes=[[8, 8], [8, 8]]).launch("sgemm", us(100))
+            trace.sync()
+    (root / "trace.json.gz").write_bytes(gzip.compress(trace.json()))
+    write_run(root / "profiles", {0: step_records([900] + [100] * 12, waits_ms=[0] + [60] * 12)})
+    return root
+
+
+@pytest.mark.parametrize("page", [*READING, *RECORDING])
+def test_the_programs_of_a_page_run(page, folder, tmp_path):
+    heads = {**READING, **RECORDING}[page]
+    found = programs(page)
+    assert len(found) >= len(heads)
+    for head, program in zip(heads, found, strict=False):
+        run_program(head + program, folder if page in READING else tmp_path)
+
+
+def test_what_thresholds_md_prints(folder):
+    printed = run_program(programs("docs/thresholds.md")[0], folder).splitlines()
+    assert printed[0].startswith("input-bound: ")
+    assert printed[1] == "input-bound 60000000"
+
+
+def test_every_program_of_the_pages_runs_or_needs_a_framework():
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if programs(str(path))]
+    names = {path.relative_to(ROOT).as_posix() for path in pages}
+    run_elsewhere = {"docs/quickstart.md", "docs/capture/index.md"}
+    framework = {name for name in names if name.startswith(("docs/integrations/", "docs/guides/"))}
+    assert names - framework == {*READING, *RECORDING, *run_elsewhere}

@@ -1,1 +1,1 @@
-"""Wing 1, inside the training process: what records steps and windows. Imports torch lazily."""
+"""Records steps and windows inside the training process. Imports torch lazily."""
