@@ -189,7 +189,19 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
         hint = "" if debugging.is_on else " (--debug shows where)"
         _say(f"{text}{hint}", debugging.is_on)
         return _UNEXPECTED
+    _say_if_compiled_anew()
     return result if isinstance(result, int) and not isinstance(result, bool) else 0
+
+
+def _say_if_compiled_anew() -> None:
+    """Say, after a verb that compiled code, that it was for nothing, and how to keep it."""
+    compiled = sys.modules.get("stepscope.trace.arrays.compiled")
+    if compiled is not None and compiled.compiles_anew():
+        _say(
+            "compiled code cannot be kept, so each command compiles it again: set NUMBA_CACHE_DIR"
+            " to a writable directory",
+            is_debug=False,
+        )
 
 
 def _wants_debug(words: Sequence[str]) -> bool:

@@ -17,7 +17,7 @@ CORE: dict[str, tuple[int, ...]] = {
     "isal": (1, 7, 1),
     "numba": (0, 61, 2),
     "numpy": (1, 26),
-    "nvidia-ml-py": (12, 560),
+    "nvidia-ml-py": (12, 560, 30),
     "orjson": (3, 10, 7),
     "platformdirs": (4, 2),
     "polars": (1, 36, 1),
@@ -32,6 +32,7 @@ OPTIONAL: dict[str, tuple[str, ...]] = {
     "fleet": ("dask", "distributed"),
     "http": ("aiohttp",),
     "tensorboard": ("tensorboard",),
+    "xlsx": ("xlsxwriter",),
     "zstd": ("zstandard",),
 }
 """Extra to its packages, as in pyproject.toml. torch, py-spy and memray are checked elsewhere."""
@@ -40,6 +41,7 @@ USES = {
     "fleet": "--engine dask",
     "http": "traces and runs at http(s) URLs",
     "tensorboard": "--scalars tensorboard",
+    "xlsx": "stepscope export --to xlsx",
     "zstd": "traces compressed with zstd (.json.zst)",
 }
 """Extra to the only thing that needs it."""

@@ -13,6 +13,7 @@ import orjson
 from stepscope.errors import UnreadableInputError
 from stepscope.run.files import replacing
 from stepscope.run.layout import RUN_FILE
+from stepscope.run.user_cache import user_cache
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _TRACE = re.compile(r"(.*\.)?trace\.json(\.gz|\.zst)?")
@@ -173,6 +174,4 @@ def _cache() -> Path:
     given = os.environ.get("STEPSCOPE_CACHE")
     if given:
         return Path(given) / "runs"
-    from platformdirs import user_cache_path
-
-    return user_cache_path("stepscope") / "runs"
+    return user_cache() / "runs"

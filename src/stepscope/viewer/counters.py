@@ -1,4 +1,4 @@
-"""Level of detail for counters: the least, the greatest and the last value of each bucket.
+"""Level of detail for counters: minimum, maximum and last value of each bucket.
 
 Definitions
     A tile has an item for each bucket in which the series changes, with the least and the greatest
@@ -19,7 +19,7 @@ from stepscope.analysis.counters.series import Float64Array, Series
 
 @dataclass(frozen=True, eq=False)
 class CounterTile:
-    """What to draw of one series.
+    """The part of a series to draw.
 
     Attributes:
         start_ns: Where the tile starts.
@@ -47,7 +47,7 @@ def counter_tile(series: Series, start_ns: int, level: int, buckets: int) -> Cou
 
     Args:
         series: The series.
-        start_ns: Where it shall start; rounded down to a multiple of the step.
+        start_ns: Its start; rounded down to a multiple of the step.
         level: Its buckets last 2**level ns.
         buckets: How many; one more where the start was rounded down.
     """

@@ -1,6 +1,6 @@
-"""Who may ask: this machine, with the token, from the viewer's own page.
+"""Who gets an answer: requests from this machine, with the token, from the viewer's own page.
 
-The viewer listens on the loopback interface only. That alone keeps nobody out: every page that the
+The viewer listens on the loopback interface only. That is not enough: every page that the
 browser shows can send requests to 127.0.0.1, and every user of the machine can connect. So
 
 * the Host header must name the loopback interface: a stranger's name that resolves to 127.0.0.1
@@ -51,7 +51,7 @@ _HEADERS = {
 
 @dataclass(frozen=True)
 class Secrets:
-    """What a viewer is asked with.
+    """What authorises a request.
 
     Attributes:
         token: Part of the link.
@@ -63,7 +63,7 @@ class Secrets:
 
 
 class Guard:
-    """Refuses what must not be answered, and puts the headers on what is."""
+    """Refuses unauthorised requests, and adds security headers to responses."""
 
     def __init__(self, app: ASGIApp, keys: Secrets) -> None:
         self._app = app
@@ -138,7 +138,7 @@ class Guard:
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether a Host header names this machine; its port may be that of a forwarding."""
+    """Whether a Host header names this machine. The port may be a forwarded one."""
     name, _, port = host.rpartition(":")
     if not name or not port.isdecimal():
         name = host

@@ -35,6 +35,19 @@ def compiled(function: Function, arguments: tuple[Any, ...] | None = None) -> Fu
     return compiled_function
 
 
+def compiles_anew() -> bool:
+    """Whether no directory for compiled code is writable, so that each process compiles again."""
+    try:
+        numba.njit(cache=True)(_nothing)
+    except RuntimeError:  # "no locator available"
+        return True
+    return False
+
+
+def _nothing() -> None:
+    """A function to ask numba where it would keep its code; it is never compiled."""
+
+
 def array_of(element: Any, *, written: bool = False) -> Any:
     """Returns the type of a contiguous array, read-only or written to."""
     return numba.types.Array(element, 1, "C", readonly=not written)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.errors import UnreadableInputError
+from stepscope.run.user_cache import user_cache
 from stepscope.trace.source.remote import RemoteFile
 from stepscope.trace.store.code import code_digest
 from stepscope.trace.store.directory import STREAM, SUFFIX
@@ -84,9 +85,7 @@ def cache_directory() -> Path:
     override = os.environ.get("STEPSCOPE_CACHE")
     if override:
         return Path(override)
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("stepscope")) / "traces"
+    return user_cache() / "traces"
 
 
 def store_paths(path: Path) -> tuple[Path, Path]:

@@ -1,5 +1,5 @@
 // @ts-check
-/** Builds elements. Texts become text nodes, never markup: names come from strangers' files. */
+/** Builds elements. Text becomes text nodes, never markup: names come from untrusted files. */
 
 /**
  * @typedef {Node | string | number | null | undefined | false} Child
@@ -9,7 +9,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 
 /**
- * Sets attributes, properties that begin with "on" as listeners, and adds children.
+ * Sets attributes, adds functions as listeners ("onclick" listens for "click"), and adds children.
  * @param {Element} element
  * @param {Props} props
  * @param {Child[]} children
@@ -24,7 +24,7 @@ function fill(element, props, children) {
 }
 
 /**
- * Adds children; nothing stands for what is null or false.
+ * Adds children, except those that are null or false.
  * @param {Element} element
  * @param {...Child} children
  */

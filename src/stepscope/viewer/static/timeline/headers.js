@@ -17,7 +17,7 @@ export class Headers {
     this._drawn = "";
   }
 
-  /** Draws the titles anew where they have changed, and moves them where they belong. */
+  /** Redraws titles that have changed, and moves all to their places. */
   draw() {
     const places = this._layout.visible(100);
     const key = places.map((place) => `${place.key}${place.folded}${place.pinned}${place.height}`).join();

@@ -20,7 +20,7 @@ const COUNTER = 40;
 const BUSY = 30;
 const COUNTER_GROUPS = { memory: "Memory", queue: "Queue", metrics: "Metrics", counters: "Counters" };
 
-/** Kinds of lanes that are folded until someone opens them: they say little. @param {Lane} lane */
+/** Whether a lane is folded by default because it shows little. @param {Lane} lane */
 function isMinor(lane) {
   return lane.kind === "thread" && (lane.key.startsWith("Spans") || lane.group.startsWith("Process Spans"));
 }
@@ -53,7 +53,7 @@ export class Layout {
     this.arrange();
   }
 
-  /** Lanes in their order, the idle lanes below what their device did. */
+  /** Lanes in order, each idle lane below the work of its device. */
   _all() {
     const found = [];
     for (const lane of this.lanes) {
@@ -68,7 +68,7 @@ export class Layout {
     return isMinorLane ? !this.opened.has(key) : this.folded.has(key);
   }
 
-  /** Works out every place anew. */
+  /** Computes all places again. */
   arrange() {
     const wanted = this.filter.toLowerCase();
     /** @param {string} text */
@@ -153,7 +153,7 @@ export class Layout {
     this.arrange();
   }
 
-  /** Pins a lane above the others, or lets it go. @param {string} key */
+  /** Pins a lane above the others, or unpins it. @param {string} key */
   togglePin(key) {
     if (this.pinned.has(key)) this.pinned.delete(key);
     else this.pinned.add(key);
