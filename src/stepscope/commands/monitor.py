@@ -174,6 +174,7 @@ def _show_live(
     from stepscope.adapters.script.watched import runs_folder
     from stepscope.analysis.record.live import LiveRun
     from stepscope.monitor.local import LocalSampler
+    from stepscope.report.console import width_for
     from stepscope.report.live.terminal import show
 
     if path is not None and not path.exists():
@@ -183,6 +184,8 @@ def _show_live(
     try:
         # Ctrl-C is how a person ends it, not a failure.
         with contextlib.suppress(KeyboardInterrupt):
-            show(run.look, StandardSink().console(keeps_padding=True), interval_s, count)
+            sink = StandardSink()
+            console = sink.console(width=width_for(sink))
+            show(run.look, console, interval_s, count)
     finally:
         sampler.close()

@@ -158,6 +158,28 @@ def test_columns_of_the_live_view_keep_their_order():
     assert _part_names([view(before)]) == _part_names([view(after)]) == order
 
 
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_the_live_view_cuts_nothing(width, tmp_path, capsys, monkeypatch):
+    from tests.support.step_records import step_records, write_run
+
+    phases = {"forward": 10, "backward": 15, "optimizer": 5, "communication": 3}
+    records = step_records([100] * 12, waits_ms=[60] * 12, phases_ms=phases)
+    run = write_run(tmp_path, dict.fromkeys(range(3), records))
+    words = ["monitor", "--live", "--loop", "0.05", str(run)]
+    assert main(words) == 0
+    piped = capsys.readouterr().out
+    assert "communication" in piped
+    assert "finished" in piped
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "…" not in piped + shown
+    assert "finished" in shown
+    table = [line for line in shown.splitlines() if "finished" in line]
+    assert len(table) == 3
+    assert all(len(line) <= width and line.count("%") == 6 for line in table)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGPIPE")
 def test_a_reader_that_goes_away_ends_with_141(tmp_path):
     from tests.support.gpu_trace import GpuTrace, us

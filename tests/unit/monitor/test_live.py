@@ -129,7 +129,8 @@ def test_a_run_is_seen_as_it_stands(tmp_path):
     lines = text_of(layout_of(LiveState(view, tuple(samples), "here"))).splitlines()
     first, second, third = (line.split() for line in lines[2:5])
     assert first[:6] == ["0", "running", "19", "10", "100", "ms"]
-    assert first[6:] == ["50", "%", "40", "%", "6.0", "%", "4.0", "%"]
+    # In the order of a step, whatever takes longest.
+    assert first[6:] == ["6.0", "%", "50", "%", "40", "%", "4.0", "%"]
     assert lines[1].split()[-4:] == ["forward", "backward", "input", "other"]
     assert second[1:5] == ["no", "step", "for", "1.50"]
     assert third[1:] == ["no", "step", "yet", *["–"] * 7]
@@ -183,4 +184,4 @@ def test_one_table_where_nobody_watches(tmp_path):
     assert "no run is being written in profiles" in nothing.stdout
     assert "Stub 80GB" in nothing.stdout
     wrong = stepscope("monitor", "--live", tmp_path / "no")
-    assert (wrong.returncode, "no such run" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "no such file or directory" in wrong.stderr) == (3, True)

@@ -77,7 +77,15 @@ def _ranks(run: RunView) -> RenderableType:
     names = _part_names(run.ranks)
     table = _table()
     for heading in ("rank", "state", "step", "steps/s", "step time", *names):
-        table.add_column(heading, justify="left" if heading == "state" else "right")
+        # Narrow screens break headings; they cut no word and no number.
+        is_part = heading in names
+        table.add_column(
+            heading,
+            justify="left" if heading == "state" else "right",
+            no_wrap=not is_part and heading != "step time",
+            overflow="fold",
+            min_width=len("100 %") if is_part else None,
+        )
     if any(view.progress and view.progress.tokens_per_second for view in run.ranks):
         table.add_column("tokens/s", justify="right")
     for view in run.ranks:
