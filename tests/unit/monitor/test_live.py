@@ -131,7 +131,7 @@ def test_a_run_is_seen_as_it_stands(tmp_path):
     assert first[:6] == ["0", "running", "19", "10", "100", "ms"]
     # In the order of a step, whatever takes longest.
     assert first[6:] == ["6.0", "%", "50", "%", "40", "%", "4.0", "%"]
-    assert lines[1].split()[-4:] == ["forward", "backward", "input", "other"]
+    assert lines[1].split()[-4:] == ["input", "forward", "backward", "other"]
     assert second[1:5] == ["no", "step", "for", "1.50"]
     assert third[1:] == ["no", "step", "yet", *["–"] * 7]
     hardware = " ".join(text_of(layout_of(LiveState(view, tuple(samples), "here"))).split())
