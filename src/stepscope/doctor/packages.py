@@ -11,7 +11,7 @@ from stepscope.doctor.python_and_torch import dotted, version_of
 AREA = "packages"
 
 CORE: dict[str, tuple[int, ...]] = {
-    "click": (8, 4),
+    "click": (8, 4, 1),
     "duckdb": (1, 4),
     "fsspec": (2024, 6),
     "isal": (1, 7, 1),

@@ -230,9 +230,14 @@ def resolve_traces(
     paths: tuple[str, ...],
     steps: tuple[int, ...] | None = None,
     *,
-    with_unrelated: bool = False,
+    with_unrelated: bool = True,
 ) -> list[TraceRef]:
     """The traces that several paths stand for, in order; see `PathTarget.traces`.
+
+    Args:
+        paths: The paths.
+        steps: Take the last window that has these steps; None: the last window.
+        with_unrelated: Of a folder of unrelated traces, take all and not just the newest.
 
     Raises:
         UnreadableInputError: One of them has no trace that could be read.
