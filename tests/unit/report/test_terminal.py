@@ -63,11 +63,11 @@ Findings
              larger records, read from local disk).
      more    docs/findings/input-bound.md
 
-  2. MEDIUM  slow-first-steps  the first step is slow
+  2. MEDIUM  slow-first-steps  the first step takes 900 ms, 9 times the others
      saving  not estimated: a cost at the start of the run, paid once and not in every
              step
      seen    time lost at the start        800 ms
-             that many steady steps        8.00×
+             the same in steady steps      8.00×
              share of the observed time    38 %
              slowest of them               900 ms
              steady step                   100 ms
