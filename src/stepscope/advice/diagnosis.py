@@ -40,7 +40,7 @@ from stepscope.advice.window_details import WindowDetails
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
 from stepscope.run.rank_skew import RankSkew
-from stepscope.run.reader import Run
+from stepscope.run.reader import Run, one_job
 from stepscope.trace.model import Trace
 
 _NOTABLE = 0.1  # of the step: what a saving must reach to become the verdict
@@ -93,6 +93,8 @@ def diagnose(
 ) -> Diagnosis:
     """Judge a run, rank by rank: the tables of one trace at a time are in memory.
 
+    Of unrelated traces (`Run.unrelated`), the newest is judged.
+
     Args:
         run: The run.
         thresholds: Limits above which findings are reported.
@@ -105,6 +107,7 @@ def diagnose(
         UsageError: The scope names what no trace of the run has.
     """
     limits, asked = thresholds or Thresholds(), scope or Scope()
+    run = one_job(run)
     meetings = [meeting_of(rank, asked) for rank in run.ranks] if len(run.ranks) > 1 else []
     matched, notes = match_ranks(meetings)
     skew = skew_of(meetings) if asked.steps is None else None

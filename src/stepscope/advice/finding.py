@@ -86,6 +86,11 @@ class Finding:
         """Path of the page that explains the finding."""
         return f"{DOCS_FOLDER}/{self.id}.md"
 
+    @property
+    def explained_by(self) -> str:
+        """The command that prints this page, wherever the package is installed."""
+        return f"stepscope explain {self.id}"
+
 
 def of_whole_file(finding: Finding) -> Finding:
     """The finding in the words of a trace without steps: nothing in it is per step."""

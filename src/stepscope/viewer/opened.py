@@ -24,17 +24,19 @@ from typing import Any, TypeVar
 
 import polars as pl
 
+from stepscope.analysis.counters.of_trace import counters_of
+from stepscope.analysis.counters.series import Series
+from stepscope.analysis.host.idle_segments import idle_segments
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
-from stepscope.viewer.counters import Series
 from stepscope.viewer.events import Links, links_of
 from stepscope.viewer.flame import Forest
 from stepscope.viewer.index import Lane, TraceIndex, build_index
 from stepscope.viewer.ranges import RangeBasis, range_basis
 from stepscope.viewer.search import NameIndex
 from stepscope.viewer.tiles import SliceRows, warm_up
-from stepscope.viewer.tracks import counters_of, idle_rows, idle_segments
+from stepscope.viewer.tracks import idle_rows
 
 _LOG = logging.getLogger(__name__)
 Answer = TypeVar("Answer")

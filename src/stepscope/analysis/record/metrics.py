@@ -19,6 +19,7 @@ from stepscope.run.metrics import (
     MetricsRecord,
     read_metrics_record,
 )
+from stepscope.run.regular import open_regular, read_regular
 
 _TEXTS = ("timestamp", "name", "uuid", "serial", "pci.bus_id", "pstate", "driver_version")
 _KEYS = ("index", "name", "uuid")
@@ -63,7 +64,7 @@ class MetricsSummary:
 def is_metrics_file(path: Path) -> bool:
     """Whether the first line of a file is that of a file of metrics."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             first = file.readline(1 << 16)
     except OSError:
         return False
@@ -104,7 +105,7 @@ def read_metrics(path: Path) -> tuple[pl.DataFrame, int]:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise UnreadableInputError(f"{path}: more than 1 GiB of metrics: cut it in pieces")
-        data = path.read_bytes()
+        data = read_regular(path, _MOST_BYTES)
     except OSError as error:
         raise UnreadableInputError(f"{path}: cannot be read: {error.strerror or error}") from error
     # What stands behind the last line break is a line that was being written.

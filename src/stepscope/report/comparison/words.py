@@ -21,7 +21,6 @@ TITLES = {
 }
 COLUMNS = ("name", "before", "after", "change", "noise", "")
 """Headings of `cells`."""
-_WIDEST_NAME = 52
 
 
 def headline(step: StepChange) -> str:
@@ -99,7 +98,6 @@ def _told_apart(rows: pl.DataFrame) -> pl.Series:
 
 
 def _name(name: str) -> str:
-    """A kernel's name without return type and arguments, cut to a readable length."""
+    """A kernel's name without return type and arguments."""
     bare = re.sub(r"^void ", "", printable(name))
-    bare = re.sub(r"(?<=\w)\(.*\)$|(?<=>)\(.*\)$", "", bare)
-    return bare if len(bare) <= _WIDEST_NAME else f"{bare[: _WIDEST_NAME - 1]}…"
+    return re.sub(r"(?<=\w)\(.*\)$|(?<=>)\(.*\)$", "", bare)
