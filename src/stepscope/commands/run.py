@@ -71,7 +71,7 @@ GROUPS = {
         "memory_timeline", "execution_trace", "flop_counter",
     ),
     "Memory": ("memory", "oom_snapshot"),
-    "Beside the windows": ("step_record", "monitor", "scalars"),
+    "Beside the windows": ("announce", "step_record", "monitor", "scalars"),
     "Limits": ("max", "min_free_bytes", "keep_windows"),
     "How files are written": ("export_mode", "export_timeout_s", "flush_on_sigterm", "grace_s"),
     "py-spy": ("py_spy",),
