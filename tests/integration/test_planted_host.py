@@ -32,6 +32,10 @@ pytestmark = [
 ]
 
 
+WITHIN = 0.1
+"""How far a promise may be off."""
+
+
 def judge(path):
     """The diagnosis of a trace, after the promises that all of them keep."""
     judged = check_run(path) if path.is_dir() else diagnose(open_run(str(path)))
@@ -160,7 +164,7 @@ def test_without_its_wait_a_step_with_accumulation_is_as_long_as_with_a_fast_loa
     error = abs(promised / is_now - 1)
     print(f"\nslow loader, accumulation, no annotations: off by {error:.1%}")
     assert was > 1.3 * is_now
-    assert error <= 0.2
+    assert error <= WITHIN
 
 
 # -- the loader ---------------------------------------------------------------------------------
@@ -191,6 +195,37 @@ def test_bursts_of_four_workers_in_a_record(tmp_path):
     assert told[WORKERS_LABEL] > 4
     assert told["share of loading that is work for a CPU"] < 0.5
     assert "from 4 to" in finding.advice
+
+
+def test_bursts_of_workers_promise_the_step_of_a_fast_loader(tmp_path):
+    """Slow and fast loaders take turns, run by run; most of a step sleeps, as above."""
+    planted, predicted, fixed = [], [], []
+    for number in range(3):
+        for delay_s in (0.004, 0.0):
+            training = Training()
+            folder = tmp_path / f"{number}-{delay_s}"
+            batches = loader(Samples(24, delay_s=delay_s), workers=4)
+            with stepscope.Profiler(output_dir=folder, skip_first=1000) as profiler:
+                for batch in profiler.watch(batches):
+                    training.backward(batch[:4])
+                    time.sleep(0.03)
+                    training.update()
+            (run,) = folder.iterdir()
+            judged = judge(run)
+            if delay_s:
+                finding = finding_of(judged, "input-bound")
+                planted.append(judged.shown.step_ns)
+                predicted.append(finding.predicted_step_ns)
+            else:
+                fixed.append(judged.shown.step_ns)
+    was, is_now = statistics.median(planted), statistics.median(fixed)
+    off = statistics.median(p / f for p, f in zip(predicted, fixed, strict=True)) - 1
+    print(
+        f"\nbursts of 4 workers: {was / 1e6:.1f} ms, predicted {(1 + off) * is_now / 1e6:.1f} ms, "
+        f"measured {is_now / 1e6:.1f} ms, off by {abs(off):.1%}"
+    )
+    assert was > 1.3 * is_now
+    assert abs(off) <= WITHIN
 
 
 # -- compilation --------------------------------------------------------------------------------
@@ -287,5 +322,13 @@ def test_pauses_of_the_garbage_collector(tmp_path):
     without_ns = statistics.median(record.dur_ns for record in records if not record.step % 2)
     collecting_ns = statistics.median(record.dur_ns for record in records if record.step % 2)
     assert collecting_ns > 1.5 * without_ns
-    assert finding.saving_ns == pytest.approx((collecting_ns - without_ns) / 2, rel=0.35)
     assert finding.saving_ns < mean_ns
+    # The mean of the steps without a collection, not their median: the promise is a mean, too.
+    is_now = statistics.mean(record.dur_ns for record in records if not record.step % 2)
+    off = finding.predicted_step_ns / is_now - 1
+    print(
+        f"\ngarbage collector: {mean_ns / 1e6:.1f} ms, predicted "
+        f"{finding.predicted_step_ns / 1e6:.1f} ms, measured {is_now / 1e6:.1f} ms, off by "
+        f"{abs(off):.1%}"
+    )
+    assert abs(off) <= WITHIN
