@@ -25,8 +25,8 @@ _CHANNELS_LAST = (
 )
 _STRIDES = (
     "Find the contiguous(), clone() and reshape() calls named in the evidence and drop those that "
-    "the next operator does not need: scaled_dot_product_attention and matrix products take strided "
-    "tensors, and torch.compile fuses the copies that remain."
+    "the next operator does not need: scaled_dot_product_attention and matrix products take "
+    "strided tensors, and torch.compile fuses the copies that remain."
 )
 
 

@@ -64,7 +64,8 @@ def find(subject: Subject) -> list[Finding]:
         evidence=tuple(evidence),
         advice=(
             "Fuse the chains: torch.compile the model or the modules named in the "
-            "evidence, or use fused operators (torch.nn.functional.rms_norm, fused rotary embeddings, SwiGLU kernels)."
+            "evidence, or use fused operators (torch.nn.functional.rms_norm, fused rotary "
+            "embeddings, SwiGLU kernels)."
         ),
     )
 
