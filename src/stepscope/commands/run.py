@@ -12,6 +12,7 @@ from stepscope.adapters.external.options import external_options, take_tool
 from stepscope.adapters.options.catalogue import OPTIONS
 from stepscope.adapters.options.values import as_text
 from stepscope.capture.options.words import of_run
+from stepscope.commands.options import grouped
 from stepscope.commands.sinks import StandardSink
 from stepscope.errors import StepscopeError
 
@@ -53,8 +54,36 @@ def _options(function: Any) -> Any:
     return function
 
 
+GROUPS = {
+    "The command": ("step_on", "shows_report", "result_file", "dry_run"),
+    "Where the run goes": ("output_dir", "run_name", "upload_to"),
+    "Which steps": (
+        "skip_first", "skip_first_wait", "wait", "warmup", "active", "repeat", "cycle_length",
+        "start_step", "end_step", "ranks", "pause_together_s",
+    ),
+    "Windows on demand": ("triggers", "slow_step"),
+    "What a window records": (
+        "window_recorder", "activities", "record_shapes", "profile_memory", "with_stack",
+        "with_flops", "with_modules", "cuda_sync_events", "tracemalloc", "with_tracemalloc",
+    ),
+    "Files of a window": (
+        "export_trace", "trace_format", "tensorboard", "key_averages", "stacks_metric",
+        "memory_timeline", "execution_trace", "flop_counter",
+    ),
+    "Memory": ("memory", "oom_snapshot"),
+    "Beside the windows": ("announce", "step_record", "monitor", "scalars"),
+    "Limits": ("max", "min_free_bytes", "keep_windows"),
+    "How files are written": ("export_mode", "export_timeout_s", "flush_on_sigterm", "grace_s"),
+    "py-spy": ("py_spy",),
+    "nsys": ("nsys",),
+    "memray": ("memray",),
+}  # fmt: skip
+"""Heading of the help to the options below it, by their names or the beginning of them."""
+
+
 @click.command(
     "run",
+    cls=grouped(GROUPS),
     context_settings={"allow_interspersed_args": False},
 )
 @click.argument("command_line", metavar="COMMAND...", nargs=-1, type=click.UNPROCESSED)

@@ -15,6 +15,7 @@ from stepscope.memory.load import load_snapshot
 from stepscope.memory.view import MemoryView
 from stepscope.run.layout import SNAPSHOTS_DIRECTORY, RankLayout
 from stepscope.run.reader import open_run
+from stepscope.run.regular import is_regular
 from stepscope.run.remote import is_directory
 from stepscope.trace.formats.not_traces import is_memory_snapshot
 from stepscope.trace.problems import Problems
@@ -161,5 +162,7 @@ def snapshots_in(directory: Path) -> list[Path]:
     """The snapshots in a directory, the oldest first."""
     if not directory.is_dir():
         return []
-    files = [file for file in directory.iterdir() if is_snapshot_file(str(file))]
+    files = [
+        file for file in directory.iterdir() if is_regular(file) and is_snapshot_file(str(file))
+    ]
     return sorted(files, key=lambda file: (file.stat().st_mtime_ns, file.name))

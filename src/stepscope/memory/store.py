@@ -24,6 +24,7 @@ from stepscope.memory.model import Snapshot
 from stepscope.memory.reading.tables import Tables
 from stepscope.memory.schema import SCHEMA_VERSION, TABLES
 from stepscope.trace.store.code import digest_of_modules
+from stepscope.trace.store.contents import contents_of, is_intact, is_own_directory
 from stepscope.trace.store.directory import (
     MANIFEST,
     Claim,
@@ -36,6 +37,7 @@ from stepscope.trace.store.origin import Origin, cache_directory
 
 _KIND = "snapshot"
 _SETTINGS = "settings.json"
+_NAMES = (*(f"{table}.parquet" for table in TABLES), _SETTINGS)
 
 
 def find_store(origin: Origin) -> Path | None:
@@ -110,6 +112,7 @@ def _write(directory: Path, tables: Tables, origin: Origin) -> None:
         "snapshot_code": _code_digest(),
         "schema_version": SCHEMA_VERSION,
         "rows": rows,
+        "files": contents_of(directory, _NAMES),
     }
     (directory / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
 
@@ -132,9 +135,11 @@ def _is_valid(place: Path, origin: Origin) -> bool:
     code = _code_digest()
     return (
         origin.key is not None
+        and is_own_directory(place)
         and code is not None
         and manifest.get("kind") == _KIND
         and manifest.get("key") == asdict(origin.key)
         and manifest.get("snapshot_code") == code
         and manifest.get("schema_version") == SCHEMA_VERSION
+        and is_intact(place, manifest.get("files"), _NAMES)
     )

@@ -13,10 +13,13 @@ import orjson
 from stepscope.errors import UnreadableInputError
 from stepscope.run.decoding import decode
 from stepscope.run.files import write_atomically
+from stepscope.run.regular import read_regular
 from stepscope.run.step_record import ITERATION
 
 FORMAT_VERSION = 1
 """Raised when a reader of the older version would misunderstand a file."""
+
+_MOST_BYTES = 256_000_000
 
 
 @dataclass(frozen=True)
@@ -388,7 +391,7 @@ def read_record(path: Path, kind: type[_Record]) -> _Record:
         UnreadableInputError: The file is missing, malformed, or of a newer format.
     """
     try:
-        data = orjson.loads(path.read_bytes())
+        data = orjson.loads(read_regular(path, _MOST_BYTES))
     except OSError as error:
         raise UnreadableInputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except orjson.JSONDecodeError as error:

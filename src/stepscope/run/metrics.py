@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stepscope.run.layout import METRICS_FILE, METRICS_RECORD_FILE
 from stepscope.run.manifest import FORMAT_VERSION, read_record, write_record
+from stepscope.run.regular import open_regular
 
 _TAIL_BYTES = 1 << 16
 CLOCK_REASON_BITS = {
@@ -134,7 +135,7 @@ def last_sample(metrics: Path) -> list[dict[str, str]]:
     Empty if there is no file, or no sample in it yet.
     """
     try:
-        with metrics.open("rb") as file:
+        with open_regular(metrics) as file:
             header = file.readline()
             file.seek(0, os.SEEK_END)
             start = max(len(header), file.tell() - _TAIL_BYTES)

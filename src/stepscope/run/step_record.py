@@ -8,6 +8,8 @@ from pathlib import Path
 
 import orjson
 
+from stepscope.run.regular import open_regular, read_regular
+
 DATA_WAIT_RANGE = "stepscope.data_wait"
 """Name in a trace of the wait of `profiler.watch` for the next batch."""
 
@@ -30,6 +32,7 @@ STEP_UNITS = (ITERATION, MICRO_BATCH, OPTIMIZER_STEP)
 
 INPUT_PHASES = frozenset({"data", "input", "data_wait", "dataload", "dataloading", "load"})
 """Names of phases that count as the wait for the batch."""
+_MOST_BYTES = 4_000_000_000
 _LINE_BYTES = 1024
 """More than the length of a line with a dozen phases."""
 
@@ -188,9 +191,11 @@ def read_steps(path: Path) -> tuple[list[StepRecord], list[str]]:
     other line that cannot be read. A missing file has no records.
     """
     try:
-        data = path.read_bytes()
+        data = read_regular(path, _MOST_BYTES)
     except FileNotFoundError:
         return [], []
+    except OSError as error:
+        return [], [f"{path.name}: cannot be read: {error.strerror or error}"]
     records: list[StepRecord] = []
     problems: list[str] = []
     for number, line in enumerate(data.split(b"\n"), start=1):
@@ -210,7 +215,7 @@ def read_last_steps(path: Path, most: int = 64) -> list[StepRecord]:
     are left out.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, 2)
             start = max(0, size - most * _LINE_BYTES)
             file.seek(start)

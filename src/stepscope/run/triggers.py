@@ -16,6 +16,7 @@ import orjson
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.run.files import write_atomically
 from stepscope.run.manifest import read_rank
+from stepscope.run.regular import open_regular
 
 DIRECTORY = "triggers"
 _FORMAT = "stepscope-trigger"
@@ -134,5 +135,5 @@ def read(path: Path) -> Trigger:
         OSError: The file cannot be read.
         ValueError: It is not a trigger.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return Trigger.decode(file.read(_GREATEST_BYTES))

@@ -25,7 +25,7 @@ from stepscope.trace.store.origin import (
 from stepscope.trace.store.writer import StoreWriter
 
 STORE_ABOVE_BYTES = 200_000_000
-"""Traces larger than this go through the store; compressed ones from a tenth of it."""
+"""Traces larger than this go through the store, and compressed ones that probably are."""
 STREAM_STORE_ABOVE_BYTES = 20_000_000
 """Streams of unknown size go through the store when they hold more than this, uncompressed."""
 REMOTE_STORE_ABOVE_BYTES = 1_000_000
@@ -100,18 +100,24 @@ def _read(
         if store is True:
             stored = " and ".join(known.plural for known in FORMATS if known.stream is not None)
             raise UsageError(f"{source.name}: only {stored} can be stored; use store=False")
-    elif store is True or (store == "auto" and _is_large(source, content, origin)):
+    elif store is True or (store == "auto" and _is_large(source, content, origin, progress)):
         with StoreWriter(origin or origin_of_stream(source.name)) as writer:
             directory = writer.finish(trace_format.stream(opened, writer.add))
         return Trace.from_store(open_store(directory), source.name)
     return Trace.from_tables(trace_format.read(opened), source.name)
 
 
-def _is_large(source: Source, content: Content, origin: Origin | None) -> bool:
+def _is_large(source: Source, content: Content, origin: Origin | None, progress: Progress) -> bool:
     """Whether `store="auto"` uses the store for this trace."""
     if source.path is None and origin is not None:  # remote and worth keeping
         return True
     if source.size_bytes is None:
         return not content.look_ahead(STREAM_STORE_ABOVE_BYTES)
-    above = STORE_ABOVE_BYTES // 10 if source.is_compressed else STORE_ABOVE_BYTES
-    return source.size_bytes > above
+    if not source.is_compressed:
+        return source.size_bytes > STORE_ABOVE_BYTES
+    if source.size_bytes > STORE_ABOVE_BYTES // 10:
+        return True
+    if content.look_ahead(STREAM_STORE_ABOVE_BYTES):
+        return False
+    # As densely packed as its beginning.
+    return STREAM_STORE_ABOVE_BYTES * source.size_bytes > STORE_ABOVE_BYTES * progress.done_bytes

@@ -33,6 +33,10 @@ MESSAGES = {
     "truncated": "the file is truncated; every complete event was kept",
     "truncated_stream": "the compressed stream is truncated; everything before that was kept",
     "corrupt_stream": "the compressed stream is corrupt; everything before that was kept",
+    "input_limit": "stopped reading, because it unpacks to more than any recorder's file; "
+    "every event before that was kept",
+    "no_more_events": "stopped reading, because no event followed for long; every event before "
+    "that was kept",
     "trailing_data": "ignored text after the end of the JSON document",
 }
 """Every kind of problem, and how it was handled."""

@@ -22,6 +22,7 @@ from stepscope.run.remote import is_url
 _NOT_OPTIONS = {
     "STEPSCOPE_CACHE",
     "STEPSCOPE_DEBUG",
+    "STEPSCOPE_INPUT_LIMIT",
     "STEPSCOPE_LAUNCH",
     "STEPSCOPE_REMOTE_TIMEOUT",
     "STEPSCOPE_TRACES",

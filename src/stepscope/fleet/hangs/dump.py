@@ -27,6 +27,7 @@ from typing import Any
 
 from stepscope.errors import UnreadableInputError
 from stepscope.run.plain_pickle import MOST_BYTES, read_plain_pickle
+from stepscope.run.regular import read_regular
 
 COMPLETED, TIMED_OUT, STARTED, SCHEDULED = "completed", "timed out", "started", "scheduled"
 KNOWN_MAJOR = 2
@@ -156,7 +157,7 @@ def read_dump(path: Path, rank: int | None = None) -> Dump:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise UnreadableInputError(f"{path}: too large for a flight recorder dump")
-        data = path.read_bytes()
+        data = read_regular(path, MOST_BYTES)
     except OSError as error:
         raise UnreadableInputError(f"{path}: {error.strerror or error}") from error
     return parse_dump(data, number, str(path))

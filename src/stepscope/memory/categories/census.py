@@ -35,6 +35,7 @@ from stepscope.errors import UnreadableInputError
 from stepscope.memory.categories.kinds import CATEGORY, MemoryCategory
 from stepscope.memory.replay.arrays import Int64Array, last_before, whole
 from stepscope.memory.schema import Types
+from stepscope.run.regular import open_regular
 
 SUFFIX = ".census.jsonl"
 VERSION = 1
@@ -92,7 +93,7 @@ def read_census(path: Path) -> Census:
         UnreadableInputError: It cannot be read, or is no census of a known version.
     """
     try:
-        with path.open("rb") as opened:
+        with open_regular(path) as opened:
             return parse_census(iter(lambda: opened.readline(_LONGEST_LINE), b""), str(path))
     except OSError as error:
         raise UnreadableInputError(f"{path}: cannot be read: {error.strerror}") from error

@@ -12,8 +12,8 @@ from stepscope.trace.source.opening import Source
 from stepscope.trace.source.progress import Progress
 
 _FIRST_BYTES = 16 * 1024 * 1024
-_FREE_BYTES = 1_000_000_000
-_MOST_RATIO = 100
+_FREE_BYTES = 256 * 1024**2
+_MOST_RATIO = 40
 """Unpacked bytes for each packed byte, above `_FREE_BYTES`; recorders' files pack about 10 to 1."""
 
 
@@ -28,6 +28,7 @@ def read_content(source: Source, progress: Progress) -> npt.NDArray[np.uint8]:
     """
     problems = SourceProblems()
     content = source.blocks(problems, progress=progress.advance)
+    content.expect_no_events()
     packed = source.is_compressed
     size = None if packed else source.size_bytes
     limit = _FREE_BYTES

@@ -233,7 +233,7 @@ def _window_groups(rank: RankSummary) -> StepGroups | None:
 
 
 def _findings(diagnosis: Diagnosis) -> dict[str, Any]:
-    groups = findings_alike(diagnosis.findings)
+    groups = findings_alike(diagnosis.findings, diagnosis.shown.rank)
     several = len(diagnosis.ranks) > 1
     if not groups:
         content = blocks.text("No rule found anything above its threshold.")

@@ -53,7 +53,7 @@ def diagnosis_to_markdown(diagnosis: Diagnosis) -> str:
     if len(diagnosis.ranks) > 1:
         lines += _ranks(diagnosis)
     lines += ["", "## Findings", ""]
-    groups = findings_alike(diagnosis.findings)
+    groups = findings_alike(diagnosis.findings, diagnosis.shown.rank)
     if not groups:
         lines.append("None above the thresholds.")
     for number, group in enumerate(groups, start=1):

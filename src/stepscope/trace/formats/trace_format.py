@@ -40,6 +40,7 @@ class Input:
         if self.plain_file is not None:
             yield self.plain_file
             return
+        self.content.expect_no_events()
         with tempfile.TemporaryDirectory(prefix="stepscope-") as directory:
             path = Path(directory) / f"trace{suffix}"
             with path.open("wb") as target:

@@ -6,7 +6,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 BLOCK_BYTES = 4 * 1024 * 1024
 """Block size, uncompressed."""
@@ -17,6 +17,19 @@ _PEEK_BYTES = 64 * 1024
 Item = TypeVar("Item")
 
 
+class Watch(Protocol):
+    """Passes pieces on until a limit is reached; see `limited.Limited`."""
+
+    def passed_on(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """Yields the pieces within the limits."""
+
+    def recognised(self) -> None:
+        """Says that an event was read."""
+
+    def only_total(self) -> None:
+        """Says that the content has no events: only the total is limited."""
+
+
 class Content(Iterator[bytes]):
     """The bytes of a trace, in order, each once.
 
@@ -25,6 +38,11 @@ class Content(Iterator[bytes]):
         size: Preferred block size.
         fill: Reads bytes straight into a buffer, without a copy, and returns how many; 0 at the
             end. Continues where `pieces` stopped, once iteration has started.
+        watch: Ends the content where a limit is reached.
+
+    Attributes:
+        size: Preferred block size.
+        has_events: Whether an event was recognised in it.
     """
 
     def __init__(
@@ -32,11 +50,14 @@ class Content(Iterator[bytes]):
         pieces: Iterable[bytes],
         size: int = BLOCK_BYTES,
         fill: Callable[[memoryview], int] | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self.size = size
-        self._pieces = iter(pieces)
+        self._pieces = iter(pieces) if watch is None else watch.passed_on(iter(pieces))
+        self._watch = watch
         self._fill = fill
         self._has_begun = False
+        self.has_events = False
         self._ahead: deque[memoryview] = deque()
 
     def __next__(self) -> bytes:
@@ -46,6 +67,17 @@ class Content(Iterator[bytes]):
     def _next(self) -> memoryview | bytes:
         self._has_begun = True
         return self._ahead.popleft() if self._ahead else next(self._pieces)
+
+    def recognised(self) -> None:
+        """Says that an event was read: the limit of bytes without one starts anew."""
+        self.has_events = True
+        if self._watch is not None:
+            self._watch.recognised()
+
+    def expect_no_events(self) -> None:
+        """Says that the content is read as a whole: only its total size is limited."""
+        if self._watch is not None:
+            self._watch.only_total()
 
     def peek(self) -> bytes:
         """Returns the beginning of the next piece without consuming it; empty at the end."""

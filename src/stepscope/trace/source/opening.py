@@ -20,6 +20,7 @@ from typing import IO, Any, Protocol, cast
 from stepscope.errors import UnreadableInputError
 from stepscope.trace.problems import Problems
 from stepscope.trace.source.content import BLOCK_BYTES, Content
+from stepscope.trace.source.limits import Limited, limits_of
 from stepscope.trace.source.remote import RemoteFile, find_remote
 
 Location = str | os.PathLike[str] | IO[bytes]
@@ -28,6 +29,12 @@ Location = str | os.PathLike[str] | IO[bytes]
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _FIRST_BYTES = 64
+# Decompressed at once. Gzip makes up to 1032 bytes of one, zstd 32768: at most 32 MiB of a slice.
+_GZIP_SLICE_BYTES = 16 * 1024
+_ZSTD_SLICE_BYTES = 1024
+_GATHERED_BYTES = 1024 * 1024
+_READ = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+_DO_NOT_WAIT = getattr(os, "O_NONBLOCK", 0)
 
 
 class _Inflater(Protocol):
@@ -77,7 +84,9 @@ class Source:
     ) -> Content:
         """Returns the uncompressed content.
 
-        A corrupt or truncated compressed stream ends early, with an entry in `problems`.
+        A corrupt or truncated compressed stream ends early, with an entry in `problems`. So does
+        one that unpacks to far more than a recorder's file (see `limits`), unless nothing was
+        recognised in it by then.
 
         Args:
             problems: Collects problems of the compressed stream.
@@ -86,15 +95,22 @@ class Source:
 
         Raises:
             UnreadableInputError: Reading fails, or a package for decompression is missing.
+            UsageError: `STEPSCOPE_INPUT_LIMIT` is not a size.
         """
+        limits = limits_of(self.size_bytes, is_packed=self.is_compressed)
+        watch = Limited(self.name, limits, problems, size)
         if self.first.startswith(_GZIP):
             raw = self._raw(max(size // 64, 1), progress)
-            return Content(_inflated(raw, _gzip_inflater, problems), size)
+            pieces = _inflated(raw, _gzip_inflater, problems, _GZIP_SLICE_BYTES)
+            return Content(pieces, size, watch=watch)
         if self.first.startswith(_ZSTD):
             raw = self._raw(max(size // 64, 1), progress)
-            return Content(_inflated(raw, self._zstd_inflater, problems), size)
+            pieces = _inflated(raw, self._zstd_inflater, problems, _ZSTD_SLICE_BYTES)
+            return Content(pieces, size, watch=watch)
         raw = self._raw(size, progress)
-        return Content(raw, size, None if self.path is None else partial(self._fill, progress))
+        if self.path is not None:  # its size is known
+            return Content(raw, size, partial(self._fill, progress))
+        return Content(raw, size, watch=watch)
 
     def _raw(self, size: int, progress: Callable[[int], None] | None) -> Iterator[bytes]:
         """Yields the stored bytes in pieces of `size`: pipes and sockets return less at a time."""
@@ -135,7 +151,7 @@ class Source:
             import zstandard
         except ImportError as error:
             raise UnreadableInputError(
-                f"{self.name}: compressed with zstd; install stepscope[zstd] to read it"
+                f"{self.name}: compressed with zstd: pip install 'stepscope[zstd]'"
             ) from error
         return cast(_Inflater, zstandard.ZstdDecompressor().decompressobj())
 
@@ -146,12 +162,16 @@ def _gzip_inflater() -> _Inflater:
     return cast(_Inflater, isal_zlib.decompressobj(wbits=31))
 
 
-def _inflated(raw: Iterator[bytes], new_inflater: Any, problems: Problems) -> Iterator[bytes]:
-    """Decompresses a stream of one or more members."""
+def _inflated(
+    raw: Iterator[bytes], new_inflater: Any, problems: Problems, slice_bytes: int
+) -> Iterator[bytes]:
+    """Decompresses a stream of one or more members, in pieces of bounded size."""
     inflater = new_inflater()
     started = False  # the current member has started
     total = 0
-    for compressed in raw:
+    gathered: list[bytes] = []
+    held = 0
+    for compressed in _sliced(raw, slice_bytes):
         data = compressed
         while data:
             if inflater.eof:
@@ -163,14 +183,25 @@ def _inflated(raw: Iterator[bytes], new_inflater: Any, problems: Problems) -> It
                 plain = inflater.decompress(data)
             except Exception:  # noqa: BLE001 - each library raises its own class
                 problems.add("corrupt_stream", total)
+                yield from filter(None, [b"".join(gathered)])
                 return
             started = True
             data = inflater.unused_data if inflater.eof else b""
             total += len(plain)
-            if plain:
-                yield plain
+            gathered.append(plain)
+            held += len(plain)
+            if held >= _GATHERED_BYTES:
+                yield b"".join(gathered)
+                gathered, held = [], 0
+    yield from filter(None, [b"".join(gathered)])
     if started and not inflater.eof:
         problems.add("truncated_stream", total)
+
+
+def _sliced(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
+    for piece in pieces:
+        for start in range(0, len(piece), size):
+            yield piece[start : start + size]
 
 
 @contextmanager
@@ -208,7 +239,9 @@ def _open_local(path: Path) -> Iterator[Source]:
         )
     try:
         status = path.stat()
-        opened = path.open("rb")
+        # Files of /proc may make a reader wait; real files never do.
+        is_file = stat.S_ISREG(status.st_mode)
+        opened = os.fdopen(os.open(path, _READ | (_DO_NOT_WAIT if is_file else 0)), "rb")
     except FileNotFoundError:
         hint = "; a pattern names several files: use open_run() or `stepscope report`"
         is_pattern = any(character in str(path) for character in "*?[")
@@ -218,7 +251,8 @@ def _open_local(path: Path) -> Iterator[Source]:
         raise UnreadableInputError(f"{path}: cannot be opened: {reason}") from error
     with opened:
         first = _first_bytes(opened, str(path))
-        if not stat.S_ISREG(status.st_mode):  # a named pipe or /dev/stdin is a stream
+        # A named pipe or /dev/stdin is a stream. Files of /proc hold more than their size says.
+        if not is_file or len(first) > status.st_size:
             yield Source(str(path), None, None, opened, first)
             return
         yield Source(str(path), path, status.st_size, opened, first)

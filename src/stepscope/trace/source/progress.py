@@ -23,6 +23,11 @@ class Progress:
         self._visible = False
         self._enabled = self._stream is not None and self._stream.isatty()
 
+    @property
+    def done_bytes(self) -> int:
+        """How many bytes were read, as stored."""
+        return self._done
+
     def advance(self, count: int) -> None:
         """Counts bytes read from the file, as stored."""
         self._done += count

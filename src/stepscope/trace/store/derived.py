@@ -8,17 +8,15 @@ while they are unchanged. Otherwise everything is computed and cached again.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
-from stepscope.run.files import digest_of
 from stepscope.trace.derive.columns import DerivedTables
+from stepscope.trace.store.contents import contents_of, is_intact, is_own_directory
 from stepscope.trace.store.directory import (
     MANIFEST,
     Claim,
@@ -30,7 +28,9 @@ from stepscope.trace.store.directory import (
 
 DERIVED = "derived"
 """Name of the directory in a store."""
-_FILES = ("columns", "host_steps", "device_steps", "problems")
+_NAMES = tuple(
+    f"{table}.parquet" for table in ("columns", "host_steps", "device_steps", "problems")
+)
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,10 @@ class DerivedFiles:
             "problems": derived.problems,
         }
         try:
-            said: dict[str, Any] = {}
             for name, frame in frames.items():
                 file = claim.directory / f"{name}.parquet"
                 frame.write_parquet(file, compression="zstd", compression_level=1)
-                said[name] = {"bytes": file.stat().st_size, "digest": digest_of(file)}
-            manifest = {"store": self.identity, "files": said}
+            manifest = {"store": self.identity, "files": contents_of(claim.directory, _NAMES)}
             (claim.directory / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
             claim.release()
             if not put_in_place(claim.directory, directory, lambda: self._is_valid(directory)):
@@ -101,20 +99,11 @@ class DerivedFiles:
     def _is_valid(self, directory: Path) -> bool:
         """Whether the files in a directory belong to this store and are intact."""
         manifest = read_manifest(directory)
-        files = manifest.get("files")
-        if (
-            manifest.get("store") != self.identity
-            or not isinstance(files, dict)
-            or set(files) != set(_FILES)
-        ):
-            return False
-        with contextlib.suppress(OSError, TypeError, KeyError):
-            # Sizes first: checking them is cheap and reveals nearly all damage.
-            paths = {name: directory / f"{name}.parquet" for name in _FILES}
-            return all(
-                path.stat().st_size == files[name]["bytes"] for name, path in paths.items()
-            ) and all(digest_of(path) == files[name]["digest"] for name, path in paths.items())
-        return False
+        return (
+            manifest.get("store") == self.identity
+            and is_own_directory(directory)
+            and is_intact(directory, manifest.get("files"), _NAMES)
+        )
 
 
 def _tables_in(directory: Path) -> Mapping[str, Path]:

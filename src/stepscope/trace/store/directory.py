@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+from stepscope.run.regular import read_regular
+
 SUFFIX = ".stepscope"
 MANIFEST = "manifest.json"
 TEMPORARY = ".tmp-"
@@ -20,6 +22,7 @@ TEMPORARY = ".tmp-"
 STREAM = "stream-"
 """Prefix of the names of stores that are private to one process."""
 _LOCK = ".lock"
+_MANIFEST_BYTES = 64_000_000
 _BEGINNING_SECONDS = 60  # by then, a process has locked the directory it created
 _ABANDONED_SECONDS = 24 * 3600
 
@@ -108,8 +111,8 @@ def _can_lock(directory: Path) -> bool:
 def read_manifest(directory: Path) -> dict[str, Any]:
     """Returns the manifest in a directory; empty if it is missing or damaged."""
     try:
-        value = json.loads((directory / MANIFEST).read_text("utf-8"))
-    except (OSError, ValueError):
+        value = json.loads(read_regular(directory / MANIFEST, _MANIFEST_BYTES))
+    except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -134,8 +137,16 @@ def put_in_place(temporary: Path, target: Path, is_valid: Callable[[], bool]) ->
         stale = target.with_name(f"{target.name}{TEMPORARY}stale-{secrets.token_hex(4)}")
         with contextlib.suppress(OSError):  # another process may be doing the same
             target.rename(stale)
-        shutil.rmtree(stale, ignore_errors=True)
+        _discard(stale)
     return False
+
+
+def _discard(path: Path) -> None:
+    """Removes whatever is there: a directory, or a file, pipe or link in its place."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+        return
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def _escaped(name: str) -> str:

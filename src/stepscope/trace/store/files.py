@@ -4,7 +4,8 @@ The store of `trace.json.gz` is `trace.json.gz.stepscope/`. It holds `manifest.j
 table, a directory of Parquet files. If the directory of the trace is not writable, or the trace is
 remote, the store is kept in the user's cache directory. A store is valid for one content (size,
 modification time or version, and a probe) and for the code that read it; otherwise it is replaced
-when the trace is next opened. It is written under a temporary name and renamed once complete.
+when the trace is next opened. So is a store whose files are not those that were written (see
+`contents.py`). It is written under a temporary name and renamed once complete.
 Streams get a store that is removed when the process exits.
 """
 
@@ -18,6 +19,8 @@ from pathlib import Path
 
 import polars as pl
 
+from stepscope.trace.schema import TABLES
+from stepscope.trace.store.contents import is_intact, is_own_directory
 from stepscope.trace.store.derived import DerivedFiles
 from stepscope.trace.store.directory import read_manifest
 from stepscope.trace.store.origin import Origin
@@ -33,7 +36,29 @@ def find_store(origin: Origin) -> Path | None:
 
 def is_store_of(path: Path, origin: Origin) -> bool:
     """Whether a path holds a valid store of a trace."""
-    return origin.key is not None and read_manifest(path).get("key") == asdict(origin.key)
+    if origin.key is None or not is_own_directory(path):
+        return False
+    manifest = read_manifest(path)
+    return manifest.get("key") == asdict(origin.key) and _is_whole(path, manifest.get("files"))
+
+
+def _is_whole(store: Path, contents: object) -> bool:
+    """Whether each table has the files that were written, with its columns."""
+    tables = (*GROWING, *SMALL)
+    if not all(is_own_directory(f"{store}{os.sep}{table}") for table in tables):
+        return False
+    parts = {table: _names_of_parts(store, table) for table in tables}
+    names = [f"{table}/{part}" for table in tables for part in parts[table]]
+    if not all(parts.values()) or not is_intact(store, contents, names):
+        return False
+    try:
+        return all(
+            pl.read_parquet_schema(f"{store}{os.sep}{table}{os.sep}{parts[table][0]}")
+            == TABLES[table]
+            for table in tables
+        )
+    except (OSError, pl.exceptions.PolarsError):
+        return False
 
 
 @dataclass(frozen=True)
@@ -72,4 +97,12 @@ def open_store(store: Path) -> StoredTables:
 
 def parts_of(store: Path, table: str) -> list[Path]:
     """Returns the Parquet files of a table, in row order."""
-    return sorted((store / table).glob("*.parquet"))
+    return [store / table / name for name in _names_of_parts(store, table)]
+
+
+def _names_of_parts(store: Path, table: str) -> list[str]:
+    try:
+        names = os.listdir(f"{store}{os.sep}{table}")  # noqa: PTH208 - pathlib is slow here
+    except OSError:
+        return []
+    return sorted(name for name in names if name.endswith(".parquet"))

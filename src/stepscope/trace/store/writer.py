@@ -10,11 +10,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import polars as pl
 
 from stepscope.errors import UnreadableInputError
 from stepscope.trace.schema import TABLES
+from stepscope.trace.store.contents import contents_of
 from stepscope.trace.store.directory import (
     MANIFEST,
     Claim,
@@ -51,6 +53,7 @@ class StoreWriter:
         self._rows = dict.fromkeys(GROWING, 0)
         self._parts = dict.fromkeys((*GROWING, *SMALL), 0)
         self._total = dict.fromkeys((*GROWING, *SMALL), 0)
+        self._contents: dict[str, dict[str, Any]] = {}  # of the files written so far
         # One thread writes while others read. It lags behind by two parts at most, to bound memory.
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="stepscope-store")
         self._pending: list[Future[None]] = []
@@ -90,7 +93,14 @@ class StoreWriter:
         target = directory / f"{self._parts[name]:05}.parquet"
         self._parts[name] += 1
         self._total[name] += sum(len(frame) for frame in frames)
-        self._pending.append(self._pool.submit(_write_part, frames, directory, target))
+        self._pending.append(self._pool.submit(self._write_part, frames, directory, target))
+
+    def _write_part(self, frames: list[pl.DataFrame], directory: Path, target: Path) -> None:
+        directory.mkdir(exist_ok=True)
+        frame = frames[0] if len(frames) == 1 else pl.concat(frames)
+        frame.write_parquet(target, compression="zstd", compression_level=1)
+        name = target.relative_to(self._temporary).as_posix()
+        self._contents |= contents_of(self._temporary, [name])
 
     def _written(self, pending: Future[None]) -> None:
         """Waits until a part is written.
@@ -133,6 +143,7 @@ class StoreWriter:
             "key": None if key is None else asdict(key),
             "identity": secrets.token_hex(8),
             "rows": self._total,
+            "files": self._contents,
         }
         (self._temporary / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
         if key is None:
@@ -151,12 +162,6 @@ def _remove_own(claim: Claim, process: int) -> None:
     """Removes a private store when its process exits, but not when a fork of it does."""
     if os.getpid() == process:
         claim.remove()
-
-
-def _write_part(frames: list[pl.DataFrame], directory: Path, target: Path) -> None:
-    directory.mkdir(exist_ok=True)
-    frame = frames[0] if len(frames) == 1 else pl.concat(frames)
-    frame.write_parquet(target, compression="zstd", compression_level=1)
 
 
 def _claimed_path(origin: Origin) -> tuple[Path, Claim]:

@@ -197,11 +197,11 @@ def test_a_full_disk_leaves_nothing(
 def test_an_interrupt_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = load(path, store=True)
 
-    def interrupted(file: Path) -> str:
+    def interrupted(directory: Path, names: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(derived_store, "digest_of", interrupted)
+        patch.setattr(derived_store, "contents_of", interrupted)
         with pytest.raises(KeyboardInterrupt):
             trace.derived.collect()
     assert not list(kept_in(path).parent.glob("derived*"))

@@ -10,6 +10,7 @@ import re
 from stepscope.errors import UnreadableInputError
 from stepscope.trace.formats.chrome.assemble import Assembler
 from stepscope.trace.formats.chrome.event_list import ReadEvents, Take, decode, more
+from stepscope.trace.formats.chrome.event_text import MOST_FRUITLESS
 from stepscope.trace.formats.chrome.json_text import SPACE, clean, standard_text, strict_value
 from stepscope.trace.formats.chrome.lenient_json import LenientError, read_lenient
 from stepscope.trace.source.content import Content
@@ -17,7 +18,7 @@ from stepscope.trace.source.content import Content
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")
 _COLON = re.compile(r"[ \t\r\n]*:[ \t\r\n]*")
 _EVENTS_KEY = re.compile(r'"traceEvents"\s*:\s*\[')
-_LARGEST_VALUE = 256 * 1024 * 1024
+_LARGEST_VALUE = 64 * 1024 * 1024
 
 
 class _Walk:
@@ -50,6 +51,9 @@ class _Walk:
         used = self.byte_here(self.here)
         kept = self.data[used:]
         if len(kept) > _LARGEST_VALUE:
+            if self.lists:  # the events were read
+                self.final = True
+                return False
             raise UnreadableInputError(
                 f"{self.name}: a top-level value at byte {self.offset + used} is larger than "
                 f"{_LARGEST_VALUE // 1024**2} MiB; this is not a trace"
@@ -105,6 +109,15 @@ class _Walk:
         used = self.byte_here(self.here)
         ending = read_events(self.data[used:], self.offset + used, self.blocks, take)
         self.hold(ending.rest, ending.offset)
+        if ending.given_up:
+            self.final = True
+            if not self.blocks.has_events:
+                raise UnreadableInputError(
+                    f"{self.name}: the first {MOST_FRUITLESS:,} elements of its list of events are"
+                    " no events; it is JSON, but not a trace"
+                )
+            self.problem("no_more_events")
+            return False
         if not ending.closed:
             self.final = True
             if not self.assembler.problems.count("truncated"):

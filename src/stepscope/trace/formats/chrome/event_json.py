@@ -22,7 +22,7 @@ from stepscope.trace.formats.chrome.lenient_json import LenientError, read_lenie
 from stepscope.trace.formats.chrome.rows import Event
 from stepscope.trace.problems import Problems
 
-LONGEST_EVENT = 32 * 1024 * 1024
+LONGEST_EVENT = 16 * 1024 * 1024
 """Events longer than this, in characters, are treated as broken."""
 
 _PLAIN_MEMBER = re.compile(

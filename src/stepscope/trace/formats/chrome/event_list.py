@@ -28,11 +28,13 @@ class Ending:
         rest: Bytes after the list that were already read.
         offset: Byte offset of `rest` in the uncompressed file.
         closed: False if the file ended before the list.
+        given_up: Whether reading stopped because no event followed for long.
     """
 
     rest: bytes
     offset: int
     closed: bool
+    given_up: bool = False
 
 
 Take = Callable[["Rows | Scanned"], None]
@@ -60,13 +62,14 @@ def byte_offsets(text: str) -> npt.NDArray[np.int64] | None:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(widths)])
 
 
-def read_events_tolerantly(data: bytes, offset: int, blocks: Iterator[bytes], take: Take) -> Ending:
+def read_events_tolerantly(data: bytes, offset: int, blocks: Content, take: Take) -> Ending:
     """Reads the list of events in pure Python, starting after its opening bracket."""
     between = Between.START
     final = False
+    fruitless = 0
     while True:
         text = decode(data)
-        stretch = read_stretch(text, 0, between, final)
+        stretch = read_stretch(text, 0, between, final, fruitless=fruitless)
         in_bytes = byte_offsets(text)
 
         def moved(
@@ -78,9 +81,14 @@ def read_events_tolerantly(data: bytes, offset: int, blocks: Iterator[bytes], ta
             problems = stretch.problems.moved(moved)
             offsets = [moved(position) for position in stretch.positions]
             take(rows_from_events(stretch.events, offsets, problems))
+        if any(event.phase is not None for event in stretch.events):
+            blocks.recognised()
         used = moved(stretch.stop) - offset
         offset += used
         between = stretch.between
+        fruitless = stretch.fruitless
+        if stretch.outcome is Outcome.GIVEN_UP:
+            return Ending(b"", offset, closed=False, given_up=True)
         if stretch.outcome is Outcome.END:
             return Ending(data[used:], offset, closed=True)
         if final:

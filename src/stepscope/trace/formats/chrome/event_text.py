@@ -24,6 +24,8 @@ from stepscope.trace.problems import Problems
 _CANDIDATE = re.compile(r'\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"\s*:')
 _LIST_END = re.compile(r'\}\s*(\]\s*(?:\}|,\s*"[^"\n]{1,200}"\s*:|$))')
 _PATIENCE = 64
+MOST_FRUITLESS = 200_000
+"""Elements and stray commas in a row without an event, after which the list is given up."""
 
 
 class Outcome(Enum):
@@ -32,6 +34,7 @@ class Outcome(Enum):
     MORE = "more"  # the text is used up or ends within an event
     END = "end"  # the list of events is closed
     ENOUGH = "enough"  # the requested number of elements was read
+    GIVEN_UP = "given up"  # more than `MOST_FRUITLESS` in a row were no events
 
 
 class Between(Enum):
@@ -53,6 +56,7 @@ class Stretch:
         between: The state at that position.
         outcome: Why reading stopped.
         problems: What was repaired or skipped, with positions in the text.
+        fruitless: Elements and stray commas since the last event with a phase.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -61,10 +65,16 @@ class Stretch:
     between: Between = Between.START
     outcome: Outcome = Outcome.MORE
     problems: Problems = field(default_factory=Problems)
+    fruitless: int = 0
 
 
 def read_stretch(
-    text: str, at: int, between: Between, final: bool, most: int | None = None
+    text: str,
+    at: int,
+    between: Between,
+    final: bool,
+    most: int | None = None,
+    fruitless: int = 0,
 ) -> Stretch:
     """Reads events from within a list of events.
 
@@ -75,17 +85,21 @@ def read_stretch(
         between: The state at that position.
         final: Whether no more text follows.
         most: Maximum number of elements; None for no limit.
+        fruitless: Elements and stray commas since the last event, before this stretch.
 
     Returns:
         The events. They do not depend on how the file is split, as long as the caller continues at
         `stop` with more text.
     """
-    stretch = Stretch(stop=at, between=between)
+    stretch = Stretch(stop=at, between=between, fruitless=fruitless)
     elements = 0
     here = at
     while most is None or elements < most:
         here = after_space(text, here)
         stretch.stop = here
+        if stretch.fruitless > MOST_FRUITLESS:
+            stretch.outcome = Outcome.GIVEN_UP
+            return stretch
         if here >= len(text):
             return stretch
         character = text[here]
@@ -98,6 +112,7 @@ def read_stretch(
         if character == ",":
             if stretch.between is not Between.AFTER_EVENT:
                 stretch.problems.add("stray_comma", here)
+                stretch.fruitless += 1
             stretch.between = Between.AFTER_COMMA
             here += 1
             stretch.stop = here
@@ -108,6 +123,7 @@ def read_stretch(
             comma_missing.add("stray_comma", here)
         else:
             comma_missing = Problems()
+        known = len(stretch.events)
         try:
             here = _read_element(text, here, final, stretch)
         except NeedMoreTextError:
@@ -115,6 +131,8 @@ def read_stretch(
         stretch.problems.merge(comma_missing)
         stretch.stop = here
         elements += 1
+        is_event = len(stretch.events) > known and stretch.events[-1].phase is not None
+        stretch.fruitless = 0 if is_event else stretch.fruitless + 1
     stretch.outcome = Outcome.ENOUGH
     return stretch
 

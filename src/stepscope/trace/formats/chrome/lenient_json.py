@@ -25,6 +25,7 @@ _AFTER_ELEMENT = re.compile(r'"\s*(?:\]|,\s*["\d\-{\[\]tfnN])')
 
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
 _DEEPEST = 200
+_MOST_STEPS = 200_000  # escapes and values; a larger event is broken, and this bounds the time
 _MOST_INNER_QUOTES = 100  # more unescaped quotes mean that it is not a string; also bounds the time
 
 
@@ -44,6 +45,17 @@ class _Reader:
     def __init__(self, text: str, quote_after_backslash_closes: bool) -> None:
         self.text = text
         self.closing_escape = quote_after_backslash_closes
+        self.steps = 0
+
+    def step(self) -> None:
+        """Counts an escape or a value.
+
+        Raises:
+            LenientError: There are too many.
+        """
+        self.steps += 1
+        if self.steps > _MOST_STEPS:
+            raise LenientError(at_end=False)
 
     def space(self, at: int) -> int:
         return after_space(self.text, at)
@@ -76,6 +88,7 @@ class _Reader:
                 if inner_quotes > _MOST_INNER_QUOTES:
                     raise LenientError(at_end=False)
                 continue
+            self.step()
             following = self.at(here + 1)
             if following == '"' and self.closing_escape and closing.match(text, here + 1):
                 parts.append("\\")
@@ -91,6 +104,7 @@ class _Reader:
                 here += 1
 
     def value(self, at: int, closing: re.Pattern[str], depth: int) -> tuple[Any, int]:
+        self.step()
         if depth > _DEEPEST:
             raise LenientError(at_end=False)
         character = self.at(at)

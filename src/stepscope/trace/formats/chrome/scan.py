@@ -132,12 +132,23 @@ class _Finished:
     stop: int
     between: Between
     ended: bool
+    fruitless: int
+    given_up: bool
+
+    @property
+    def has_events(self) -> bool:
+        """Whether there is an event with a phase."""
+        if isinstance(self.rows, Scanned):
+            return bool(self.rows.phases[: len(self.rows)].any())
+        return bool(np.asarray(self.rows.phase).any())
 
 
 class _ByHand:
     """The events of one block that were read by the tolerant reader."""
 
-    def __init__(self) -> None:
+    def __init__(self, fruitless: int) -> None:
+        self.fruitless = fruitless
+        self.given_up = False
         self.events: list[Event] = []
         self.offsets: list[int] = []
         self.problems = Problems()
@@ -155,26 +166,32 @@ class _ByHand:
         return moved(stretch.stop) - offset
 
 
-def _finish(scan: Scan, final: bool) -> _Finished:
+def _finish(scan: Scan, final: bool, fruitless: int) -> _Finished:
     """Reads a block to its end, using the tolerant reader wherever the scanner stops."""
-    by_hand = _ByHand()
+    by_hand = _ByHand(fruitless)
     most, last_rows = 1, -1
     while scan.status in (HANDED_OVER, FULL):
         if scan.status == FULL:
             scan = scan.larger()
-            by_hand, most, last_rows = _ByHand(), 1, -1
+            by_hand, most, last_rows = _ByHand(fruitless), 1, -1
             continue
         scanned = int(scan.state[ROWS])
+        if scan.bytes[0][max(last_rows, 0) : scanned].any():
+            by_hand.fruitless = 0
         most = min(most * 2, _MOST_AT_ONCE) if scanned - last_rows < 4 * most else 1
         last_rows = scanned
-        if not _hand_over(scan, by_hand, final, most):
+        if not _hand_over(scan, by_hand, final, most) or by_hand.given_up:
             break
+    if scan.bytes[0][max(last_rows, 0) : int(scan.state[ROWS])].any():
+        by_hand.fruitless = 0
     rows: Rows | Scanned = scan.scanned()
     if by_hand.events or by_hand.problems:
         rows = _merged(scan.scanned().rows(), by_hand)
     stop = min(int(scan.state[POSITION]), scan.end)
     between = Between(int(scan.state[BETWEEN]))
-    return _Finished(rows, scan.words, stop, between, scan.status == ENDED)
+    return _Finished(
+        rows, scan.words, stop, between, scan.status == ENDED, by_hand.fruitless, by_hand.given_up
+    )
 
 
 def _hand_over(scan: Scan, by_hand: _ByHand, final: bool, most: int) -> bool:
@@ -185,11 +202,15 @@ def _hand_over(scan: Scan, by_hand: _ByHand, final: bool, most: int) -> bool:
     while True:
         whole = at + window >= scan.end
         text = decode(bytes(scan.raw[at : min(at + window, scan.end)]))
-        stretch = read_stretch(text, 0, between, final and whole, most)
+        stretch = read_stretch(text, 0, between, final and whole, most, by_hand.fruitless)
         ended = stretch.outcome is Outcome.END
+        by_hand.given_up = stretch.outcome is Outcome.GIVEN_UP
         if stretch.stop > 0 or ended:
             scan.state[POSITION] = at + by_hand.add(stretch, text, scan.offset + at)
             scan.state[BETWEEN] = stretch.between.value
+            by_hand.fruitless = stretch.fruitless
+            if by_hand.given_up:
+                return True
             if ended:
                 scan.status = ENDED
             else:
@@ -296,7 +317,8 @@ def _last_cut(joined: memoryview, size: int) -> int:
 class _Reader:
     """Processes scanned blocks in order, and rescans where a cut was wrong."""
 
-    def __init__(self, offset: int, take: Take, buffers: Buffers) -> None:
+    def __init__(self, offset: int, content: Content, take: Take, buffers: Buffers) -> None:
+        self.content = content
         self.take = take
         self.buffers = buffers
         self.offset = offset  # of `carry`
@@ -304,6 +326,8 @@ class _Reader:
         self.wanted = 0  # size of `carry` before the next attempt
         self.between = Between.START
         self.ended = False
+        self.given_up = False
+        self._fruitless = 0
         self._words: list[Words] = []  # not in use by any scan
 
     def words(self) -> Words:
@@ -333,15 +357,19 @@ class _Reader:
         return Scan(piece, self.between, self.buffers, self.words()).run()
 
     def _accept(self, scan: Scan, final: bool) -> None:
-        finished = _finish(scan, final)
+        finished = _finish(scan, final, self._fruitless)
         if len(finished.rows) or not isinstance(finished.rows, Scanned):
             self.take(finished.rows)
+        if finished.has_events:
+            self.content.recognised()
         self._words.append(finished.words)
         self.carry = bytes(scan.raw[finished.stop : scan.end])
         self.offset = scan.offset + finished.stop
         self.wanted = 0 if finished.stop else 2 * len(self.carry)
         self.between = finished.between
-        self.ended = finished.ended
+        self.ended = finished.ended or finished.given_up
+        self.given_up = finished.given_up
+        self._fruitless = finished.fruitless
 
 
 def read_events_compiled(
@@ -358,7 +386,7 @@ def read_events_compiled(
     """
     count = threads or min(os.cpu_count() or 1, 8)
     buffers = Buffers()
-    reader = _Reader(offset, take, buffers)
+    reader = _Reader(offset, content, take, buffers)
     cutter = _Cutter(data, offset, content)
     waiting: deque[Future[Scan]] = deque()
     with (
@@ -376,6 +404,8 @@ def read_events_compiled(
                 cutter.enough.set()
         while waiting:
             reader.next(waiting.popleft().result())
+    if reader.given_up:
+        return Ending(b"", reader.offset, closed=False, given_up=True)
     if reader.ended:
         return Ending(reader.carry + cutter.carry, reader.offset, closed=True)
     reader.finish()

@@ -1,0 +1,73 @@
+"""What the files of a store were when it was written, to notice that one has changed since.
+
+A file of the same size and modification time is taken as unchanged, so that opening a large store
+reads none of it. Any other file of the right size, and every small one, must have the same digest.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from stepscope.run.files import digest_of
+
+SMALL_BYTES = 256 * 1024
+"""Files up to this size are always compared by their digests."""
+
+
+def contents_of(directory: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Returns size, modification time and digest of files, by their relative paths.
+
+    Raises:
+        OSError: One of them cannot be read.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name in names:
+        path = directory / name
+        status = path.stat()
+        found[name] = {
+            "bytes": status.st_size,
+            "modified_ns": status.st_mtime_ns,
+            "digest": digest_of(path),
+        }
+    return found
+
+
+def is_intact(directory: Path, contents: object, names: Iterable[str]) -> bool:
+    """Whether a directory holds regular files as they were.
+
+    Args:
+        directory: The directory, which may hold more.
+        contents: From its manifest, and so untrusted: what `contents_of` returned.
+        names: The files that there must be, and no others.
+    """
+    wanted = sorted(names)
+    if not isinstance(contents, dict) or sorted(contents) != wanted:
+        return False
+    try:
+        return all(_is_same(f"{directory}{os.sep}{name}", contents[name]) for name in wanted)
+    except (OSError, ValueError):
+        return False
+
+
+def _is_same(path: str, noted: object) -> bool:
+    if not isinstance(noted, dict):
+        return False
+    status = os.lstat(path)  # a link is not a file that we wrote
+    if not stat.S_ISREG(status.st_mode) or status.st_size != noted.get("bytes"):
+        return False
+    is_large = status.st_size > SMALL_BYTES
+    if is_large and status.st_mtime_ns == noted.get("modified_ns"):
+        return True
+    return digest_of(Path(path)) == noted.get("digest")
+
+
+def is_own_directory(path: Path | str) -> bool:
+    """Whether a path is a directory, and not a link to one."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except (OSError, ValueError):
+        return False
