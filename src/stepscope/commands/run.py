@@ -89,10 +89,11 @@ GROUPS = {
 @click.argument("command_line", metavar="COMMAND...", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--step-on",
-    type=click.Choice(["optimizer", "iteration"]),
+    type=click.Choice(["optimizer", "iteration", "batch", "forward"]),
     default="optimizer",
     show_default=True,
-    help="What ends a step: the optimizer's step, or the request for the next batch.",
+    help="What ends a step: the optimizer's step; a training's request for the next batch; for "
+    "inference, any request for a batch, or the end of a model's forward pass.",
 )
 @click.option(
     "--report/--no-report", "shows_report", default=True, help="Print the report at the end."
