@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint check-js format check bench clean
+.PHONY: help setup demo test test-all lint check-js format check matrix clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -47,6 +47,9 @@ format: setup  ## Put the code into the project's style
 	$(BIN)/ruff format .
 
 check: lint check-js test  ## What CI runs
+
+matrix:  ## Install on each Python at hand, with the newest and lowest dependencies, and try it
+	$(PYTHON) scripts/install_matrix.py
 
 clean:  ## Remove the environment and what tools left behind
 	rm -rf $(VENV) node_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist

@@ -32,6 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from questions import replicate
 
+from stepscope.analysis.counters.of_trace import counters_of
+from stepscope.analysis.host.idle_segments import idle_segments
 from stepscope.trace.derive.columns import looks_into_args
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
@@ -42,7 +44,6 @@ from stepscope.viewer.index import TraceIndex, build_index
 from stepscope.viewer.ranges import range_basis, range_totals
 from stepscope.viewer.search import NameIndex, search
 from stepscope.viewer.tiles import slice_tile, warm_up
-from stepscope.viewer.tracks import counters_of, idle_segments
 
 WIDTH, ROWS = 1500, 45
 

@@ -118,7 +118,7 @@ def test_the_verdict_and_its_finding_are_there_and_unfold_with_the_keyboard(open
     found.page.locator("#findings summary").first.focus()
     found.page.keyboard.press("Enter")
     assert body.is_visible()
-    assert "docs/findings/launch-bound.md" in body.text_content()
+    assert "stepscope explain launch-bound" in body.text_content()
 
 
 def test_the_bar_is_as_long_as_the_whole_and_its_pieces_as_their_shares(opened):

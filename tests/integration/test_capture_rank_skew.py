@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.one_step import check_run
 from tests.support.ranks import torchrun
 
 from stepscope import open_run
-from stepscope.advice.diagnosis import diagnose
 
 # How long a rank takes is a busy machine's affair: the late one waits until the others have come
 # to where they meet, and then for 30 ms more. Ranks tell by a file each.
@@ -80,7 +80,7 @@ def test_a_planted_late_rank_is_found(tmp_path, body, ranks, late, basis):
     result = torchrun(tmp_path, MEETING + body, ranks, output=output)
     assert result.returncode == 0, result.stderr
     run = open_run(output)
-    diagnosis = diagnose(run)
+    diagnosis = check_run(output)
     skew = diagnosis.skew
     if basis == "step borders":
         assert skew.basis == basis

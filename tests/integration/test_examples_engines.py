@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import runpy
+import socket
 import sys
 
 import pytest
@@ -61,7 +62,7 @@ def test_the_megatron_style_loop(run_here, tmp_path):
     parts = rank.steps[3].data_wait_ns + sum(rank.steps[3].phases[n] for n in (outer, "optimizer"))
     assert parts <= rank.steps[3].dur_ns
     assert steps_in_trace(rank.windows[0].trace_path) == [5, 6]
-    (board,) = (tmp_path / "board").glob("rank0_*.pt.trace.json.gz")
+    (board,) = (tmp_path / "board").glob(f"{socket.gethostname()}_*.pt.trace.json.gz")
     assert steps_in_trace(board) == [5, 6]
 
 

@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import sys
 
+import click
 import pytest
 import torch
 from click.testing import CliRunner
@@ -107,6 +108,49 @@ def test_without_the_flag_nothing_is_profiled(monkeypatch, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
+def test_the_end_prints_the_table_that_it_writes(monkeypatch, capsys, tmp_path):
+    run_inline(monkeypatch, tmp_path, SCRIPT, ["--profiling"])
+    printed = capsys.readouterr().out
+    written = (tmp_path / "prof" / "profiler_list.dat").read_text().splitlines()
+    lines = printed.splitlines()
+    assert lines[:24] == written[:24]
+    assert lines[0].startswith("sorted by ")
+    assert re.fullmatch(r"… \d+ more", lines[24])
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--ptensorboard"], "nothing is recorded: --ptensorboard needs --profiling"),
+        (["--debug"], "nothing is recorded: --debug needs --profiling"),
+        (["--wait", "2", "--active", "1"], "nothing is recorded: --wait, --active needs"),
+        (["--steps", "3"], None),
+    ],
+)
+def test_flags_without_the_one_that_profiles_say_what_is_missing(
+    monkeypatch, capsys, tmp_path, flags, said
+):
+    script = SCRIPT.replace(
+        'parser.add_argument("--steps"',
+        'parser.add_argument("--debug", action="store_true")\n'
+        '        parser.add_argument("--steps"',
+    )
+    run_inline(monkeypatch, tmp_path, script, flags)
+    error = capsys.readouterr().err
+    assert said in error if said else error == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_the_scripts_help_shows_our_flags(tmp_path):
+    result = run_script(tmp_path, SCRIPT, ["--help"])
+    assert result.returncode == 0
+    own, _, ours = result.stdout.partition("profiling with stepscope (sfm)")
+    assert "--steps" in own
+    for flag in ("--profiling", "--ptensorboard", "--prof_dir", "--wait", "--debug"):
+        assert flag in ours
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
 # -- "High-level profiling": nsys around torchrun --------------------------------------------------
 
 GUIDE = (
@@ -165,7 +209,8 @@ def test_torchrun_below_nsys_leaves_a_report_that_opens(monkeypatch, tmp_path):
     path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
     (tmp_path / "train.py").write_text(RANKS)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    ours = [sys.executable, "-m", "stepscope", "run", "--no-report", *OURS, "--"]
+    ours = [sys.executable, "-m", "stepscope", "run", "--no-report", *OURS]
+    ours += ["-o", "nsight_report", "--"]
     done = subprocess.run(
         [*ours, *torchrun, "--nproc-per-node=2", "train.py"],
         cwd=tmp_path,
@@ -186,6 +231,9 @@ def test_torchrun_below_nsys_leaves_a_report_that_opens(monkeypatch, tmp_path):
     told = CliRunner().invoke(report, [str(file)])
     assert told.exit_code == 0, told.output
     assert "2 steps" in told.output
+    named = tmp_path / "nsight_report.nsys-rep"
+    assert named.read_bytes() == file.read_bytes()
+    assert f"nsys: next: stepscope report {named}" in done.stderr
 
 
 # -- the handler that can be extended to any other format -----------------------------------------
@@ -246,6 +294,45 @@ def test_the_list_is_sorted_by_the_time_of_each_operator(monkeypatch, tmp_path):
     assert listed == [name for name in names if name in listed]
 
 
+HANDED = SCRIPT.replace(
+    '@stepscope.profiled(dialect="sfm")',
+    """def handler(prof):
+        print("handled", prof.step_num)
+
+    def listed(window):
+        (window.directory / "listed.txt").write_text(str(len(window.steps)))
+
+    @stepscope.profiled(dialect="sfm", on_trace_ready=handler, artifacts=listed)""",
+)
+
+
+def test_the_decorator_takes_handlers_and_artifacts(monkeypatch, capsys, tmp_path):
+    run_inline(monkeypatch, tmp_path, HANDED, ["--profiling"])
+    assert "handled 10" in capsys.readouterr().out
+    folder = rank_directory(tmp_path / "prof") / "window-0000"
+    assert (folder / "listed.txt").read_text() == "3"
+
+
+def test_the_click_decorator_takes_them_too(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    seen = []
+
+    @click.command()
+    @stepscope.click_options("sfm", on_trace_ready=lambda prof: seen.append(prof.step_num))
+    def main(profiler):
+        training = SmallTraining()
+        with profiler:
+            for batch in profiler.watch(batches(12)):
+                training.step(batch)
+
+    done = CliRunner().invoke(main, ["--profiling"])
+    assert done.exit_code == 0, done.output
+    assert seen == [10]
+    wrong = CliRunner().invoke(main, ["--profiling", "--active", "0"])
+    assert wrong.exit_code == 2
+    assert "--active 0 is too small: give 1 or more" in wrong.output
+
+
 # -- DeepSpeed ------------------------------------------------------------------------------------
 
 DEEPSPEED = """
@@ -256,7 +343,6 @@ DEEPSPEED = """
 
     import deepspeed
     import stepscope
-    from stepscope.adapters.deepspeed import follow
 
     @stepscope.profiled(dialect="sfm")
     def main(profiler):
@@ -276,7 +362,6 @@ DEEPSPEED = """
                 "zero_optimization": {"stage": 1},
             },
         )
-        follow(engine, profiler)
         for batch in profiler.watch([torch.randn(8, 16) for _ in range(12)]):
             with profiler.phase("accelerator.train_step"):
                 engine.backward(engine(batch).square().mean())
@@ -310,6 +395,11 @@ def test_with_deepspeed_its_profile_and_its_memory(tmp_path, debug):
     assert "DeepSpeed Flops Profiler" in profile
     assert re.search(rf"params per GPU: +{16 * 32 + 32 + 32 * 4 + 4} ", profile)
     assert "Detailed Profile per GPU" in profile
+    # The engine is followed without being told, and every part of the iteration is timed.
+    found = dict(re.findall(r"^(fwd|bwd|step|iter) latency: +([\d.]+) ms$", profile, re.MULTILINE))
+    assert found.keys() == {"fwd", "bwd", "step", "iter"}
+    parts = sum(float(found[part]) for part in ("fwd", "bwd", "step"))
+    assert float(found["iter"]) == pytest.approx(parts, abs=0.02)
     _, _, overview = (folder / "profiler_list.dat").read_text().partition("Memory overview")
     assert "DeepSpeed, see_memory_usage" in overview
     assert "CPU Virtual Memory:" in overview

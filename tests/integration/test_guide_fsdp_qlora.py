@@ -42,6 +42,13 @@ def test_the_guides_command_leaves_its_four_artifacts(tmp_path):
     result = run_script(tmp_path, SCRIPT, flags)
     assert result.returncode == 0, result.stderr
     assert "batches 10" in result.stdout
+    lines = result.stderr.splitlines()
+    assert "stepscope: window 0: warming up to record step 9" in lines
+    assert "stepscope: recorded the times of 10 steps and 1 window: step 9" in lines
+    (saved,) = (at for at, line in enumerate(lines) if "window 0: saved step 9, " in line)
+    assert re.search(r", \d+\.\d kB, training paused for [\d.]+ m?s:$", lines[saved])
+    told = {line.removeprefix("stepscope:   ") for line in lines[saved + 1 : saved + 5]}
+    assert told == {f"{FOLDER}/{path.name}" for path in (tmp_path / FOLDER).iterdir()}
     folder = tmp_path / FOLDER
     assert {path.name for path in folder.iterdir()} == {
         f"{STEM}-chrome-trace.json.gz",
@@ -58,6 +65,14 @@ def test_the_guides_command_leaves_its_four_artifacts(tmp_path):
     table = (folder / f"{STEM}-key_averages.txt").read_text()
     assert table.startswith("sorted by ")
     assert "aten::mm" in table
+    # One row per shape and line, as the guide prints its table.
+    head = next(line for line in table.splitlines() if line.startswith("Name "))
+    assert head.split()[-3:] == ["Input", "shapes", "Source"]
+    rows = [line for line in table.splitlines() if line.startswith("aten::mm ")]
+    shapes = {re.search(r"\[8, 16\], \[16, 32\]|\[8, 32\], \[32, 4\]", line) for line in rows}
+    assert len(rows) == 5  # two products forward, three backward
+    assert {found[0] for found in shapes if found} == {"[8, 16], [16, 32]", "[8, 32], [32, 4]"}
+    assert all("training.py(" in line and "): step" in line for line in rows)
     stacks = (folder / f"{STEM}-stacks.txt").read_text().splitlines()
     assert all(re.fullmatch(r".+ \d+", line) for line in stacks)
     assert any("training.py" in line and "aten::mm" in line for line in stacks)
@@ -92,6 +107,50 @@ def test_the_guides_schedules(monkeypatch, capsys, tmp_path, flags, batches, rec
     assert found == recorded
     assert (tmp_path / FOLDER / f"{STEM}-chrome-trace.json.gz").exists()
     assert not (tmp_path / FOLDER / f"{STEM}-stacks.txt").exists()
+
+
+EPOCHS = SCRIPT.replace(
+    "for number, batch in enumerate(profiler.watch(batches(100))):",
+    "for batch in (b for _ in range(2) for b in profiler.watch(batches(100))):",
+).replace(
+    """            if number == args.max_steps:
+                break
+""",
+    "",
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "batches"),
+    [
+        pytest.param(["--profile", "true", "--max_steps", "12"], 24, id="profiled"),
+        pytest.param(["--max_steps", "12"], 24, id="not profiled"),
+        pytest.param(["--profile", "true", "--max_steps", "3"], 20, id="raised to one window"),
+        pytest.param(["--profile", "true"], 200, id="no limit"),
+    ],
+)
+def test_max_steps_limits_each_epoch(monkeypatch, capsys, tmp_path, flags, batches):
+    run_inline(monkeypatch, tmp_path, EPOCHS, [*MODEL, *flags])
+    assert f"batches {batches}\n" in capsys.readouterr().out
+
+
+def test_files_of_an_earlier_recording_are_not_left_beside_new_ones(monkeypatch, capsys, tmp_path):
+    wanted = ["--wait_steps", "0", "--warmup_steps", "1", "--repeat", "2", "--max_steps", "4"]
+    run_inline(
+        monkeypatch,
+        tmp_path,
+        SCRIPT,
+        [*MODEL, "--profile", "true", "--with_stack", "true", *wanted],
+    )
+    before = (tmp_path / FOLDER / f"{STEM}-stacks.txt").read_text()
+    assert "earlier" not in capsys.readouterr().err
+    run_inline(monkeypatch, tmp_path, SCRIPT, [*MODEL, "--profile", "true", *wanted])
+    assert f"moved to {tmp_path / FOLDER / 'earlier'}" in capsys.readouterr().err
+    left = {path.name for path in (tmp_path / FOLDER).iterdir() if path.is_file()}
+    assert left == {f"{STEM}-chrome-trace.json.gz", f"{STEM}-key_averages.txt"}
+    (earlier,) = (tmp_path / FOLDER / "earlier").iterdir()
+    assert len(list(earlier.iterdir())) == 3
+    assert (earlier / f"{STEM}-stacks.txt").read_text() == before
 
 
 def test_without_the_flag_nothing_is_profiled(monkeypatch, capsys, tmp_path):

@@ -77,7 +77,26 @@ def test_the_customised_command_of_the_guide(monkeypatch, caplog, tmp_path):
     recorded = [steps_in_trace(trace) for trace in traces(tmp_path / "my_traces")]
     assert recorded == [[12, 13, 14, 15, 16], [29, 30, 31, 32, 33]]
     if not torch.cuda.is_available():
-        assert "memory_log: skipped" in caplog.text
+        assert "skipped" not in caplog.text
+        log = (rank_directory(tmp_path / "my_traces") / "memory.log").read_text()
+        steps = re.findall(r"^\[Step (\d+)\] Host: Resident: \d+\.\d\dGB", log, re.MULTILINE)
+        assert steps == [str(step) for step in range(4, 40, 5)]
+
+
+def test_memory_is_logged_without_profiling(tmp_path):
+    flags = ["--enable-memory-logging", "--memory-log-steps", "5", "--max-steps", "20"]
+    result = run_script(tmp_path, SCRIPT, flags)
+    assert result.returncode == 0, result.stderr
+    folder = tmp_path / "profiler_traces"
+    lines = re.findall(r"^\[Step (\d+)\] (?:GPU 0|Host): .*GB$", result.stderr, re.MULTILINE)
+    assert lines == ["4", "9", "14", "19"]
+    log = (rank_directory(folder) / "memory.log").read_text()
+    assert re.findall(r"^\[Step (\d+)\]", log, re.MULTILINE) == lines
+    manifest = manifest_of(folder)
+    assert manifest.windows == ()
+    assert manifest.steps == 20
+    assert traces(folder) == []
+    assert "stepscope: recorded the times of 20 steps, and no window\n" in result.stderr
 
 
 def test_without_the_flag_nothing_is_profiled(monkeypatch, tmp_path):
@@ -98,6 +117,16 @@ def test_the_line_on_each_gpu(tmp_path):
     assert re.search(pattern, result.stderr + result.stdout)
     log = (open_run(tmp_path / "profiler_traces").path / "rank00000" / "memory.log").read_text()
     assert re.search(pattern, log)
+
+
+def test_too_short_a_training_says_what_to_set(monkeypatch, capsys, tmp_path):
+    run_inline(monkeypatch, tmp_path, SCRIPT, ["--enable-profiling", "--max-steps", "8"])
+    said = capsys.readouterr().err
+    assert "stepscope: recorded the times of 8 steps and 1 window: step 7 (1 of 3)\n" in said
+    run_inline(monkeypatch, tmp_path, SCRIPT, ["--enable-profiling", "--max-steps", "6"])
+    said = capsys.readouterr().err
+    assert "and the first window would be steps 7 to 9: train 10 steps or more" in said
+    assert ", or set --profiler-wait-steps 1\n" in said
 
 
 # -- "Alternative Profiling Methods": py-spy and tracemalloc ---------------------------------------

@@ -5,10 +5,11 @@ from __future__ import annotations
 import gzip
 import re
 import shutil
+import socket
 
 import pytest
 from tests.support.guides import run_script
-from tests.support.runs import steps_in_trace
+from tests.support.runs import manifest_of, steps_in_trace
 
 from stepscope import open_run
 from stepscope.commands.main import main
@@ -65,8 +66,12 @@ def test_the_guides_flags_on_two_ranks(tmp_path, capsys):
     board = tmp_path / "board"
     names = sorted(path.name for path in board.glob("*.pt.trace.json.gz"))
     assert len(names) == 2
-    for rank, name in enumerate(names):
-        assert re.fullmatch(rf"rank{rank}_.+_\d+\.\d{{16,}}\.pt\.trace\.json\.gz", name)
+    host, manifests = socket.gethostname(), [manifest_of(board, rank) for rank in (0, 1)]
+    for name in names:
+        # As in the guide: r21n5_1863929.1724203468009469317.pt.trace.json.gz
+        assert re.fullmatch(rf"{re.escape(host)}_\d+\.\d{{16,}}\.pt\.trace\.json\.gz", name)
+        process_id = int(name.removeprefix(f"{host}_").partition(".")[0])
+        assert process_id in {manifest.process_id for manifest in manifests}
         # One iteration is skipped, one warms up, and one is recorded.
         assert steps_in_trace(board / name) == [2]
     run = open_run(board)
@@ -98,4 +103,15 @@ def test_by_default_only_rank_0_records(tmp_path):
     result = run_script(tmp_path, SCRIPT, flags, before=TORCHRUN)
     assert result.returncode == 0, result.stderr
     (name,) = (path.name for path in (tmp_path / "board").glob("*.pt.trace.json.gz"))
-    assert name.startswith("rank0_")
+    process_id = manifest_of(tmp_path / "board", 0).process_id
+    assert name.startswith(f"{socket.gethostname()}_{process_id}.")
+
+
+def test_a_rank_out_of_range_is_said(tmp_path):
+    flags = ["--tensorboard-dir", "board", "--torch-profile", "--torch-profile-ranks", "7"]
+    result = run_script(tmp_path, SCRIPT, flags, before=TORCHRUN)
+    assert result.returncode == 0, result.stderr
+    assert (
+        "stepscope: no window was recorded: --torch-profile-ranks 7 names no rank of the job, and "
+        "this job has ranks 0 to 1: set --torch-profile-ranks 0\n"
+    ) in result.stderr

@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tests.support.one_step import check_run  # noqa: E402
 from tests.support.trainings import (  # noqa: E402 - they need torch
     Samples,
     Training,
@@ -33,7 +34,7 @@ pytestmark = [
 
 def judge(path):
     """The diagnosis of a trace, after the promises that all of them keep."""
-    judged = diagnose(open_run(str(path)))
+    judged = check_run(path) if path.is_dir() else diagnose(open_run(str(path)))
     rank = judged.ranks[0]
     assert rank.partition is not None
     assert sum(part.total_ns for part in rank.partition.parts) == rank.partition.total_ns
@@ -63,7 +64,9 @@ def test_a_loop_without_annotations(tmp_path):
     trace = stepscope.load(path)
     assert trace.step_source == "16 optimizer steps taken as steps"
     assert (trace.steps["start_ns"][1:] == trace.steps["end_ns"][:-1]).all()
-    assert judge(path).ranks[0].partition.steps == 16
+    rank = judge(path).ranks[0]
+    # A busy machine may make a start-up or a stall of one of them.
+    assert 14 <= rank.partition.steps == len(rank.window_steps) <= 16
 
 
 def test_accumulation_without_annotations(tmp_path):
@@ -78,7 +81,8 @@ def test_accumulation_without_annotations(tmp_path):
         "AND step IS NOT NULL GROUP BY step ORDER BY step"
     )
     assert fetches["n"].to_list() == [4, 4, 4, 4]
-    assert judge(path).ranks[0].partition.steps == 4
+    rank = judge(path).ranks[0]
+    assert 3 <= rank.partition.steps == len(rank.window_steps) <= 4
 
 
 def test_an_evaluation_between_epochs_is_no_step(tmp_path):
@@ -203,12 +207,12 @@ def test_compiling_and_calling_what_was_compiled(tmp_path, monkeypatch, with_sta
         training.loop([batch] * 6)
 
     cold = judge(record_without_schedule(tmp_path / "cold.json", work, with_stack=with_stack))
-    assert finding_of(cold, "compilation-in-window").steps == (0,)
-    host = cold.ranks[0].host
-    assert host.partition.of("compilation") > host.partition.total_ns / 2
-    compiling = host.steps["compilation_ns"]
-    assert compiling[0] > 0
-    assert not any(compiling[1:])
+    compiled = finding_of(cold, "compilation-in-window")
+    assert compiled.steps == (0,)
+    assert evidence(compiled)["share of the window"] > 0.5
+    # The step that compiles is a start-up, and no part of the steady step.
+    assert 0 not in cold.ranks[0].window_steps
+    assert cold.ranks[0].partition.of("compilation") == 0
     path = record_without_schedule(tmp_path / "warm.json", work, with_stack=with_stack)
     warm = judge(path)
     assert "compilation-in-window" not in {finding.id for finding in warm.findings}

@@ -1,6 +1,6 @@
-"""Real trainings on this machine: plant a bottleneck, predict its saving, mend it, measure.
+"""Real trainings on this machine: plant a bottleneck, predict its saving, fix it, measure.
 
-Planted and mended steps take turns in one window (of the ranks' training: windows), so that both
+Planted and fixed steps take turns in one window (of the ranks' training: windows), so that both
 see the same machine and are recorded alike; the median over several windows counts.
 """
 
@@ -97,10 +97,10 @@ def record(step: Callable[[], None], path: Path) -> None:
             profiler.step()
 
 
-def hold_to_account(planted, mended, rule, tmp_path):
-    """Planted and mended steps take turns; hold the finding's promise against the mended ones.
+def hold_to_account(planted, fixed, rule, tmp_path):
+    """Planted and fixed steps take turns; hold the finding's promise against the fixed ones.
 
-    Half of the steps have nothing to mend, so the promised mean step is the mean of theirs and of
+    Half of the steps have nothing to fix, so the promised mean step is the mean of theirs and of
     what the planted ones would take.
     """
     before, predicted, after = [], [], []
@@ -109,7 +109,7 @@ def hold_to_account(planted, mended, rule, tmp_path):
     try:
         for number in range(ROUNDS):
             path = tmp_path / f"{number}.json"
-            turns = itertools.cycle((planted, mended))
+            turns = itertools.cycle((planted, fixed))
             record(lambda turns=turns: next(turns)(), path)
             judged = diagnose(open_run(str(path)), HALF)
             findings = [finding for finding in judged.findings if finding.id == rule]
@@ -130,7 +130,7 @@ def report(rule, before, predicted, after):
         f"\n{rule}: {was / 1e6:.1f} ms, predicted {promised / 1e6:.1f} ms, measured "
         f"{is_now / 1e6:.1f} ms, off by {error:.1%}"
     )
-    assert was > 1.15 * is_now, "nothing worth mending was planted"
+    assert was > 1.15 * is_now, "nothing worth fixing was planted"
     assert error <= 0.2
 
 
@@ -219,7 +219,7 @@ dist.destroy_process_group()
 
 
 def test_a_slow_rank_under_gloo(tmp_path):
-    """The slow rank's own finding promises what all ranks gain when it is mended.
+    """The slow rank's own finding promises what all ranks gain when it is fixed.
 
     It is slow in every second step, as in `hold_to_account`.
     """

@@ -4,14 +4,40 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import polars as pl
 import pytest
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
+from stepscope.advice.rank_summary import RankSummary
 from stepscope.analysis.critical_path import critical_path
+from stepscope.analysis.host.steady_steps import steady_steps
+from stepscope.analysis.questions import ask_all, question
+from stepscope.analysis.selection.partition import INPUT
 from stepscope.analysis.steps import step_table
-from stepscope.analysis.what_if import what_if_table
+from stepscope.analysis.what_if import WhatIfTable, what_if_table
 from stepscope.run.reader import open_run
+from stepscope.trace.arrays import intervals
 from stepscope.trace.load import load
+from stepscope.trace.model import Trace
+from stepscope.trace.paths import resolve_traces
+
+_OF_THE_GPU = {
+    "all GPU work",
+    "communication",
+    "computation on the GPU",
+    "copies and fills",
+    "waiting for the GPU",
+}
+_GPU_FINDINGS = {
+    "exposed-communication",
+    "exposed-copies",
+    "full-precision-matmuls",
+    "poor-overlap",
+    "slow-matmuls",
+    "tensor-cores-unused",
+}
+"""Findings whose fix leaves the host as it is."""
 
 
 def check_trace(path: Path) -> Diagnosis:
@@ -30,10 +56,71 @@ def check_trace(path: Path) -> Diagnosis:
         count = max(1, len(critical.scope.steps))
         assert critical.total_ns == pytest.approx(count * step_ns, abs=count)
     check_diagnosis(diagnosis)
+    least_ns = min(step_ns, host_alone_ns(trace, what_if.scope.steps))
     for row in what_if.causes.iter_rows(named=True):
         assert 0 <= row["saving_ns"] <= step_ns
         assert row["step_ns"] + row["saving_ns"] == step_ns
+        assert row["step_ns"] >= least_ns or row["without"] not in _OF_THE_GPU
+    for finding in diagnosis.findings:
+        if finding.id in _GPU_FINDINGS and finding.predicted_step_ns is not None:
+            assert finding.predicted_step_ns >= least_ns
     return diagnosis
+
+
+def host_alone_ns(trace: Trace, steps: tuple[int, ...]) -> int:
+    """What the host at least needs for a step by itself: its thread's time outside all calls.
+
+    Calls of the runtime, of any thread, may wait for the GPU; nothing else on the host does.
+    """
+    mine = trace.steps.filter(pl.col("step").is_in(list(steps)))
+    if mine.is_empty():
+        return 0
+    begin, end = int(mine["start_ns"].min()), int(mine["end_ns"].max())
+    end -= steady_steps(trace).tail_ns
+    calls = (
+        trace.events.filter(pl.col("category").is_in(["runtime", "driver"]))
+        .select("start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+        .collect()
+    )
+    inside = intervals.merge(calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy())
+    waited = intervals.covered(inside, np.array([begin]), np.array([end]))
+    return (end - begin - int(waited.sum())) // len(mine)
+
+
+def check_run(path: Path) -> Diagnosis:
+    """Check that all answers about a run state the step of its record; gives its diagnosis."""
+    diagnosis = diagnose(open_run(str(path)))
+    check_diagnosis(diagnosis)
+    if all(rank.window is None for rank in diagnosis.ranks):
+        return diagnosis
+    traces = resolve_traces((str(path),))
+    ranks = {rank.rank: rank for rank in diagnosis.ranks}
+    for name in ("steps", "what-if", "critical-path", "timeline"):
+        asked = ask_all(question(name), traces)
+        for trace, answer in zip(traces, asked.answers, strict=True):
+            rank, result = ranks[trace.rank], answer.result
+            if rank.steps is None:
+                assert result.scope.recorded is None
+                continue
+            recorded = result.scope.recorded
+            assert recorded.run_step_ns == rank.step_ns
+            assert recorded.window_step_ns == (rank.window_step_ns if rank.window_steps else None)
+            assert recorded.is_scaled == (name == "what-if")
+            if name != "timeline":
+                assert result.step_ns == rank.step_ns
+            if name == "what-if":
+                _check_what_if(result, rank)
+    return diagnosis
+
+
+def _check_what_if(result: WhatIfTable, rank: RankSummary) -> None:
+    for row in result.causes.iter_rows(named=True):
+        assert 0 <= row["saving_ns"] <= result.step_ns
+        assert row["step_ns"] + row["saving_ns"] == result.step_ns
+        if row["without"] == INPUT and rank.steps is not None:
+            assert row["saving_ns"] <= rank.steps.wait_ns
+            if rank.device is None:
+                assert row["saving_ns"] == rank.steps.wait_ns
 
 
 def check_diagnosis(diagnosis: Diagnosis) -> None:

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stepscope.run.layout import RunLayout
-from stepscope.run.manifest import JobRecord, RankManifest, write_record
+from stepscope.run.manifest import (
+    ArtifactRecord,
+    JobRecord,
+    RankManifest,
+    WindowRecord,
+    write_record,
+)
 from stepscope.run.step_record import StepRecord, encode_step
 
 MS = 1_000_000
@@ -52,14 +58,26 @@ def step_records(
     return records
 
 
-def write_run(root: Path, ranks: dict[int, list[StepRecord]], name: str = "run") -> Path:
-    """A run directory that holds these step records and no window."""
+def write_run(
+    root: Path,
+    ranks: dict[int, list[StepRecord]],
+    name: str = "run",
+    windows: dict[int, bytes] | None = None,
+) -> Path:
+    """A run directory that holds these step records, and per rank the trace of one window."""
     layout = RunLayout(root / name)
     write_record(
         layout.run_file,
         JobRecord(name, ranks[min(ranks)][0].start_ns, cpu_count=2, world_size=len(ranks)),
     )
     for rank, records in ranks.items():
+        made: tuple[WindowRecord, ...] = ()
+        if windows is not None and rank in windows:
+            trace = layout.rank(rank).window(0) / "trace.json"
+            trace.parent.mkdir(parents=True)
+            trace.write_bytes(windows[rank])
+            artifact = ArtifactRecord("trace", trace.relative_to(layout.rank(rank).root).as_posix())
+            made = (WindowRecord(0, "complete", artifacts=(artifact,)),)
         write_record(
             layout.rank(rank).manifest,
             RankManifest(
@@ -68,6 +86,7 @@ def write_run(root: Path, ranks: dict[int, list[StepRecord]], name: str = "run")
                 state="finished",
                 ended=f"finished after {len(records)} steps",
                 steps=len(records),
+                windows=made,
             ),
         )
         layout.rank(rank).steps.write_bytes(b"".join(map(encode_step, records)))

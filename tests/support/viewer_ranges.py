@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stepscope.analysis.host.idle_segments import idle_segments
 from stepscope.analysis.idle import idle_causes
 from stepscope.analysis.kernels import kernels
 from stepscope.analysis.operators import analyse_operators
@@ -11,7 +12,6 @@ from stepscope.trace.model import Trace
 from stepscope.viewer.flame import FlameBy, Forest, flame
 from stepscope.viewer.index import build_index
 from stepscope.viewer.ranges import RangeBasis, range_basis, range_totals
-from stepscope.viewer.tracks import idle_segments
 
 
 def measured(trace: Trace) -> tuple[RangeBasis, Forest]:

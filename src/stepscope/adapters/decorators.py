@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from stepscope.adapters.options.arguments import add_flags
@@ -16,12 +17,13 @@ from stepscope.adapters.options.dialect import BOTH, SWITCH, WORD, Dialect, Flag
 from stepscope.adapters.options.dialects import find_dialect
 from stepscope.adapters.options.settings import resolve
 from stepscope.adapters.profiler import Profiler
+from stepscope.capture.options.option import ConfigError
 from stepscope.errors import UsageError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def click_options(dialect: str = "native") -> Callable[[_Function], _Function]:
+def click_options(dialect: str = "native", **more: Any) -> Callable[[_Function], _Function]:
     """Add the options to a click command, which gets `profiler` as a keyword.
 
         @click.command()
@@ -30,6 +32,11 @@ def click_options(dialect: str = "native") -> Callable[[_Function], _Function]:
 
     The profiler is created but not started. An option that the command declares itself
     (`--max-steps`), below this decorator, is still passed to it.
+
+    Args:
+        dialect: Whose flags to use, as in `add_arguments`.
+        **more: Fields of `CaptureConfig` that only code can set, such as `on_trace_ready` and
+            `artifacts`, or that code should decide.
 
     Raises:
         UsageError: The dialect is unknown.
@@ -52,10 +59,11 @@ def click_options(dialect: str = "native") -> Callable[[_Function], _Function]:
                     keywords.pop(flag.destination, None)
                 if source is click.core.ParameterSource.COMMANDLINE and value is not None:
                     given[flag.option] = (flag.meant(value), flag.names[0])
-            settings = resolve(chosen, given)
-            return function(
-                *positional, profiler=Profiler.from_settings(settings, context.params), **keywords
-            )
+            try:
+                profiler = Profiler.from_settings(resolve(chosen, given), context.params, **more)
+            except ConfigError as error:
+                raise click.UsageError(str(error), context) from None
+            return function(*positional, profiler=profiler, **keywords)
 
         for flag in reversed(chosen.flags):
             if flag.destination not in own:
@@ -84,7 +92,9 @@ def _click_shape(flag: Flag) -> dict[str, Any]:
     return {"type": kind, "default": None, "help": option.help, "metavar": option.kind.upper()}
 
 
-def profiled(dialect: str = "native") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def profiled(
+    dialect: str = "native", **more: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Take our flags off the command line for a main function that parses its own.
 
         @stepscope.profiled("sfm")
@@ -93,7 +103,12 @@ def profiled(dialect: str = "native") -> Callable[[Callable[..., Any]], Callable
 
     Our flags are removed from `sys.argv` before the call and restored afterwards. Flags that the
     script uses for its own purposes as well are left there. The function gets the running profiler
-    as the keyword `profiler`.
+    as the keyword `profiler`. `--help` shows the script's help, followed by our flags.
+
+    Args:
+        dialect: Whose flags to use, as in `add_arguments`.
+        **more: Fields of `CaptureConfig` that only code can set, such as `on_trace_ready` and
+            `artifacts`, or that code should decide.
 
     Raises:
         UsageError: The dialect is unknown, or the function takes no `profiler`.
@@ -111,8 +126,11 @@ def profiled(dialect: str = "native") -> Callable[[Callable[..., Any]], Callable
         @functools.wraps(function)
         def call(*positional: Any, **keywords: Any) -> Any:
             arguments, rest = _take_flags(chosen, sys.argv[1:])
-            profiler = Profiler.from_args(arguments)
-            with profiler:
+            asks_for_help = not {"-h", "--help"}.isdisjoint(rest)
+            if asks_for_help:
+                arguments = _parser_of(chosen).parse_args([])
+            profiler = Profiler.from_args(arguments, **more)
+            with profiler, _helping(chosen, asks_for_help):
                 before = sys.argv
                 sys.argv = [before[0], *rest]
                 try:
@@ -123,6 +141,19 @@ def profiled(dialect: str = "native") -> Callable[[Callable[..., Any]], Callable
         return call
 
     return decorate
+
+
+@contextlib.contextmanager
+def _helping(dialect: Dialect, is_asked: bool) -> Iterator[None]:
+    """Print our flags after the script's own help, which ends the process."""
+    try:
+        yield
+    except SystemExit as ending:
+        if is_asked and not ending.code:
+            parser = argparse.ArgumentParser(add_help=False, usage=argparse.SUPPRESS)
+            add_flags(parser, dialect)
+            print(f"\n{parser.format_help()}", end="")  # noqa: T201
+        raise
 
 
 def _take_flags(dialect: Dialect, words: list[str]) -> tuple[argparse.Namespace, list[str]]:

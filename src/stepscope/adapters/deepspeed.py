@@ -20,6 +20,7 @@ import functools
 import io
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -66,6 +67,9 @@ def follow(engine: Any, profiler: Profiler) -> EngineWatch:
         return EngineWatch(engine, profiler)
     if profiler.run_path is None:
         raise UsageError("start the profiler before it follows an engine: use it in a with block")
+    earlier = profiler.engine_watch
+    if isinstance(earlier, EngineWatch):
+        earlier.detach()
     watch = EngineWatch(engine, profiler)
     watch.attach()
     return watch
@@ -77,11 +81,13 @@ class EngineWatch:
     Args:
         engine: The engine.
         profiler: The capture.
+        ends_steps: Whether the engine's steps end those of the capture. If not, the loop does.
     """
 
-    def __init__(self, engine: Any, profiler: Profiler) -> None:
+    def __init__(self, engine: Any, profiler: Profiler, *, ends_steps: bool = True) -> None:
         self._engine = engine
         self._profiler = profiler
+        self._ends_steps = ends_steps
         self._replaced: dict[str, Any] = {}
         self._is_attached = False
         self._is_inside = False
@@ -92,7 +98,9 @@ class EngineWatch:
         """Wrap the engine's methods, and prepare what the options ask for."""
         self._is_attached = True
         profiler, config = self._profiler, self._profiler.config
-        profiler.watch_ends_steps = False
+        profiler.engine_watch = self
+        if self._ends_steps:
+            profiler.watch_ends_steps = False
         if profiler.records_windows and config.deepspeed_flops:
             self._flops = FlopsProfile(self._engine, profiler)
         if config.deepspeed_memory:
@@ -110,12 +118,7 @@ class EngineWatch:
         """Restore the engine, and write the files of the end."""
         if not self._is_attached:
             return
-        self._is_attached = False
-        for name, wrapper in self._replaced.items():
-            # If somebody else wrapped it after us, their wrapper stays, and ours inside it does
-            # nothing.
-            if vars(self._engine).get(name) is wrapper:
-                delattr(self._engine, name)
+        self.detach()
         if self._flops is not None:
             self._flops.write()
             self._flops.say_if_missed()
@@ -124,6 +127,15 @@ class EngineWatch:
         text = comms_summary()
         if text:
             self._profiler.add_text(COMMS_KIND, COMMS_FILE, text)
+
+    def detach(self) -> None:
+        """Restore the engine."""
+        self._is_attached = False
+        for name, wrapper in self._replaced.items():
+            # If somebody else wrapped it after us, their wrapper stays, and ours inside it does
+            # nothing.
+            if vars(self._engine).get(name) is wrapper:
+                delattr(self._engine, name)
 
     # -- what is wrapped ------------------------------------------------------------------------
 
@@ -154,7 +166,7 @@ class EngineWatch:
         def backward(*arguments: Any, **keywords: Any) -> Any:
             if not self._is_attached or self._is_inside:
                 return original(*arguments, **keywords)
-            with self._outermost(), self._profiler.phase(BACKWARD):
+            with self._outermost(), self._profiler.phase(BACKWARD), self._timed("bwd"):
                 result = original(*arguments, **keywords)
             self._see_memory("backward")
             return result
@@ -171,14 +183,15 @@ class EngineWatch:
             engine, profiler = self._engine, self._profiler
             before = engine.global_steps
             phase = contextlib.nullcontext() if is_whole else profiler.phase(OPTIMIZER)
-            with self._outermost(), phase, self._flops_counted(is_wanted=is_whole):
+            timed = self._timed("iter" if is_whole else "step")
+            with self._outermost(), phase, timed, self._flops_counted(is_wanted=is_whole):
                 result = original(*arguments, **keywords)
             # The engine counts its optimizer steps itself, including those that an overflow
             # skipped.
             is_boundary = engine.global_steps != before
             if is_boundary:
                 self._see_memory("step")
-            if is_boundary or profiler.config.step_unit == MICRO_BATCH:
+            if self._ends_steps and (is_boundary or profiler.config.step_unit == MICRO_BATCH):
                 profiler.step()
                 if self._flops is not None:
                     self._flops.write()
@@ -208,6 +221,17 @@ class EngineWatch:
             flops.drop()
             raise
         flops.end()
+
+    @contextlib.contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        if self._flops is None or not self._flops.is_timing(part):
+            yield
+            return
+        _synchronise()
+        started_ns = time.perf_counter_ns()
+        yield
+        _synchronise()
+        self._flops.took(part, time.perf_counter_ns() - started_ns)
 
     def _see_memory(self, where: str) -> None:
         if self._memory is not None:
@@ -245,6 +269,7 @@ class FlopsProfile:
         self._step = profiler.detail_step
         self._profile: Any = None
         self._text = ""
+        self._latency_ns: dict[str, int] = {}
         self._is_over = False
         # Two of DeepSpeed's profilers cannot run at once.
         is_theirs = getattr(engine, "flops_profiler_enabled", bool)
@@ -277,7 +302,9 @@ class FlopsProfile:
             profile.stop_profile()
             with contextlib.redirect_stdout(io.StringIO()) as said:
                 profile.print_model_profile(profile_step=self._step)
+            forward_s = getattr(profile, "get_total_duration", float)()
             profile.end_profile()
+            self._latency_ns["fwd"] = round(forward_s * 1e9)
             self._text = said.getvalue()
         except Exception as error:  # noqa: BLE001 - as above
             log.warning("stepscope: no flops profile of DeepSpeed: %s", error)
@@ -286,8 +313,33 @@ class FlopsProfile:
         """Write the text, outside the time of any step."""
         text, self._text = self._text, ""
         if text:
-            self._profiler.add_text(FLOPS_KIND, FLOPS_FILE, text)
+            self._profiler.add_text(FLOPS_KIND, FLOPS_FILE, text + self._latencies())
             self._profiler.restart_step()
+
+    def is_timing(self, part: str) -> bool:
+        """Whether this part of the current step is timed: once, in the step of the profile."""
+        return part not in self._latency_ns and self._profiler.step_number == self._step
+
+    def took(self, part: str, duration_ns: int) -> None:
+        """Note how long a part of the step took."""
+        self._latency_ns[part] = duration_ns
+
+    def _latencies(self) -> str:
+        """The latencies of the step, in the manner of DeepSpeed's table."""
+        found = dict(self._latency_ns)
+        if "iter" in found:
+            found.pop("fwd", None)  # the passes of a pipeline are part of it
+        elif found.keys() >= {"fwd", "bwd", "step"}:
+            found["iter"] = sum(found.values())
+        lines = [
+            f"{f'{part} latency:':<60}  {found[part] / 1e6:.2f} ms"
+            for part in ("fwd", "bwd", "step", "iter")
+            if part in found
+        ]
+        if not lines:
+            return ""
+        title = f"Latencies of step {self._step} (first micro-batch, with the device synchronised):"
+        return "\n".join(["", title, *lines, ""])
 
     def say_if_missed(self) -> None:
         """Warn at the end of the capture if the step was never reached."""
@@ -304,6 +356,13 @@ class FlopsProfile:
         if profile is not None:
             with contextlib.suppress(Exception):
                 profile.end_profile()
+
+
+def _synchronise() -> None:
+    import torch
+
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 class MemoryLines:

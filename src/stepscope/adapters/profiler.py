@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from stepscope.adapters.options.layouts import LAYOUTS, Destination, put_lone_file, put_snapshot
-from stepscope.adapters.options.reading import settings_of, words_of
-from stepscope.adapters.options.settings import Settings
+from stepscope.adapters.options.earlier import move_earlier
+from stepscope.adapters.options.layouts import (
+    LAYOUTS,
+    LONE_FILES,
+    Destination,
+    put_lone_file,
+    put_snapshot,
+)
+from stepscope.adapters.options.reading import is_parsed, settings_of, words_of
+from stepscope.adapters.options.settings import Settings, strange_hints
 from stepscope.capture import profiler as capture
 from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.options.option import ConfigError
+from stepscope.capture.saying import say
 from stepscope.capture.steps.work import Work
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.run.manifest import ArtifactRecord, WindowRecord
 
 log = logging.getLogger("stepscope")
+
+_ENGINES = "stepscope.adapters.deepspeed_engines"
+"""What follows an engine, where options ask for it. It stands on this module."""
 
 
 class Profiler(capture.Profiler):
@@ -36,6 +50,10 @@ class Profiler(capture.Profiler):
         snapshot_path: Where to write the newest memory snapshot as well, or None.
         placed: Called with the files that the layout has put in place for a window.
         **options: Fields of `CaptureConfig`.
+
+    Attributes:
+        engine_watch: The DeepSpeed engine that is followed, if any.
+        after_start: Functions to call when the capture has started.
     """
 
     def __init__(
@@ -55,9 +73,13 @@ class Profiler(capture.Profiler):
         self._snapshot_path = Path(snapshot_path) if snapshot_path else None
         self._placed = placed
         self._newest_placed = -1
+        self._has_placed = False
         self._overviews: list[Callable[[], str]] = []
         self._offered: Work | None = None
         self._counted: set[str] = set()
+        self.engine_watch: object | None = None
+        self.after_start: list[Callable[[], object]] = []
+        self._printed_rows = 0
 
     def renewed(self, *, identity: RankIdentity | None = None, **changes: Any) -> Profiler:
         """A new profiler with the same options, not started.
@@ -70,7 +92,7 @@ class Profiler(capture.Profiler):
             ConfigError: An option is invalid.
         """
         config = dataclasses.replace(self.config, **changes) if changes else self.config
-        return Profiler(
+        profiler = Profiler(
             config,
             layout=self._layout,
             words=self._words,
@@ -78,12 +100,15 @@ class Profiler(capture.Profiler):
             placed=self._placed,
             identity=identity or self._session.given_identity,
         )
+        profiler.option_words = self.option_words
+        return profiler
 
     @classmethod
     def from_args(cls, args: Any, *, dialect: str | None = None, **more: Any) -> Profiler:
         """Create a profiler from parsed arguments.
 
-        It does nothing if they do not ask for a recording.
+        It does nothing if they do not ask for a recording. If options from `add_arguments` do not
+        fit together, the process ends as argparse ends it: with a line, and exit code 2.
 
         Args:
             args: The result of a parser to which `add_arguments` was applied, or any namespace,
@@ -92,25 +117,44 @@ class Profiler(capture.Profiler):
             **more: Fields of `CaptureConfig` that only code can set, or that code should decide.
 
         Raises:
-            ConfigError: An option is invalid.
+            ConfigError: An option is invalid, in arguments that did not come from `add_arguments`.
             UsageError: The dialect is missing or unknown.
         """
-        return cls.from_settings(settings_of(args, dialect), args, **more)
+        try:
+            return cls.from_settings(settings_of(args, dialect), args, **more)
+        except ConfigError as error:
+            if not is_parsed(args):
+                raise
+            print(f"{Path(sys.argv[0]).name}: error: {error}", file=sys.stderr)  # noqa: T201
+            raise SystemExit(2) from None
 
     @classmethod
     def from_settings(cls, settings: Settings, args: Any = None, **more: Any) -> Profiler:
         """Create a profiler from resolved settings. `args` provides names for layouts."""
+        if settings.asks_only_for_memory:
+            more = {"enabled": True, "window_recorder": "none", **more}
         config = settings.config(**more)
+        if not config.enabled:
+            for line in settings.without_effect():
+                say(line)
+        if config.enabled:
+            for line in strange_hints():
+                log.warning("stepscope: %s", line)
         if config.enabled and settings.dialect.raises_max_steps:
             _raise_max_steps(args, settings, config)
         if config.enabled and config.memory_log:
             _show_memory_lines()
-        return cls(
+        profiler = cls(
             config,
             layout=settings.dialect.layout,
             words=words_of(args),
             snapshot_path=settings.value("memory_snapshot_path"),
         )
+        profiler.option_words = settings.words
+        profiler._printed_rows = settings.dialect.printed_rows
+        if config.enabled and (config.deepspeed_flops or config.deepspeed_memory):
+            importlib.import_module(_ENGINES).follow_new_engines(profiler)
+        return profiler
 
     def start(self) -> None:
         """Start the capture: create the run directory and open step 0.
@@ -125,6 +169,31 @@ class Profiler(capture.Profiler):
         if self._session.journal is not None:
             self._session.journal.window_ready = self._put_in_place
             self._session.journal.file_ready = self._put_file_in_place
+            if self._printed_rows:
+                self._session.after_files.append(self._print_table)
+        for function in self.after_start:
+            self.contained("calling functions at the start", function)
+
+    def contained(self, where: str, call: Callable[[], object]) -> None:
+        """Call a function; its errors are noted and do not reach the training.
+
+        Args:
+            where: What it does, for the message.
+            call: The function.
+        """
+        with self._session.contain(where):
+            call()
+
+    def _print_table(self) -> None:
+        """Print the head of the table of operators of the newest window, as some guides do."""
+        journal, folder = self._session.journal, self.rank_path
+        if journal is None or folder is None or self._session.identity.rank:
+            return
+        for window in reversed(journal.windows):
+            for item in window.artifacts:
+                if item.kind == "key_averages" and item.path.endswith(".txt") and not item.problem:
+                    print(head_of((folder / item.path).read_text("utf-8"), self._printed_rows))  # noqa: T201
+                    return
 
     def offer(self, work: Work) -> None:
         """Add what an integration knows about the work in the current step.
@@ -179,27 +248,42 @@ class Profiler(capture.Profiler):
         """Register a function that adds text to the overview of memory that a layout writes."""
         self._overviews.append(overview)
 
-    def _put_in_place(self, window: WindowRecord) -> None:
+    def _put_in_place(self, window: WindowRecord) -> list[Path]:
         destination, folder = self._destination(window.index), self.rank_path
         if destination is None or folder is None or not self._layout:
-            return
+            return []
+        files: list[Path] = []
         if window.state in {"complete", "partial"}:
             self._newest_placed = max(self._newest_placed, window.index)
+            self._make_room(destination)
             with self._session.contain("writing the files of the layout"):
                 files = LAYOUTS[self._layout](destination, folder, window)
                 self._session.copy_beside(files)
                 if self._placed is not None and files:
                     self._placed(files)
+        return files
 
     def _put_file_in_place(self, record: ArtifactRecord) -> None:
         destination, folder = self._destination(), self.rank_path
         if destination is None or folder is None:
             return
+        if record.kind in LONE_FILES.get(self._layout, {}):
+            self._make_room(destination)
         with self._session.contain("writing a file of the layout"):
             lone = put_lone_file(self._layout, destination, record.kind, folder / record.path)
             self._session.copy_beside([lone] if lone is not None else [])
             if record.kind == "snapshot" and self._snapshot_path is not None:
                 put_snapshot(self._snapshot_path, destination, folder / record.path)
+
+    def _make_room(self, destination: Destination) -> None:
+        """Move the files of an earlier recording, before the first file of this one."""
+        if self._has_placed:
+            return
+        self._has_placed = True
+        with self._session.contain("moving the files of an earlier recording"):
+            for folder in move_earlier(self._layout, destination):
+                if self.config.announce:
+                    say(f"files of an earlier recording were moved to {folder}")
 
     def _destination(self, window: int | None = None) -> Destination | None:
         if self.run_path is None:
@@ -216,6 +300,17 @@ class Profiler(capture.Profiler):
 def profiler_from_args(args: Any, *, dialect: str | None = None, **more: Any) -> Profiler:
     """Same as `Profiler.from_args`."""
     return Profiler.from_args(args, dialect=dialect, **more)
+
+
+def head_of(table: str, rows: int) -> str:
+    """The first rows of a table of operators, with its title, and how many were left out."""
+    lines = table.splitlines()
+    rule = next((at for at, line in enumerate(lines) if line and not line.strip("- ")), 0)
+    body = lines[rule + 1 :]
+    ends = next((at for at, line in enumerate(body) if not line.strip()), len(body))
+    left_out = ends - rows
+    more = [f"… {left_out} more"] if left_out > 0 else []
+    return "\n".join([*lines[: rule + 1], *body[: min(rows, ends)], *more, *body[ends:]])
 
 
 def _raise_max_steps(args: Any, settings: Settings, config: CaptureConfig) -> None:

@@ -18,9 +18,20 @@ from typing import Any
 from transformers import TrainerCallback
 
 from stepscope.adapters.callbacks.training import TrainingDoor, identity_of
+from stepscope.adapters.profiler import Profiler
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.errors import UsageError
 from stepscope.run.step_record import CHECKPOINT, EVALUATION
 
 _LOGGING = "logging"
+_GUIDE_NAMES = {
+    "wait_steps": "wait",
+    "warmup_steps": "warmup",
+    "active_steps": "active",
+    "repeat_times": "repeat",
+    "log_steps": "memory_log_steps",
+}
+"""Names of options in profiling guides for the Trainer, and ours."""
 
 
 class StepscopeCallback(TrainingDoor, TrainerCallback):
@@ -29,8 +40,15 @@ class StepscopeCallback(TrainingDoor, TrainerCallback):
     Callbacks are not told about exceptions that the script catches: use `with callback:` around
     `trainer.train()` so that the run ends with the exception. One that ends the script is noticed
     without that. Its arguments are those of `stepscope.Profiler`, or a `Profiler` that was not
-    started.
+    started. The names of profiling guides for the Trainer are understood as well: `wait_steps`,
+    `warmup_steps`, `active_steps`, `repeat_times` and `log_steps`.
+
+    Raises:
+        UsageError: An option is given under two names.
     """
+
+    def __init__(self, profiler: Profiler | CaptureConfig | None = None, **options: Any) -> None:
+        super().__init__(profiler, **_in_our_names(options))
 
     def __enter__(self) -> StepscopeCallback:
         return self
@@ -133,6 +151,14 @@ class StepscopeCallback(TrainingDoor, TrainerCallback):
         else:
             # It was not announced, so its start is unknown; only its end is known.
             self._recorder.restart_step()
+
+
+def _in_our_names(options: dict[str, Any]) -> dict[str, Any]:
+    """Options with the names of guides replaced by ours."""
+    for theirs, ours in _GUIDE_NAMES.items():
+        if theirs in options and ours in options:
+            raise UsageError(f"{theirs} and {ours} are the same option: give one of them")
+    return {_GUIDE_NAMES.get(name, name): value for name, value in options.items()}
 
 
 def _uses_all(loader: Any, data: Any, state: Any) -> bool:

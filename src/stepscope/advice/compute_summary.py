@@ -1,4 +1,4 @@
-"""What the compute of a recorded window is made of, small enough to keep without its tables."""
+"""What the compute of a recorded window consists of, small enough to keep without its tables."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ class ComputePart:
 
 @dataclass(frozen=True)
 class ComputeSummary:
-    """What the compute of a window is made of; see `analysis.compute` for the definitions.
+    """What the compute of a window consists of; see `analysis.compute` for the definitions.
 
     Attributes:
         total_ns: Sum of the durations of all computing kernels.
-        steps: Number of steps.
+        steps: Number of steps; 0: the trace has none, and is taken whole.
+        devices: Number of devices.
         kinds: By kind; these add up to the total.
         operators: The operators with the most of it.
         places: The modules and functions with the most of it; empty without recorded frames.
-        mfu_share: MFU; None where it is not known.
+        mfu_share: MFU; None if unknown.
         product_attained_share: What matrix products attain of the device's limits, or None.
         bandwidth_share: What elementwise operators attain of the memory's bandwidth, or None.
         unclassified: What could not be classified and how much, in words; empty if it is little.
@@ -47,6 +48,7 @@ class ComputeSummary:
 
     total_ns: int
     steps: int
+    devices: int
     kinds: tuple[ComputePart, ...]
     operators: tuple[ComputePart, ...]
     places: tuple[ComputePart, ...]
@@ -61,13 +63,14 @@ class ComputeSummary:
 
 
 def summarise_compute(view: WindowView) -> ComputeSummary | None:
-    """The summary; None where compute is a small part of the devices' time."""
+    """The summary; None if compute is a small part of the devices' time."""
     if not view.has_gpu or view.timeline.compute_ns < _DESCRIBED_FROM * view.timeline.total_ns:
         return None
     found = compute(view.trace, view.scope)
     return ComputeSummary(
         total_ns=found.compute_ns,
-        steps=view.steps,
+        steps=len(view.graph.steps),
+        devices=max(1, len(view.timeline.scope.devices)),
         kinds=_parts(found, "kinds", "kind", len(found.kinds)),
         operators=_parts(found, "operators", "operator", _MOST),
         places=_parts(found, "places", "place", _MOST),

@@ -32,7 +32,7 @@ from stepscope.advice.window_details import WindowDetails
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
 from stepscope.run.rank_skew import RankSkew
-from stepscope.run.reader import Run
+from stepscope.run.reader import Run, one_job
 from stepscope.trace.model import Trace
 
 _NOTABLE = 0.1  # of the step: what a saving must reach to become the verdict
@@ -50,15 +50,15 @@ class Diagnosis:
         run: The run.
         verdict: What limits the step, in one sentence.
         ranks: Each rank that left something, in order.
-        findings: All findings, the largest saving first; those without one follow by severity. If
-            a rank comes late, what keeps it comes before, and what it makes of the others after
-            all others (`late_ranks`).
-        between: What several ranks' traces tell together; None for one rank, and where they have
+        findings: All findings, the largest saving first, then those without a saving, by severity.
+            If a rank comes late, its causes come first, and their effects on the other ranks last
+            (`late_ranks`).
+        between: What the traces of several ranks show together; None for one rank, or if they have
             no collectives in common.
         odd_parts: What takes far longer on one rank than on the others, columns `ranks.ODD_PARTS`;
-            empty where nothing tells that the traces are of one run.
-        shown: The rank whose step stands for the run: that of the verdict, else the slowest.
-        skew: Which rank comes late, from the step records of all; None where they do not tell.
+            empty if the traces may be of different runs.
+        shown: The rank whose step represents the run: that of the verdict, else the slowest.
+        skew: Which rank comes late, from the step records of all; None if they do not say.
         notes: What limits the comparison of the ranks.
         details: Answers about the window of the rank shown, where an output asks for them.
     """
@@ -83,18 +83,21 @@ def diagnose(
 ) -> Diagnosis:
     """Judge a run, rank by rank: the tables of one trace at a time are in memory.
 
+    Of unrelated traces (`Run.unrelated`), the newest is judged.
+
     Args:
         run: The run.
-        thresholds: From where on something is worth a finding.
+        thresholds: Limits above which findings are reported.
         scope: Steps of the recorded windows, devices and GPU events that count. With steps, the
-            step record is left out: it is about other steps.
-        baseline: The trace of a run that was as it should be, to compare collectives with.
+            step record is not used, because it covers other steps.
+        baseline: The trace of a healthy run, to compare collectives with.
 
     Raises:
         UnreadableInputError: Nothing in the run can be read.
         UsageError: The scope names what no trace of the run has.
     """
     limits, asked = thresholds or Thresholds(), scope or Scope()
+    run = one_job(run)
     meetings = [meeting_of(rank, asked) for rank in run.ranks] if len(run.ranks) > 1 else []
     matched, notes = match_ranks(meetings)
     skew = skew_of(meetings) if asked.steps is None else None
@@ -119,7 +122,7 @@ def judge(
     Args:
         run: The run.
         ranks: The summary of each rank that left something.
-        limits: From where on something is worth a finding.
+        limits: Limits above which findings are reported.
         matched: The ranks' collectives, see `match_ranks`.
         skew: How the ranks meet, see `skew_of`.
         notes: Why the ranks were not compared.
@@ -186,10 +189,10 @@ def _verdict(
     limits: Thresholds,
     late: Lateness | None,
 ) -> tuple[str, RankSummary]:
-    """What limits the step, and the rank that it is said of.
+    """What limits the step, and the rank that this applies to.
 
-    A finding in steps that recording made much longer is no verdict, unless it is of a severity
-    that does not rest on them.
+    If recording made steps much longer, findings of low severity rest on those steps and cannot be
+    the verdict.
     """
     slowed = {
         rank.rank: factor

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
+from stepscope.run.figures import significant
+
 _SIZES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-
-
-def significant(number: float) -> str:
-    """Three significant digits, never in scientific notation: 1,710 and 0.036."""
-    if abs(number) >= 999.5:
-        return f"{number:,.0f}"
-    text = f"{number:.3g}"
-    return f"{number:.6f}".rstrip("0").rstrip(".") if "e" in text else text
 
 
 def in_binary_unit(count_bytes: float) -> tuple[float, str]:

@@ -86,13 +86,26 @@ class Finding:
         """Path of the page that explains the finding."""
         return f"{DOCS_FOLDER}/{self.id}.md"
 
+    @property
+    def explained_by(self) -> str:
+        """The command that prints this page, wherever the package is installed."""
+        return f"stepscope explain {self.id}"
+
 
 def of_whole_file(finding: Finding) -> Finding:
     """The finding in the words of a trace without steps: nothing in it is per step."""
-    evidence = (replace(item, label=_without_steps(item.label)) for item in finding.evidence)
+    evidence = (
+        replace(
+            item,
+            label=_without_steps(item.label),
+            value=_without_steps(item.value) if isinstance(item.value, str) else item.value,
+        )
+        for item in finding.evidence
+    )
     title = _without_steps(finding.title)
     return replace(finding, title=title, evidence=tuple(evidence), is_of_whole_file=True)
 
 
 def _without_steps(text: str) -> str:
-    return text.replace(", per step", "").replace(" per step", "")
+    text = text.replace(", per step", "").replace(" per step", "")
+    return text.replace("mean step of the window", "the whole file")

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from stepscope.advice.figures import significant
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.ranks import RankComparison
 from stepscope.advice.rules import exposed_communication, late_rank, poor_overlap, rank_waiting
 from stepscope.advice.thresholds import Thresholds
+from stepscope.run.figures import significant
 from stepscope.run.rank_skew import ARRIVALS, RankSkew, RankWait
 
 _OF_COMMUNICATION = frozenset({exposed_communication.ID, rank_waiting.ID, poor_overlap.ID})
@@ -89,7 +89,7 @@ def _share_of_waiting(between: RankComparison, rank: int) -> float:
 
 
 def lateness(skew: RankSkew | None, limits: Thresholds) -> Lateness | None:
-    """The late ranks, if waiting for them is worth a finding."""
+    """The late ranks, if the others wait for them notably."""
     if skew is None or not skew.is_notable or skew.share < limits.late_rank:
         return None
     return Lateness(skew.late, skew.wait_ns)

@@ -20,7 +20,7 @@ import polars as pl
 from stepscope.advice.subject import Subject
 
 _BURNS = 0.5
-"""Share of its time on a CPU from which on loading counts as work for it."""
+"""Loading that spends at least this share of its time on a CPU counts as CPU work."""
 _CHEAPER = (
     "make the work per sample cheaper (decode and tokenise ahead of time, store larger records, "
     "read from local disk)"

@@ -1,12 +1,12 @@
-"""One rank, judged: a value of bounded size that can be sent, and no table of its trace.
+"""The summary of one rank: a value of bounded size that can be sent, without tables of its trace.
 
-A rank's window is opened where it lies, judged, and let go before the next one is opened. What a
-run says as a whole is told from these summaries alone (`diagnosis.judge`), so that the ranks may be
-summarised one after the other, in several processes, or on several machines.
+A rank's window is opened, summarised and freed before the next one is opened. The diagnosis of the
+run needs only these summaries (`diagnosis.judge`), so ranks can be summarised one after the other,
+in several processes, or on several machines.
 
-What a rank waits for others is known only when their arrivals have been compared. So ranks of a run
-are met twice: `meeting_of` reads what comparing them needs, and `summarise_rank`, given the waits
-that the comparison found, does the rest. Without waits it judges the rank by itself.
+How long a rank waits for others is known only once the arrivals of all ranks have been compared. So
+each rank is read twice: `meeting_of` reads what the comparison needs, and `summarise_rank` does the
+rest, given the waits that the comparison found. Without them it judges the rank by itself.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class Request:
 
     Attributes:
         scope: Steps of the recorded windows, devices and GPU events that count. With steps, the
-            step record is left out: it is about other steps.
-        thresholds: From where on something is worth a finding.
+            step record is not used, because it covers other steps.
+        thresholds: Limits above which findings are reported.
         has_peers: Whether other ranks are known to train together with each.
-        baseline: The trace of a run that was as it should be, to compare collectives with.
+        baseline: The trace of a healthy run, to compare collectives with.
     """
 
     scope: Scope = field(default_factory=Scope)
@@ -70,15 +70,15 @@ class Request:
 
 @dataclass(frozen=True)
 class Meeting:
-    """What comparing ranks needs of one of them.
+    """What the comparison of ranks needs from one of them.
 
     Attributes:
         rank: The rank.
-        manifest: What it says of its clock and its place in the job; None for loose traces.
+        manifest: Its manifest, with its clock and its place in the job; None for loose traces.
         steps: Its step record.
-        window: Number of the window that the arrivals are from; None where none could be read.
-        window_steps: The steady steps of that window; empty where it has none.
-        all_steps: These, and those that are no example of the others.
+        window: Number of the window that the arrivals are from; None if none could be read.
+        window_steps: The steady steps of that window; empty if it has none.
+        all_steps: The same, with start-up steps and stalls.
         arrivals: Its collectives; None without GPU work.
     """
 
@@ -93,7 +93,7 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Waits:
-    """What one rank waited for others.
+    """How long one rank waited for others.
 
     Attributes:
         window: Number of the window that its collectives are from.
@@ -133,27 +133,27 @@ class RankSummary:
 
     Attributes:
         rank: The rank.
-        steps: What its step record tells; None where there is none.
-        host: The main thread's time in a recorded window; None where there is none.
+        steps: The summary of its step record; None without one.
+        host: The main thread's time in a recorded window; None without one.
         device: The partition of the GPUs' steps in it; None without GPU work.
         communication: Time of all communication on the GPUs per step, and how much computation
             hides of it; None without GPU work.
         device_steps: One row per device and step, as the timeline has them; None likewise.
         critical_path: The partition of its critical path; None without a window.
-        compute: What the compute of the window is made of; None where it is a small part.
-        scope: What the window's part is about; None where no window could be read.
-        window: The window that was read for it.
-        window_steps: The steady steps of the window; empty where it has none.
-        window_step_ns: Mean of these; None where no window could be read.
+        compute: What the compute of the window consists of; None if it is a small part.
+        scope: What the answers about the window cover; None if no window could be read.
+        window: The window that was read.
+        window_steps: The steady steps of the window; empty if it has none.
+        window_step_ns: Mean of these; None if no window could be read.
         window_median_ns: Median of these.
         step_source: What was taken as steps of the window if none were annotated; else empty.
-        findings: What is wrong with it, in the order of the rules.
-        together_ns: What its findings save together, per step; None where none saves anything.
-        problems: What reader and links found wrong with the window: problem, count, message.
+        findings: Its findings, in the order of the rules.
+        together_ns: What its findings save together, per step; None if none has a saving.
+        problems: Problems that were found while the window was read: problem, count, message.
         notes: What could not be read or was left out.
-        metrics: What was sampled beside it; None where nothing was.
+        metrics: The summary of the sampled metrics; None without any.
         windows: How many windows it has; the last that could be read is the one judged.
-        meeting: What comparing it with other ranks needs.
+        meeting: What the comparison with other ranks needs.
     """
 
     rank: int
@@ -190,8 +190,8 @@ class RankSummary:
         """The partition that a report shows; its parts add up to `step_ns`.
 
         With a step record and GPU work it is the window's, fitted to the record's step: recording
-        slows the host and not the GPU, so the difference is idle time. Without GPU work it is the
-        record's where that has phases, else the window's, scaled to the record's step, with the
+        slows the host but not the GPU, so the difference is idle time. Without GPU work it is the
+        record's if that has phases, else the window's, scaled to the record's step and with the
         record's wait for input.
         """
         window = self.recorded_partition
@@ -211,16 +211,16 @@ class RankSummary:
 
     @property
     def step_ns(self) -> int | None:
-        """The mean steady step: of the record where there is one, since recording slows steps."""
+        """The mean steady step: of the record if there is one, because recording slows steps."""
         return self.window_step_ns if self.steps is None else self.steps.mean_ns
 
 
 def meeting_of(rank: RankRun, asked: Scope) -> Meeting:
-    """Read what comparing a rank with others needs, and let its tables go.
+    """Read what the comparison of a rank with others needs, and free its tables.
 
-    What cannot be read is left out here: `summarise_rank` says what is wrong with it.
+    What cannot be read is left out here: `summarise_rank` reports why.
     """
-    rank = replace(rank)  # What it reads of its files shall not outlive this.
+    rank = replace(rank)  # A copy, so that what it caches is freed on return.
     meeting = _meeting_without_window(rank)
     for window in reversed(rank.windows):
         if window.trace_path is None:
@@ -260,13 +260,13 @@ def _with_window(meeting: Meeting, window: Window, trace: Trace, asked: Scope) -
 def summarise_rank(
     rank: RankRun, request: Request, waits: Waits | None = None, met: Meeting | None = None
 ) -> RankSummary:
-    """Judge a rank by its last window that can be read, and let its tables go.
+    """Judge a rank by its last readable window, and free its tables.
 
     Args:
         rank: The rank.
         request: What is asked of it.
-        waits: What it waited for others in its collectives; None: nobody knows.
-        met: What `meeting_of` read of it for the same scope; None: it is read here.
+        waits: How long it waited for others in its collectives; None: unknown.
+        met: The result of `meeting_of` for the same scope; None: it is read here.
 
     Raises:
         UsageError: The scope names what none of its traces has.
@@ -275,7 +275,7 @@ def summarise_rank(
     record = None if request.scope.steps is not None else summarise_steps(rank.steps)
     alone = _without_window(rank, record, met)
     trouble = _Trouble(list(rank.step_problems))
-    # The last window is the one farthest from the start, where nothing is warming up any more.
+    # The last window is the farthest from the start, when nothing is warming up any more.
     for window in reversed(rank.windows):
         if window.trace_path is None:
             continue
@@ -298,9 +298,9 @@ def summarise_rank(
 
 @dataclass
 class _Trouble:
-    """What could not be read while the windows of a rank were tried.
+    """Why windows of a rank could not be read.
 
-    Messages only: an exception would keep the tables of the frames that it passed.
+    Messages only: an exception would keep the tables of the frames that it passed alive.
     """
 
     notes: list[str]
@@ -308,7 +308,7 @@ class _Trouble:
 
 
 def _without_window(rank: RankRun, record: StepSummary | None, met: Meeting | None) -> RankSummary:
-    """What is known of a rank before any window is opened."""
+    """What is known about a rank before any window is opened."""
     return RankSummary(
         rank=rank.rank,
         steps=record,
@@ -334,7 +334,7 @@ def _without_window(rank: RankRun, record: StepSummary | None, met: Meeting | No
 
 
 def _memory(rank: RankRun, trace: Trace | None, trouble: _Trouble) -> MemoryView | None:
-    """What the rank recorded of its memory; None where that is nothing, or cannot be read."""
+    """The rank's recorded memory; None if there is none or it cannot be read."""
     try:
         return memory_of_rank(rank, trace)
     except StepscopeError as error:
@@ -351,7 +351,7 @@ def _judge(
     waits: Waits | None,
     trouble: _Trouble,
 ) -> RankSummary | None:
-    """The summary of a rank by one of its windows; None where it cannot be judged by it."""
+    """The summary of a rank by one of its windows; None if that window cannot be judged."""
     asked = request.scope
     try:
         trace = load(path)
@@ -431,7 +431,7 @@ def _loader_of(summary: RankSummary) -> LoaderRecord | None:
 
 
 def _with_findings(summary: RankSummary, subject: Subject) -> RankSummary:
-    """The summary with what the rules find that look at one rank, and what it saves together."""
+    """The summary with the findings of the rules about one rank, and their joint saving."""
     found = [
         finding
         for name, find in RULES.items()
@@ -439,7 +439,7 @@ def _with_findings(summary: RankSummary, subject: Subject) -> RankSummary:
         for finding in find(subject)
     ]
     together_ns = saved_together(found, subject.window, subject.step_ns or 0)
-    # What a replay changed is as large as the trace: it stays here.
+    # The changes of a replay are as large as the trace, so they are dropped here.
     findings = tuple(replace(finding, changes=None) for finding in found)
     if subject.steps is None and subject.window is not None and not subject.window.graph.steps:
         findings = tuple(map(of_whole_file, findings))

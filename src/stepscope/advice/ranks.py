@@ -163,7 +163,7 @@ def odd_parts(partitions: Sequence[tuple[int, Partition]], limits: Thresholds) -
 
     Args:
         partitions: Rank and partition of its step; those of different kinds are kept apart.
-        limits: From where on a difference is worth reporting.
+        limits: The smallest difference to report (`odd_rank_share`, `odd_rank_factor`).
 
     Returns:
         Columns `ODD_PARTS`.

@@ -1,4 +1,4 @@
-"""Findings whose saving comes from a replay of the steps."""
+"""Findings whose saving is estimated by a replay of the steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
-from stepscope.analysis.graph.replay import Changes, replay
+from stepscope.analysis.graph.replay import Changes, host_alone_ns, replay, unchanged
 from stepscope.analysis.graph.step_graph import NodeKind
 
 _NOTABLY_LONGER = 1.05
@@ -47,18 +47,18 @@ def replayed_finding(
     Args:
         subject: What is looked at.
         window: Its window.
-        changes: The cause taken away.
+        changes: The steps without the cause.
         rule: Id of the rule.
         title: What is wrong.
-        assumption: What the saving takes for granted.
-        evidence: What the finding rests on; the mean step of the window is added.
+        assumption: What the saving assumes.
+        evidence: The measurements; the mean step of the window is added.
         advice: What to do.
         steps: Steps in which it shows best.
         least: Share of the step that the saving must reach; default: `saving_low`.
-        before: What is taken to be fixed already; default: nothing. The saving is what is gained
-            beyond it.
-        about_collectives: Whether what is changed are collectives. In other replays they keep their
-            length, waiting for other ranks included, and the assumption says so.
+        before: What is assumed to be fixed first; default: nothing. The saving is what the changes
+            save beyond that.
+        about_collectives: Whether the changes are to collectives. In other replays collectives keep
+            their length, including waits for other ranks, and the assumption says so.
     """
     again = replay(changes)
     limits = subject.thresholds
@@ -72,7 +72,12 @@ def replayed_finding(
     if not about_collectives and (graph.kind == NodeKind.COMMUNICATION).any():
         assumption += "; collectives last as long as now"
     if again.is_host_bound:
-        assumption += "; then the host sets the pace, which needs this long to launch a step"
+        assumption += (
+            "; then the host sets the pace: it needs this long for a step, even if it never waits "
+            "for the GPU"
+        )
+        alone_ns = window.per_step(host_alone_ns(unchanged(graph)))
+        evidence = (*evidence, Evidence("what the host alone needs for a step now", alone_ns, "ns"))
     severity = severity_of(share, limits)
     factor = subject.recording_factor
     if factor >= limits.profiler_factor:
@@ -105,11 +110,11 @@ def replayed_finding(
 def saved_together(
     findings: Sequence[Finding], window: WindowView | None, step_ns: int
 ) -> int | None:
-    """What the findings of one rank save together, per step; None where none saves anything.
+    """What the findings of one rank save together, per step; None if none has a saving.
 
-    They overlap, so their savings do not add up: the replays' causes are taken away all at once.
-    What the others save is added. It is no less than the greatest saving, and no more than their
-    sum or the step.
+    Savings overlap, so they do not add up: one replay removes the causes of all replayed findings
+    at once. The savings of the other findings are added. The result is at least the largest saving,
+    and at most their sum or the step.
 
     Args:
         findings: The findings.
@@ -139,7 +144,7 @@ def finding_without_saving(
     advice: str,
     steps: tuple[int, ...] = (),
 ) -> list[Finding]:
-    """A finding that promises nothing per step, with the reason why not."""
+    """A finding without a saving per step, with the reason."""
     return [
         Finding(
             id=rule,

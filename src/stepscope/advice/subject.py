@@ -21,19 +21,19 @@ class Subject:
 
     Attributes:
         rank: The rank.
-        steps: What its step record tells; None where there is none.
+        steps: The summary of its step record; None without one.
         host: The partition of its main thread in a recorded window; None without a trace.
         window: The recorded window with its graph; None without a trace.
-        waits: Its collectives with what it waited in each for other ranks, columns `ranks.WAITS`;
-            None where other ranks' traces do not tell.
-        problems: What the reader of the trace and its links found wrong: problem, count, message.
-        thresholds: From where on something is worth a finding.
-        skew: How the ranks of the run meet; None where nothing of it is known.
-        memory: What it recorded of its memory; None where it recorded nothing.
-        loader: The training's DataLoader; None if nothing is known of it.
+        waits: Its collectives, and how long it waited for other ranks in each, columns
+            `ranks.WAITS`; None if the other ranks' traces do not show it.
+        problems: Problems that were found while the trace was read: problem, count, message.
+        thresholds: Limits above which findings are reported.
+        skew: Which ranks come late where they meet; None if unknown.
+        memory: Its recorded memory; None if it recorded none.
+        loader: The training's DataLoader; None if unknown.
         has_peers: Whether other ranks are known to train together with this one.
-        shown_step_ns: The step that the report states for this rank, where neither record nor
-            window are given; None otherwise.
+        shown_step_ns: The step that the report states for this rank, if neither record nor window
+            are given; None otherwise.
     """
 
     rank: int
@@ -51,9 +51,9 @@ class Subject:
 
     @property
     def step_ns(self) -> int | None:
-        """The step that the report states, and that everything saved is taken from.
+        """The step time that the report states and takes savings from.
 
-        The mean steady step of the record where there is one, else of the window.
+        It is the mean steady step of the record if there is one, else of the window.
         """
         if self.steps is not None:
             return self.steps.mean_ns
@@ -61,6 +61,6 @@ class Subject:
 
     @property
     def recording_factor(self) -> float:
-        """How many times as long recording made the steps; 1 where nothing tells."""
+        """How many times as long recording made the steps; 1 if unknown."""
         factor = self.steps.recording_factor if self.steps is not None else None
         return factor or 1.0

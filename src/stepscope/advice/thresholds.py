@@ -1,4 +1,4 @@
-"""From where on something is worth a finding: every threshold, in one table."""
+"""The limits above which findings are reported, all in one place."""
 
 from __future__ import annotations
 
@@ -12,68 +12,74 @@ from stepscope.errors import UsageError
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Limits of the rules. Shares are of the steady step and lie between 0 and 1.
+    """Limits above which a finding is reported. Shares are of the steady step, from 0 to 1.
 
     Attributes:
-        input_bound_low: Share of waiting for input that is worth a finding.
-        input_bound_medium: From this share on it is of medium severity.
-        input_bound_high: From this share on it is of high severity.
-        slow_first_steps_steps: The slow beginning, or a stall, is worth a finding if it lost as
-            much time as so many steady steps take.
-        slow_first_steps_medium: Share of the observed time from which on it is of medium severity.
-        slow_phase_share: Share that a phase outside forward, backward and optimizer may have.
-        slow_phase_excess: Share that the slow occurrences of one phase may cost beyond its median.
-        slow_phase_high: Share of the saving from which on it is of high severity.
-        uneven_steps_share: Share that slow steps without a known reason may cost beyond the median.
-        uneven_steps_medium: From this share on it is of medium severity.
-        saving_low: Share of the step that a replay must save to be worth a finding.
-        saving_medium: From this share on a finding is of medium severity.
-        saving_high: From this share on it is of high severity.
-        launch_bound_idle: Share of the device's time idle because launches come late, at least.
-        python_stretch_ns: A stretch of Python without operators counts from this length on.
-        synchronisation_wait: Share of the step spent in waiting for the device, at least.
-        exposed_communication: Share of the device's time in communication with nothing beside it.
-        exposed_copies: Share of the device's time in copies with nothing beside them.
-        poor_overlap: Share of communication that is hidden behind computation, at most.
-        abnormal_collective_factor: A collective is abnormal if it takes so many times the median
+        input_bound_low: Minimum share of waiting for input.
+        input_bound_medium: Share of waiting for input that makes the severity medium.
+        input_bound_high: Share that makes it high.
+        slow_first_steps_steps: The slow first steps, or a stall, must have lost as much time as
+            this many steady steps take.
+        slow_first_steps_medium: Share of the observed time that makes the severity medium.
+        slow_phase_share: Maximum share of a phase other than forward, backward, optimizer and
+            communication.
+        slow_phase_excess: Maximum share that the slow occurrences of one phase may cost beyond its
+            median.
+        slow_phase_high: Share of the saving that makes the severity high.
+        uneven_steps_share: Maximum share that slow steps without a known reason may cost beyond the
+            median.
+        uneven_steps_medium: Share of that cost that makes the severity medium.
+        saving_low: Minimum share of the step that a replay must save.
+        saving_medium: Share of the saving that makes the severity medium.
+        saving_high: Share that makes it high.
+        launch_bound_idle: Minimum share of the device's time that is idle because launches come
+            late.
+        python_stretch_ns: Minimum length of a stretch of Python without operators.
+        synchronisation_wait: Minimum share of the step spent waiting for the device.
+        exposed_communication: Minimum share of the device's time in communication with nothing
+            concurrent.
+        exposed_copies: Minimum share of the device's time in copies with nothing concurrent.
+        poor_overlap: Maximum share of communication that computation hides.
+        abnormal_collective_factor: A collective is abnormal if it takes this many times the median
             of its peers.
-        abnormal_collective_peers: Where sizes are not recorded: at the same place in so many steps.
-        rank_waiting: Share of the step in which collectives wait for other ranks, at least.
-        late_rank: Share of the step that the others wait for the last rank, at least.
-        late_rank_high: From this share on it is of high severity.
-        odd_rank_share: Share of a rank's step by which one part of it exceeds that of the other
-            ranks, to be shown beside the ranks.
-        odd_rank_factor: And so many times as long as on the other ranks, at least.
-        allocator_calls: Calls per step that get memory from the driver or give it back.
-        memory_near_limit: Reserved share of the device's memory from which on it is near the limit.
-        memory_far_below: Reserved share up to which much of it is unused.
-        memory_leak: Share of the peak by which memory grows in every step, at least.
-        memory_unused: Share of the reserved memory that is not in use, from which on it is
-            fragmented.
-        memory_optimizer_state: Share of the peak that is optimizer state, at least.
-        memory_activations: Share of the peak that is activations, at least.
-        memory_one_tensor: Share of the peak that is one tensor, at least.
+        abnormal_collective_peers: Minimum number of steps with a collective at the same place, if
+            sizes were not recorded.
+        rank_waiting: Minimum share of the step in which collectives wait for other ranks.
+        late_rank: Minimum share of the step that the other ranks wait for the last one.
+        late_rank_high: Share of that wait that makes the severity high.
+        odd_rank_share: Share of a rank's step by which one of its parts must exceed that of the
+            other ranks to be listed beside the ranks.
+        odd_rank_factor: The part must also take this many times as long as on the other ranks.
+        allocator_calls: Minimum number of calls per step that get memory from the driver or return
+            it.
+        memory_near_limit: Reserved share of the device's memory that is near the limit.
+        memory_far_below: Reserved share of the device's memory below which much of it is unused.
+        memory_leak: Minimum share of the peak by which memory grows in every step.
+        memory_unused: Minimum share of the reserved memory that is not in use.
+        memory_optimizer_state: Minimum share of the peak that is optimizer state.
+        memory_activations: Minimum share of the peak that is activations.
+        memory_one_tensor: Minimum share of the peak that is one tensor.
         gpu_utilisation: Share of the device's time in which kernels run, below which it is low.
-        matmul_share: Share of the step in matrix products and convolutions that do without the
-            tensor cores, or in full precision.
-        matmul_attained: Share of what the device could do at best with a matrix product's or a
-            convolution's shapes, below which it is slow.
-        elementwise_share: Share of the step in elementwise kernels, reductions and random numbers
-            that are not small and have no finding of their own, at least.
+        matmul_share: Minimum share of the step in matrix products and convolutions that do not use
+            the tensor cores, or run in full precision.
+        matmul_attained: A matrix product or convolution is slow if it attains less than this share
+            of what the device could do with its shapes.
+        elementwise_share: Minimum share of the step in elementwise kernels, reductions and random
+            numbers that are not small and have no finding of their own.
         small_kernel_ns: A kernel is small below this length.
-        small_kernel_count: So many small kernels per step, at least.
-        small_kernel_share: Share of all kernels that are small, at least.
-        optimizer_kernels: So many kernels in one optimizer step mean that it is not fused.
-        recomputation: Share of the device's (without a GPU: the step's) time, at least.
-        compilation: Share of the window spent in compiling, at least.
-        busy_cpus: Share of the step that the training thread waits for a CPU, at least.
-        small_step_ns: A step of up to this length is short: what Python takes around its operators
-            says that the model is small, not that its Python is slow.
-        small_step_stretch_ns: Unless one stretch of Python is longer than this.
-        garbage_collection: Share of the step in the garbage collector's pauses, at least.
-        profiler_factor: Recorded steps take so many times the others.
-        profiler_overhead: Share of the window that the profiler marks as its own overhead.
-        unlinked_work: Share of the GPU work whose launch is missing.
+        small_kernel_count: Minimum number of small kernels per step.
+        small_kernel_share: Minimum share of all kernels that are small.
+        optimizer_kernels: An optimizer step with this many kernels is not fused.
+        recomputation: Minimum share of the device's (without a GPU: the step's) time.
+        compilation: Minimum share of the window spent in compiling.
+        busy_cpus: Minimum share of the step that the training thread waits for a CPU.
+        small_step_ns: A step is short up to this length. In a short step, Python around the
+            operators means that the model is small, not that its Python is slow,
+        small_step_stretch_ns: unless one stretch of Python is longer than this.
+        garbage_collection: Minimum share of the step in pauses of the garbage collector.
+        profiler_factor: Recorded steps must take this many times as long as the others.
+        profiler_overhead: Minimum share of the window that the profiler marks as its own overhead.
+        unlinked_work: Minimum share of the GPU work whose launch is missing.
     """
 
     input_bound_low: float = 0.05
@@ -132,7 +138,7 @@ class Thresholds:
         """The same with other values.
 
         Raises:
-            UsageError: There is no threshold of a name, or a value is no number from 0 on.
+            UsageError: A name is unknown, or a value is negative or not a number.
         """
         known = {field.name: type(getattr(self, field.name)) for field in fields(self)}
         for name, value in values.items():
@@ -141,7 +147,7 @@ class Thresholds:
                 hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}"
                 raise UsageError(f"no threshold '{name}': {hint}")
             if not math.isfinite(value) or value < 0:
-                raise UsageError(f"threshold '{name}': give a number from 0 on, as {name}=0.05")
+                raise UsageError(f"threshold '{name}': give a number, 0 or more, as {name}=0.05")
             if known[name] is int and value != int(value):
                 raise UsageError(f"threshold '{name}': give a whole number")
         return replace(self, **{name: known[name](value) for name, value in values.items()})

@@ -1,12 +1,13 @@
-"""Where in the programme the host waits: operator, module and Python line."""
+"""Where in the program the host waits: operator, module and Python line."""
 
 from __future__ import annotations
 
 import polars as pl
 
-from stepscope.advice.figures import significant
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.calls.kernel_origins import places_of_calls
+from stepscope.run.figures import significant
+from stepscope.trace.arrays import intervals
 
 _MOST = 3
 
@@ -16,19 +17,29 @@ def waiting_places(window: WindowView, calls: pl.DataFrame) -> list[str]:
     places = window.places_of(calls["event"])
     by_place = (
         calls.with_columns(
-            dur=pl.col("end_ns") - pl.col("start_ns"),
             operator=pl.coalesce(places["operator"], window.names_of(calls["op"]), "name"),
             line=places_of_calls(window.trace, calls["event"]),
         )
         .group_by("operator", "line")
-        .agg(pl.col("dur").sum(), pl.len())
-        .sort("dur", "operator", "line", descending=[True, False, False])
-        .head(_MOST)
+        .agg("start_ns", "end_ns")
     )
+    # Threads may wait at the same time: the time at a place is that in which any of them does.
+    waits = [
+        (
+            intervals.merge(starts.to_numpy(), ends.to_numpy()).total_ns,
+            operator if line is None else f"{operator} in {line}",
+            len(starts),
+        )
+        for operator, line, starts, ends in zip(
+            by_place["operator"],
+            by_place["line"],
+            by_place["start_ns"],
+            by_place["end_ns"],
+            strict=True,
+        )
+    ]
     return [
-        f"{operator}{'' if line is None else f' in {line}'}"
-        f" ({significant(count / window.steps)}× per step, {significant(per_step / 1e6)} ms)"
-        for operator, line, count, per_step in by_place.select(
-            "operator", "line", "len", pl.col("dur") / window.steps
-        ).iter_rows()
+        f"{place} ({significant(count / window.steps)}× per step, "
+        f"{significant(total_ns / window.steps / 1e6)} ms)"
+        for total_ns, place, count in sorted(waits, key=lambda wait: (-wait[0], wait[1]))[:_MOST]
     ]

@@ -1,4 +1,4 @@
-"""A recorded window as the rules look at it: its graph, GPU work, calls and memory, read once."""
+"""A recorded window for the rules: its graph, GPU work, calls and memory, each read once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class WindowView:
         trace: The trace.
         asked: Which steps (they follow one another), devices and GPU events. The graph, the
             critical path and replays hold all devices and events: a step depends on all of them.
-        baseline: The trace of a run that was as it should be, to hold collectives against.
+        baseline: The trace of a healthy run, to compare collectives with.
     """
 
     trace: Trace
@@ -48,7 +48,7 @@ class WindowView:
     baseline: Trace | None = None
 
     def once(self, question: Callable[[WindowView], Answer]) -> Answer:
-        """The answer of a pure function of this window, which several rules ask, found once."""
+        """The result of a pure function of this window, cached because several rules need it."""
         known: dict[Callable[[WindowView], Any], Any] = self.__dict__.setdefault("_answers", {})
         if question not in known:
             known[question] = question(self)
@@ -65,9 +65,9 @@ class WindowView:
 
     @property
     def whole(self) -> WindowView:
-        """The same window with the steps in it that are no example: start-up and stalls.
+        """The same window including start-up steps and stalls.
 
-        It is itself where it has none, or where steps were asked for.
+        It is this window itself if it has none of these, or if steps were asked for.
         """
         return self._with_all_steps or self
 
@@ -80,7 +80,7 @@ class WindowView:
 
     @cached_property
     def scope(self) -> Scope:
-        """What timeline, idle time and tables are about."""
+        """What timeline, idle time and tables cover."""
         return replace(self.asked, steps=self.graph.steps or None)
 
     @cached_property
@@ -121,6 +121,10 @@ class WindowView:
     def per_step(self, total: float) -> int:
         """A total over the window, per step."""
         return round(total / self.steps)
+
+    def per_device_step(self, total: float) -> int:
+        """A total over the window and all its devices, per step, on the mean device."""
+        return round(total / self.steps / max(1, len(self.timeline.scope.devices)))
 
     def share(self, total_ns: float) -> float:
         """A total over the window as a share of its time."""

@@ -1,22 +1,22 @@
 """Collectives that take far longer than they should, and what the device's memory did meanwhile.
 
 Definitions
-    The expected duration of a collective is the least of what is known of
-    - the median of the same kind, size, type and process group in this trace (from three on);
-    - the median of any larger size of the same kind, type and group in this trace (from three on):
-      a smaller message has no reason to take longer;
-    - the median of the same kind, size, type and number of ranks in a baseline trace; where the
-      baseline has no such size, that of its next larger one.
-    It is abnormal if it took at least `factor` times the expected duration and at least
-    `least_excess_ns` more. Where all collectives of a size are slow alike, only a baseline tells.
+    The expected duration of a collective is the shortest of
+    - the median of the same kind, size, type and process group in this trace (at least three);
+    - the median of any larger size of the same kind, type and group in this trace (at least three),
+      because a smaller message has no reason to take longer;
+    - the median of the same kind, size, type and number of ranks in a baseline trace, or of the
+      next larger size if the baseline does not have this one.
+    A collective is abnormal if it took at least `factor` times the expected duration and at least
+    `least_excess_ns` more. If all collectives of a size are equally slow, only a baseline shows it.
 
     Memory at the time: the highest `Total Allocated` and `Total Reserved` that the allocator's
     `[memory]` records show for the device from the last one before the launch to the end of the
-    collective, held against the memory that the file says the device has; and the calls of
-    cudaMalloc, cudaFree and their like (HIP, virtual memory, host memory) that overlap that time.
-    Memory close to full makes the communication library, and the allocator around it, work with
-    small or late buffers: runs with the same messages were seen to take 500 times as long.
-    One rank's trace cannot tell slow transfer from waiting for another rank: `stragglers` can.
+    collective, as a share of the memory that the file states for the device; and the calls of
+    cudaMalloc, cudaFree and similar functions (HIP, virtual memory, host memory) that overlap that
+    time. If memory is close to full, the communication library and the allocator work with small or
+    late buffers: the same messages have been seen to take 500 times as long. One rank's trace
+    cannot distinguish slow transfer from waiting for another rank: `stragglers` can.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from stepscope.trace.model import Trace
 FACTOR = 5.0
 LEAST_EXCESS_NS = 1_000_000
 NEAR_LIMIT = 0.9
-"""Share of the device's memory from which on it counts as close to full."""
+"""A device's memory is close to full if at least this share is reserved."""
 
 ABNORMAL: dict[str, pl.DataType | type[pl.DataType]] = {
     "event": pl.Int64,
@@ -87,8 +87,8 @@ class AbnormalReport:
 
     Attributes:
         table: Columns `ABNORMAL`.
-        scope: What it is about; collectives that have nothing to be held against count as left out.
-        judged: Number of collectives that were held against others.
+        scope: What it covers; collectives with nothing to compare with count as left out.
+        judged: Number of collectives that were compared with others.
         excess_ns: What all abnormal ones took beyond the expected, together.
         factor: From how many times the expected duration on.
         least_excess_ns: And from how much more on.
@@ -112,7 +112,7 @@ def find_abnormal_collectives(
     factor: float = FACTOR,
     least_excess_ns: int = LEAST_EXCESS_NS,
 ) -> AbnormalReport:
-    """Find the collectives that take far longer than their like.
+    """Find the collectives that take far longer than comparable ones.
 
     Args:
         trace: The trace.

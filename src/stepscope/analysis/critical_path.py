@@ -14,6 +14,7 @@ Causes
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 import polars as pl
@@ -24,6 +25,7 @@ from stepscope.analysis.graph.loops import COMPILED_PAYS_FROM, compiled_loop, wa
 from stepscope.analysis.graph.step_graph import NodeKind, StepGraph
 from stepscope.analysis.host.causes import CAUSES, cause_names
 from stepscope.analysis.host.steady_steps import steady_steps
+from stepscope.analysis.record.summary import StepSummary
 from stepscope.analysis.selection.partition import Part, Partition
 from stepscope.analysis.selection.scope import AnsweredScope, EventChoice, Scope
 from stepscope.trace.arrays.intervals import Int64Array
@@ -71,6 +73,8 @@ class CriticalPath:
     """
 
     scope: AnsweredScope
+    scales_to_run: ClassVar[bool] = False
+
     step_ns: int
     total_ns: int
     causes: pl.DataFrame
@@ -79,6 +83,10 @@ class CriticalPath:
     segments: pl.DataFrame
     kernels: pl.DataFrame
     notes: tuple[str, ...]
+
+    def in_run(self, record: StepSummary) -> CriticalPath:
+        """The same with the step time of a run; the path remains that of the recorded steps."""
+        return replace(self, step_ns=record.mean_ns)
 
 
 def critical_path(trace: Trace, scope: Scope | None = None) -> CriticalPath:

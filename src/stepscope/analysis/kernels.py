@@ -172,8 +172,8 @@ def _launch_shapes(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
         "event", "name_id", "dur_ns"
     )
     text = argument_texts(trace, kernels["event"])
-    # Arguments differ in their identifiers; what stands from the registers on (or the grid, where
-    # there are none) repeats. So the text is read once per distinct ending, not once per kernel.
+    # Arguments differ in their identifiers, but the text from the registers (or, without these,
+    # the grid) to the end repeats, so it is parsed once per distinct ending, not once per kernel.
     place = pl.min_horizontal(
         pl.col("args").str.find('"registers per thread"', literal=True),
         pl.col("args").str.find('"grid"', literal=True),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.errors import UsageError
@@ -33,6 +34,8 @@ class Question:
             title follow under their field's name.
         over_ranks: The function takes the ranks of a job (`fleet.job.Job`) instead of one trace.
         takes_baseline: The function takes `baseline`, the trace of a healthy run.
+        is_timed: The answer has step times, or times that only mean something beside the step's:
+            of a run with a step record it says how long steps take that nobody recorded.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Question:
     titles: Mapping[str, str] = field(default_factory=dict)
     over_ranks: bool = False
     takes_baseline: bool = False
+    is_timed: bool = False
 
     def ask(self, trace: Trace, scope: Scope | None = None, baseline: Trace | None = None) -> Any:
         """Answer it.
@@ -58,6 +62,31 @@ class Question:
                 " `stepscope compare`"
             )
         return self._function()(trace, scope, baseline=baseline)
+
+    def ask_of_run(
+        self,
+        trace: Trace,
+        step_record: Path | None,
+        scope: Scope | None = None,
+        baseline: Trace | None = None,
+    ) -> Any:
+        """Answer it about a window of a run, in the step time that the report states for the run.
+
+        Args:
+            trace: The window.
+            step_record: The `steps.jsonl` of its rank; None for a trace outside a run.
+            scope: What the answer covers. With steps it is about these alone, in their own time.
+            baseline: See `ask`.
+        """
+        result = self.ask(trace, scope, baseline)
+        asks_for_steps = scope is not None and scope.steps is not None
+        if step_record is None or asks_for_steps or not self.is_timed:
+            return result
+        from stepscope.analysis.host.run_steps import in_run_steps
+        from stepscope.run.step_record import read_steps
+
+        records, _ = read_steps(step_record)
+        return in_run_steps(result, trace, records)
 
     def ask_job(self, job: Any) -> Any:
         """Answer it about the ranks of a job.
@@ -137,7 +166,8 @@ def _one(
     question: Question, described: TraceRef, scope: Scope | None, baseline: Trace | None
 ) -> Answer:
     trace = described.open()  # freed on return, before the next one is opened
-    return Answer(described.name, _first_moment(trace), question.ask(trace, scope, baseline))
+    result = question.ask_of_run(trace, described.step_record, scope, baseline)
+    return Answer(described.name, _first_moment(trace), result)
 
 
 def _first_moment(trace: Trace) -> int:
@@ -153,12 +183,14 @@ QUESTIONS: tuple[Question, ...] = (
         "what each GPU did: compute, exposed communication, exposed copies, idle",
         "stepscope.analysis.timeline:timeline",
         {"devices": "Devices", "steps": "Steps", "main_thread": "Steps of the training thread"},
+        is_timed=True,
     ),
     Question(
         "steps",
         "each step: its time on host and device, and where it went",
         "stepscope.analysis.steps:step_table",
         {"steps": "Steps", "summary": "Over the steps"},
+        is_timed=True,
     ),
     Question(
         "idle",
@@ -170,6 +202,7 @@ QUESTIONS: tuple[Question, ...] = (
             "details": "Causes by what explains them",
             "steps": "Steps",
         },
+        is_timed=True,
     ),
     Question(
         "kernels",
@@ -194,6 +227,7 @@ QUESTIONS: tuple[Question, ...] = (
             "places": "By module or function",
             "products": "Matrix products by shape",
         },
+        is_timed=True,
     ),
     Question(
         "launches",
@@ -208,6 +242,7 @@ QUESTIONS: tuple[Question, ...] = (
             "copies": "Copies",
             "pageable": "Copies to the GPU that block the host",
         },
+        is_timed=True,
     ),
     Question(
         "input",
@@ -219,6 +254,7 @@ QUESTIONS: tuple[Question, ...] = (
             "inside": "What ran inside the waits",
             "workers": "Threads of the loader",
         },
+        is_timed=True,
     ),
     Question(
         "memory",
@@ -318,6 +354,7 @@ QUESTIONS: tuple[Question, ...] = (
         "FLOPs from shapes: achieved speed, roofline, MFU",
         "stepscope.analysis.flops:analyse_flops",
         {"steps": "Steps", "operators": "Operators"},
+        is_timed=True,
     ),
     Question(
         "critical-path",
@@ -329,12 +366,14 @@ QUESTIONS: tuple[Question, ...] = (
             "steps": "Steps",
             "segments": "The path",
         },
+        is_timed=True,
     ),
     Question(
         "what-if",
         "how long the step would take if a cause were gone",
         "stepscope.analysis.what_if:what_if_table",
         {"causes": "Without a cause"},
+        is_timed=True,
     ),
 )
 """In the order of the list."""

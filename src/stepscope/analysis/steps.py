@@ -13,11 +13,13 @@ Every step of the file is in the table. Its `state` says whether it counts as a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import polars as pl
 
 from stepscope.analysis.host.steady_steps import SteadySteps, StepState, steady_steps
+from stepscope.analysis.record.summary import StepSummary
 from stepscope.analysis.selection.gpu_work import check_steps, gpu_work, notes_on_steps
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.analysis.timeline import timeline_of
@@ -37,8 +39,9 @@ class StepTable:
     """The steps of a scope.
 
     Attributes:
-        step_ns: Mean of the steady steps, or of those asked for; None where there are none. The
-            report, what-if and the critical path state the same.
+        step_ns: Mean of the steady steps, or of those asked for; None where there are none; of a
+            run with a step record the mean of its steady steps (`host.run_steps`). The report,
+            what-if and the critical path state the same.
         counted: Their numbers.
         steps: One row per step and device (one per step without GPU work): step, device, state,
             start_ns and wall_ns on the host, device_start_ns and device_ns on the device, the
@@ -49,12 +52,18 @@ class StepTable:
         notes: What a reader must know.
     """
 
+    scales_to_run: ClassVar[bool] = False
+
     step_ns: int | None
     counted: tuple[int, ...] = field(metadata={"show": False})
     steps: pl.DataFrame
     summary: pl.DataFrame
     scope: AnsweredScope
     notes: tuple[str, ...]
+
+    def in_run(self, record: StepSummary) -> StepTable:
+        """The same with the step time of a run; the tables remain those of the recorded steps."""
+        return replace(self, step_ns=record.mean_ns)
 
 
 def step_table(trace: Trace, scope: Scope | None = None) -> StepTable:

@@ -6,7 +6,8 @@ cause hides another uncovers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import polars as pl
@@ -18,6 +19,8 @@ from stepscope.analysis.graph.replay import Changes, replay, unchanged
 from stepscope.analysis.graph.step_graph import NodeKind, StepGraph
 from stepscope.analysis.host.causes import cause_names
 from stepscope.analysis.host.steady_steps import steady_steps
+from stepscope.analysis.record.summary import StepSummary
+from stepscope.analysis.selection.partition import INPUT
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.ordering import distinct_groups
@@ -36,17 +39,39 @@ class WhatIfTable:
     """The step without each cause.
 
     Attributes:
-        step_ns: Mean step as measured.
+        step_ns: Mean step: as measured in the trace, or the run's (`host.run_steps`).
         causes: Columns `WHAT_IF`, the largest saving first; causes that the steps lack are left
             out.
         scope: The steps that were replayed.
         notes: What limits the answer.
     """
 
+    scales_to_run: ClassVar[bool] = True
+
     step_ns: int
     causes: pl.DataFrame
     scope: AnsweredScope
     notes: tuple[str, ...]
+
+    def in_run(self, record: StepSummary) -> WhatIfTable:
+        """The same shares of the step of a run, by its step record.
+
+        The record knows the wait for input in all steps: without it, none saves more than that,
+        and without GPU work the step saves exactly that.
+        """
+        step_ns, wait_ns = record.mean_ns, record.wait_ns
+        rows = []
+        for cause, share in self.causes.select("without", "saving_share").iter_rows():
+            saving_ns = min(round(share * step_ns), step_ns)
+            if cause == INPUT:
+                saving_ns = min(saving_ns, wait_ns) if self.scope.events else wait_ns
+            rows.append((cause, step_ns - saving_ns, saving_ns, saving_ns / max(1, step_ns)))
+        table = pl.DataFrame(rows, WHAT_IF, orient="row")
+        return replace(
+            self,
+            step_ns=step_ns,
+            causes=table.sort("saving_ns", "without", descending=[True, False]),
+        )
 
 
 def what_if_table(trace: Trace, scope: Scope | None = None) -> WhatIfTable:

@@ -41,6 +41,7 @@ class Call:
         external_id: Joins an operator and its GPU work; 0 if there is none.
         correlation: Joins a runtime call and its GPU work; 0 if there is none.
         flops: Its floating-point operations, if requested.
+        shapes: Shapes of its inputs, as text; empty if they were not recorded.
         parent: The innermost call around it on its thread, among those of its walk.
         self_ns: Duration minus what its children cover.
     """
@@ -52,6 +53,7 @@ class Call:
     external_id: int = 0
     correlation: int = 0
     flops: int = 0
+    shapes: str = ""
     parent: Call | None = None
     self_ns: int = 0
 
@@ -188,6 +190,7 @@ def _add_range(
         _whole(arguments.get("External id")),
         _whole(arguments.get("correlation")),
         flops_of(name, arguments) if with_flops and kind == OPERATOR else 0,
+        _shapes(arguments) if kind == OPERATOR else "",
     )
     if kind == ANNOTATION and call.name.startswith("ProfilerStep#"):
         window.step_names.append(call.name)
@@ -211,6 +214,12 @@ def _add_memory(window: WindowCalls, event: dict[str, Any]) -> None:
             _whole(arguments.get("Addr")),
         )
     )
+
+
+def _shapes(arguments: dict[str, Any]) -> str:
+    """The shapes of an operator's inputs, such as "[8, 16], [16, 32]"; [] for what has none."""
+    dimensions = arguments.get("Input Dims")
+    return ", ".join(map(str, dimensions)) if isinstance(dimensions, list) else ""
 
 
 def _whole(value: object) -> int:

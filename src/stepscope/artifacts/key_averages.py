@@ -2,10 +2,11 @@
 
 Definitions, per name: *self CPU* is the duration of its calls minus what operators, annotations and
 runtime calls inside them cover; *CPU total* is the sum of the calls' durations. A call that only
-calls another of the same name counts as one call with it; any other call inside a call of the same
+calls another of the same group counts as one call with it; any other call inside a call of the same
 name counts in both, as in torch's table. *Self device* is the GPU work that the operator launched
 itself, *device total* also includes what was launched inside it. Memory is what was allocated minus
 what was freed, in the same two ways. The self columns add up to the whole.
+Grouped by shape or source, a row is a name with these input shapes, or called from this line.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 from stepscope.artifacts.calls import (
     ANNOTATION,
     OPERATOR,
+    PYTHON,
     RUNTIME,
     Call,
     MemoryChange,
@@ -40,7 +42,7 @@ _CSV_FILE = "key_averages.csv"
 
 @dataclass
 class OperatorRow:
-    """Sums over the calls of one name. Times are nanoseconds, memory is bytes."""
+    """Sums over the calls of one group. Times are nanoseconds, memory is bytes."""
 
     name: str
     calls: int = 0
@@ -53,6 +55,8 @@ class OperatorRow:
     self_device_bytes: int = 0
     device_bytes: int = 0
     flops: int = 0
+    shapes: str = ""
+    source: str = ""
 
 
 @dataclass
@@ -69,16 +73,20 @@ class KeyAverages:
     """Both tables of a window, unsorted.
 
     Attributes:
-        operators: One row per operator, annotation or runtime call.
+        operators: One row per group of operators, annotations or runtime calls.
         device: One row per kernel, copy or fill.
         has_memory: Whether memory was recorded.
         unlinked_device_ns: Device time without a known operator.
+        has_shapes: Whether the operators are grouped by the shapes of their inputs.
+        has_sources: Whether they are grouped by the line that called them.
     """
 
     operators: list[OperatorRow]
     device: list[DeviceRow]
     has_memory: bool
     unlinked_device_ns: int
+    has_shapes: bool = False
+    has_sources: bool = False
 
 
 _SORTS: dict[str, Callable[[OperatorRow], float]] = {
@@ -102,7 +110,7 @@ def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[A
     """Write both tables as text and as CSV, if the option `key_averages` requests them."""
     if not options["key_averages"]:
         return []
-    averages = key_averages(window)
+    averages = key_averages(window, options["key_averages_by"])
     sort, rows = options["key_averages_sort"], options["key_averages_rows"]
     return [
         make_file(
@@ -118,9 +126,25 @@ def make(job: FinishJob, window: WindowCalls, options: dict[str, Any]) -> list[A
     ]
 
 
-def key_averages(window: WindowCalls) -> KeyAverages:
-    """Sum up the window's calls by name."""
-    rows: dict[str, OperatorRow] = {}
+GROUPINGS = ("name", "shape", "source", "both", "recorded")
+"""What divides the operators of one name: nothing, or shapes, source lines, or both. "recorded" is
+what the recording has of them."""
+_Key = tuple[str, str, str]
+
+
+def key_averages(window: WindowCalls, by: str = "name") -> KeyAverages:
+    """Sum up the window's calls by name, and by what `by` adds to it (see `GROUPINGS`)."""
+    every = [call for calls in window.threads.values() for call in calls]
+    sources: dict[int, str] = {}
+    if by in {"source", "both", "recorded"}:
+        sources = _sources(window)
+    by_shape = by in {"shape", "both"} or (by == "recorded" and any(call.shapes for call in every))
+    by_source = by in {"source", "both"} or bool(sources)
+
+    def key(call: Call) -> _Key:
+        return (call.name, call.shapes if by_shape else "", sources.get(id(call), ""))
+
+    rows: dict[_Key, OperatorRow] = {}
     by_external_id: dict[int, Call] = {}
     by_correlation: dict[int, Call] = {}
     threads: dict[object, list[Call]] = {}
@@ -128,12 +152,15 @@ def key_averages(window: WindowCalls) -> KeyAverages:
         threads[thread] = list(nested(calls, *_KINDS))
         children = Counter(id(call.parent) for call in threads[thread])
         for call in threads[thread]:
-            row = rows.setdefault(call.name, OperatorRow(call.name))
+            name, shapes, source = key(call)
+            row = rows.setdefault(
+                (name, shapes, source), OperatorRow(name, shapes=shapes, source=source)
+            )
             row.self_cpu_ns += call.self_ns
             row.flops += call.flops
             parent = call.parent
             is_redispatch = (
-                parent is not None and parent.name == call.name and children[id(parent)] == 1
+                parent is not None and key(parent) == key(call) and children[id(parent)] == 1
             )
             if not is_redispatch:
                 row.calls += 1
@@ -154,11 +181,46 @@ def key_averages(window: WindowCalls) -> KeyAverages:
         if launcher is None:
             unlinked_ns += work.dur_ns
             continue
-        rows[launcher.name].self_device_ns += work.dur_ns
-        for name in _path_names(launcher):
-            rows[name].device_ns += work.dur_ns
-    _add_memory(rows, threads, window.memory)
-    return KeyAverages(list(rows.values()), list(device.values()), bool(window.memory), unlinked_ns)
+        rows[key(launcher)].self_device_ns += work.dur_ns
+        for group in _groups_around(launcher, key):
+            rows[group].device_ns += work.dur_ns
+    _add_memory(rows, key, threads, window.memory)
+    return KeyAverages(
+        list(rows.values()),
+        list(device.values()),
+        bool(window.memory),
+        unlinked_ns,
+        by_shape,
+        by_source,
+    )
+
+
+def _sources(window: WindowCalls) -> dict[int, str]:
+    """The line of Python that called each operator, by the identity of the call.
+
+    It is the innermost one outside torch and outside built-in functions; if there is none, the
+    innermost function.
+    """
+    found: dict[int, str] = {}
+    for calls in window.threads.values():
+        if not any(call.kind == PYTHON for call in calls):
+            continue
+        best: dict[int, tuple[str, bool]] = {}
+        for call in nested(calls, *_KINDS, PYTHON):
+            parent = call.parent
+            around = best.get(id(parent), ("", False)) if parent is not None else ("", False)
+            if call.kind == PYTHON and (_is_own_line(call.name) or not around[1]):
+                around = (call.name, _is_own_line(call.name))
+            best[id(call)] = around
+            if call.kind == OPERATOR and around[0]:
+                found[id(call)] = around[0]
+    return found
+
+
+def _is_own_line(name: str) -> bool:
+    """Whether a Python function is the training's: in a file, and not in torch's."""
+    path, separator, _ = name.partition("(")
+    return bool(separator) and path.endswith(".py") and "torch/" not in path.replace("\\", "/")
 
 
 def sort_column(averages: KeyAverages, wanted: str) -> str:
@@ -184,6 +246,8 @@ def write_text(averages: KeyAverages, path: Path, sort: str, rows: int) -> None:
         head += ["Device mem", "Self device mem"] if averages.device else []
     has_flops = any(row.flops for row in operators)
     head += ["Calls", "GFLOP"] if has_flops else ["Calls"]
+    head += ["Input shapes"] if averages.has_shapes else []
+    head += ["Source"] if averages.has_sources else []
     table = [head]
     for row in shown:
         cells = [
@@ -208,6 +272,8 @@ def write_text(averages: KeyAverages, path: Path, sort: str, rows: int) -> None:
         cells.append(str(row.calls))
         if has_flops:
             cells.append(f"{row.flops / 1e9:.3f}" if row.flops else "-")
+        cells += [_short(row.shapes)] if averages.has_shapes else []
+        cells += [_end(row.source)] if averages.has_sources else []
         table.append(cells)
     lines += _columns(table)
     if len(shown) < len(operators):
@@ -221,7 +287,9 @@ def write_text(averages: KeyAverages, path: Path, sort: str, rows: int) -> None:
 def write_csv(averages: KeyAverages, path: Path, sort: str) -> None:
     """Write all rows for programs, in integer nanoseconds and bytes."""
     column = sort_column(averages, sort)
-    names = [item.name for item in dataclasses.fields(OperatorRow)]
+    is_shown = {"shapes": averages.has_shapes, "source": averages.has_sources}
+    fields = [item.name for item in dataclasses.fields(OperatorRow)]
+    names = [name for name in fields if is_shown.get(name, True)]
     with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["kind", *names])
@@ -253,18 +321,19 @@ def _device_lines(averages: KeyAverages, device_ns: int, rows: int) -> list[str]
     return lines
 
 
-def _path_names(call: Call) -> set[str]:
-    """Names of a call and all calls around it, each once, so that recursion counts once."""
-    names = set()
+def _groups_around(call: Call, key: Callable[[Call], _Key]) -> set[_Key]:
+    """Groups of a call and all calls around it, each once, so that recursion counts once."""
+    groups = set()
     around: Call | None = call
     while around is not None:
-        names.add(around.name)
+        groups.add(key(around))
         around = around.parent
-    return names
+    return groups
 
 
 def _add_memory(
-    rows: dict[str, OperatorRow],
+    rows: dict[_Key, OperatorRow],
+    key: Callable[[Call], _Key],
     threads: dict[object, list[Call]],
     changes: list[MemoryChange],
 ) -> None:
@@ -280,14 +349,14 @@ def _add_memory(
         if call is None:
             continue
         if change.is_cpu:
-            rows[call.name].self_cpu_bytes += change.bytes
+            rows[key(call)].self_cpu_bytes += change.bytes
         else:
-            rows[call.name].self_device_bytes += change.bytes
-        for name in _path_names(call):
+            rows[key(call)].self_device_bytes += change.bytes
+        for group in _groups_around(call, key):
             if change.is_cpu:
-                rows[name].cpu_bytes += change.bytes
+                rows[group].cpu_bytes += change.bytes
             else:
-                rows[name].device_bytes += change.bytes
+                rows[group].device_bytes += change.bytes
 
 
 def _columns(table: list[list[str]]) -> list[str]:
@@ -305,6 +374,12 @@ def _columns(table: list[list[str]]) -> list[str]:
 def _short(name: str) -> str:
     printable = "".join(character if character.isprintable() else "?" for character in name)
     return printable if len(printable) <= _NAME_WIDTH else printable[: _NAME_WIDTH - 1] + "…"
+
+
+def _end(text: str) -> str:
+    """The end of a long source line, where its file and function are."""
+    printable = "".join(character if character.isprintable() else "?" for character in text)
+    return printable if len(printable) <= _NAME_WIDTH else "…" + printable[1 - _NAME_WIDTH :]
 
 
 def _share(part: float, whole: float) -> str:

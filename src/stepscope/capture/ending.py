@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import sys
 from collections.abc import Callable, Sequence
 
 from stepscope.capture.options.config import CaptureConfig
@@ -13,7 +11,6 @@ from stepscope.capture.record.upload import Uploader
 from stepscope.capture.requests.signals import TerminationSignalError
 from stepscope.run.frontier import find_frontier
 from stepscope.run.layout import RunLayout
-from stepscope.run.manifest import WindowRecord
 from stepscope.run.rank_skew import last_ranks, rank_skew
 
 log = logging.getLogger("stepscope")
@@ -28,8 +25,7 @@ def describe_end(
     error: BaseException | None,
     note: str,
     step: int,
-    windows: Sequence[WindowRecord],
-    config: CaptureConfig | None,
+    missed: Sequence[str],
 ) -> str:
     """Describe how the run ended, in one sentence.
 
@@ -37,8 +33,7 @@ def describe_end(
         error: The error that ended the loop, if any.
         note: An additional note; may be empty.
         step: Number of the current step.
-        windows: The windows noted so far.
-        config: The options, if this rank follows the schedule; None otherwise.
+        missed: What was not recorded, and why.
     """
     if error is not None:
         text = f"{name_of(error)} in step {step}"
@@ -48,14 +43,8 @@ def describe_end(
         text = "step() was never called: call it at the end of each iteration, or use watch()"
     else:
         text = f"finished after {step} steps"
-    # A window that was not completed for another reason carries that reason itself.
-    missed = {"abandoned", "empty"}
-    if config is not None and all(window.state in missed for window in windows):
-        first = config.schedule.recorded_steps(0)
-        text += (
-            f"; no window was recorded, since the first would have been steps {first.start} "
-            f"to {first.stop - 1}: train longer, or lower skip_first, wait or warmup"
-        )
+    if step:
+        text = "; ".join((text, *missed))
     return f"{text}; {note}" if note else text
 
 
@@ -105,9 +94,3 @@ def finish_upload(
     if not config.keep_local:
         uploader.remove_copied()
     return uploader.target
-
-
-def say_where(run: str, verdict: str) -> None:
-    """Print one line at the end: the verdict and the next command."""
-    with contextlib.suppress(OSError, ValueError):
-        print(f"stepscope: {verdict or 'recorded'}; next: stepscope report {run}", file=sys.stderr)  # noqa: T201

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.options.words import IN_CODE
 from stepscope.capture.session import CaptureSession
 from stepscope.capture.together.holder import ProcessClaim
 from stepscope.capture.together.ranks import RankIdentity, records
@@ -51,6 +52,7 @@ class Profiler:
             from a framework's engine set this to False.
         gives_way: Called with another profiler that is about to start in this process, and expected
             to end this one. None refuses the other profiler.
+        option_words: What the options are called in messages.
 
     Raises:
         ConfigError: An option is invalid.
@@ -70,10 +72,12 @@ class Profiler:
         self.config = config
         self.watch_ends_steps = True
         self.gives_way: Callable[[Profiler], object] | None = None
+        self.option_words = IN_CODE
         self._session = CaptureSession(config, identity)
         self._session.profiler = self
         self._stepped_in_watch = False
         self._watch_depth = 0
+        self._loop_began = 0
 
     def __copy__(self) -> Profiler:
         return self
@@ -85,7 +89,8 @@ class Profiler:
     def __getstate__(self) -> dict[str, Any]:
         # In another process this is a profiler that has not been started.
         session = CaptureSession(self.config, self._session.given_identity)
-        return {**self.__dict__, "_session": session, "_stepped_in_watch": False, "_watch_depth": 0}
+        fresh = {"_stepped_in_watch": False, "_watch_depth": 0, "_loop_began": 0}
+        return {**self.__dict__, "_session": session, **fresh}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -152,6 +157,7 @@ class Profiler:
             yield from loader
             return
         self._watch_depth += 1
+        self._loop_began = self._session.steps.number
         try:
             yield from self._watch(loader, batches_per_step)
         finally:
@@ -326,7 +332,7 @@ class Profiler:
 
     @property
     def says_where(self) -> bool:
-        """Whether the capture prints a line with the location of the run at its end."""
+        """Whether the capture prints at its end where the run is, and what its steps show."""
         return self._session.says_where
 
     @says_where.setter
@@ -345,8 +351,9 @@ class Profiler:
 
     @property
     def should_stop(self) -> bool:
-        """Whether `max_steps` steps have ended."""
-        return 0 < self.config.max_steps <= self._session.steps.number
+        """Whether `max_steps` steps have ended; with `max_steps_per_loop`, in the last `watch`."""
+        began = self._loop_began if self.config.max_steps_per_loop else 0
+        return 0 < self.config.max_steps <= self._session.steps.number - began
 
     @property
     def step_number(self) -> int:

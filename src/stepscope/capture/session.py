@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.capture.containment import Containment
-from stepscope.capture.ending import describe_end, finish_upload, late_ranks, name_of, say_where
+from stepscope.capture.ending import describe_end, finish_upload, late_ranks, name_of
 from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.options.words import IN_CODE
 from stepscope.capture.record.census import MemoryCensus
 from stepscope.capture.record.journal import Journal
 from stepscope.capture.record.memory import MemoryWatch
@@ -20,6 +21,7 @@ from stepscope.capture.record.monitoring import RankMonitor
 from stepscope.capture.record.upload import Uploader
 from stepscope.capture.requests.signals import SignalWatch, TerminationSignalError
 from stepscope.capture.requests.sources import RequestSources
+from stepscope.capture.saying import say
 from stepscope.capture.stepping import Stepping
 from stepscope.capture.steps.auto_phases import AutoPhases
 from stepscope.capture.steps.devices import DeviceProbe
@@ -32,10 +34,12 @@ from stepscope.capture.steps.host_time import HostClock
 from stepscope.capture.steps.loaders import LoaderWatch
 from stepscope.capture.steps.recorder import Clock, StepRecorder
 from stepscope.capture.steps.tally import StepTally
+from stepscope.capture.summary import Recorded
 from stepscope.capture.together.holder import NestedProfilerError, ProcessClaim
-from stepscope.capture.together.ranks import RankIdentity, identify, records
+from stepscope.capture.together.ranks import RankIdentity, first_to_record, identify, records
 from stepscope.capture.windows.keeper import WindowKeeper
 from stepscope.capture.windows.rival import another_profiler_runs
+from stepscope.capture.windows.teller import Teller
 from stepscope.errors import UsageError
 from stepscope.monitor.beside import PATIENCE_S
 from stepscope.run.layout import RankLayout
@@ -63,8 +67,9 @@ class CaptureSession:
         requests: Requests for windows outside the schedule.
         memory: Watches device memory.
         before_end: Functions to call when the capture ends, while files can still be added.
+        after_files: Functions to call at the end, when the windows' files exist.
         profiler: The profiler that owns this session.
-        says_where: Whether to print the location of the run at the end.
+        says_where: Whether to print at the end where the run is, and what its steps show.
     """
 
     def __init__(self, config: CaptureConfig, identity: RankIdentity | None = None) -> None:
@@ -75,6 +80,7 @@ class CaptureSession:
         self.requests: RequestSources | None = None
         self.memory: MemoryWatch | None = None
         self.before_end: list[Callable[[], object]] = []
+        self.after_files: list[Callable[[], object]] = []
         self.profiler: Any = None
         self.says_where = True
         self._signals: SignalWatch | None = None
@@ -83,6 +89,7 @@ class CaptureSession:
         self._census: MemoryCensus | None = None
         self._tally = StepTally()
         self._is_started = False
+        self._failure = ""
         self._is_stopped = False
         self._process_id = os.getpid()
         self._is_told_to_end = False
@@ -160,7 +167,7 @@ class CaptureSession:
             self.config, layout, self.identity.rank, journal.add_snapshot
         )
         memory.start()
-        if memory.is_available:
+        if memory.is_available or self.config.memory_log:
             steps.add_listener("watching memory", lambda ended, _: memory.step_ended(ended))
         if self.config.memory_census and records(self.config.ranks, self.identity):
             self._start_census(layout, memory)
@@ -173,6 +180,12 @@ class CaptureSession:
             self.identity,
             memory.snapshot,
             self._write_steps,
+            Teller(
+                self.identity.rank,
+                self.config.announce
+                and self.identity.rank == first_to_record(self.config.ranks, self.identity),
+                layout.root,
+            ),
         )
         requests = self.requests = RequestSources(
             self.config, self.identity, journal, steps.windows.planner, clock
@@ -229,6 +242,8 @@ class CaptureSession:
     def _note(self, where: str, message: str) -> None:
         if self.journal is not None:
             self.journal.note(where, message, self.steps.number)
+        elif not self._failure:
+            self._failure = f"{where} failed: {message}"
 
     # -- the end ------------------------------------------------------------------------------
 
@@ -250,6 +265,8 @@ class CaptureSession:
             with self._wall.busy():
                 if self.journal is not None:
                     self._close(self.journal, error, note)
+                elif self.config.enabled and self.config.announce and self.says_where:
+                    say(f"nothing was recorded: {self._failure or 'the capture did not start'}")
         finally:
             self._is_stopped = True
             ProcessClaim.give_back(self)
@@ -312,6 +329,9 @@ class CaptureSession:
             with self.contain("waiting for the files", is_exclusive=False):
                 windows.wait_for_files(self._patience_s)
                 journal.end(self._ending(error, note))
+        for function in self.after_files:
+            with self.contain("calling functions at the end", is_exclusive=False):
+                function()
         # Relative as it was given: whoever reads the line sits where the training was started.
         run = str(Path(self.config.output_dir) / journal.layout.root.name)
         if self._uploader is not None:
@@ -325,16 +345,20 @@ class CaptureSession:
                     steps.number,
                 )
         with self.contain("printing the location of the run"):
-            if self.says_where and self.identity.rank == 0 and (journal.windows or steps.number):
-                say_where(run, verdict)
+            if self.config.announce and self.identity.rank == 0:
+                if self.says_where:
+                    lines = [*filter(None, [verdict]), f"next: stepscope report {run}"]
+                    say(*self._recorded().sentences(), *lines)
+                elif steps.number:
+                    say(*self._recorded().sentences())
+
+    def _recorded(self) -> Recorded:
+        windows = self.journal.windows if self.journal is not None else ()
+        words = getattr(self.profiler, "option_words", IN_CODE)
+        return Recorded(self.config, self.identity, windows, self.steps.number, words)
 
     def _ending(self, error: BaseException | None, note: str) -> str:
-        keeper = self.steps.windows
-        follows = keeper is not None and keeper.planner.follows_schedule
-        windows = self.journal.windows if self.journal is not None else ()
-        return describe_end(
-            error, note, self.steps.number, windows, self.config if follows else None
-        )
+        return describe_end(error, note, self.steps.number, self._recorded().missed())
 
     def _patience_s(self) -> float:
         """How long the end waits for files: less if the process has been told to terminate."""

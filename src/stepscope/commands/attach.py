@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--output",
+    "-o",
     type=click.Path(dir_okay=False, path_type=Path),
     default=None,
     help="File to write.  [default: in the run, or py-spy-PID in this directory]",

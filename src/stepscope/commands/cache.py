@@ -37,7 +37,7 @@ class _Size(click.ParamType[int]):
 
 
 _directories = click.argument(
-    "directories", nargs=-1, type=click.Path(exists=True, file_okay=False, path_type=Path)
+    "directories", nargs=-1, type=click.Path(file_okay=False, path_type=Path)
 )
 
 
@@ -103,9 +103,13 @@ def _keep(directories: tuple[Path, ...], most_bytes: int) -> None:
 
 
 def _stores(directories: tuple[Path, ...]) -> list[StoreInfo]:
+    from stepscope.errors import UnreadableInputError
     from stepscope.trace.store.listing import stores_in
     from stepscope.trace.store.origin import cache_directory
 
+    for directory in directories:
+        if not directory.is_dir():
+            raise UnreadableInputError(f"{directory}: no such directory")
     found = [
         store for directory in directories or (cache_directory(),) for store in stores_in(directory)
     ]

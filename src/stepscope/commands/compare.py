@@ -8,8 +8,10 @@ import click
 
 from stepscope.commands.options import (
     INTEGERS,
+    check_one_document,
     format_option,
     output_option,
+    rows_option,
     scope_of,
     scope_options,
 )
@@ -23,21 +25,14 @@ if TYPE_CHECKING:
 
 @click.command("compare")
 @click.argument("before", type=click.Path(path_type=str), metavar="A")
-@click.argument("after", type=click.Path(path_type=str), metavar="B")
+@click.argument("after", nargs=-1, required=True, type=click.Path(path_type=str), metavar="B…")
 @format_option("comparison", INTEGERS)
 @output_option
 @click.option(
     "--rank", type=int, metavar="N", help="Rank to compare.  [default: the first of each side]"
 )
 @scope_options("Only these steps of the recorded windows; step records are not used.")
-@click.option(
-    "--rows",
-    type=click.IntRange(min=1),
-    default=15,
-    show_default=True,
-    metavar="N",
-    help="How many kernels and operators to print.",
-)
+@rows_option(15, "kernels and operators")
 @click.option(
     "--fail-on",
     "conditions",
@@ -48,22 +43,24 @@ if TYPE_CHECKING:
 )
 def command(
     before: str,
-    after: str,
+    after: tuple[str, ...],
     output: Output,
     file: str | None,
     rank: int | None,
     steps: str | None,
     device: str | None,
     events: str,
-    rows: int,
+    rows: int | None,
     conditions: tuple[str, ...],
 ) -> int:
     """Show what changed from A to B: the step, its parts, kernels and operators.
 
     A and B are paths as for `stepscope report`: run directories, trace files, directories of
-    traces, quoted globs, URLs. If they have different numbers of ranks, efficiency is shown too,
-    with the parts of the step that grew and the ranks on which they did.
+    traces, quoted patterns, URLs. Several B are compared with A one after the other. If A and B
+    have different numbers of ranks, efficiency is shown too, with the parts of the step that grew
+    and the ranks on which they did.
     """
+    check_one_document(len(after), output)
     from stepscope.analysis.comparison.compare import FailOn, compare
     from stepscope.analysis.comparison.opening import open_side
     from stepscope.report.comparison.result import CheckedComparison
@@ -72,18 +69,24 @@ def command(
     keep_freed_memory()
     checks = [FailOn.parse(condition) for condition in conditions]
     scope = scope_of(steps, device, events)
-    comparison = compare(open_side(before, rank, scope), open_side(after, rank, scope))
-    reasons = [reason for check in checks if (reason := check.reason(comparison)) is not None]
-    failed = "; ".join(reasons) or None
-    scaling = None if rank is not None else _scaling(before, after, scope)
     layout = Layout(rows=rows)
+    has_failed = False
     with sink_for(file) as sink:
-        output.write(CheckedComparison(comparison, failed, scaling), sink, layout)
-        if scaling is not None and output.format.is_for_people:
-            _write_scaling(scaling, f"{before}, {after}", output.format, layout, sink)
-    if failed:
-        click.echo(f"failed: {failed}", err=True)
-    return 1 if failed else 0
+        for number, path in enumerate(after):
+            if number:
+                sink.write("\n")
+            comparison = compare(open_side(before, rank, scope), open_side(path, rank, scope))
+            found = [reason for check in checks if (reason := check.reason(comparison)) is not None]
+            failed = "; ".join(found) or None
+            scaling = None if rank is not None else _scaling(before, path, scope)
+            output.write(CheckedComparison(comparison, failed, scaling), sink, layout)
+            if scaling is not None and output.format.is_for_people:
+                _write_scaling(scaling, f"{before}, {path}", output.format, layout, sink)
+            if failed:
+                where = f"{path}: " if len(after) > 1 else ""
+                click.echo(f"failed: {where}{failed}", err=True)
+                has_failed = True
+    return 1 if has_failed else 0
 
 
 def _scaling(before: str, after: str, scope: Scope) -> Scaling | None:
@@ -91,7 +94,7 @@ def _scaling(before: str, after: str, scope: Scope) -> Scaling | None:
     from stepscope.trace.paths import resolve_path
 
     sides = [resolve_path(path) for path in (before, after)]
-    counts = [sum(bool(rank.traces) for rank in side.ranks) for side in sides]
+    counts = [sum(bool(rank.traces) for rank in side.chosen) for side in sides]
     if counts[0] == counts[1] or min(counts) == 0:
         return None
     from stepscope.fleet.job import read_job

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import click
 
-from stepscope.commands.options import INTEGERS, format_option
-from stepscope.commands.sinks import StandardSink
+from stepscope.commands.options import (
+    INTEGERS,
+    format_option,
+    output_option,
+    rows_option,
+    table_options,
+)
+from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import Layout, Output
 
 
 @click.command("hangs")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=str), metavar="DUMP…")
 @format_option("answer", INTEGERS)
+@output_option
 @click.option(
     "--ranks",
     type=click.IntRange(min=1),
@@ -21,25 +28,17 @@ from stepscope.report.outputs import Layout, Output
 @click.option(
     "--run", metavar="RUN", help="The run directory of the job: adds each rank's last step."
 )
-@click.option(
-    "--table",
-    metavar="NAME",
-    help="Only this table. By default, csv prints the first and other formats print all.",
-)
-@click.option(
-    "--rows",
-    type=click.IntRange(min=1),
-    default=30,
-    show_default=True,
-    help="Rows to print of each.",
-)
+@table_options
+@rows_option(30)
 def command(
     paths: tuple[str, ...],
     output: Output,
+    file: str | None,
     ranks: int | None,
     run: str | None,
     table: str | None,
-    rows: int,
+    columns: tuple[str, ...] | None,
+    rows: int | None,
 ) -> None:
     """Show which collective hangs, which ranks are missing in it, and which one began it.
 
@@ -48,4 +47,5 @@ def command(
     """
     from stepscope.fleet.hangs.answer import answer_hang
 
-    output.write(answer_hang(paths, ranks, run), StandardSink(), Layout(table, rows))
+    with sink_for(file) as sink:
+        output.write(answer_hang(paths, ranks, run), sink, Layout(table, rows, columns))

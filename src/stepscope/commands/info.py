@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import click
 
-from stepscope.commands.options import INTEGERS, format_option
-from stepscope.commands.sinks import StandardSink
-from stepscope.report.outputs import Layout, Output
+from stepscope.commands.options import INTEGERS, check_one_document, format_option, output_option
+from stepscope.commands.sinks import sink_for
+from stepscope.report.outputs import Layout, Output, Sink
 from stepscope.report.outputs import output as output_of
 
 
 @click.command("info")
-@click.argument("path", type=click.Path(path_type=str))
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=str), metavar="PATH…")
 @format_option("contents", INTEGERS)
-def command(path: str, output: Output) -> None:
+@output_option
+def command(paths: tuple[str, ...], output: Output, file: str | None) -> None:
     """Show what a file or directory is, and what it holds.
 
     PATH is a trace file of any known format, a URL, or - for standard input: shows producer,
@@ -21,6 +22,15 @@ def command(path: str, output: Output) -> None:
     ranks and windows. For a file of metrics, from Stepscope or nvidia-smi: shows how busy, full and
     hot the GPUs were. For a memory snapshot: shows its totals.
     """
+    check_one_document(len(paths), output)
+    with sink_for(file) as sink:
+        for number, path in enumerate(paths):
+            if number:
+                sink.write("\n")
+            _show(path, output, sink)
+
+
+def _show(path: str, output: Output, sink: Sink) -> None:
     from stepscope.memory.opening import is_snapshot_file
     from stepscope.trace.paths import resolve_path
 
@@ -29,19 +39,19 @@ def command(path: str, output: Output) -> None:
         from stepscope.memory.questions.table import answer, question
 
         found = answer(find_snapshot(path).open(), question("overview"))
-        output_of("memory", output.format.name).write(found, StandardSink(), Layout(rows=15))
+        output_of("memory", output.format.name).write(found, sink, Layout(rows=15))
         return
     given = resolve_path(path)
     if given.metrics is not None:
         from stepscope.analysis.record.metrics import summarise_metrics
 
         summary = summarise_metrics(given.metrics)
-        output_of("metrics", output.format.name).write(summary, StandardSink())
+        output_of("metrics", output.format.name).write(summary, sink)
     elif given.is_run:
         from stepscope.analysis.record.listing import list_run
 
-        output_of("run", output.format.name).write(list_run(given.run), StandardSink())
+        output_of("run", output.format.name).write(list_run(given.run), sink)
     else:
         from stepscope.analysis.contents import describe
 
-        output.write(describe(given.one_trace().open()), StandardSink())
+        output.write(describe(given.one_trace().open()), sink)

@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -19,9 +20,11 @@ VERBS: dict[str, str] = {
     "demo": "Plant a bottleneck in a small training, find it, fix it, measure.",
     "run": "Record a training script without changing its code.",
     "report": "Show where the step's time goes, why, and what to change.",
+    "explain": "Print the page about a finding, or about a profiling guide.",
     "show": "Answer one question about a trace: idle time, kernels, operators.",
     "memory": "Show whose the GPU's memory is, from a memory snapshot.",
     "view": "Look at traces and runs in the browser.",
+    "export": "Hand a trace or a run over to Perfetto, TensorBoard, a spreadsheet.",
     "compare": "Show what changed between two runs.",
     "hangs": "Show which collective hangs, and which rank began it.",
     "query": "Query a trace with SQL.",
@@ -31,6 +34,7 @@ VERBS: dict[str, str] = {
     "info": "Show what a file or directory is, and what it holds.",
     "cache": "List and remove the stores that reading traces created.",
     "dialects": "List option names of other tools that Stepscope understands.",
+    "examples": "List, print or copy the ready-made examples.",
     "doctor": "Check this machine and its torch, and say how to fix problems.",
 }
 """Verb to its line in the help, in the order of the help. A verb's module has its name."""
@@ -61,6 +65,7 @@ class VerbGroup(click.Group):
             return None
         command = importlib.import_module(f"stepscope.commands.{cmd_name}").command
         assert isinstance(command, click.Command)
+        _take_debug(command)
         return command
 
     def resolve_command(
@@ -95,7 +100,7 @@ class VerbGroup(click.Group):
     name="stepscope",
     context_settings={"help_option_names": ["-h", "--help"]},
     subcommand_metavar="VERB [ARGUMENTS]...",
-    epilog="`stepscope VERB --help` explains a verb.",
+    epilog="`stepscope VERB --help` explains a verb; each takes --debug, too.",
 )
 @click.version_option(__version__, "--version", message="stepscope %(version)s")
 @click.option(
@@ -107,7 +112,41 @@ class VerbGroup(click.Group):
 @click.pass_context
 def cli(context: click.Context, debug: bool) -> None:
     """Show where every PyTorch training step's time and memory go, and what to do about it."""
-    context.obj = debug
+    if debug:
+        _switch_debug_on(context)
+
+
+@dataclass
+class _Debugging:
+    """Whether tracebacks are shown, known only once the arguments are read."""
+
+    is_on: bool = False
+
+
+def _take_debug(command: click.Command) -> None:
+    """Let a verb, and what is below it, take `--debug` as the group does."""
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            _take_debug(below)
+    if not any("--debug" in parameter.opts for parameter in command.params):
+        command.params.append(
+            click.Option(
+                ["--debug"],
+                is_flag=True,
+                is_eager=True,
+                hidden=True,
+                expose_value=False,
+                callback=lambda context, _parameter, given: (
+                    _switch_debug_on(context) if given else None
+                ),
+            )
+        )
+
+
+def _switch_debug_on(context: click.Context) -> None:
+    state = context.find_root().obj
+    if isinstance(state, _Debugging):
+        state.is_on = True
 
 
 def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -> int:
@@ -126,9 +165,11 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
     """
     _tolerate_narrow_encodings()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    is_debug = _wants_debug(words)
+    debugging = _Debugging(_wants_debug(words))
     try:
-        result = command.main(args=words, prog_name="stepscope", standalone_mode=False)
+        result = command.main(
+            args=words, prog_name="stepscope", standalone_mode=False, obj=debugging
+        )
     except _OutputClosedError:
         _discard_output()
         return _PIPE_CLOSED
@@ -141,17 +182,18 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
         error.show()
         return error.exit_code
     except StepscopeError as error:
-        _say(str(error), is_debug)
+        _say(str(error), debugging.is_on)
         return error.exit_code
     except Exception as error:  # noqa: BLE001 - the last resort: one line instead of a traceback
         text = f"unexpected {type(error).__name__}: {error}"
-        _say(text if is_debug else f"{text} (stepscope --debug VERB … shows where)", is_debug)
+        hint = "" if debugging.is_on else " (--debug shows where)"
+        _say(f"{text}{hint}", debugging.is_on)
         return _UNEXPECTED
     return result if isinstance(result, int) and not isinstance(result, bool) else 0
 
 
 def _wants_debug(words: Sequence[str]) -> bool:
-    """Whether --debug is on. Checked before click parses, because parsing can fail."""
+    """Whether --debug is on before the verb. Checked before click parses, because that can fail."""
     if os.environ.get("STEPSCOPE_DEBUG", "").lower() in {"1", "true", "yes", "on"}:
         return True
     for word in words:

@@ -6,16 +6,27 @@ import math
 
 import click
 
-from stepscope.commands.options import INTEGERS, format_option, row_count
-from stepscope.commands.sinks import StandardSink
+from stepscope.commands.options import (
+    INTEGERS,
+    format_option,
+    output_option,
+    rows_option,
+    table_options,
+)
+from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import Layout, Output
 
 
 @click.command("memory")
 @click.argument("path", type=click.Path(path_type=str), required=False)
-@click.argument("question", default="overview")
+@click.argument(
+    "question",
+    default="overview",
+    shell_complete=lambda _context, _parameter, begun: _names_beginning(begun),
+)
 @click.option("--list", "list_questions", is_flag=True, help="List the questions.")
 @format_option("memory", INTEGERS)
+@output_option
 @click.option("--device", type=int, metavar="N", help="The GPU.  [default: the fullest]")
 @click.option("--rank", type=int, metavar="N", help="The rank of a run.  [default: the first]")
 @click.option(
@@ -69,19 +80,14 @@ from stepscope.report.outputs import Layout, Output
     help="Rules for categories, one 'category: pattern' per line; they come before the built-in"
     " ones.",
 )
-@click.option(
-    "--table",
-    metavar="NAME",
-    help="Only this table. By default, csv prints the first and other formats print all.",
-)
-@click.option(
-    "--rows", default="15", show_default=True, metavar="N|all", help="Rows to print of each table."
-)
+@table_options
+@rows_option(15)
 def command(
     path: str | None,
     question: str,
     list_questions: bool,
     output: Output,
+    file: str | None,
     device: int | None,
     rank: int | None,
     at: str | None,
@@ -95,7 +101,8 @@ def command(
     census: str | None,
     rules: str | None,
     table: str | None,
-    rows: str,
+    columns: tuple[str, ...] | None,
+    rows: int | None,
 ) -> None:
     """Show whose the GPU's memory is, when, why, and what would free it.
 
@@ -119,9 +126,8 @@ def command(
 
     keep_freed_memory()
     found = open_memory(path, rank, census, rules)
-    sink = StandardSink()
     if found.others:
-        sink.remark(f"{found.path}: the newest; {path} has {found.others} more")
+        click.echo(f"{found.path}: the newest; {path} has {found.others} more", err=True)
     other = None if before is None else open_memory(before, rank, None, rules).view
     runs = [] if size is None else [Run(size, found.view)]
     for place, number in map(_path_and_size, also):
@@ -136,7 +142,8 @@ def command(
         targets,
         None if capacity is None else _bytes(capacity),
     )
-    output.write(answer(found.view, chosen, asked), sink, Layout(table, row_count(rows)))
+    with sink_for(file) as sink:
+        output.write(answer(found.view, chosen, asked), sink, Layout(table, rows, columns))
 
 
 def _bytes(text: str) -> int:
@@ -157,6 +164,13 @@ def _path_and_size(text: str) -> tuple[str, float]:
     if not path or not math.isfinite(size):
         raise click.UsageError(f"--also {text}: give a path and its size, as runs/b=8")
     return path, size
+
+
+def _names_beginning(begun: str) -> list[str]:
+    """Names of questions, for the shell's completion."""
+    from stepscope.memory.questions.table import QUESTIONS
+
+    return [one.name for one in QUESTIONS if one.name.startswith(begun)]
 
 
 def _list_questions() -> None:

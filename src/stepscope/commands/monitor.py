@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stepscope.commands.sinks import StandardSink
-from stepscope.errors import UsageError
+from stepscope.errors import UnreadableInputError
 
 if TYPE_CHECKING:
     from stepscope.run.metrics import Note
@@ -177,7 +177,7 @@ def _show_live(
     from stepscope.report.live.terminal import show
 
     if path is not None and not path.exists():
-        raise UsageError(f"{path}: no such run")
+        raise UnreadableInputError(f"{path}: no such file or directory")
     sampler = LocalSampler(ids)
     run = LiveRun(path or runs_folder(output_dir), sampler.read)
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -19,6 +19,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _RANGE = re.compile(r"^(\d{1,9})(?:-(\d{1,9}))?$")
 _MOST_NUMBERS = 100_000
+OTHER = "Other"
+"""The heading of options that belong to no other."""
 INTEGERS = "integer nanoseconds and bytes"
 """A note for `format_option`."""
 
@@ -45,6 +47,7 @@ def format_option(kind: str, note: str = "") -> Callable[[Command], Command]:
         type=click.Choice([one.name for one in formats]),
         default=formats[0].name,
         callback=chosen,
+        is_eager=True,  # known when --columns is
         show_default=True,
         help=f"{people} for people; {programs} for programs{f' ({note})' if note else ''}.",
     )
@@ -165,6 +168,70 @@ def numbers(option: str, text: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
+def grouped(groups: Mapping[str, Sequence[str]]) -> type[click.Command]:
+    """A command whose help lists its options under headings.
+
+    Args:
+        groups: Heading to parameters, by their names or the words that they begin with. The longest
+            beginning decides; what no heading has comes last.
+    """
+
+    def heading_of(name: str) -> str:
+        matching = [
+            (len(word), heading)
+            for heading, words in groups.items()
+            for word in words
+            if name == word or name.startswith(f"{word}_")
+        ]
+        return max(matching, key=lambda one: one[0])[1] if matching else OTHER
+
+    class Grouped(click.Command):
+        """Lists its options under headings."""
+
+        def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+            """Write the options of each heading."""
+            found: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (*groups, OTHER)}
+            for parameter in self.get_params(ctx):
+                record = parameter.get_help_record(ctx)
+                if record is not None and isinstance(parameter, click.Option):
+                    found[heading_of(parameter.name or "")].append(record)
+            for heading, records in found.items():
+                if records:
+                    with formatter.section(heading):
+                        formatter.write_dl(records)
+
+    return Grouped
+
+
+def check_one_document(number: int, output: Output) -> None:
+    """Check that several results are asked for only in formats in which they can follow each other.
+
+    Raises:
+        click.UsageError: The format is one document.
+    """
+    if number > 1 and output.format.is_document:
+        raise click.UsageError(
+            f"--format {output.format.name} takes one result, and there are {number}"
+        )
+
+
+def rows_option(default: int, note: str = "") -> Callable[[Command], Command]:
+    """`--rows N|all`, as `rows`: the number of rows, None for all.
+
+    Args:
+        default: The default.
+        note: What else the help says.
+    """
+    return click.option(
+        "--rows",
+        default=str(default),
+        show_default=True,
+        metavar="N|all",
+        callback=lambda _context, _parameter, text: row_count(text),
+        help=f"Rows to print of each table{f' ({note})' if note else ''}.",
+    )
+
+
 def row_count(text: str) -> int | None:
     """The value of `--rows`: a number above 0, or "all" (None).
 
@@ -176,3 +243,34 @@ def row_count(text: str) -> int | None:
     if not text.isdecimal() or int(text) == 0:
         raise click.UsageError(f"--rows {text}: give a number above 0, or all")
     return int(text)
+
+
+def table_options(command: Command) -> Command:
+    """`--table` and `--columns`, as `table` and `columns`: a part of an answer."""
+    for decorate in (
+        click.option(
+            "--columns",
+            metavar="NAMES|all",
+            callback=_columns,
+            help="Only these columns, such as name,total_ns, in table, md and csv."
+            "  [default: in a table, the first ones that fit; otherwise all]",
+        ),
+        click.option(
+            "--table",
+            metavar="NAME",
+            help="Only this table. By default, csv prints the first and other formats print all.",
+        ),
+    ):
+        command = decorate(command)
+    return command
+
+
+def _columns(
+    context: click.Context, _parameter: click.Parameter, text: str | None
+) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    chosen: Output | None = context.params.get("output")
+    if chosen is not None and not chosen.format.has_columns:
+        raise click.UsageError(f"--columns does not apply to --format {chosen.format.name}")
+    return tuple(word.strip() for word in text.split(",") if word.strip()) or None

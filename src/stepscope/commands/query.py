@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from stepscope.commands.options import format_option, output_option
+from stepscope.commands.options import format_option, output_option, row_count
 from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import Output
 
@@ -18,10 +18,12 @@ DEFAULT_ROWS = 100
 @click.option("--list", "list_views", is_flag=True, help="List the views and their columns.")
 @format_option("rows", "parquet needs --output or a pipe")
 @click.option(
-    "--limit",
-    type=click.IntRange(min=0),
-    help=f"Maximum number of rows.  [default: {DEFAULT_ROWS} in a table, otherwise all; 0: all]",
+    "--rows",
+    metavar="N|all",
+    callback=lambda _context, _parameter, text: None if text is None else (row_count(text) or 0),
+    help=f"Maximum number of rows.  [default: {DEFAULT_ROWS} in a table, otherwise all]",
 )
+@click.option("--limit", type=click.IntRange(min=0), hidden=True)  # the name before --rows
 @click.option(
     "--timeout",
     "time_limit_s",
@@ -35,6 +37,7 @@ def command(
     *,
     list_views: bool,
     output: Output,
+    rows: int | None,
     limit: int | None,
     time_limit_s: float | None,
     file: str | None,
@@ -62,10 +65,11 @@ def command(
         from stepscope.trace.paths import resolve_path
         from stepscope.trace.sql.query import run_query
 
+        limit = limit if rows is None else rows
         if limit is None and output.format.is_for_people:
             limit = DEFAULT_ROWS
         trace = resolve_path(path).one_trace().open()
         result = run_query(trace, sql, row_limit=limit or None, time_limit_s=time_limit_s)
         output.write(result.rows, sink)
     if result.is_cut:
-        click.echo(f"only the first {limit} rows are shown; --limit 0 shows all", err=True)
+        click.echo(f"only the first {limit} rows are shown; --rows all shows all", err=True)

@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import click
 
 from stepscope.commands.options import (
     INTEGERS,
+    check_one_document,
     format_option,
     output_option,
     scope_of,
     scope_options,
 )
 from stepscope.commands.sinks import sink_for
-from stepscope.report.outputs import OUTPUTS, Layout, Output
+from stepscope.report.outputs import OUTPUTS, Layout, Output, Sink
 from stepscope.report.outputs import output as output_of
 
 if TYPE_CHECKING:
     from stepscope.advice.thresholds import Thresholds
+    from stepscope.analysis.selection.scope import Scope
+    from stepscope.run.reader import Run
+    from stepscope.trace.model import Trace
 
 
 @click.command("report")
-@click.argument("path", type=click.Path(path_type=str))
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=str), metavar="PATH…")
 @format_option("diagnosis", INTEGERS)
 @output_option
 @scope_options("Only these steps of the recorded windows; they must be consecutive.")
+@click.option(
+    "--full",
+    "is_full",
+    is_flag=True,
+    help="Show all of the report: evidence, assumptions, ranks, hardware, notes.",
+)
 @click.option("--table", metavar="NAME", help="Table that csv prints.  [default: findings]")
 @click.option(
     "--baseline",
@@ -41,9 +51,10 @@ if TYPE_CHECKING:
     help="Limit above which a finding is reported, such as saving_low=0.01. Repeatable.",
 )
 def command(
-    path: str,
+    paths: tuple[str, ...],
     output: Output,
     file: str | None,
+    is_full: bool,
     steps: str | None,
     device: str | None,
     events: str,
@@ -54,53 +65,76 @@ def command(
     """Show where the step's time goes, why, and what to change.
 
     PATH is a run directory, a directory of runs (the newest is used), a trace file, a directory of
-    traces, a quoted glob, or a URL. For a py-spy recording, shows the functions that took the time;
-    for a memory snapshot, what the peak consists of.
+    traces, a pattern, or a URL. Of several paths, traces that are ranks of one run are one report,
+    and every other path gets its own. Of a directory of traces that are not ranks of one run, the
+    newest is judged. For a py-spy recording, shows the functions that took the time; for a memory
+    snapshot, what the peak consists of.
     """
     if table is not None and not output.picks_table:
         able = " or ".join(one.format.name for one in OUTPUTS["diagnosis"] if one.picks_table)
         raise click.UsageError(f"--table needs --format {able}")
     scope = scope_of(steps, device, events)
     limits = _limits(thresholds)
+    from stepscope.memory.opening import is_snapshot_file
+    from stepscope.trace.arrays.memory_reuse import keep_freed_memory
+    from stepscope.trace.paths import resolve_path, resolve_runs
+
+    keep_freed_memory()
+    snapshots = [path for path in paths if is_snapshot_file(path)]
+    known = None if baseline is None else resolve_path(baseline).one_trace().open()
+    rest = tuple(path for path in paths if path not in snapshots)
+    runs = resolve_runs(rest) if rest else []
+    check_one_document(len(snapshots) + len(runs), output)
+    layout = Layout(table=table, is_full=is_full)
+    with sink_for(file) as sink:
+        for number, path in enumerate(snapshots):
+            if number:
+                sink.write("\n")
+            _show_snapshot(path, output, sink)
+        for number, run in enumerate(runs, start=len(snapshots)):
+            if number:
+                sink.write("\n")
+            _show_run(run, Request(limits, scope, known), output, sink, layout)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the options ask of a diagnosis; see `advice.diagnosis.diagnose`."""
+
+    limits: Thresholds
+    scope: Scope
+    baseline: Trace | None
+
+
+def _show_run(run: Run, asked: Request, output: Output, sink: Sink, layout: Layout) -> None:
+    """Show the diagnosis of a run, or what a sampler recorded."""
     from stepscope.advice.diagnosis import diagnose
     from stepscope.advice.window_details import details_of
     from stepscope.analysis.python_functions import sampled_recordings
     from stepscope.errors import UnreadableInputError
-    from stepscope.memory.opening import is_snapshot_file
-    from stepscope.trace.arrays.memory_reuse import keep_freed_memory
-    from stepscope.trace.paths import resolve_path
 
-    keep_freed_memory()
-    if is_snapshot_file(path):
-        _show_snapshot(path, output, file)
-        return
-    known = None if baseline is None else resolve_path(baseline).one_trace().open()
-    run = resolve_path(path).run
     try:
-        diagnosis = diagnose(run, limits, scope, known)
+        diagnosis = diagnose(run, asked.limits, asked.scope, asked.baseline)
     except UnreadableInputError:
         # A py-spy recording has no steps or kernels to diagnose, but functions to show.
         recordings = sampled_recordings(run)
         if not recordings:
             raise
-        with sink_for(file) as sink:
-            output_of("samples", output.format.name).write(recordings, sink)
+        output_of("samples", output.format.name).write(recordings, sink)
         return
     if output.wants_details:
         diagnosis = replace(diagnosis, details=details_of(diagnosis.shown))
-    with sink_for(file) as sink:
-        output.write(diagnosis, sink, Layout(table=table))
+    output.write(diagnosis, sink, layout)
 
 
-def _show_snapshot(path: str, output: Output, file: str | None) -> None:
+def _show_snapshot(path: str, output: Output, sink: Sink) -> None:
     """Show what a memory snapshot holds, and where its questions are answered."""
     from stepscope.memory.opening import find_snapshot
     from stepscope.memory.questions.table import answer, question
 
     found = answer(find_snapshot(path).open(), question("overview"))
-    with sink_for(file) as sink:
-        output_of("memory", output.format.name).write(found, sink, Layout(rows=15))
-        sink.remark(f"{path} is a memory snapshot: `stepscope memory {path}` answers more about it")
+    output_of("memory", output.format.name).write(found, sink, Layout(rows=15))
+    sink.remark(f"{path} is a memory snapshot: `stepscope memory {path}` answers more about it")
 
 
 def _limits(settings: tuple[str, ...]) -> Thresholds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ import click
 from stepscope.adapters.external.options import external_options, take_tool
 from stepscope.adapters.options.catalogue import OPTIONS
 from stepscope.adapters.options.values import as_text
+from stepscope.capture.options.words import of_run
+from stepscope.commands.options import grouped
 from stepscope.commands.sinks import StandardSink
 from stepscope.errors import StepscopeError
 
@@ -23,6 +26,7 @@ LEFT_OUT = {
     "keep_local",
     "step_unit",
     "max_steps",
+    "max_steps_per_loop",
     "memory_snapshot_path",
     "deepspeed_flops",
     "deepspeed_memory",
@@ -50,8 +54,36 @@ def _options(function: Any) -> Any:
     return function
 
 
+GROUPS = {
+    "The command": ("step_on", "shows_report", "result_file", "dry_run"),
+    "Where the run goes": ("output_dir", "run_name", "upload_to"),
+    "Which steps": (
+        "skip_first", "skip_first_wait", "wait", "warmup", "active", "repeat", "cycle_length",
+        "start_step", "end_step", "ranks", "pause_together_s",
+    ),
+    "Windows on demand": ("triggers", "slow_step"),
+    "What a window records": (
+        "window_recorder", "activities", "record_shapes", "profile_memory", "with_stack",
+        "with_flops", "with_modules", "cuda_sync_events", "tracemalloc", "with_tracemalloc",
+    ),
+    "Files of a window": (
+        "export_trace", "trace_format", "tensorboard", "key_averages", "stacks_metric",
+        "memory_timeline", "execution_trace", "flop_counter",
+    ),
+    "Memory": ("memory", "oom_snapshot"),
+    "Beside the windows": ("step_record", "monitor", "scalars"),
+    "Limits": ("max", "min_free_bytes", "keep_windows"),
+    "How files are written": ("export_mode", "export_timeout_s", "flush_on_sigterm", "grace_s"),
+    "py-spy": ("py_spy",),
+    "nsys": ("nsys",),
+    "memray": ("memray",),
+}  # fmt: skip
+"""Heading of the help to the options below it, by their names or the beginning of them."""
+
+
 @click.command(
     "run",
+    cls=grouped(GROUPS),
     context_settings={"allow_interspersed_args": False},
 )
 @click.argument("command_line", metavar="COMMAND...", nargs=-1, type=click.UNPROCESSED)
@@ -99,7 +131,7 @@ def command(
     from stepscope.adapters.external.planning import as_flags, choose_recorder, what_it_lacks
     from stepscope.adapters.external.session import Outcome, run_with
     from stepscope.adapters.options.dialects import find_dialect
-    from stepscope.adapters.options.settings import resolve
+    from stepscope.adapters.options.settings import resolve, strange_hints
     from stepscope.adapters.script.launch import launch, startable
 
     if not command_line:
@@ -112,7 +144,10 @@ def command(
         if value is not None
     }
     choose_recorder(given, tool, with_tracemalloc=with_tracemalloc)
-    settings = resolve(find_dialect("native"), given)
+    words = of_run(name for name in OPTIONS if name not in LEFT_OUT)
+    settings = dataclasses.replace(resolve(find_dialect("native"), given), own_words=words)
+    for line in strange_hints():
+        _say(line)
     flags = as_flags(given, step_on)
     if dry_run:
         _show_command(command_line, tool, flags, settings)

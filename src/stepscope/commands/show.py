@@ -9,48 +9,51 @@ from stepscope.commands.options import (
     engine_of,
     engine_options,
     format_option,
-    row_count,
+    output_option,
+    rows_option,
     scope_of,
     scope_options,
+    table_options,
 )
-from stepscope.commands.sinks import StandardSink
+from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import Layout, Output
 
 
 @click.command("show")
-@click.argument("question", required=False)
+@click.argument(
+    "question",
+    required=False,
+    shell_complete=lambda _context, _parameter, begun: _names_beginning(begun),
+)
 @click.argument("paths", nargs=-1, type=click.Path(path_type=str))
 @click.option("--list", "list_questions", is_flag=True, help="List the questions.")
 @format_option("answer", INTEGERS)
+@output_option
 @scope_options("Only these steps.  [default: the whole file]")
-@click.option(
-    "--table",
-    metavar="NAME",
-    help="Only this table. By default, csv prints the first and other formats print all.",
-)
+@table_options
 @click.option(
     "--baseline",
     metavar="PATH",
     help="For abnormal-collectives: trace of a healthy run to compare with.",
 )
 @engine_options
-@click.option(
-    "--rows", default="30", show_default=True, metavar="N|all", help="Rows to print of each table."
-)
+@rows_option(30)
 def command(
     question: str | None,
     paths: tuple[str, ...],
     list_questions: bool,
     output: Output,
+    file: str | None,
     steps: str | None,
     device: str | None,
     events: str,
     table: str | None,
+    columns: tuple[str, ...] | None,
     baseline: str | None,
     engine: str,
     scheduler: str | None,
     workers: int | None,
-    rows: str,
+    rows: int | None,
 ) -> None:
     """Answer one question about traces, as tables.
 
@@ -70,22 +73,35 @@ def command(
     if not paths:
         raise click.UsageError(f"no trace given: stepscope show {question} PATH")
     scope = scope_of(steps, device, events)
-    layout = Layout(table, row_count(rows))
+    layout = Layout(table, rows, columns)
     if baseline is not None and chosen.over_ranks:
         raise click.UsageError(f"'{chosen.name}' takes no baseline")
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
-    from stepscope.trace.paths import resolve_path, resolve_traces
+    from stepscope.trace.paths import remark_on, resolve_path, resolve_traces
 
     keep_freed_memory()
-    traces = resolve_traces(paths, scope.steps)
+    traces = resolve_traces(paths, scope.steps, with_unrelated=chosen.over_ranks)
+    if not chosen.over_ranks:
+        for path in paths:
+            if said := remark_on(resolve_path(path)):
+                click.echo(said, err=True)
     if chosen.over_ranks:
         from stepscope.fleet.ask import ask_of_job
 
         runner = engine_of(engine, scheduler, workers)
-        output.write(ask_of_job(chosen, traces, scope, runner), StandardSink(), layout)
+        with sink_for(file) as sink:
+            output.write(ask_of_job(chosen, traces, scope, runner), sink, layout)
         return
     known = None if baseline is None else resolve_path(baseline).one_trace().open()
-    output.write(ask_all(chosen, traces, scope, known), StandardSink(), layout)
+    with sink_for(file) as sink:
+        output.write(ask_all(chosen, traces, scope, known), sink, layout)
+
+
+def _names_beginning(begun: str) -> list[str]:
+    """Names of questions, for the shell's completion."""
+    from stepscope.analysis.questions import QUESTIONS
+
+    return [one.name for one in QUESTIONS if one.name.startswith(begun)]
 
 
 def _list_questions() -> None:

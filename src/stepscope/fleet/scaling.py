@@ -25,6 +25,7 @@ from stepscope.errors import UsageError
 from stepscope.fleet.job import Job
 from stepscope.fleet.rank_map import rank_map
 from stepscope.fleet.rank_steps import PARTS
+from stepscope.run.figures import duration
 
 GROWTH: dict[str, pl.DataType | type[pl.DataType]] = {
     "part": pl.String,
@@ -170,4 +171,4 @@ def _verdict(growth: pl.DataFrame, a_ranks: int, b_ranks: int, weak: float) -> s
     if worst["growth_ns"] <= 0:
         return said
     share = f", {worst['growth_share']:.0%} of the step before" if worst["growth_share"] else ""
-    return f"{said}; what grew most is {worst['part']}: {worst['growth_ns'] / 1e6:+.3g} ms{share}"
+    return f"{said}; what grew most is {worst['part']}: +{duration(worst['growth_ns'])}{share}"

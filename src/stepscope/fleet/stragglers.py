@@ -27,6 +27,7 @@ from stepscope.fleet.clocks.ranks import RankClocks, solve_rank_clocks
 from stepscope.fleet.groups import find_groups
 from stepscope.fleet.job import Job
 from stepscope.fleet.matched import OTHER, Matched, match
+from stepscope.run.figures import duration
 from stepscope.trace.model import Trace
 
 RANKS: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -328,5 +329,5 @@ def _verdict(causes: pl.DataFrame, blame: Blame, report: StragglerReport) -> str
     share = worst["gain_ns"] / blame.step_ns if blame.step_ns else 0
     return (
         f"rank {worst['rank']} makes the others wait: {why}. Without that a step would take "
-        f"{worst['gain_ns'] / 1e6:.3g} ms less, {share:.0%} of it"
+        f"{duration(worst['gain_ns'])} less, {share:.0%} of it"
     )

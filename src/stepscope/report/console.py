@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 
+if TYPE_CHECKING:
+    from stepscope.report.outputs import Sink
+
+UNLIMITED = 10_000
+"""Width in columns where nobody watches: tables are as wide as they need to be."""
 _PADDING = re.compile(r"[ \t]+(?=\n)")
 
 
@@ -36,6 +42,15 @@ class _Unpadded:
         return self._stream.encoding or "utf-8"
 
 
+class _Screen(Console):
+    """A console that lets a closed pipe end the command as for any other output."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error again. rich would exit with 1."""
+        self.quiet = True
+        raise BrokenPipeError
+
+
 def console(
     *, stderr: bool = False, keeps_padding: bool = False, width: int | None = None
 ) -> Console:
@@ -57,7 +72,15 @@ def console_on(stream: TextIO, *, keeps_padding: bool = False, width: int | None
     """A console on a stream; see `console`."""
     keeps = keeps_padding or stream.isatty()
     file: Any = stream if keeps else _Unpadded(stream)
-    return Console(file=file, width=width, highlight=False, soft_wrap=False)
+    return _Screen(file=file, width=width, highlight=False, soft_wrap=False)
+
+
+def width_for(sink: Sink) -> int | None:
+    """The width for tables: None, that of the terminal; unlimited in a file or pipe.
+
+    The variable COLUMNS, if it is exported, is the width everywhere.
+    """
+    return None if sink.is_terminal or os.environ.get("COLUMNS") else UNLIMITED
 
 
 def print_heading(console: Console, text: str) -> None:

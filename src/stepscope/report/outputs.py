@@ -46,10 +46,14 @@ class Layout:
     Attributes:
         table: Only this table; None: the output's default.
         rows: Maximum number of rows of each table; None: all.
+        columns: Only these columns of tables; None: the output's default; "all": all of them.
+        is_full: Show everything that a default leaves out.
     """
 
     table: str | None = None
     rows: int | None = None
+    columns: tuple[str, ...] | None = None
+    is_full: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,17 +65,21 @@ class Format:
         is_for_people: Whether numbers have convenient units and long tables are cut. Programs get
             integer nanoseconds and bytes, and all rows.
         is_text: Whether a terminal can show it.
+        is_document: Whether a file holds one result: a second one cannot follow it.
+        has_columns: Whether columns of its tables can be chosen.
     """
 
     name: str
     is_for_people: bool
     is_text: bool = True
+    is_document: bool = True
+    has_columns: bool = True
 
 
-TABLE = Format("table", is_for_people=True)
-MARKDOWN = Format("md", is_for_people=True)
-HTML = Format("html", is_for_people=True)
-JSON = Format("json", is_for_people=False)
+TABLE = Format("table", is_for_people=True, is_document=False)
+MARKDOWN = Format("md", is_for_people=True, is_document=False)
+HTML = Format("html", is_for_people=True, has_columns=False)
+JSON = Format("json", is_for_people=False, has_columns=False)
 CSV = Format("csv", is_for_people=False)
 PARQUET = Format("parquet", is_for_people=False, is_text=False)
 

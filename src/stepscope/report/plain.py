@@ -40,12 +40,17 @@ def plain(value: Any) -> Any:
 def scope_to_dict(scope: AnsweredScope) -> dict[str, Any]:
     """What an answer covers; `steps` is null for the whole file."""
     asked = scope.asked
+    both = scope.recorded
+    steps = {}
+    if both is not None:
+        steps = {"window_step_ns": both.window_step_ns, "run_step_ns": both.run_step_ns}
     return {
         "steps": None if asked.steps is None else list(scope.steps),
         "devices": list(scope.devices),
         "events": asked.events.value,
         "counted": scope.events,
         "excluded": dict(scope.excluded),
+        **steps,
     }
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from stepscope.report import units
+
 if TYPE_CHECKING:
     from stepscope.analysis.selection.scope import AnsweredScope
 
@@ -23,6 +25,16 @@ def describe_scope(scope: AnsweredScope) -> str:
     if scope.devices or scope.events:
         parts.append(f"{asked.events.value} events ({scope.events:,} counted)")
     parts += [f"left out: {count:,} {reason}" for reason, count in scope.excluded.items()]
+    if (both := scope.recorded) is not None:
+        window = "no steps annotated"
+        if both.window_step_ns is not None:
+            window = units.duration(both.window_step_ns)
+        steps = units.plural(both.run_steps, "steady step")
+        mean = f"{units.duration(both.run_step_ns)}, mean of {steps}"
+        if both.is_scaled:
+            parts.append(f"scaled from recorded steps ({window}) to the run's ({mean})")
+        else:
+            parts.append(f"tables of recorded steps ({window}), not of all the run's ({mean})")
     return "; ".join(parts)
 
 

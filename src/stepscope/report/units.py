@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from stepscope.advice.figures import in_binary_unit
+from stepscope.run.figures import duration, three_digits
 
-_TIMES = ((60_000_000_000, "min"), (1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
-
-
-def duration(nanoseconds: float) -> str:
-    """Three significant digits in a convenient unit: 92.1 ms, 1.53 s, 2.50 min."""
-    for size, unit in _TIMES:
-        # 999.6 µs would round to 1000 µs: use the next unit.
-        if abs(nanoseconds) >= size * 0.9995:
-            return f"{_three_digits(nanoseconds / size)} {unit}"
-    return f"{nanoseconds:.0f} ns"
+__all__ = (
+    "count",
+    "decimal_size",
+    "duration",
+    "flops",
+    "plural",
+    "share",
+    "size",
+    "value",
+)
 
 
 def size(count_bytes: float) -> str:
     """Bytes in binary units: 1.50 GiB."""
     number, unit = in_binary_unit(count_bytes)
-    return f"{number:.0f} B" if unit == "B" else f"{_three_digits(number)} {unit}"
+    return f"{number:.0f} B" if unit == "B" else f"{three_digits(number)} {unit}"
 
 
 def decimal_size(count_bytes: float) -> str:
@@ -35,7 +36,7 @@ def flops(number: float) -> str:
     """Floating-point operations: 344 GFLOP."""
     for step, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
         if abs(number) >= step * 0.9995:
-            return f"{_three_digits(number / step)} {prefix}FLOP"
+            return f"{three_digits(number / step)} {prefix}FLOP"
     return f"{number:,.0f} FLOP"
 
 
@@ -71,14 +72,5 @@ def value(number: float | str, unit: str) -> str:
     if unit == "share":
         return share(number)
     if unit == "factor":
-        return f"{_three_digits(number)}×"
+        return f"{three_digits(number)}×"
     return count(number)
-
-
-def _three_digits(number: float) -> str:
-    if abs(number) >= 999.5:
-        return f"{number:,.0f}"
-    magnitude = abs(number)
-    if magnitude >= 99.95:
-        return f"{number:.0f}"
-    return f"{number:.1f}" if magnitude >= 9.995 else f"{number:.2f}"

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from stepscope.errors import UnreadableInputError
+
+MOST_ENTRIES = 100_000
+"""How many files and folders are searched for traces."""
+_MOST_HEADERS = 64
+_HEADER_BYTES = 1 << 16
+_JOB_IN_HEADER = re.compile(
+    rb'"distributedInfo"\s*:\s*\{[^{}\[\]]{0,500}?"rank"\s*:\s*(\d{1,9})[^{}\[\]]{0,500}?'
+    rb'"world_size"\s*:\s*(\d{1,9})'
+)
 _SUFFIXES = (".json", ".json.gz", ".json.zst", ".sqlite", ".nsys-rep")
 # Files with these suffixes that are not traces but often next to them.
 _NOT_TRACES = re.compile(
@@ -42,18 +55,73 @@ def has_wildcard(text: str) -> bool:
 def find_traces(root: Path) -> list[TraceFile]:
     """The trace files at `root`: the file itself, those in the folder, or the matches of the glob.
 
-    Folders are searched recursively, without stores and hidden folders. The result is sorted by
-    path, so that positions are stable.
+    Folders are searched recursively, without stores, hidden folders and links to folders. The
+    result is sorted by path, so that positions are stable.
+
+    Raises:
+        UnreadableInputError: There are more than `MOST_ENTRIES` files and folders in it.
     """
     if root.is_file():
         return [TraceFile(root, rank_of(root))]
     if root.is_dir():
-        candidates = [path for path in root.rglob("*") if not _is_hidden(path.relative_to(root))]
+        candidates = list(_entries_below(root))
     else:
         # Path.glob needs a folder to start from; a user's pattern may start anywhere.
         candidates = [Path(name) for name in glob.iglob(str(root), recursive=True)]  # noqa: PTH207
     paths = sorted(path for path in candidates if is_trace_name(path.name) and path.is_file())
     return [TraceFile(path, rank) for path, rank in zip(paths, _ranks_of(paths), strict=True)]
+
+
+def are_of_one_run(files: Sequence[TraceFile]) -> bool:
+    """Whether names say that the files are ranks, or windows of ranks, of one run.
+
+    Each file has a rank, and files of the same rank differ only in numbers, as in
+    `iteration_10/rank0.json` and `iteration_20/rank0.json`.
+    """
+    families: dict[int, str] = {}
+    for file in files:
+        if file.rank is None:
+            return False
+        is_numbered = _TENSORBOARD_NAME.match(file.path.name)
+        family = str(file.path.parent if is_numbered else file.path)
+        if families.setdefault(file.rank, re.sub(r"\d+", "0", family)) != re.sub(
+            r"\d+", "0", family
+        ):
+            return False
+    return True
+
+
+def ranks_in_headers(files: Sequence[TraceFile]) -> list[int] | None:
+    """The ranks that Chrome traces of one job name in their headers; None unless all do.
+
+    The job is the same if the number of ranks is, and no rank occurs twice.
+    """
+    if len(files) > _MOST_HEADERS:
+        return None
+    found: list[tuple[int, int]] = []
+    for file in files:
+        match = _JOB_IN_HEADER.search(_beginning(file.path))
+        if match is None:
+            return None
+        found.append((int(match[1]), int(match[2])))
+    ranks = [rank for rank, _ in found]
+    is_one_job = len({size for _, size in found}) == 1 and len(set(ranks)) == len(ranks)
+    return ranks if is_one_job else None
+
+
+def newest(files: Sequence[TraceFile]) -> TraceFile:
+    """The file that was changed last, of those that look like traces if any does."""
+
+    def age(file: TraceFile) -> tuple[float, str]:
+        try:
+            return file.path.stat().st_mtime, str(file.path)
+        except OSError:
+            return 0.0, str(file.path)
+
+    by_age = sorted(files, key=age, reverse=True)
+    return next(
+        (file for file in by_age[:_MOST_HEADERS] if _looks_like_trace(file.path)), by_age[0]
+    )
 
 
 def is_trace_name(name: str) -> bool:
@@ -84,5 +152,46 @@ def _ranks_of(paths: list[Path]) -> list[int | None]:
     return ranks
 
 
-def _is_hidden(relative: Path) -> bool:
-    return any(part.startswith(".") or part.endswith(".stepscope") for part in relative.parts)
+def _entries_below(root: Path) -> Iterator[Path]:
+    """Files below a folder, without stores, hidden ones, and what links to folders lead to."""
+    ahead, count = [root], 0
+    while ahead:
+        folder = ahead.pop()
+        try:
+            entries = list(os.scandir(folder))
+        except OSError:
+            if folder == root:
+                raise
+            continue
+        count += len(entries)
+        if count > MOST_ENTRIES:
+            raise UnreadableInputError(
+                f"{root}: more than {MOST_ENTRIES:,} files and folders: name a folder nearer to the"
+                " traces, or one trace"
+            )
+        for entry in entries:
+            if entry.name.startswith(".") or entry.name.endswith(".stepscope"):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                ahead.append(Path(entry.path))
+            else:
+                yield Path(entry.path)
+
+
+def _looks_like_trace(path: Path) -> bool:
+    if path.name.endswith((".sqlite", ".nsys-rep", ".zst")):
+        return True
+    head = _beginning(path)
+    return b'"traceEvents"' in head or b'"ph"' in head
+
+
+def _beginning(path: Path) -> bytes:
+    """The first bytes of a file, decompressed if it is packed with gzip; empty if unreadable."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEADER_BYTES)
+        if head.startswith(b"\x1f\x8b"):
+            return zlib.decompressobj(wbits=31).decompress(head, _HEADER_BYTES)
+    except (OSError, zlib.error):
+        return b""
+    return head

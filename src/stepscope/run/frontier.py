@@ -21,6 +21,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stepscope.run.figures import duration
 from stepscope.run.rank_skew import RankSteps, steps_in_common
 from stepscope.run.step_record import StepRecord, input_wait, is_input_phase
 
@@ -84,7 +85,7 @@ class Frontier:
         if leader is None:
             return ""
         return (
-            f"rank {leader.rank} sets the pace: it takes {leader.lead_ns / 1e6:.3g} ms longer than "
+            f"rank {leader.rank} sets the pace: it takes {duration(leader.lead_ns)} longer than "
             f"the others in each step, {leader.lead_ns / self.step_ns:.0%} of it, mostly in "
             f"{leader.stage}"
         )

@@ -30,6 +30,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stepscope.errors import UnreadableInputError
+from stepscope.run.figures import duration
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import ClockSample, RankManifest, read_rank
 from stepscope.run.step_record import (
@@ -154,10 +155,10 @@ class RankSkew:
         """What it costs, as a sentence."""
         several = len(self.late) > 1
         names = ", ".join(map(str, self.late[:8])) + (", …" if len(self.late) > 8 else "")
-        margin = f" ± {self.error_ns / 1e6:.2g}" if self.error_ns else ""
+        margin = f" ± {duration(self.error_ns)}" if self.error_ns else ""
         return (
             f"rank{'s' if several else ''} {names} come{'' if several else 's'} late: the others "
-            f"wait {self.wait_ns / 1e6:.3g}{margin} ms for {'them' if several else 'it'} in each "
+            f"wait {duration(self.wait_ns)}{margin} for {'them' if several else 'it'} in each "
             f"step, {self.share:.0%} of it"
         )
 

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stepscope.errors import UnreadableInputError
-from stepscope.run.discover import TraceFile, find_traces, has_wildcard
+from stepscope.run.discover import (
+    TraceFile,
+    are_of_one_run,
+    find_traces,
+    has_wildcard,
+    newest,
+    ranks_in_headers,
+)
 from stepscope.run.layout import MANIFEST_FILE, WINDOW_FILE, RankLayout, RunLayout
 from stepscope.run.manifest import (
     ExternalRecord,
@@ -69,6 +77,11 @@ class RankRun:
         return tuple(self._steps_and_problems[1])
 
     @property
+    def step_record_path(self) -> Path | None:
+        """Its `steps.jsonl`, which may be missing; None for loose trace files."""
+        return None if self.manifest is None else RankLayout(self.directory).steps
+
+    @property
     def metrics_path(self) -> Path | None:
         """The metrics that the rank's monitor sampled; None if there are none."""
         path = RankLayout(self.directory).metrics
@@ -76,7 +89,8 @@ class RankRun:
 
     @functools.cached_property
     def _steps_and_problems(self) -> tuple[list[StepRecord], list[str]]:
-        return read_steps(RankLayout(self.directory).steps) if self.manifest else ([], [])
+        path = self.step_record_path
+        return ([], []) if path is None else read_steps(path)
 
 
 @dataclass(frozen=True)
@@ -109,6 +123,8 @@ class Run:
         problems: What could not be read.
         external: Other tools' recordings of it.
         source: URL that it was fetched from; empty for a local run.
+        unrelated: If its traces are not known to be ranks of one run: how many there are. 0 if
+            they are.
     """
 
     path: Path
@@ -117,6 +133,7 @@ class Run:
     problems: tuple[str, ...] = ()
     external: tuple[ExternalRecording, ...] = ()
     source: str = ""
+    unrelated: int = 0
 
     @property
     def location(self) -> str:
@@ -147,7 +164,8 @@ def open_run(path: str | os.PathLike[str]) -> Run:
 
     A directory of several runs opens as its newest one. Trace files outside a run directory (other
     tools' layouts, TensorBoard log directories) become the windows of their ranks, which are
-    determined from their names.
+    determined from their names, or from the traces' headers. Traces for which neither tells the
+    rank are unrelated: each gets a number of its own, and `Run.unrelated` says how many there are.
 
     Raises:
         UnreadableInputError: There is no run and no trace at `path`; the message says what was
@@ -169,6 +187,18 @@ def open_run(path: str | os.PathLike[str]) -> Run:
             f"{root}: cannot be listed: {error.strerror or error}"
         ) from error
     return _open_home(home) if home is not None else _open_loose(root)
+
+
+def one_job(run: Run) -> Run:
+    """The run itself, or of unrelated traces the newest, which can be judged alone."""
+    if not run.unrelated or not run.windows:
+        return run
+    rank_of = {window.trace_path: rank for rank in run.ranks for window in rank.windows}
+    file = newest([TraceFile(path, None) for path in rank_of if path is not None])
+    rank = rank_of[file.path]
+    window = Window(rank.rank, 0, file.path)
+    chosen = replace(rank, directory=file.path.parent, windows=(window,))
+    return replace(run, ranks=(chosen,))
 
 
 def _find_run(root: Path) -> Path | None:
@@ -280,19 +310,43 @@ def _file_inside(directory: Path, relative: str) -> Path | None:
         return None
 
 
+def open_files(paths: Sequence[str | os.PathLike[str]]) -> Run:
+    """Open trace files as one run, as a glob that matches them would.
+
+    Raises:
+        UnreadableInputError: One of them is no trace by its name.
+    """
+    files = [file for path in paths for file in _traces_at(Path(path))]
+    return _loose_run(Path(os.path.commonpath([file.path.absolute() for file in files])), files)
+
+
 def _open_loose(root: Path) -> Run:
+    return _loose_run(root, _traces_at(root))
+
+
+def _traces_at(root: Path) -> list[TraceFile]:
     files = find_traces(root)
     if not files:
         raise UnreadableInputError(
             f"{root}: found no run (run.json, rank*/manifest.json) and no trace "
             "(*.json, *.json.gz, *.json.zst, *.sqlite, *.nsys-rep)"
         )
+    return files
+
+
+def _loose_run(root: Path, files: list[TraceFile]) -> Run:
+    unrelated = 0
+    if len(files) > 1 and not are_of_one_run(files):
+        ranks_found = ranks_in_headers(files)
+        unrelated = len(files) if ranks_found is None else 0
+        numbers = range(len(files)) if ranks_found is None else ranks_found
+        files = [replace(file, rank=rank) for file, rank in zip(files, numbers, strict=True)]
     by_rank: dict[int, list[TraceFile]] = {}
-    for position, file in enumerate(files):
-        by_rank.setdefault(file.rank if file.rank is not None else position, []).append(file)
+    for file in files:
+        by_rank.setdefault(file.rank or 0, []).append(file)
     ranks = []
     for rank in sorted(by_rank):
         members = by_rank[rank]
         windows = tuple(Window(rank, index, file.path) for index, file in enumerate(members))
         ranks.append(RankRun(rank, members[0].path.parent, None, windows))
-    return Run(root, None, tuple(ranks))
+    return Run(root, None, tuple(ranks), unrelated=unrelated)

@@ -16,6 +16,17 @@ from stepscope.run.layout import RUN_FILE
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _TRACE = re.compile(r"(.*\.)?trace\.json(\.gz|\.zst)?")
+_PACKAGES = {
+    "http": "'stepscope[http]'",
+    "https": "'stepscope[http]'",
+    "s3": "s3fs",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "az": "adlfs",
+    "abfs": "adlfs",
+    "hf": "huggingface_hub",
+}
+"""Scheme of a URL to the package that fsspec needs for it."""
 _VERSION_KEYS = frozenset(
     {
         "etag", "md5", "md5hash", "contentmd5", "digest", "checksum", "crc32c", "sha", "sha256",
@@ -30,6 +41,12 @@ _NEEDED = re.compile(_TRACE.pattern + r"|(run|manifest|window)\.json|.*\.jsonl|.
 def is_url(text: str) -> bool:
     """Whether a text is an fsspec URL such as `s3://bucket/run`, not a path."""
     return _URL.match(text) is not None
+
+
+def how_to_install(url: str) -> str:
+    """The command that installs what a URL's service needs; empty if unknown."""
+    package = _PACKAGES.get(url.partition("://")[0].rpartition("::")[2])
+    return f"pip install {package}" if package else ""
 
 
 def is_directory(url: str) -> bool:
@@ -68,6 +85,9 @@ def fetch_run(url: str) -> Path:
         file_system, root = url_to_fs(url)
         root = _newest_run(file_system, root.rstrip("/"))
         found: dict[str, Any] = file_system.find(root, detail=True)
+    except ImportError as error:
+        remedy = how_to_install(url) or "install it"
+        raise UnreadableInputError(f"{url}: a package is missing: {remedy}") from error
     except Exception as error:
         raise UnreadableInputError(f"{url}: {type(error).__name__}: {error}") from error
     named = hashlib.blake2b(f"{url.partition('://')[0]} {root}".encode(), digest_size=8).hexdigest()

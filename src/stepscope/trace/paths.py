@@ -24,7 +24,7 @@ from typing import IO
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.run.discover import has_wildcard
 from stepscope.run.layout import MANIFEST_FILE, METRICS_FILE, RUN_FILE
-from stepscope.run.reader import RankRun, Run, open_run
+from stepscope.run.reader import RankRun, Run, one_job, open_files, open_run
 from stepscope.run.remote import is_directory
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
@@ -40,11 +40,13 @@ class TraceRef:
         name: Its path or URL; `-` for standard input.
         rank: The rank that recorded it; 0 if unknown.
         window: Its number in the rank, from 0.
+        step_record: The `steps.jsonl` of that rank; None for a trace outside a run.
     """
 
     name: str
     rank: int = 0
     window: int = 0
+    step_record: Path | None = None
 
     def open(self) -> Trace:
         """Load the trace. Each call loads it again.
@@ -136,8 +138,19 @@ class PathTarget:
             return (RankTraces(0, (TraceRef(self.path),)),)
         return tuple(map(traces_of_rank, self.run.ranks))
 
+    @functools.cached_property
+    def chosen(self) -> tuple[RankTraces, ...]:
+        """The ranks that are judged together: of unrelated traces, the newest alone.
+
+        Raises:
+            UnreadableInputError: There is no run.
+        """
+        if self.path == STANDARD_INPUT or not self.run.unrelated:
+            return self.ranks
+        return tuple(map(traces_of_rank, one_job(self.run).ranks))
+
     def rank(self, number: int | None) -> RankTraces:
-        """One rank; by default the first.
+        """One rank; by default the first, of unrelated traces the newest.
 
         Raises:
             UnreadableInputError: There is no run.
@@ -146,17 +159,20 @@ class PathTarget:
         by_number = {candidate.rank: candidate for candidate in self.ranks}
         if not by_number:
             raise UsageError(f"{self.path}: contains no rank")
-        wanted = min(by_number) if number is None else number
+        wanted = min(one.rank for one in self.chosen) if number is None else number
         if wanted not in by_number:
             have = ", ".join(map(str, sorted(by_number)))
             raise UsageError(f"{self.path}: no rank {wanted}; it has {have}")
         return by_number[wanted]
 
-    def traces(self, steps: tuple[int, ...] | None = None) -> tuple[TraceRef, ...]:
-        """Its traces in order: one window per rank of a run, or every loose trace.
+    def traces(
+        self, steps: tuple[int, ...] | None = None, *, with_unrelated: bool = False
+    ) -> tuple[TraceRef, ...]:
+        """Its traces in order: one window per rank of a run, or every loose trace of its ranks.
 
         Args:
             steps: Take the last window that has these steps; None: the last window.
+            with_unrelated: Of a folder of unrelated traces, take all and not just the newest.
 
         Raises:
             UnreadableInputError: There is no trace that could be read.
@@ -164,7 +180,7 @@ class PathTarget:
         if not self.is_run:
             return (TraceRef(self.path),)
         found: list[TraceRef] = []
-        for rank in self.ranks:
+        for rank in self.ranks if with_unrelated or has_wildcard(self.path) else self.chosen:
             if rank.is_loose:
                 found += rank.traces
             elif (last := rank.last_with(steps)) is not None:
@@ -174,16 +190,16 @@ class PathTarget:
         return tuple(found)
 
     def one_trace(self) -> TraceRef:
-        """The trace to use if there can be only one: the last of the first rank.
+        """The trace to use if there can be only one: the last of the first rank, or the newest.
 
         Raises:
             UnreadableInputError: There is none that could be read.
         """
         if not self.is_run:
             return TraceRef(self.path)
-        if not self.ranks or not self.ranks[0].traces:
+        if not self.chosen or not self.chosen[0].traces:
             raise self._nothing()
-        return self.ranks[0].traces[-1]
+        return self.chosen[0].traces[-1]
 
     def _nothing(self) -> UnreadableInputError:
         return UnreadableInputError(f"{self.path}: the run has no trace that could be read")
@@ -210,19 +226,55 @@ def resolve_path(path: str) -> PathTarget:
     return PathTarget(path, is_run=place.is_dir(), metrics=_metrics(place))
 
 
-def resolve_traces(paths: tuple[str, ...], steps: tuple[int, ...] | None = None) -> list[TraceRef]:
+def resolve_traces(
+    paths: tuple[str, ...],
+    steps: tuple[int, ...] | None = None,
+    *,
+    with_unrelated: bool = False,
+) -> list[TraceRef]:
     """The traces that several paths stand for, in order; see `PathTarget.traces`.
 
     Raises:
         UnreadableInputError: One of them has no trace that could be read.
     """
-    return [trace for path in paths for trace in resolve_path(path).traces(steps)]
+    return [
+        trace
+        for path in paths
+        for trace in resolve_path(path).traces(steps, with_unrelated=with_unrelated)
+    ]
+
+
+def resolve_runs(paths: tuple[str, ...]) -> list[Run]:
+    """The runs that several paths stand for, in order.
+
+    Files that are ranks of one run are one run, so that a pattern may be quoted or not.
+
+    Raises:
+        UnreadableInputError: There is nothing at one of them.
+    """
+    files = [path for path in paths if len(paths) > 1 and Path(path).is_file()]
+    together = open_files(files) if len(files) > 1 else None
+    if together is None or together.unrelated:
+        return [resolve_path(path).run for path in paths]
+    others = [path for path in paths if path not in files]
+    return [together, *(resolve_path(path).run for path in others)]
+
+
+def remark_on(target: PathTarget) -> str:
+    """What to say of a path that stands for traces that are not of one run; empty if they are."""
+    if not target.is_run or has_wildcard(target.path) or not target.run.unrelated:
+        return ""
+    name = target.one_trace().name
+    return (
+        f"{target.path}: {target.run.unrelated} traces that are not known to be ranks of one run;"
+        f" this is the newest, {name}. Name others, or a pattern such as '{target.path}/*.json'"
+    )
 
 
 def traces_of_rank(rank: RankRun) -> RankTraces:
     """The traces of a rank of an open run."""
     traces = (
-        TraceRef(str(window.trace_path), rank.rank, window.index)
+        TraceRef(str(window.trace_path), rank.rank, window.index, rank.step_record_path)
         for window in rank.windows
         if window.trace_path is not None
     )

@@ -15,12 +15,12 @@ import polars as pl
 
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.placing import Placement, place
 from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK
 from stepscope.trace.derive.nesting import clock_resolution_ns, outer_first
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 from stepscope.viewer.colours import Colour, colours_of
-from stepscope.viewer.placing import Placement, place
 from stepscope.viewer.tiles import SliceRows
 
 NOT_DRAWN = np.uint32(2**32 - 1)

@@ -8,31 +8,13 @@ import polars as pl
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.finding import Finding
+from stepscope.advice.places import place_of
 from stepscope.analysis.comparison.compare import Comparison, compare
 from stepscope.analysis.comparison.side import Side, make_side
 from stepscope.report import units
 from stepscope.run.reader import open_run
-from stepscope.trace.arrays.intervals import Intervals
 from stepscope.viewer.opened import Content
 
-_CAUSE_OF = {
-    "input-bound": "input",
-    "synchronisation": "synchronisation",
-    "allocator-churn": "allocation",
-    "pageable-copies": "pageable_copy",
-    "slow-phase": "annotated_phase",
-    "launch-bound": "op_dispatch",
-    "many-small-kernels": "op_dispatch",
-    "cpu-bound-python": "python",
-    "garbage-collector": "python",
-}
-"""Findings whose time is idle time of one cause: its longest stretch is where to look."""
-_EXPOSED_OF = {
-    "exposed-communication": "exposed_communication",
-    "poor-overlap": "exposed_communication",
-    "exposed-copies": "exposed_memcpy",
-}
-"""Findings about work that nothing hides: its longest stretch."""
 MOST_CHANGES = 1000
 
 
@@ -84,38 +66,13 @@ def _finding(found: Finding, content: Content, rank: int, diagnosis: Diagnosis) 
 
 
 def _place(found: Finding, content: Content) -> dict[str, int] | None:
-    """Where to look, from the origin on: the longest stretch of what it counts, else its steps."""
+    """Where to look, from the origin on."""
+    sets = [device.sets for device in content.basis.devices]
+    place = place_of(found, content.trace, content.extras.idle, sets)
+    if place is None:
+        return None
     origin = content.index.origin_ns
-    idle, cause = content.extras.idle, _CAUSE_OF.get(found.id)
-    if idle is not None and cause is not None:
-        mine = idle.filter(pl.col("cause") == cause)
-        if len(mine):
-            row = mine.row(int((mine["end_ns"] - mine["start_ns"]).arg_max() or 0), named=True)
-            return {"start_ns": row["start_ns"] - origin, "end_ns": row["end_ns"] - origin}
-    longest = _longest_exposed(found.id, content)
-    if longest is not None:
-        return {"start_ns": longest[0] - origin, "end_ns": longest[1] - origin}
-    steps = content.trace.steps.filter(pl.col("step").is_in(list(found.steps)))
-    if not len(steps):
-        return None
-    first = steps.row(0, named=True)
-    return {"start_ns": first["start_ns"] - origin, "end_ns": first["end_ns"] - origin}
-
-
-def _longest_exposed(rule: str, content: Content) -> tuple[int, int] | None:
-    """The longest stretch of what a rule about exposed work counts; None for other rules."""
-    attribute = _EXPOSED_OF.get(rule)
-    if attribute is None:
-        return None
-    best: tuple[int, int] | None = None
-    for device in content.basis.devices:
-        stretches: Intervals = getattr(device.sets, attribute)
-        if len(stretches):
-            at = int(stretches.lengths.argmax())
-            span = int(stretches.starts[at]), int(stretches.ends[at])
-            if best is None or span[1] - span[0] > best[1] - best[0]:
-                best = span
-    return best
+    return {"start_ns": place[0] - origin, "end_ns": place[1] - origin}
 
 
 def comparison_of(before: Content, after: Content) -> dict[str, Any]:

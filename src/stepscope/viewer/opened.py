@@ -24,17 +24,19 @@ from typing import Any, TypeVar
 
 import polars as pl
 
+from stepscope.analysis.counters.of_trace import counters_of
+from stepscope.analysis.counters.series import Series
+from stepscope.analysis.host.idle_segments import idle_segments
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
-from stepscope.viewer.counters import Series
 from stepscope.viewer.events import Links, links_of
 from stepscope.viewer.flame import Forest
 from stepscope.viewer.index import Lane, TraceIndex, build_index
 from stepscope.viewer.ranges import RangeBasis, range_basis
 from stepscope.viewer.search import NameIndex
 from stepscope.viewer.tiles import SliceRows, warm_up
-from stepscope.viewer.tracks import counters_of, idle_rows, idle_segments
+from stepscope.viewer.tracks import idle_rows
 
 _LOG = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
@@ -54,6 +56,7 @@ class Origin:
         run: What was given on the command line, for the findings: a run, or the file itself.
         rank: Its rank.
         metrics: The `metrics.csv` beside it; None: there is none.
+        step_record: The `steps.jsonl` of its rank; None for a trace outside a run.
     """
 
     path: str
@@ -61,6 +64,7 @@ class Origin:
     run: str
     rank: int = 0
     metrics: Path | None = None
+    step_record: Path | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,11 +94,13 @@ class Content:
         trace: The trace.
         index: Its slices.
         metrics: The `metrics.csv` beside it; None: there is none.
+        step_record: The `steps.jsonl` of its rank; None for a trace outside a run.
     """
 
     trace: Trace
     index: TraceIndex
     metrics: Path | None
+    step_record: Path | None
     _fingerprint: object
     _asking: threading.RLock = field(default_factory=threading.RLock)
     _preparing: threading.RLock = field(default_factory=threading.RLock)
@@ -219,7 +225,13 @@ class Opened:
             trace.derived  # noqa: B018 - steps, nesting and links are part of reading
             self._enter("arranging")
             warm_up()
-            content = Content(trace, build_index(trace), self.origin.metrics, fingerprint)
+            content = Content(
+                trace,
+                build_index(trace),
+                self.origin.metrics,
+                self.origin.step_record,
+                fingerprint,
+            )
             self.content = content
             self._enter("ready")
             self.has_extras = content.extras is not None

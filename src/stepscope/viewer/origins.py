@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from stepscope.errors import UnreadableInputError
@@ -41,6 +42,7 @@ def _of_run(path: str, run: Run) -> list[Origin]:
                 path,
                 rank.rank,
                 rank.metrics_path,
+                rank.step_record_path,
             )
             (last if window is windows[-1] else earlier).append(origin)
     return last + earlier
@@ -58,12 +60,6 @@ def _with_distinct_titles(origins: list[Origin]) -> list[Origin]:
     return [
         origin
         if titles.count(origin.title) == 1
-        else Origin(
-            origin.path,
-            f"{Path(origin.path).parent.name}/{origin.title}",
-            origin.run,
-            origin.rank,
-            origin.metrics,
-        )
+        else replace(origin, title=f"{Path(origin.path).parent.name}/{origin.title}")
         for origin in origins
     ]

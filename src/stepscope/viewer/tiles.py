@@ -32,7 +32,7 @@ from stepscope.trace.arrays.intervals import Int64Array
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stepscope.viewer.placing import Placement
+    from stepscope.trace.arrays.placing import Placement
 
 BLOCK = 16
 """Slices in a block of sums."""

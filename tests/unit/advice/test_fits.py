@@ -125,7 +125,7 @@ def test_the_place_of_python_is_the_innermost_frame_that_spans_it(judge):
                 products(t)
                 optimizer(t)
     finding = one(judge(t), "cpu-bound-python")
-    assert seen(finding)["the longest lies"] == "in images.py(129): preprocess"
+    assert seen(finding)["the longest is"] == "in images.py(129): preprocess"
     assert "Record with stacks" not in finding.advice
 
 
@@ -241,8 +241,8 @@ def test_collectives_held_against_a_baseline_say_so(tmp_path):
     assert "abnormal-collective" not in alone  # all of a size are slow alike
     finding = one(diagnose(open_run(slow), baseline=stepscope.load(right)), "abnormal-collective")
     assert finding.title == "collectives take far longer than in the baseline"
-    assert finding.assumption == "each takes what its like take in the baseline"
-    assert seen(finding)["which is the median of"] == "the baseline"
+    assert finding.assumption == "each takes what comparable ones take in the baseline"
+    assert seen(finding)["expected from the median of"] == "the baseline"
 
 
 def test_a_saving_on_one_of_many_ranks_says_that_collectives_keep_their_length(judge):

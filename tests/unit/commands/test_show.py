@@ -202,11 +202,75 @@ def test_a_wide_table_is_broken_into_blocks_that_keep_the_key() -> None:
     frame = pl.DataFrame({"step": [41, 42], **columns})
     out = io.StringIO()
     result = _Result(frame, AnsweredScope(Scope(), (1, 2), (0,), 2))
-    print_result(result, QUESTIONS[0], Console(file=out, width=80))
+    print_result(result, QUESTIONS[0], Console(file=out, width=80), columns=("all",))
     lines = out.getvalue().splitlines()
     assert all(len(line) <= 80 for line in lines)
     assert "…" not in out.getvalue()
     assert sum(line.split()[:1] == ["41"] for line in lines) >= 2
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_a_table_fits_the_terminal_in_one_block_and_says_what_is_left_out(width: int) -> None:
+    columns = {f"column_number_{n}_ns": [123_456_789 + n] * 2 for n in range(19)}
+    frame = pl.DataFrame({"step": [41, 42], "name": ["x" * 200, "y"], **columns})
+    out = io.StringIO()
+    result = _Result(frame, AnsweredScope(Scope(), (1, 2), (0,), 2))
+    print_result(result, QUESTIONS[0], Console(file=out, width=width))
+    lines = out.getvalue().splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert sum(line.split()[:1] == ["41"] for line in lines) == 1
+    (shown,) = (line for line in lines if line.split()[:1] == ["41"])
+    (said,) = (line for line in lines if "more column" in line)
+    assert int(said.split()[0]) == 21 - 2 - shown.count("123 ms")
+    assert "123 ms" in shown
+
+
+def test_people_get_few_columns_and_pipes_get_them_uncut(path: Path) -> None:
+    piped = _show("kernels", path, "--table", "kernels")
+    (head,) = (line for line in piped.splitlines() if line.startswith("name"))
+    assert head.split()[:4] == ["name", "group", "count", "total"]
+    assert "p99" not in head
+    assert "16 more columns: --columns all" in piped
+    everything = _show("kernels", path, "--table", "kernels", "--columns", "all")
+    (head,) = (line for line in everything.splitlines() if line.startswith("name"))
+    assert "p99" in head
+    assert "more column" not in everything
+
+
+def test_columns_are_chosen_by_name_or_heading(path: Path) -> None:
+    for words in (("total_ns,name",), ("total,name",)):
+        said = _show("kernels", path, "--table", "kernels", "--columns", *words)
+        (head,) = (line for line in said.splitlines() if "total" in line)
+        assert head.split() == ["total", "name"]
+    table = _show("kernels", path, "--format", "csv", "--table", "kernels", "--columns", "name")
+    assert table.splitlines()[0] == "name"
+    markdown = _show("kernels", path, "--format", "md", "--table", "kernels", "--columns", "name")
+    assert "| name |" in markdown
+    unknown = CliRunner().invoke(command, ["kernels", str(path), "--columns", "nonsense"])
+    assert isinstance(unknown.exception, UsageError)
+    assert "no column 'nonsense'; there are" in str(unknown.exception)
+    assert (
+        CliRunner()
+        .invoke(command, ["kernels", str(path), "--columns", "name", "--format", "json"])
+        .exit_code
+        == 2
+    )
+
+
+def test_every_column_shown_first_exists(path: Path) -> None:
+    from stepscope.report.answer.columns import FIRST
+    from stepscope.trace.load import load
+
+    trace = load(path)
+    for (asked, table), names in FIRST.items():
+        frame = getattr(question(asked).ask(trace), table)
+        assert set(names) <= set(frame.columns), (asked, table)
+
+
+def test_the_answer_goes_to_a_file(path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "kernels.csv"
+    assert _show("kernels", path, "-o", file) == ""
+    assert file.read_text().splitlines()[0].startswith("kind,group,count")
 
 
 def test_cells_are_written_in_the_unit_of_their_column() -> None:

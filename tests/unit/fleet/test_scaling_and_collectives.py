@@ -53,7 +53,7 @@ def test_efficiency_and_what_grew():
     assert found.strong_efficiency == pytest.approx(found.weak_efficiency / 4)
     growth = {row["part"]: row for row in found.growth.iter_rows(named=True)}
     assert growth["exposed comm"]["growth_ns"] == pytest.approx(ms(10), rel=0.02)
-    assert "what grew most is exposed comm: +10 ms" in found.verdict
+    assert "what grew most is exposed comm: +10.0 ms" in found.verdict
     whole = {"step", "waiting for other ranks"}
     parts = [row["growth_ns"] for part, row in growth.items() if part not in whole]
     assert sum(parts) == pytest.approx(growth["step"]["growth_ns"], abs=5)

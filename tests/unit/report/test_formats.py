@@ -165,8 +165,8 @@ def test_thresholds_are_the_users(starved):
     for wrong, said in (
         ("launch_bound_idel=1", "did you mean 'launch_bound_idle'"),
         ("saving_low", "saving_low=0.05"),
-        ("saving_low=-1", "a number from 0 on"),
-        ("saving_low=nan", "a number from 0 on"),
+        ("saving_low=-1", "a number, 0 or more"),
+        ("saving_low=nan", "a number, 0 or more"),
         ("optimizer_kernels=1.5", "a whole number"),
     ):
         with pytest.raises(UsageError, match=said):

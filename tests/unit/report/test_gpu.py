@@ -180,8 +180,8 @@ def test_what_an_outlier_costs_is_no_part_of_exposed_communication(tmp_path):
     plain, _ = exposed(0.5)
     disturbed, findings = exposed(80)
     assert disturbed.saving_ns == pytest.approx(plain.saving_ns, rel=0.01)
-    assert "mended first" in disturbed.assumption
-    assert "mended first" not in plain.assumption
+    assert "fixed first" in disturbed.assumption
+    assert "fixed first" not in plain.assumption
     assert findings["abnormal-collective"].saving_ns > 4 * disturbed.saving_ns
 
 

@@ -6,13 +6,16 @@ import dataclasses
 import io
 import json
 
+import pytest
 from rich.console import Console
 from tests.support.step_records import MS, step_records, write_run
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.report import units
+from stepscope.report.console import UNLIMITED
 from stepscope.report.diagnosis.json import diagnosis_to_dict
-from stepscope.report.diagnosis.terminal import print_diagnosis
+from stepscope.report.diagnosis.terminal import print_diagnosis, print_summary
+from stepscope.report.diagnosis.words import findings_alike
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import WindowRecord, read_rank, write_record
 from stepscope.run.reader import open_run
@@ -24,10 +27,10 @@ def slow_input():
     )
 
 
-def screen(path, width=88):
+def screen(path, width=88, printed=print_diagnosis):
     stream = io.StringIO()
     console = Console(file=stream, width=width, highlight=False, color_system=None)
-    print_diagnosis(diagnose(open_run(path)), console)
+    printed(diagnose(open_run(path)), console)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 
@@ -61,7 +64,7 @@ Findings
              persistent_workers=True, pin_memory=True on a GPU). If that is not enough,
              make the work per sample cheaper (decode and tokenise ahead of time, store
              larger records, read from local disk).
-     more    docs/findings/input-bound.md
+     more    stepscope explain input-bound
 
   2. MEDIUM  slow-first-steps  the first step is slow
      saving  not estimated: a cost at the start of the run, paid once and not in every
@@ -77,8 +80,60 @@ Findings
              workers fall here. It matters for short or often restarted runs: keep the
              compile cache (TORCHINDUCTOR_CACHE_DIR) between runs, avoid changing
              shapes, and record windows after these steps.
-     more    docs/findings/slow-first-steps.md
+     more    stepscope explain slow-first-steps
 """
+
+
+SHORT = """\
+RUN
+1 rank  ·  2 CPUs, no GPU in use
+
+Verdict  input-bound: the step waits for its input; fixing it saves 60% of the step
+
+Step     100 ms  mean of 12 steady steps (excluding 1 slow at the start)
+         10 steps/s  ·  longest 100 ms
+
+Where the step goes   step record: the training thread's time, 12 steps
+  input     ██████████████            60.0 ms   60 %
+  forward   █████                     20.0 ms   20 %
+  backward  ████                      15.0 ms   15 %
+  other     █                         5.00 ms  5.0 %
+
+Findings
+  1. HIGH  input-bound  the step waits for its input
+     saves 60.0 ms of 100 ms  Prepare batches in the background: DataLoader(num_workers…
+  2. MEDIUM  slow-first-steps  the first step is slow
+     saving: not estimated  Compilation, library start-up, first allocations and starti…
+
+--full shows evidence, assumptions, advice in full
+"""
+
+
+def test_the_short_screen(tmp_path):
+    path = write_run(tmp_path, {0: slow_input()})
+    shown = screen(path, printed=print_summary).replace(str(path), "RUN")
+    assert shown.rstrip() == SHORT.rstrip()
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_the_short_report_fits_a_screen_and_cuts_nothing_in_a_pipe(tmp_path, width):
+    path = write_run(tmp_path, {rank: slow_input() for rank in range(3)})
+    lines = screen(path, width, print_summary).splitlines()
+    assert len(lines) < 45
+    assert all(len(line) <= width for line in lines[1:])
+    piped = screen(path, UNLIMITED, print_summary)
+    assert "…" not in piped
+    assert "persistent_workers=True, pin_memory=True on a GPU)" in piped
+
+
+def test_savings_are_those_of_the_rank_whose_step_is_shown(tmp_path):
+    slow = step_records([900] + [100] * 12, waits_ms=[0] + [60] * 12, phases_ms={"forward": 20})
+    slower = step_records([900] + [200] * 12, waits_ms=[0] + [90] * 12, phases_ms={"forward": 20})
+    diagnosis = diagnose(open_run(write_run(tmp_path, {0: slow, 1: slower})))
+    shown = diagnosis.shown.rank
+    for group in findings_alike(diagnosis.findings, shown):
+        ranks = {finding.rank for finding in group}
+        assert group[0].rank == shown or shown not in ranks
 
 
 def test_the_whole_screen(tmp_path):

@@ -79,15 +79,15 @@ def test_who_waits_least_comes_last(meet):
     assert skew.last_share == 1.0
     assert skew.is_notable
     assert skew.sentence() == (
-        "rank 1 comes late: the others wait 6 ms for it in each step, 32% of it"
+        "rank 1 comes late: the others wait 6.00 ms for it in each step, 32% of it"
     )
 
 
 def test_the_saving_is_what_the_step_is_shorter_by():
     slow = job([10.0, 16.0, 12.0])
-    mended = job([10.0, 12.0, 12.0])
+    fixed = job([10.0, 12.0, 12.0])
     skew = rank_skew(slow)
-    assert skew.step_ns - skew.saving_ns == mended[0].records[20].dur_ns
+    assert skew.step_ns - skew.saving_ns == fixed[0].records[20].dur_ns
 
 
 @settings(max_examples=40, deadline=None)
@@ -106,7 +106,7 @@ def test_several_late_ranks_are_named_together():
     skew = rank_skew(job([10.0, 10.0, 10.0, 10.0, 10.0, 20.0, 19.5, 10.0]))
     assert skew.late == (5, 6)
     assert skew.wait_ns == 10 * MS
-    assert "ranks 5, 6 come late: the others wait 10 ms for them" in skew.sentence()
+    assert "ranks 5, 6 come late: the others wait 10.0 ms for them" in skew.sentence()
 
 
 def test_noise_alone_makes_no_rank_late():
@@ -164,7 +164,7 @@ def test_clocks_are_brought_together_and_their_error_bounds_the_claim():
     skew = rank_skew([first, off])
     assert (skew.late, skew.wait_ns, skew.error_ns) == ((1,), 4 * MS, MS)
     assert skew.is_notable
-    assert "4 ± 1 ms" in skew.sentence()
+    assert "4.00 ms ± 1.00 ms" in skew.sentence()
     unsure = dataclasses.replace(off, clock_error_ns=5 * MS)
     assert not rank_skew([first, unsure]).is_notable
     unknown = dataclasses.replace(second, clock_offset_ns=None)

@@ -8,13 +8,13 @@ import pytest
 from tests.support.viewer import training
 from tests.support.viewer_ranges import check_ranges, check_whole, measured
 
+from stepscope.analysis.counters.of_trace import counters_of
 from stepscope.viewer.encoding import decode
 from stepscope.viewer.flame import FlameBy, Forest, flame
 from stepscope.viewer.index import build_index
 from stepscope.viewer.ranges import range_totals
 from stepscope.viewer.search import NameIndex, search
 from stepscope.viewer.tiles import slice_tile
-from stepscope.viewer.tracks import counters_of
 
 
 @pytest.fixture(scope="module")

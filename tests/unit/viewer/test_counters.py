@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.viewer.counters import Series, counter_tile, series_of
+from stepscope.analysis.counters.series import Series, series_of
+from stepscope.viewer.counters import counter_tile
 from stepscope.viewer.encoding import decode, encode, encode_counter
 
 samples = st.lists(st.tuples(st.integers(0, 500), st.integers(-9, 9)), max_size=80)

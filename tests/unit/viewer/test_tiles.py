@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.viewer.placing import MOST_ROWS, place
+from stepscope.trace.arrays.placing import MOST_ROWS, place
 from stepscope.viewer.tiles import BLOCK, MOST_BUCKETS, SliceRows, SliceTile, slice_tile
 
 

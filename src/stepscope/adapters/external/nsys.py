@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.adapters.external.tools import require_program
+from stepscope.adapters.options.layouts import put_file
 from stepscope.errors import UsageError
 
 INSTALL = (
@@ -40,8 +41,8 @@ _SEVERAL_DEVICES_FROM = (2024, 5)
 """The version from which --gpu-metrics-device is called --gpu-metrics-devices."""
 REPORT = "report"
 OURS = {
-    "-o": "its report goes into the run",
-    "--output": "its report goes into the run",
+    "-o": "give --nsys-output",
+    "--output": "give --nsys-output",
     "-t": "give --nsys-trace",
     "--trace": "give --nsys-trace",
     "-c": "give --nsys-range",
@@ -61,6 +62,7 @@ class NsysOptions:
         cuda_memory: Whether to follow the CUDA memory of each process.
         only_windows: Whether to collect only in the scheduled windows.
         run_as: The user that runs the training while nsys runs as root; empty for the current user.
+        output: Where its reports are put as well, without the suffix; empty for only in the run.
         arguments: More arguments of `nsys profile`, passed on unchanged.
     """
 
@@ -69,6 +71,7 @@ class NsysOptions:
     cuda_memory: bool = False
     only_windows: bool = True
     run_as: str = ""
+    output: str = ""
     arguments: tuple[str, ...] = ()
 
 
@@ -140,6 +143,20 @@ def profile_command(
 def reports_in(folder: Path) -> list[Path]:
     """The reports that it wrote: one, or one per window."""
     return sorted(folder.glob(f"{REPORT}*.nsys-rep"), key=lambda path: (len(path.name), path.name))
+
+
+def put_reports(reports: Sequence[Path], output: str) -> list[Path]:
+    """Put reports under the user's name as well: `NAME.nsys-rep`, or `NAME.1.nsys-rep` and so on.
+
+    Raises:
+        OSError: A file cannot be written.
+    """
+    stem = output.removesuffix(".nsys-rep")
+    names = [stem] if len(reports) == 1 else [f"{stem}.{at + 1}" for at in range(len(reports))]
+    return [
+        put_file(report, Path(f"{name}.nsys-rep").absolute())
+        for report, name in zip(reports, names, strict=True)
+    ]
 
 
 def _is_no_root() -> bool:

@@ -65,6 +65,13 @@ _NSYS = (
         help="Run nsys as root and the training as this user.",
     ),
     click.option(
+        "-o",
+        "--nsys-output",
+        default=None,
+        metavar="NAME",
+        help="Also put nsys's reports here, as NAME.nsys-rep.",
+    ),
+    click.option(
         "--nsys-arguments", default=None, metavar="TEXT", help="More arguments of `nsys profile`."
     ),
 )
@@ -93,6 +100,7 @@ _NAMES = frozenset(
         "nsys_memory",
         "nsys_range",
         "nsys_run_as",
+        "nsys_output",
         "nsys_arguments",
         "memray",
         "memray_native",
@@ -163,5 +171,6 @@ def _nsys(values: dict[str, Any]) -> NsysOptions:
         bool(values["nsys_memory"]),
         values["nsys_range"] != "all",
         values["nsys_run_as"] or "",
+        values["nsys_output"] or "",
         split_arguments("--nsys-arguments", values["nsys_arguments"] or "", nsys.OURS),
     )

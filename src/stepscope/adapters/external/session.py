@@ -146,6 +146,13 @@ def run_with(
         problems.append(f"its files stay in {folder}: {error}")
         home = folder
     files = sorted(home.iterdir()) if home is not None and home.is_dir() else []
+    if isinstance(tool, NsysOptions) and tool.output:
+        try:
+            files += nsys.put_reports(
+                [path for path in files if path.suffix == ".nsys-rep"], tool.output
+            )
+        except OSError as error:
+            problems.append(f"{tool.output}: {error.strerror or error}")
     return Outcome(
         launched,
         name,

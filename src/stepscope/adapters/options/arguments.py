@@ -43,7 +43,11 @@ def add_arguments(
 
 def add_flags(parser: argparse.ArgumentParser, dialect: Dialect, prefix: str | None = None) -> None:
     """Add the flags of a dialect; see `add_arguments`."""
-    defaults = resolve(dialect, {})
+    try:
+        defaults = resolve(dialect, {})
+    except ConfigError as error:
+        # A variable or pyproject.toml is wrong: to the user, a mistake in the command.
+        parser.error(str(error))
     group = parser.add_argument_group(f"profiling with stepscope ({dialect.name})")
     for flag in dialect.flags:
         _add(group, flag, defaults, prefix)
@@ -73,9 +77,11 @@ class _Store(argparse.Action):
     ) -> None:
         if self.nargs == 0:
             values = not (option_string or "").startswith("--no-")
+        elif self.flag.style == LIST and not values:
+            return  # the default, as in the frameworks
         elif self.flag.style == LIST:
             try:
-                values = OPTIONS[self.flag.option].parse(values, str(option_string))
+                values = OPTIONS[self.flag.option].parse(values, "")
             except ConfigError as error:
                 raise argparse.ArgumentError(self, str(error)) from None
         setattr(namespace, self.dest, values)
@@ -93,7 +99,7 @@ def _add(group: Any, flag: Flag, defaults: Settings, prefix: str | None) -> None
     elif flag.style == WORD:
         shape = {"nargs": "?", "const": True, "type": _yes_or_no, "metavar": "true|false"}
     elif flag.style == LIST:
-        shape = {"nargs": "+", "metavar": option.kind.rstrip("s").upper()}
+        shape = {"nargs": "*", "metavar": option.kind.rstrip("s").upper()}
     elif option.choices:
         shape["choices"] = option.choices
     else:
@@ -118,11 +124,17 @@ def _add(group: Any, flag: Flag, defaults: Settings, prefix: str | None) -> None
 
 
 def _reader(name: str) -> Callable[[str], Any]:
+    option = OPTIONS[name]
+
     def read(text: str) -> Any:
         try:
-            return OPTIONS[name].parse(text, name)
+            value = option.parse(text, "")
         except ConfigError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
+        problem = option.problem(value)
+        if problem:
+            raise argparse.ArgumentTypeError(f"{text} {problem}")
+        return value
 
     return read
 

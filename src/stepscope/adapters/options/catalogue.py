@@ -17,7 +17,7 @@ from stepscope.adapters.options.values import (
     parse_whole,
 )
 from stepscope.capture.options.config import CaptureConfig
-from stepscope.capture.options.option import ConfigError, options_of
+from stepscope.capture.options.option import ConfigError, OptionInfo, options_of, problem_of
 
 _PARSERS: dict[str, tuple[Callable[[object], Any], str]] = {
     "bool": (parse_bool, "true or false"),
@@ -44,6 +44,7 @@ class Option:
         field: The field of `CaptureConfig` that it fills; empty if it is translated to other
             options.
         is_optional: Whether it may be None.
+        info: The description of that field; None if there is none.
     """
 
     name: str
@@ -53,13 +54,14 @@ class Option:
     choices: tuple[str, ...] = ()
     field: str = ""
     is_optional: bool = False
+    info: OptionInfo | None = None
 
     def parse(self, value: object, origin: str) -> Any:
         """Parse a text, or a value from TOML or a parser.
 
         Args:
             value: The value as given.
-            origin: Where it was given, for the error message.
+            origin: Where it was given, for the error message; empty if the reader knows.
 
         Raises:
             ConfigError: The value is invalid.
@@ -67,9 +69,12 @@ class Option:
         try:
             return self._parse(value)
         except (TypeError, ValueError) as error:
-            raise ConfigError(
-                f"{origin}: {value!r} is not {str(error) or self._wanted()}"
-            ) from None
+            before = f"{origin}: " if origin else ""
+            raise ConfigError(f"{before}{value!r} is not {str(error) or self._wanted()}") from None
+
+    def problem(self, value: object) -> str:
+        """What is wrong with a parsed value, and the remedy; empty if nothing is."""
+        return problem_of(value, self.info) if self.info is not None else ""
 
     def _parse(self, value: object) -> Any:
         if self.is_optional and is_none(value):
@@ -129,7 +134,7 @@ def _all_options() -> dict[str, Option]:
         if not info.is_for_code:
             default = _DEFAULTS.get(name, field.default)
             options[name] = Option(
-                name, info.kind, info.help, default, info.choices, name, info.is_optional
+                name, info.kind, info.help, default, info.choices, name, info.is_optional, info
             )
         options.update((option.name, option) for option in _OF_DOORS.get(name, ()))
     return options

@@ -8,6 +8,7 @@ from typing import Any
 
 from stepscope.adapters.options.catalogue import OPTIONS
 from stepscope.adapters.options.values import parse_bool
+from stepscope.capture.options.words import OptionWords
 
 SWITCH = "flag"
 BOTH = "flag, --no-"
@@ -89,6 +90,7 @@ class Dialect:
             output folder itself.
         layout: Name of the layout of files beside the run; empty for none.
         files: The files of that layout, for people.
+        printed_rows: Rows of the table of operators that are printed at the end; 0 for none.
         raises_max_steps: Whether to raise the script's own limit if it is too small for one window.
         needs: Arguments that must also be true for a recording, if they exist.
         known_by: Arguments that identify a namespace as one of this dialect.
@@ -102,6 +104,7 @@ class Dialect:
     tensorboard_folder: str = "tensorboard"
     layout: str = ""
     files: tuple[str, ...] = ()
+    printed_rows: int = 0
     raises_max_steps: bool = False
     needs: tuple[str, ...] = ()
     known_by: tuple[str, ...] = ()
@@ -109,6 +112,12 @@ class Dialect:
     def default(self, name: str) -> Any:
         """The default of a canonical option in this dialect."""
         return self.defaults.get(name, OPTIONS[name].default)
+
+    @property
+    def words(self) -> OptionWords:
+        """What the options are called in this dialect."""
+        flags = {flag.option: flag.names[0] for flag in self.flags}
+        return OptionWords(flags, is_code=False)
 
     @property
     def ranks(self) -> str:

@@ -62,6 +62,8 @@ DIALECTS: dict[str, Dialect] = {
                 "active": 1,
                 "repeat": 0,
                 "cycle_length": 10,
+                "key_averages_by": "recorded",
+                "max_steps_per_loop": True,
                 "step_unit": MICRO_BATCH,
             },
             rules=(_NEEDS_MEMORY,),
@@ -78,6 +80,7 @@ DIALECTS: dict[str, Dialect] = {
             _own_flags(),
             {"wait": 1, "warmup": 1, "active": 5, "repeat": 0, "trace_format": "json"},
             layout="recipe",
+            printed_rows=10,
             files=(
                 "trace.json (rank 0)",
                 "trace-rank{rank}.json (others)",
@@ -110,6 +113,7 @@ DIALECTS: dict[str, Dialect] = {
                 "key_averages_rows": -1,
             },
             layout="sfm",
+            printed_rows=20,
             files=(
                 "profiler_list.dat",
                 "trace-rank{rank}-window{index}.json",
@@ -142,9 +146,10 @@ DIALECTS: dict[str, Dialect] = {
                 "active": 1,
                 "ranks": (0,),
                 "tensorboard": True,
+                "tensorboard_worker": "{host}_{pid}",
             },
             tensorboard_folder=".",
-            files=("rank{rank}_{host}_{pid}.{ns}.pt.trace.json.gz",),
+            files=("{host}_{pid}.{ns}.pt.trace.json.gz",),
         ),
         Dialect(
             "megatron-lm",
@@ -176,6 +181,7 @@ DIALECTS: dict[str, Dialect] = {
                 "warmup": 1,
                 "ranks": (0,),
                 "tensorboard": True,
+                "tensorboard_worker": "{host}_{pid}",
                 "memory_snapshot_path": "snapshot.pickle",
             },
             rules=(
@@ -188,7 +194,7 @@ DIALECTS: dict[str, Dialect] = {
             ),
             tensorboard_folder=".",
             files=(
-                "rank{rank}_{host}_{pid}.{ns}.pt.trace.json.gz",
+                "{host}_{pid}.{ns}.pt.trace.json.gz",
                 "the file of --memory-snapshot-path; -rank{rank} is added on other ranks",
             ),
             needs=("profile",),

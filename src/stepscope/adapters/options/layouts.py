@@ -63,25 +63,33 @@ Layout = Callable[[Destination, Path, WindowRecord], list[Path]]
 """
 
 
+FSDP_NAMES = {
+    "trace": "chrome-trace",
+    "key_averages": "key_averages",
+    "memory_timeline": "memory-timeline",
+    "stacks": "stacks",
+}
+"""Kind of file to its name in fsdp-qlora's guide."""
+
+
 def fsdp_qlora(destination: Destination, rank_directory: Path, window: WindowRecord) -> list[Path]:
     """`{model}_{train_type}-{local_rank}/`, with the four files of the newest window."""
     if not destination.is_newest:
         return []
-    model, train_type = destination.model, destination.train_type
-    folder = destination.root / f"{model}_{train_type}-{destination.identity.local_rank}"
-    names = {
-        "trace": "chrome-trace",
-        "key_averages": "key_averages",
-        "memory_timeline": "memory-timeline",
-        "stacks": "stacks",
-    }
+    folder, stem = fsdp_folder(destination)
     put = []
     for kind, source in _files(rank_directory, window).items():
-        if kind in names:
+        if kind in FSDP_NAMES:
             suffix = source.name.partition(".")[2]
-            target = folder / f"{model}-{train_type}-{names[kind]}.{suffix}"
-            put.append(put_file(source, target))
+            put.append(put_file(source, folder / f"{stem}-{FSDP_NAMES[kind]}.{suffix}"))
     return put
+
+
+def fsdp_folder(destination: Destination) -> tuple[Path, str]:
+    """The folder of the local rank, and how its files' names begin."""
+    model, train_type = destination.model, destination.train_type
+    folder = destination.root / f"{model}_{train_type}-{destination.identity.local_rank}"
+    return folder, f"{model}-{train_type}"
 
 
 def recipe(destination: Destination, rank_directory: Path, window: WindowRecord) -> list[Path]:

@@ -54,6 +54,11 @@ def settings_of(args: Any, dialect: str | None = None) -> Settings:
     return resolve(chosen, given)
 
 
+def is_parsed(args: Any) -> bool:
+    """Whether these arguments come from a parser to which `add_arguments` was applied."""
+    return DIALECT in values_of(args)
+
+
 def _recognised(values: Mapping[str, Any]) -> str | None:
     """The dialect that these names identify, or None."""
     for dialect in DIALECTS.values():

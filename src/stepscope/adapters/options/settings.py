@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import os
 import sys
@@ -15,9 +16,9 @@ from stepscope.adapters.options.dialect import Dialect
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import ConfigError
 from stepscope.capture.options.rules import DEFAULT_OUTPUT_DIR
+from stepscope.capture.options.words import PREFIX, OptionWords
 from stepscope.run.remote import is_url
 
-PREFIX = "STEPSCOPE_"
 _NOT_OPTIONS = {
     "STEPSCOPE_CACHE",
     "STEPSCOPE_DEBUG",
@@ -50,14 +51,54 @@ class Settings:
     Attributes:
         dialect: The dialect in which they were given.
         settings: Canonical name to setting, in the order of the options.
+        own_words: What the options are called, if not as in the dialect.
     """
 
     dialect: Dialect
     settings: Mapping[str, Setting]
+    own_words: OptionWords | None = None
 
     def value(self, name: str) -> Any:
         """The value of a canonical option."""
         return self.settings[name].value
+
+    @property
+    def words(self) -> OptionWords:
+        """What the options are called where they were given."""
+        if self.own_words is not None:
+            return self.own_words
+        words = self.dialect.words
+        if self.value("start_step") is None and self.value("end_step") is None:
+            return words
+        # They decide, not wait.
+        flags = {option: flag for option, flag in words.flags.items() if option != "wait"}
+        return dataclasses.replace(words, flags=flags)
+
+    @property
+    def asks_only_for_memory(self) -> bool:
+        """Whether the log of memory was asked for, and nothing about recording."""
+        enabled = self.settings["enabled"]
+        return (
+            not enabled.value
+            and enabled.origin.startswith("default")
+            and bool(self.value("memory_log"))
+        )
+
+    def without_effect(self) -> list[str]:
+        """Lines about flags that were given although nothing is recorded without another one."""
+        if self.value("enabled") or self.value("memory_log"):
+            return []
+        switch = self.words.name("enabled")
+        given = [
+            setting.origin
+            for name, setting in self.settings.items()
+            if setting.origin == self.words.flags.get(name)
+            and (name == "deepspeed_memory" or not self._is_shared(name))
+        ]
+        return [f"nothing is recorded: {', '.join(given)} needs {switch}"] if given else []
+
+    def _is_shared(self, name: str) -> bool:
+        return any(flag.is_shared for flag in self.dialect.flags if flag.option == name)
 
     def config(self, **more: Any) -> CaptureConfig:
         """The capture's options; `more` are fields that only code can set.
@@ -70,7 +111,10 @@ class Settings:
             for setting in self.settings.values()
             if setting.option.field
         }
-        return CaptureConfig(**{**values, **more})
+        try:
+            return CaptureConfig(**{**values, **more})
+        except ConfigError as error:
+            raise ConfigError(self.words.translated(str(error))) from None
 
 
 def resolve(
@@ -107,9 +151,18 @@ def resolve(
         else:
             found[name] = Setting(option, option.default, "default")
             continue
-        found[name] = Setting(option, option.parse(value, f"{origin} ({name})"), origin)
-    _apply_rules(dialect, found)
+        found[name] = Setting(option, option.parse(value, _place(origin, name)), origin)
+    try:
+        _apply_rules(dialect, found)
+    except ConfigError as error:
+        raise ConfigError(dialect.words.translated(str(error))) from None
     return Settings(dialect, found)
+
+
+def _place(origin: str, name: str) -> str:
+    """Where a value was given: flags and variables say the option themselves."""
+    is_clear = origin.startswith("--") or origin == PREFIX + name.upper()
+    return origin if is_clear else f"{origin} ({name})"
 
 
 def _apply_rules(dialect: Dialect, found: dict[str, Setting]) -> None:
@@ -208,6 +261,17 @@ def _read_table(path: Path) -> dict[str, Any]:
             hint = f": did you mean {near[0]!r}?" if near else ""
             raise ConfigError(f"{path}: [tool.stepscope] has the unknown option {key!r}{hint}")
     return {key.replace("-", "_"): value for key, value in table.items()}
+
+
+def strange_hints(environment: Mapping[str, str] | None = None) -> list[str]:
+    """A line for each variable that is most likely misspelled, with the nearest option."""
+    known = [PREFIX + name.upper() for name in OPTIONS]
+    lines = []
+    for name in strange_variables(environment):
+        near = difflib.get_close_matches(name, known, n=1)
+        rest = f": did you mean {near[0]}?" if near else "; stepscope doctor --config lists them"
+        lines.append(f"the variable {name} is not an option{rest}")
+    return lines
 
 
 def strange_variables(environment: Mapping[str, str] | None = None) -> list[str]:

@@ -21,6 +21,8 @@ from typing import Any
 
 from stepscope.adapters.script.engines import EngineSteps
 from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.options.option import options_of
+from stepscope.capture.options.words import of_run
 from stepscope.capture.profiler import Profiler
 from stepscope.capture.steps.phases import PhaseWatch
 from stepscope.capture.together.holder import NestedProfilerError
@@ -176,6 +178,7 @@ class ScriptRecorder:
             # `stepscope run` prints it after everything else; only this process knows about a copy.
             profiler.says_where = bool(profiler.config.upload_to)
             profiler.gives_way = self._give_way
+            profiler.option_words = of_run(field.name for field, _ in options_of(CaptureConfig))
             profiler.start()
         except NestedProfilerError as error:
             self._is_off = True

@@ -1,10 +1,11 @@
 """Abnormal collective: one takes far longer than others of the same kind and size.
 
-Judged by `stepscope.analysis.abnormal_collectives`: against the same or a larger size in the trace,
-with what the device's memory did at the time. Where the recorder wrote no sizes, against the
-collectives at the same place in the other steps. Such outliers come from a rank that is late, from
-the network, or from memory that is close to full; where the other ranks' traces or the memory's
-records tell, the finding says which. The saving supposes that each takes what is expected of it.
+`stepscope.analysis.abnormal_collectives` compares each with collectives of the same or a larger
+size in the trace, and reports what the device's memory did at the time. If sizes were not recorded,
+a collective is compared with those at the same place in the other steps. Such outliers come from a
+late rank, from the network, or from memory that is close to full; the finding says which if the
+other ranks' traces or the memory records show it. The saving assumes that each takes its expected
+time.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _MEMORY = (MEMORY_FULL, ALLOCATION, MEMORY_FULL_AND_ALLOCATION)
 def find(subject: Subject) -> list[Finding]:
     """The finding, if outliers among the collectives lengthen the step.
 
-    Outliers in a step that is no example of the others are told without a saving.
+    Outliers in start-up steps and stalls are reported without a saving.
     """
     window = subject.window
     if window is None or not window.has_gpu:
@@ -51,9 +52,9 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
         Evidence("outliers in the window", len(odd), "count"),
         Evidence("worst", f"{worst['kind']} in step {_step(window, worst['step'])}", "text"),
         Evidence("it took", worst["dur_ns"], "ns"),
-        Evidence("expected of it", worst["expected_ns"], "ns"),
-        Evidence("which is the median of", worst["expected_from"], "text"),
-        Evidence("times that", worst["times"], "factor"),
+        Evidence("expected", worst["expected_ns"], "ns"),
+        Evidence("expected from the median of", worst["expected_from"], "text"),
+        Evidence("times the expected", worst["times"], "factor"),
     ]
     if worst["cause"] is not None:
         evidence.append(Evidence("seen at the time", worst["cause"], "text"))
@@ -61,7 +62,7 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
     assumption = "each takes what others of its kind and size take"
     if 2 * int((odd["expected_from"] == BASELINE).sum()) > len(odd):
         title = "collectives take far longer than in the baseline"
-        assumption = "each takes what its like take in the baseline"
+        assumption = "each takes what comparable ones take in the baseline"
     steps = tuple(sorted({_step(window, step) for step in odd["step"]}))
     if window is not subject.window:
         lost_ns = int((odd["dur_ns"] - odd["expected_ns"]).sum())
@@ -72,7 +73,7 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
             rule=ID,
             title=title,
             severity=Severity.MEDIUM,
-            reason="it happened in a step that is no part of the step shown",
+            reason="it happened in a start-up step or a stall, which the step shown excludes",
             evidence=tuple(evidence),
             steps=steps,
             advice=_advice(worst["cause"]),
@@ -92,7 +93,7 @@ def _in(subject: Subject, window: WindowView) -> list[Finding]:
 
 
 def _advice(cause: str | None) -> str:
-    """What to do, as far as the cause is known."""
+    """What to do about a cause."""
     if cause is not None and cause.startswith(_JOINED_BY):
         late = cause.removeprefix(_JOINED_BY).partition(" ")[0]
         return (
@@ -112,7 +113,7 @@ def _advice(cause: str | None) -> str:
 
 
 def _with_waits(odd: pl.DataFrame, waits: pl.DataFrame | None) -> pl.DataFrame:
-    """Say of an outlier that it waited, where the other ranks' traces tell that it did."""
+    """Outliers with the late rank as their cause, if the other ranks' traces show one."""
     if waits is None:
         return odd
     is_waiting = 2 * pl.col("wait_ns") >= pl.col("dur_ns") - pl.col("expected_ns")

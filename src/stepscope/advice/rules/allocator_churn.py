@@ -1,7 +1,7 @@
 """Allocator churn: steady steps still get memory from the driver and give it back.
 
 Measured as calls such as cudaMalloc and cudaFree after the first step of the window. They are slow,
-and freeing waits until the GPU is idle. The saving supposes that there are none.
+and freeing waits until the GPU is idle. The saving assumes that there are none.
 """
 
 from __future__ import annotations

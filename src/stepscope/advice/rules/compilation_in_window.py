@@ -1,8 +1,8 @@
-"""Compilation in the window: the recorded steps compile code, so they are no steady steps.
+"""Compilation in the window: recorded steps compile code, so they are not steady steps.
 
-Measured from the ranges of torch.compile and the loading of modules on the threads that launch. It
-is paid when code or shapes are new; what is measured in such a window does not hold for the run.
-Where it recurs step after step, it is `recompilation`.
+Measured from the ranges of torch.compile and the loading of modules on the threads that launch.
+Code is compiled when it or its shapes are new, so such a window does not represent the run. If
+compilation recurs step after step, it is `recompilation`.
 """
 
 from __future__ import annotations

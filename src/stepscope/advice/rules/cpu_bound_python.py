@@ -67,7 +67,7 @@ def find(subject: Subject) -> list[Finding]:
     ]
     place = _place(window, int(long.starts[longest]), int(long.ends[longest]))
     if place:
-        evidence.append(Evidence("the longest lies", place, "text"))
+        evidence.append(Evidence("the longest is", place, "text"))
     graph = window.graph
     per_step = intervals.covered(long, graph.step_starts_ns, graph.step_ends_ns)
     # Where most of it falls into few steps, these are to be looked at.

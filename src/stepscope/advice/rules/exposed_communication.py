@@ -1,13 +1,12 @@
-"""Exposed communication: the GPU communicates and computes nothing meanwhile.
+"""Exposed communication: the GPU communicates without computing at the same time.
 
-Measured as the part of the device's time in collectives with no computation beside them. The saving
-supposes that all communication is hidden behind computation, which is the most that overlap, less
-data or a faster network can bring. What single collectives take beyond their like, and what ranks
-are known to wait for each other, has other causes and other remedies: it is taken to be mended
-already, and no part of this saving.
+Measured as the part of the device's time in collectives with no concurrent computation. The saving
+assumes that computation hides all communication, which is the most that overlap, less data or a
+faster network can achieve. Abnormal collectives and known waits for late ranks have other causes
+and other remedies: they are assumed to be fixed first, and are not part of this saving.
 
-Without GPU work it is the time in which the training thread waits for collectives that a thread of
-the backend does (gloo).
+Without GPU work, measured as the time in which the training thread waits for collectives that a
+thread of the backend (gloo) runs.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from stepscope.advice.collectives import undisturbed
-from stepscope.advice.figures import binary_size, significant
+from stepscope.advice.figures import binary_size
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
@@ -27,6 +26,7 @@ from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.graph.step_graph import NodeKind
 from stepscope.analysis.host.causes import HostCause
+from stepscope.run.figures import significant
 from stepscope.trace.arrays import intervals
 
 ID = "exposed-communication"
@@ -47,7 +47,7 @@ def find(subject: Subject) -> list[Finding]:
     graph = window.graph
     communicates = graph.kind == NodeKind.COMMUNICATION
     calm, is_disturbed = undisturbed(window, subject.thresholds, subject.waits)
-    first = "; late ranks and abnormal collectives are mended first" if is_disturbed else ""
+    first = "; late ranks and abnormal collectives are fixed first" if is_disturbed else ""
     most = _most_exposed(window)
     hidden = 0.0 if line.overlap_share is None else line.overlap_share
     return replayed_finding(
@@ -58,11 +58,13 @@ def find(subject: Subject) -> list[Finding]:
         about_collectives=True,
         title=f"{share:.0%} of the device's time is communication that nothing hides",
         before=calm,
-        assumption=f"all communication hides behind computation, the most that is possible{first}",
+        assumption=f"computation hides all communication, the most that is possible{first}",
         evidence=(
-            Evidence("exposed per step", window.per_step(line.exposed_comm_ns), "ns"),
+            Evidence("exposed per step", window.per_device_step(line.exposed_comm_ns), "ns"),
             Evidence("share of the device's time", share, "share"),
-            Evidence("all communication per step", window.per_step(line.total_comm_ns), "ns"),
+            Evidence(
+                "all communication per step", window.per_device_step(line.total_comm_ns), "ns"
+            ),
             Evidence("hidden behind computation", hidden, "share"),
             Evidence("collectives per step", int(np.sum(communicates)) / window.steps, "count"),
             *_bandwidth(most),
@@ -72,14 +74,14 @@ def find(subject: Subject) -> list[Finding]:
 
 
 def _most_exposed(window: WindowView) -> dict[str, Any] | None:
-    """The kind and size of collective that is exposed longest; None where no size is known."""
+    """The kind and size of collective that is exposed longest; None if no size is known."""
     sizes = analyse_communication(window.trace, window.scope).sizes
     known = sizes.drop_nulls(["message_bytes", "bus_bandwidth_gb_per_s"])
     return None if known.is_empty() else known.row(0, named=True)
 
 
 def _bandwidth(most: dict[str, Any] | None) -> tuple[Evidence, ...]:
-    """What it is and how fast: far below what the link can do, ranks wait or the network fails."""
+    """What it is and how fast: far below the link's speed, ranks wait or the network is slow."""
     if most is None:
         return ()
     return (
@@ -102,7 +104,7 @@ def _advice(most: dict[str, Any] | None) -> str:
 
 
 def _on_the_host(subject: Subject, window: WindowView) -> list[Finding]:
-    """The same where processes communicate by a thread of their own."""
+    """The finding for processes that communicate on a thread of their own."""
     graph = window.graph
     waits = graph.host.of(HostCause.COMMUNICATION, lanes=(graph.main_lane,))
     waits = intervals.clip(waits, *window.window)
@@ -116,7 +118,7 @@ def _on_the_host(subject: Subject, window: WindowView) -> list[Finding]:
         rule=ID,
         about_collectives=True,
         title=f"{share:.0%} of the step is waiting for communication",
-        assumption="no rank comes late, and all communication hides behind computation",
+        assumption="no rank comes late, and computation hides all communication",
         evidence=(
             Evidence("waiting per step", window.per_step(waits.total_ns), "ns"),
             Evidence("share of the step", share, "share"),

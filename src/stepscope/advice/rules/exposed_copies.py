@@ -2,20 +2,20 @@
 
 Measured as the part of the device's time in copies with nothing else beside them. Copies that hold
 the host up because their memory is pageable are `pageable-copies`' and left to it. The saving
-supposes that all the others run beside computation, or are not made at all.
+assumes that all the others run beside computation, or are not made at all.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from stepscope.advice.figures import significant
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving, replayed_finding
 from stepscope.advice.rules.pageable_copies import pageable_copies
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.replay import unchanged
+from stepscope.run.figures import significant
 from stepscope.trace.arrays import intervals
 
 ID = "exposed-copies"
@@ -64,7 +64,7 @@ def find(subject: Subject) -> list[Finding]:
         return []
     direction, bytes_moved, copying_ns = _largest(copies)
     evidence = [
-        Evidence("exposed per step", window.per_step(exposed_ns), "ns"),
+        Evidence("exposed per step", window.per_device_step(exposed_ns), "ns"),
         Evidence("share of the device's time", share, "share"),
         Evidence("copies per step", len(copies) / window.steps, "count"),
         Evidence("most of them", _WORDS.get(direction, "of a direction not recorded"), "text"),

@@ -1,11 +1,10 @@
 """Full-precision matrix products: FP32 without TF32 or mixed precision.
 
 Measured as the time of matrix products and convolutions on FP32 operands whose kernels run in full
-FP32, on a GPU that could do better. On NVIDIA's that is where the kernel's name does not tell of
-tensor cores (which take FP32 as TF32), or where no type was recorded and the name tells of none. On
-AMD's all FP32 counts: their matrix cores take it, at an eighth of the speed of half precision. The
-saving supposes that such a kernel takes half as long in TF32, or in half precision, which is
-cautious: their peak is eight times higher and more.
+FP32, on a GPU that could do better. On NVIDIA, those are kernels whose name does not
+show tensor cores, which would compute FP32 as TF32. On AMD, all FP32 counts: the matrix cores take
+it, at an eighth of the speed of half precision. The saving assumes that such a kernel takes half as
+long in TF32 or in half precision. That is cautious: their peak is at least eight times higher.
 """
 
 from __future__ import annotations

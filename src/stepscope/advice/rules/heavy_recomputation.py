@@ -1,7 +1,7 @@
 """Heavy recomputation: activation checkpointing runs a notable part of the forward twice.
 
 Measured as the GPU work (without a GPU: the main thread's time) of operators that run again inside
-the backward. The saving supposes that nothing is recomputed, for which memory must be found.
+the backward. The saving assumes that nothing is recomputed, for which memory must be found.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Launch-bound: the host cannot launch work as fast as the GPU does it.
 
 Measured as the share of the device's time in which it is idle because the next launch comes late,
-while the host dispatches operators and calls the runtime. The saving supposes that dispatch and
+while the host dispatches operators and calls the runtime. The saving assumes that dispatch and
 launches cost nothing, as where the step is one CUDA graph; waiting for input or for the device, and
 Python outside operators, stay.
 """
@@ -49,7 +49,7 @@ def find(subject: Subject) -> list[Finding]:
         ),
         evidence=(
             Evidence("GPU idle for late launches", share, "share"),
-            Evidence("that is, per step", window.per_step(idle_ns), "ns"),
+            Evidence("idle for late launches, per step", window.per_device_step(idle_ns), "ns"),
             Evidence("calls that launch work, per step", window.per_step(launches), "count"),
             Evidence("pieces of GPU work per step", window.per_step(len(window.work)), "count"),
         ),

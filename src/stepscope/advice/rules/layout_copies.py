@@ -1,6 +1,6 @@
 """Layout copies: kernels that only change how tensors lie in memory.
 
-Measured as their time on the device, see `calls.layout_copies`. The saving supposes that they are
+Measured as their time on the device, see `calls.layout_copies`. The saving assumes that they are
 not needed.
 """
 
@@ -45,7 +45,7 @@ def find(subject: Subject) -> list[Finding]:
     of_convolutions = copies.filter(pl.col("name").str.contains(OF_CONVOLUTIONS))
     is_about_convolutions = 2 * int(of_convolutions["dur_ns"].sum()) > total_ns
     evidence = [
-        Evidence("time in them per step", window.per_step(total_ns), "ns"),
+        Evidence("time in them per step", window.per_device_step(total_ns), "ns"),
         Evidence("kernels per step", len(copies) / window.steps, "count"),
     ]
     operators = shares_of(operator_names(window.trace, copies), copies["dur_ns"])

@@ -66,7 +66,7 @@ def find(subject: Subject) -> list[Finding]:
         severity=Severity.HIGH
         if busy < subject.thresholds.gpu_utilisation / 2
         else Severity.MEDIUM,
-        reason="it has several causes; the findings of each tell what fixing it saves",
+        reason="it has several causes, and the finding of each has its own saving",
         evidence=tuple(evidence),
         advice=(
             "Work through the other findings by their saving; if there is none, give the GPU "

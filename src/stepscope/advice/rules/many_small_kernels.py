@@ -1,6 +1,6 @@
 """Many small kernels: most kernels are so short that starting them is much of their cost.
 
-Measured over the computing kernels shorter than 10 µs. The saving supposes that fusing does away
+Measured over the computing kernels shorter than 10 µs. The saving assumes that fusing does away
 with every second of them: half of their device time, and half of what their operators take on the
 host. Kernels of a captured graph share one launch: of these only the device time.
 """
@@ -43,12 +43,14 @@ def find(subject: Subject) -> list[Finding]:
         changes,
         rule=ID,
         title=f"{share:.0%} of the kernels are shorter than {limits.small_kernel_ns // 1000} µs",
-        assumption="fusing does away with every second of them, on the GPU and on the host",
+        assumption="fusing halves their number, on the GPU and on the host",
         evidence=(
             Evidence("small kernels per step", per_step, "count"),
             Evidence("share of all kernels", share, "share"),
             Evidence(
-                "their device time per step", window.per_step(int(small["dur_ns"].sum())), "ns"
+                "their device time per step",
+                window.per_device_step(int(small["dur_ns"].sum())),
+                "ns",
             ),
             Evidence("most often", short(top["name"][0]), "text"),
         ),

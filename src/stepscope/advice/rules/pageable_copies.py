@@ -2,7 +2,7 @@
 
 Measured as copies to the device that block (`stepscope.analysis.calls.copies`): their record names
 pageable memory, or their call is not asynchronous, or, where the record does not say what memory it
-is, the call returned only after the copy was done. The saving supposes pinned memory and
+is, the call returned only after the copy was done. The saving assumes pinned memory and
 non-blocking copies: the host goes on at once, and the copy itself takes as long as it did.
 """
 

@@ -1,6 +1,6 @@
 """Poor overlap: communication could run beside computation, and computation waits for it instead.
 
-Measured as the share of communication that is hidden behind computation. The saving supposes that
+Measured as the share of communication that is hidden behind computation. The saving assumes that
 computation no longer waits for collectives within a step: only the last work of a step does.
 """
 
@@ -41,8 +41,10 @@ def find(subject: Subject) -> list[Finding]:
         assumption="within a step, computation waits for collectives only before its last work",
         evidence=(
             Evidence("hidden behind computation", line.overlap_share, "share"),
-            Evidence("all communication per step", window.per_step(line.total_comm_ns), "ns"),
-            Evidence("exposed per step", window.per_step(line.exposed_comm_ns), "ns"),
+            Evidence(
+                "all communication per step", window.per_device_step(line.total_comm_ns), "ns"
+            ),
+            Evidence("exposed per step", window.per_device_step(line.exposed_comm_ns), "ns"),
             Evidence(
                 "times that computation waits, per step", int(waits.sum()) / window.steps, "count"
             ),

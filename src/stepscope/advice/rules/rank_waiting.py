@@ -4,7 +4,7 @@ A collective's kernel runs from the moment this rank enters it until all have ar
 is exchanged. Where the traces of the other ranks are at hand, its wait is the latest arrival less
 its own. One trace alone tells it by guess: the shortest of those of the same kind and size tells
 how long the exchange takes, and what others take beyond it is taken for waiting, which may as well
-be a slow network. The saving supposes that no rank is late.
+be a slow network. The saving assumes that no rank is late.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Recompilation: step after step compiles code again, instead of using what was compiled.
 
 Measured from the ranges of torch.compile and the loading of modules on the threads that launch. It
-recurs if at least half of the recorded steps, at least two and one of the last two among them,
-spend a notable share of their time in it. Otherwise it is `compilation-in-window`: code that was
-new. The saving supposes that what was compiled once is used in every step.
+recurs if at least a third of the recorded steps, at least two and one of the last two among them,
+spend a notable share of their time compiling. Otherwise it is `compilation-in-window`: code that
+was new. The saving assumes that what was compiled once is used in every step.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from stepscope.advice.figures import significant
 from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.causes import HostCause
+from stepscope.run.figures import significant
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Intervals
 
 ID = "recompilation"
 _LEAST_STEPS = 2
+_LEAST_SHARE = 1 / 3
 _COMPILER = r"compile_inner"
 """The range of one compilation of one frame by TorchDynamo."""
 
@@ -70,12 +71,12 @@ def recurs(window: WindowView, notable: float) -> bool:
 
     Args:
         window: The window.
-        notable: Share of a step from which on compiling is notable.
+        notable: Minimum share of a step that is spent compiling.
     """
     heavy = _heavy_steps(window, notable)
     if not heavy[-_LEAST_STEPS:].any():
         return False
-    return bool(heavy.sum() >= max(_LEAST_STEPS, len(heavy) / 2))
+    return bool(heavy.sum() >= max(_LEAST_STEPS, len(heavy) * _LEAST_SHARE))
 
 
 def _heavy_steps(window: WindowView, notable: float) -> BoolArray:

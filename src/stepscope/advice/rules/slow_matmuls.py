@@ -7,7 +7,7 @@ without the tensor cores, and those in FP32 or FP64.
 
 What the shapes tell: a side that is no multiple of 8 (16-bit types; 16 for 8-bit types) keeps the
 product from the fastest kernels; a result of fewer tiles of 128 × 128 than the device has
-multiprocessors leaves some of them idle. The saving supposes that products that fill the device
+multiprocessors leaves some of them idle. The saving assumes that products that fill the device
 attain half of what it could do, and take no less than 10 µs. Products that do not fill it promise
 nothing: only more work per product would help, and that is another step.
 """
@@ -84,7 +84,7 @@ def find(subject: Subject) -> list[Finding]:
     table = table.with_columns(small=pl.Series([cause.is_small for cause in causes]))
     attained = float((slow["attained_share"] * slow["dur_ns"]).sum()) / max(1, total_ns)
     evidence = [
-        Evidence("time in them per step", window.per_step(total_ns), "ns"),
+        Evidence("time in them per step", window.per_device_step(total_ns), "ns"),
         Evidence("share of the step", share, "share"),
         Evidence("of the device's limits they attain", attained, "share"),
     ]

@@ -1,11 +1,10 @@
-"""One slow phase: a named part of the step costs more than it should.
+"""Slow phase: a named part of the step costs more than it should.
 
-Two cases, both measured from the step record's phases over the steady steps. A phase *dominates*
-if it is none of the training's own work (forward, backward, optimizer, communication) and still
-takes a large share of the step; mending it removes its time. A phase *spikes* if in some steps it
-takes more than three times its median and is the reason why those steps are slow; mending it
-removes what they took beyond the median. Where several phases spike, something else is the reason:
-`uneven-steps`.
+There are two cases, both measured from the phases of the step record over the steady steps. A phase
+*dominates* if it is not the training's own work (forward, backward, optimizer, communication) but
+takes a large share of the step; the fix removes its time. A phase *spikes* if it takes more than
+three times its median in some steps and is the reason why they are slow; the fix removes what they
+took beyond the median. If several phases spike, the reason is elsewhere: see `uneven-steps`.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ def _dominates(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Fin
 
 def _spikes(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Finding | None:
     share = phase.excess_ns / summary.partition.total_ns
-    # One slow step is an accident, not a phase's habit; `uneven-steps` tells of it.
+    # A single slow step may be chance; `uneven-steps` and `stalled-step` report those.
     if len(phase.slow_steps) < 2 or share < subject.thresholds.slow_phase_excess:
         return None
     saving_ns = round(phase.excess_ns / len(summary.steps))

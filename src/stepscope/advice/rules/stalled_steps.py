@@ -9,7 +9,6 @@ step, the evidence names what it spent the time in.
 
 from __future__ import annotations
 
-from stepscope.advice.figures import significant
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.odd_steps import extra_time
 from stepscope.advice.replayed import finding_without_saving
@@ -17,6 +16,7 @@ from stepscope.advice.rules.recompilation import compiling
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.host.steady_steps import StepState
+from stepscope.run.figures import significant
 from stepscope.trace.arrays import intervals
 
 ID = "stalled-step"
@@ -78,7 +78,7 @@ def _finding(
         rule=ID,
         title=f"step {step} took {times} times as long as the others",
         severity=Severity.LOW,
-        reason="one stall, not a cost of every step; it is no part of the step shown",
+        reason="one stall is not a cost of every step, and the step shown does not include it",
         evidence=(
             Evidence("it took", dur_ns, "ns"),
             Evidence("the others, their median", usual_ns, "ns"),

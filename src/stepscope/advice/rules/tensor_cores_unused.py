@@ -2,7 +2,7 @@
 
 Measured as the time of matrix products and convolutions whose operands are half precision, while
 the kernel's name tells that it does without the tensor cores (AMD: the matrix cores), on a GPU that
-has them: NVIDIA from Volta on, AMD from Instinct MI100 on. The saving supposes that such a kernel
+has them: NVIDIA from Volta on, AMD from Instinct MI100 on. The saving assumes that such a kernel
 takes half as long on them, which is cautious.
 """
 

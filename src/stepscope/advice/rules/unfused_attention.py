@@ -1,7 +1,7 @@
 """Unfused attention: scores are written to memory, and scaled, masked and softmaxed by themselves.
 
 Measured as the time of the kernels between the two batched products of attention, see
-`calls.unfused_attention`. The saving supposes that a fused kernel does their work within the
+`calls.unfused_attention`. The saving assumes that a fused kernel does their work within the
 products, which take as long as now. That is cautious: fused kernels make the products faster too.
 """
 
@@ -42,8 +42,10 @@ def find(subject: Subject) -> list[Finding]:
     products = window.work.filter(pl.Series(found.products))
     between_ns, products_ns = int(between["dur_ns"].sum()), int(products["dur_ns"].sum())
     evidence = [
-        Evidence("attention per step", window.per_step(between_ns + products_ns), "ns"),
-        Evidence("of this, on the scores between the products", window.per_step(between_ns), "ns"),
+        Evidence("attention per step", window.per_device_step(between_ns + products_ns), "ns"),
+        Evidence(
+            "of this, on the scores between the products", window.per_device_step(between_ns), "ns"
+        ),
         Evidence("softmax kernels per step", _softmaxes(between) / window.steps, "count"),
     ]
     advice = _FALLBACK if found.is_math_fallback else _CALL_IT

@@ -3,7 +3,7 @@
 Measured over elementwise kernels, reductions and random numbers that run for at least 10 µs
 (shorter ones are `many-small-kernels`'), without those of the optimizer, of unfused attention and
 of layout copies, which have findings of their own. A chain is a run of them on one stream with
-nothing else between. The saving supposes that each chain becomes one kernel, which takes as long as
+nothing else between. The saving assumes that each chain becomes one kernel, which takes as long as
 the longest of the chain or half of the chain, whichever is more: it still reads the chain's inputs
 and writes its results. The host launches one kernel for each chain.
 """
@@ -45,7 +45,7 @@ def find(subject: Subject) -> list[Finding]:
     operators = shares_of(operator_names(window.trace, chains), chains["dur_ns"])
     places = shares_of(places_of_work(window.trace, chains), chains["dur_ns"])
     evidence = [
-        Evidence("time in them per step", window.per_step(total_ns), "ns"),
+        Evidence("time in them per step", window.per_device_step(total_ns), "ns"),
         Evidence("kernels per step", len(chains) / window.steps, "count"),
         Evidence("chains per step", chains["chain"].n_unique() / window.steps, "count"),
     ]

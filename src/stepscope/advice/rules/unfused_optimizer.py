@@ -1,7 +1,7 @@
 """Unfused optimizer: the optimizer updates parameters one by one, with many launches.
 
 Measured as the pieces of GPU work launched within `Optimizer.step` per optimizer step, where
-neither foreach nor fused operators do it. The saving supposes that the fused optimizer takes a
+neither foreach nor fused operators do it. The saving assumes that the fused optimizer takes a
 tenth of the host's time and half of the device's.
 """
 
@@ -46,7 +46,9 @@ def find(subject: Subject) -> list[Finding]:
         evidence=(
             Evidence("kernels per optimizer step", per_time, "count"),
             Evidence("host time in it per step", window.per_step(spans.total_ns), "ns"),
-            Evidence("device time per step", window.per_step(int(launched["dur_ns"].sum())), "ns"),
+            Evidence(
+                "device time per step", window.per_device_step(int(launched["dur_ns"].sum())), "ns"
+            ),
         ),
         advice=(
             "Build the optimizer with fused=True (or foreach=True), and call "

@@ -1,17 +1,17 @@
 """Which operators run a second time because of activation checkpointing.
 
-Definition: an operator is recomputation if it belongs to the forward of something that is being
-differentiated, and runs inside the backward. Three kinds of evidence, the surest first:
+An operator is recomputation if it belongs to a forward and runs inside the backward. There are
+three kinds of evidence, the most certain first:
 
-Python frames. The nearest of these around the operator decides: a frame that runs the forward
-again (`recompute_fn` or `backward` of a module for checkpointing: torch, fairscale, DeepSpeed,
-Megatron), or the engine's evaluation of a node. If it is the former, it is recomputation.
-Operators. The node of a reentrant checkpoint (`CheckpointFunctionBackward`) counts as such a frame.
-Sequence numbers, where there are no Python frames: an operator inside the evaluation of a node that
-autograd numbers anew was run with gradients on, which only recomputation does, or a gradient of a
-gradient. In the latter case the new nodes are run in turn; a trace in which any is cannot be judged
-in this way. Operators below a numbered one are recomputation too; others that the recomputation
-runs without a number are missed, so that this evidence gives a lower bound.
+Python frames: the nearest of two kinds of frames around the operator decides. If it runs the
+forward again (`recompute_fn` or `backward` of a checkpointing module of torch, fairscale, DeepSpeed
+or Megatron), the operator is recomputation; if it is the engine's evaluation of a node, it is not.
+Operators: the node of a reentrant checkpoint (`CheckpointFunctionBackward`) counts as such a frame.
+Sequence numbers, if there are no Python frames: an operator that gets a new autograd number inside
+the evaluation of a node ran with gradients enabled. Only recomputation does that, or a gradient of
+a gradient. In the latter case the new nodes are evaluated in turn, and a trace with any such node
+cannot be judged in this way. Operators below a numbered one are recomputation too. Others that run
+without a number are missed, so this evidence gives a lower bound.
 """
 
 from __future__ import annotations

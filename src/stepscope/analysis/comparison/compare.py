@@ -6,8 +6,9 @@ Definitions
     (1.253 × 1.483 × MAD / √n): single slow steps neither move it nor widen it.
     Intervals are those of Student's t with as many degrees of freedom as both sides have steps,
     less two: few steps tell less of their own spread.
-    Without GPU work, parts come from the step records of both sides where they tell parts, else
-    from the windows.
+    Parts come from the step records of both sides where they tell parts, else from the windows. On
+    GPUs, records tell the training thread's parts, and the windows those of the GPUs' steps, as
+    they were recorded: both are compared, in tables of their own.
     Parts, kernels and operators are compared by their means per step, so that parts add up to the
     mean step; a step that lacks a kernel counts as 0. Their noise is the 95 % interval of a
     difference of means (standard error s / √n).
@@ -29,7 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.comparison.side import Side
+from stepscope.analysis.comparison.side import RECORD_BASIS, Side
 from stepscope.errors import UsageError
 from stepscope.trace.arrays.intervals import Int64Array
 
@@ -37,7 +38,7 @@ LEAST_STEPS = 3
 _MEDIAN_FROM_MAD = 1.2533 * 1.4826
 
 CHANGES: dict[str, pl.DataType | type[pl.DataType]] = {
-    "table": pl.String,  # part, kernel, operator
+    "table": pl.String,  # part, thread_part, kernel, operator
     "name": pl.String,
     "status": pl.String,
     "matched_by": pl.String,  # name, or call path; null: no partner
@@ -50,6 +51,8 @@ CHANGES: dict[str, pl.DataType | type[pl.DataType]] = {
     "noise_ns": pl.Int64,  # null: not known
 }
 """Columns of `Comparison.changes`."""
+PART, THREAD_PART = "part", "thread_part"
+"""Tables that divide a step: the compared steps, and on GPUs also the training thread's."""
 
 
 @dataclass(frozen=True)
@@ -108,20 +111,18 @@ def compare(a: Side, b: Side) -> Comparison:
     if a.basis != b.basis:
         notes.append(f"steps differ in kind: {a.basis} against {b.basis}")
     pieces = []
-    if len(a.record_parts) and len(b.record_parts):
-        # Records hold many steps, and not slowed ones; a window holds a few.
-        ours, theirs = a.by_record, b.by_record
-    else:
-        ours, theirs = a, b
+    # Records hold many steps, and not slowed ones; a window holds a few.
+    records_tell = len(a.record_parts) > 0 and len(b.record_parts) > 0
+    of_gpus = a.is_of_gpus and b.is_of_gpus
+    ours, theirs = (a.by_record, b.by_record) if records_tell and not of_gpus else (a, b)
     if ours.parts_basis == theirs.parts_basis:
-        parts = _match(ours.parts, theirs.parts, ours, theirs, "part")
-        order = pl.concat([ours.parts["name"], theirs.parts["name"]]).unique(maintain_order=True)
-        known = parts.filter((pl.col("a_ns") > 0) | (pl.col("b_ns") > 0))
-        pieces.append(
-            order.to_frame().join(known, on="name", maintain_order="left").select(list(CHANGES))
-        )
+        pieces.append(_parts(ours, theirs, PART))
+        if RECORD_BASIS in (a.basis, b.basis) and ours.parts_basis != RECORD_BASIS:
+            notes.append(_parts_of_windows(ours, theirs))
     else:
         notes.append(f"parts cannot be compared: {ours.parts_basis} against {theirs.parts_basis}")
+    if records_tell and of_gpus:
+        pieces.append(_parts(a.by_record, b.by_record, THREAD_PART))
     pieces.append(_by_change(_match(a.kernels, b.kernels, a, b, "kernel")))
     if a.operators_basis == b.operators_basis:
         pieces.append(_by_change(_match_operators(a, b)))
@@ -133,6 +134,23 @@ def compare(a: Side, b: Side) -> Comparison:
     if step.noise_ns is None:
         notes.append(f"fewer than {LEAST_STEPS} steps on a side: the noise is not known")
     return Comparison(ours, theirs, step, pl.concat(pieces), tuple(notes))
+
+
+def _parts(a: Side, b: Side, table: str) -> pl.DataFrame:
+    """The changes of the parts that any side has, in the order of the parts."""
+    changes = _match(a.parts, b.parts, a, b, table)
+    order = pl.concat([a.parts["name"], b.parts["name"]]).unique(maintain_order=True)
+    known = changes.filter((pl.col("a_ns") > 0) | (pl.col("b_ns") > 0))
+    return order.to_frame().join(known, on="name", maintain_order="left").select(list(CHANGES))
+
+
+def _parts_of_windows(a: Side, b: Side) -> str:
+    """What the reader must know if the step is the records', and its parts are the windows'."""
+    means = [int(side.parts["total_ns"].sum()) / _steps_of(side) / 1e6 for side in (a, b)]
+    return (
+        f"parts of the step are those of the recorded windows ({means[0]:,.1f} ms a step before, "
+        f"{means[1]:,.1f} ms after), not scaled to the step records"
+    )
 
 
 def _step_change(a: Int64Array, b: Int64Array) -> StepChange:
@@ -316,7 +334,7 @@ class FailOn:
             if step.change_share > self.share and step.is_beyond_noise:
                 return f"the step grew by {step.change_share:.1%}, more than {self.share:.1%}"
             return None
-        parts = comparison.changes.filter(pl.col("table") == "part")
+        parts = comparison.changes.filter(pl.col("table").is_in([PART, THREAD_PART]))
         row = parts.filter(pl.col("name") == self.what)
         if not len(row):
             known = ", ".join(parts["name"].to_list()) or "none"

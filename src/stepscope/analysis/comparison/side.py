@@ -32,6 +32,7 @@ MEASURES: dict[str, pl.DataType | type[pl.DataType]] = {
 
 SEPARATOR = " › "
 RECORD_BASIS = "steady steps of the step record"
+DEVICE_TIME, HOST_TIME = "device self time", "host self time"
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,9 @@ class Side:
         notes: What a reader must know.
         gpus: The kinds of GPU that were used, as the trace names them; empty where it does not.
         ranks: How many ranks the job had; empty where the trace does not say.
-        record_parts: Parts of the steps of the step record, `MEASURES`, for a window without GPU
-            work; empty where the record has neither phases nor waits for input.
+        record_parts: Parts of the steps of the step record, `MEASURES`: the training thread's time.
+            Empty if the record has neither phases nor waits for input, or if there is no trace,
+            when `parts` are these.
     """
 
     path: str
@@ -73,6 +75,11 @@ class Side:
     record_parts: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=MEASURES))
 
     @property
+    def is_of_gpus(self) -> bool:
+        """Whether its window has GPU work, so that its parts are those of the GPUs' steps."""
+        return self.operators_basis == DEVICE_TIME
+
+    @property
     def by_record(self) -> Side:
         """The same with the parts of its step record."""
         return replace(self, parts=self.record_parts, parts_basis=RECORD_BASIS)
@@ -88,8 +95,8 @@ def make_side(
     """Put one side together.
 
     The steps' durations come from the step record where there is one, because recording slows
-    steps down; all else comes from the trace where there is one. Without GPU work `record_parts`
-    holds the parts that the record tells, over all its steady steps.
+    steps down; all else comes from the trace where there is one. `record_parts` holds the parts
+    that the record tells, over all its steady steps.
 
     Args:
         path: Where it was read from, for messages.
@@ -131,9 +138,9 @@ def make_side(
         durations, numbers = windows["total_ns"].to_numpy(), tuple(windows["step"].to_list())
         basis = parts_basis
     work = selected.members
-    operators_basis = "device self time" if len(work) else "host self time"
+    operators_basis = DEVICE_TIME if len(work) else HOST_TIME
     of_record = _record_parts(kept)
-    if len(work) or not of_record.filter(pl.col("name") != OTHER)["total_ns"].sum():
+    if not of_record.filter(pl.col("name") != OTHER)["total_ns"].sum():
         of_record = of_record.clear()
     return Side(
         path=path,

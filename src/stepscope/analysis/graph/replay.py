@@ -8,7 +8,7 @@ without a change gives the measured times to the nanosecond.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from stepscope.analysis.graph.edges import EdgeKind
 from stepscope.analysis.graph.loops import COMPILED_PAYS_FROM, compiled_loop, sweep
 from stepscope.analysis.graph.step_graph import StepGraph
+from stepscope.analysis.host.causes import HostCause
 from stepscope.errors import UsageError
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
@@ -107,9 +108,9 @@ class Replay:
         total_ns: From the measured start of the first step to the end of the last.
         mean_step_ns: Mean duration of the steps: the measured mean less the saving.
         saving_ns: What a mean step is shorter by than the measured mean; never negative, and never
-            more than the step. With GPU work a step takes at least as long as the host takes for
-            it: at the start of a window the host may be ahead by work that it did before, and the
-            device would soon catch up.
+            more than the step. With GPU work a step takes at least as long as the host alone needs
+            for it: at the start of a window the host may be ahead by work that it did before, and
+            the device would soon catch up.
         is_host_bound: Whether the saving ends where the host's own time begins to count.
         start_ns: Start of each node.
         end_ns: End of each node.
@@ -145,23 +146,58 @@ def replay(changes: Changes) -> Replay:
     end = start + changes.dur_ns
     ends = graph.step_rows.ends(end, len(graph.steps), graph.begin_ns)
     total = int(ends[-1]) - graph.begin_ns
-    least = _least_total(graph, total, start, end)
+    least = _least_total(changes, delay, total)
     saving = round((graph.total_ns - least) / max(1, len(graph.steps)))
     saving = min(max(0, saving), graph.mean_step_ns)
     mean = graph.mean_step_ns - saving
     return Replay(ends, total, mean, saving, least > total, start, end)
 
 
-def _least_total(graph: StepGraph, total_ns: int, start: Int64Array, end: Int64Array) -> int:
+def _least_total(changes: Changes, delay: Int64Array, total_ns: int) -> int:
     """How long the steps take in the long run: on the devices, or on the host if that is longer.
 
-    The host's own time counts as far as it is not beyond the devices' as it was measured: it may be
-    while the devices finish a backlog.
+    A window may begin while the devices still have earlier work, and the host is ahead by what it
+    launched meanwhile. In the long run it is not: a step takes at least what the host needs for it
+    if it never waits for a device. That may be more than the step that was measured, which then
+    stays as it is.
     """
-    if not graph.steps or not graph.is_gpu.any():
+    graph = changes.graph
+    if not graph.steps or total_ns >= min(graph.total_ns, graph.host_time_ns):
         return total_ns
-    beyond = max(0, graph.host_time_ns(graph.start_ns, graph.end_ns) - graph.total_ns)
-    return max(total_ns, graph.host_time_ns(start, end) - beyond)
+    alone_ns = host_alone_ns(changes, delay)
+    return max(total_ns, min(alone_ns, graph.total_ns))
+
+
+def host_alone_ns(changes: Changes, delay: Int64Array | None = None) -> int:
+    """What the main thread needs for the steps if no device ever makes it wait.
+
+    Args:
+        changes: What is changed.
+        delay: Delay of each edge; default: those of the changes.
+    """
+    graph = changes.graph
+    alone = replace(
+        changes,
+        dur_ns=np.where(graph.is_gpu, 0, changes.dur_ns - _waits_for_backlog(changes)),
+        is_kept=changes.is_kept & (graph.edge_kind != EdgeKind.SYNC),
+    )
+    start = _starts(graph, changes.delay_ns if delay is None else delay, alone)
+    rows = graph.host_rows
+    if not len(rows):
+        return 0
+    return int((start + alone.dur_ns)[rows].max() - start[rows].min())
+
+
+def _waits_for_backlog(changes: Changes) -> Int64Array:
+    """For each piece of the main thread, how long it waits for work from before the steps."""
+    graph = changes.graph
+    waits = np.zeros(len(graph), np.int64)
+    rows = graph.host_rows[graph.start_ns[graph.host_rows] < graph.begin_ns]
+    if len(rows):
+        until = np.minimum(graph.end_ns[rows], graph.begin_ns)
+        causes = graph.host.divide(graph.main_lane, graph.start_ns[rows], until)
+        waits[rows] = np.minimum(causes[HostCause.SYNCHRONISATION], changes.dur_ns[rows])
+    return waits
 
 
 def _starts(graph: StepGraph, delay: Int64Array, changes: Changes) -> Int64Array:

@@ -156,10 +156,11 @@ class StepGraph:
         rows: Int64Array = np.nonzero(mine & (self.start_ns >= self.host_window[0]))[0]
         return rows
 
-    def host_time_ns(self, start_ns: Int64Array, end_ns: Int64Array) -> int:
-        """How long the main thread takes for the steps, given when each node starts and ends."""
+    @cached_property
+    def host_time_ns(self) -> int:
+        """How long the main thread took for the steps, waits included."""
         rows = self.host_rows
-        return int(end_ns[rows].max() - start_ns[rows].min()) if len(rows) else 0
+        return int(self.end_ns[rows].max() - self.start_ns[rows].min()) if len(rows) else 0
 
 
 @dataclass(frozen=True)

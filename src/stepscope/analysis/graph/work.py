@@ -111,7 +111,8 @@ def read_work(trace: Trace, steps: pl.Series | None) -> StepWork:
     rows, call, call_start = found[order], call[order], call_start[order]
     start = rows["start_ns"].to_numpy()
     linked = call >= 0
-    call_lane = np.where(linked, calls["lane_id"].to_numpy()[call], -1).astype(np.int64)
+    # Signed before the choice: numpy 2.5 refuses to put -1 among unsigned numbers.
+    call_lane = np.where(linked, calls["lane_id"].to_numpy()[call].astype(np.int64), -1)
     call_end = np.where(linked, call_start + calls["dur_ns"].to_numpy()[call], 0)
     skewed = linked & (start < call_start - _LARGEST_SKEW_NS)
     unlinked = int((~linked).sum())

@@ -1,18 +1,18 @@
-"""Whether the matrix work uses the units that are made for it: tensor cores, matrix cores.
+"""Whether matrix work runs on tensor cores (NVIDIA) or matrix cores (AMD).
 
 Evidence
-    The kernel's name tells: cutlass' "tensorop", "s1688gemm", "s16816", "hmma", "xmma", "nvjet",
-    "wmma" and their kin on NVIDIA; "_MI16x16" in Tensile's names, "xdlops", "mfma", "gtcx" on AMD.
-    "sgemm", "simt", "gemv", "ffma" and cuDNN's "scudnn" tell the opposite, and so do MIOpen's naive
-    convolutions and its assembler kernels with "dot2". Other names tell nothing.
+    The kernel's name shows it: "tensorop" (CUTLASS), "s1688gemm", "s16816", "hmma", "xmma",
+    "nvjet", "wmma" and similar names on NVIDIA; "_MI16x16" (Tensile), "xdlops", "mfma", "gtcx" on
+    AMD. "sgemm", "simt", "gemv", "ffma", cuDNN's "scudnn", and MIOpen's naive convolutions and
+    assembler kernels with "dot2" run without them. Other names show neither.
 
 Eligibility
     By the operator's types and shapes: 16-bit types need matrix sides (or channels of a
     convolution) that are multiples of 8, 8-bit ones of 16, and 32-bit floats, which TF32 can
-    take, of 4 on NVIDIA's devices of compute capability 8.0 and later. AMD's matrix cores (from
-    Instinct MI100 on) take 32-bit floats as they are. Newer libraries pad odd sides: then
-    tensor cores work all the same, and the names say so. Without types and shapes
-    (`record_shapes=True` records them) eligibility is not known.
+    take, of 4 on NVIDIA's devices of compute capability 8.0 and later. AMD's matrix cores (Instinct
+    MI100 and later) take 32-bit floats directly. Newer libraries pad odd sides and use tensor cores
+    anyway, which the names show. Without types and shapes (`record_shapes=True` records them)
+    eligibility is unknown.
 """
 
 from __future__ import annotations

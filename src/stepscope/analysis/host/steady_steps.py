@@ -36,6 +36,7 @@ from stepscope.analysis.selection.names import CALLS
 from stepscope.analysis.selection.odd_steps import LEAST_STEPS, single_stall, slow_first_steps
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
+from stepscope.run.figures import duration, significant
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.search import places
@@ -109,9 +110,9 @@ class SteadySteps:
         """Why steps that are not empty do not count, in words."""
         told = []
         for one in self.of_state(StepState.START_UP, StepState.STALL):
-            times = one.dur_ns / max(1, self.median_ns)
+            times = significant(one.dur_ns / max(1, self.median_ns))
             told.append(
-                f"step {one.step} took {_duration(one.dur_ns)}, {times:.3g} times the others "
+                f"step {one.step} took {duration(one.dur_ns)}, {times} times the others "
                 f"({one.state.value}): not part of the steady step"
             )
         for state, why in _WHY.items():
@@ -316,13 +317,6 @@ def _longest_run(host: pl.DataFrame, usable: BoolArray) -> BoolArray:
     counts = np.bincount(run[usable])
     best: BoolArray = usable & (run == int(np.argmax(counts)))
     return best
-
-
-def _duration(value_ns: int) -> str:
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if value_ns >= size:
-            return f"{value_ns / size:.3g} {unit}"
-    return f"{value_ns} ns"
 
 
 def _listed(steps: list[int]) -> str:

@@ -51,9 +51,10 @@ class Aligned:
 
     @property
     def fits(self) -> bool:
-        """Whether whoever waited was in the collective meanwhile, as far as clocks can tell.
+        """Whether the waits fit into the collectives' kernels.
 
-        In a synchronising collective a rank waits inside its kernel, which therefore lasts as long.
+        In a synchronising collective a rank waits inside its kernel, so the kernel lasts at least
+        as long as the wait. If most waits are longer, the clocks do not agree.
         """
         waits = self.table.filter(pl.col("kind").is_in(SYNCHRONISING))
         beyond = (waits["wait_ns"] - waits["dur_ns"] - TOLERATED_NS).clip(lower_bound=0)

@@ -1,4 +1,4 @@
-"""What the training thread had of the machine in its steps, by the step record."""
+"""The training thread's CPU time and pauses in its steps, from the step record."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ class HostTimes:
     """Means per step.
 
     Attributes:
-        cpu_ns: Time that the training thread ran on a CPU; None if the record does not say.
+        cpu_ns: Time that the training thread ran on a CPU; None if the record does not have it.
         queued_ns: Time that it was ready to run while others had the CPUs; None likewise.
-        wait_cpu_share: Share of the wait for input in which it ran on a CPU or waited for one, that
-            is, made the batch itself; None without a wait, or if the record does not say.
+        wait_cpu_share: Share of the wait for input in which it ran on a CPU or waited for one
+            because it made the batch itself; None without a wait, or if the record does not have
+            it.
         gc_ns: Time in pauses of Python's garbage collector.
-        gc_worst_ns: The most of it in one step.
-        is_on_device: Whether the record has times of a device: then not everything that holds up
-            the thread holds up the step.
+        gc_worst_ns: The longest such time in one step.
+        is_on_device: Whether the record has times of a device: then a delay of the thread need not
+            delay the step.
     """
 
     cpu_ns: int | None = None
@@ -32,7 +33,7 @@ class HostTimes:
 
 
 def host_times(records: Sequence[StepRecord]) -> HostTimes:
-    """Sums up what some steps say."""
+    """The means over some steps."""
     if not records:
         return HostTimes()
     waited_ns = sum(record.data_wait_ns for record in records)

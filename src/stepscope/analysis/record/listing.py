@@ -73,6 +73,7 @@ class RunListing:
         ranks: Its ranks, in order.
         external: What other tools recorded of it.
         problems: What could not be read.
+        unrelated: How many traces there are that are not known to be ranks of one run; see `Run`.
     """
 
     path: Path
@@ -80,6 +81,7 @@ class RunListing:
     ranks: tuple[ListedRank, ...]
     external: tuple[ListedRecording, ...]
     problems: tuple[str, ...]
+    unrelated: int = 0
 
 
 def list_run(run: Run) -> RunListing:
@@ -93,7 +95,14 @@ def list_run(run: Run) -> RunListing:
         )
         for recording in run.external
     )
-    return RunListing(run.path, run.location, tuple(map(_rank, run.ranks)), external, run.problems)
+    return RunListing(
+        run.path,
+        run.location,
+        tuple(map(_rank, run.ranks)),
+        external,
+        run.problems,
+        run.unrelated,
+    )
 
 
 def _rank(rank: RankRun) -> ListedRank:

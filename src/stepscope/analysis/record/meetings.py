@@ -1,7 +1,7 @@
-"""What comparing ranks needs of a step record: when each step ran, and the phases they meet in.
+"""What the comparison of ranks needs from step records: when each step ran, and shared phases.
 
-A record may have any number of steps. Of a long one every second, fourth, … step is kept, by its
-number, so that all ranks keep the same.
+A record may have any number of steps. From a long record every second, fourth, … step is kept, by
+number, so that all ranks keep the same steps.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class MeetingSteps:
 
     @classmethod
     def of(cls, records: Sequence[StepRecord]) -> MeetingSteps:
-        """Of the whole training steps of a record, and of all that a window recorded."""
+        """From the complete training steps of a record, and all that a window recorded."""
         count = sum(one.is_whole_step for one in records)
         stride = 1
         while count > MOST_STEPS * stride:
@@ -72,7 +72,7 @@ def _both(record: StepRecord) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def _phase(phases: dict[str, int], name: str) -> int:
-    """Time in a phase, wherever it lies."""
+    """Time in a phase, at any depth."""
     found = [spent for path, spent in phases.items() if path.rpartition("/")[2] == name]
     return sum(found) if found else _NONE
 

@@ -1,4 +1,4 @@
-"""What a `metrics.csv` shows: how busy the GPUs were, how full, how hot, and whether held back.
+"""The summary of a `metrics.csv`: the GPUs' load, memory, temperature and throttling.
 
 Files that nvidia-smi wrote (`--query-gpu=… --format=csv`) are read as well.
 """
@@ -34,22 +34,22 @@ class MetricsSummary:
     Attributes:
         path: The file.
         samples: Number of samples: rows with one time count as one.
-        span_ns: From the first sample to the last; None where times are missing.
+        span_ns: From the first sample to the last; None if times are missing.
         gpus: One row for each GPU: index, name, uuid, samples, utilization_percent and
             memory_utilization_percent (means), memory_peak_bytes, memory_total_bytes, power_watts
             (mean), power_peak_watts, energy_joules (used between first and last sample),
             temperature_peak_celsius, clock_mhz (mean of the multiprocessors' clock),
-            throttled_share (of the samples, 0 to 1: power or heat held the clocks down; None where
-            no sample tells), one share `throttled_…_share` for each of `THROTTLE_REASONS` (a
-            sample can have several), tensor_percent, sm_percent, dram_percent (means of GPM),
-            xid_errors and ecc_errors (uncorrected, new since the first sample). Null where the
-            file does not say.
+            throttled_share (of the samples, 0 to 1: power or heat reduced the clocks; None if no
+            sample has it), one share `throttled_…_share` for each of `THROTTLE_REASONS` (a sample
+            can have several), tensor_percent, sm_percent, dram_percent (means of GPM), xid_errors
+            and ecc_errors (uncorrected, new since the first sample). Null if the file does not
+            have the value.
         host: One row: cpu_percent, iowait_percent (means), memory_peak_bytes,
             group_memory_peak_bytes, group_memory_limit_bytes, throttled_percent (mean),
             disk_read_bytes_per_second, network_receive_bytes_per_second (means), process_percent
             (mean), process_memory_peak_bytes, processes (greatest number).
-        skipped_lines: Lines that are no rows of this file.
-        record: What the sampler said of it; None without one.
+        skipped_lines: Number of lines that are not rows of this file.
+        record: The sampler's own record of the file; None without one.
     """
 
     path: Path
@@ -62,7 +62,7 @@ class MetricsSummary:
 
 
 def is_metrics_file(path: Path) -> bool:
-    """Whether a file looks like one of metrics, by its first line."""
+    """Whether the first line of a file is that of a file of metrics."""
     try:
         with open_regular(path) as file:
             first = file.readline(1 << 16)
@@ -77,7 +77,7 @@ def summarise_metrics(path: Path) -> MetricsSummary:
     """Read and summarise a file of metrics.
 
     Raises:
-        UnreadableInputError: It cannot be read, or is none.
+        UnreadableInputError: It cannot be read, or is not a file of metrics.
     """
     frame, skipped = read_metrics(path)
     record = None
@@ -100,7 +100,7 @@ def read_metrics(path: Path) -> tuple[pl.DataFrame, int]:
         in the file's units; `[N/A]` as null.
 
     Raises:
-        UnreadableInputError: It cannot be read, or is none.
+        UnreadableInputError: It cannot be read, or is not a file of metrics.
     """
     try:
         if path.stat().st_size > _MOST_BYTES:

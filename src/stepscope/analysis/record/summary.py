@@ -1,4 +1,4 @@
-"""What the step record alone tells: the steady step, where its time went, its slow beginning."""
+"""The summary of a step record: the steady step, where its time went, and its slow start."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stepscope.run.step_record import StepRecord, input_wait, is_input_phase
 SLOW_FACTOR = 2.0
 """A steady step is slow if it takes more than so many times the median."""
 UNEVEN_FACTOR = 1.15
-"""From here on mean and median differ so much that both are worth showing."""
+"""If the mean exceeds the median by this factor, reports show both."""
 _PHASE_FACTOR = 3
 _PHASE_BLAME = 0.7
 _FIRST_AT_MOST = 0.2  # of all steps: what lasts longer is no beginning
@@ -25,14 +25,14 @@ _LEAST_UNRECORDED = 5
 
 @dataclass(frozen=True)
 class ExcludedSteps:
-    """Steps that do not count for the steady step, by reason. A step has one reason.
+    """Numbers of steps that are not steady, by reason. A step has one reason.
 
     Attributes:
-        partial: The loop broke off in them.
-        other_kind: Evaluation, checkpoint and the like.
-        first: Slow steps at the beginning.
+        partial: The loop ended within the step.
+        other_kind: Evaluations, checkpoints and similar work.
+        first: Slow steps at the start.
         recorded: Recorded in detail, which slows them down.
-        stalled: The one step that took more than three times the median.
+        stalled: The single step that took more than three times the median.
     """
 
     partial: int = 0
@@ -51,10 +51,10 @@ class PhaseTimes:
         total_ns: Sum.
         median_ns: Median over the steps that have it.
         steps: How many steps have it.
-        slow_steps: Steps in which it took more than three times its median, and in which it is
-            the reason why the step was slow: at least 70 % of what the step took beyond the
-            median step. A machine that is disturbed slows all phases; that is not the phase's.
-        excess_ns: What it took in those steps beyond its median, together.
+        slow_steps: Steps in which it took more than three times its median and caused at least
+            70 % of what the step took beyond the median step. A busy machine slows all phases, so
+            no single one is the cause.
+        excess_ns: What it took in those steps beyond its median, in total.
         worst_ns: Its longest time.
     """
 
@@ -69,12 +69,12 @@ class PhaseTimes:
 
 @dataclass(frozen=True)
 class OtherKind:
-    """What the training did besides its steps, such as evaluations.
+    """Work outside training steps, such as evaluations.
 
     Attributes:
         kind: What it was.
         times: How often.
-        total_ns: How long, together.
+        total_ns: How long, in total.
     """
 
     kind: str
@@ -87,30 +87,30 @@ class StepSummary:
     """The steady steps of one rank.
 
     Attributes:
-        steps: Numbers of the steady steps; everything below is about them, unless it says so.
+        steps: Numbers of the steady steps; everything below covers these unless stated otherwise.
         excluded: How many steps were left out, and why.
         median_ns: Median duration.
-        mean_ns: Mean duration: the step that a report states, since its parts add up to it.
+        mean_ns: Mean duration: the step time that reports state, because its parts add up to it.
         worst_ns: Longest duration.
         partition: Input wait, phases and the rest.
         median_wait_ns: Median of the input wait.
         phases: The phases, the longest first.
-        first_steps: Numbers of the slow steps at the beginning.
-        first_excess_ns: What they took beyond the steady median, together.
+        first_steps: Numbers of the slow steps at the start.
+        first_excess_ns: What they took beyond the steady median, in total.
         first_worst_ns: The longest of them.
-        observed_ns: Duration of all steps of the record, excluded ones too.
-        tokens_per_second: Tokens per second of steady steps, where the loop counted them.
+        observed_ns: Duration of all steps of the record, including excluded ones.
+        tokens_per_second: Tokens per second of steady steps, if the loop counted them.
         samples_per_second: The same for samples.
         slow_steps: Steps that took more than twice the median.
         slow_excess_ns: What each of those took beyond the median.
-        recording_factor: Median recorded step divided by the median unrecorded one; None where
-            one of them is missing.
-        other_kinds: What was done besides the steps, the longest first.
-        stalled_step: Number of the one step that took more than three times the median and is left
-            out; None where there is none.
+        recording_factor: Median recorded step divided by the median unrecorded one; None if either
+            is missing.
+        other_kinds: Work outside the steps, the longest first.
+        stalled_step: Number of the single step that took more than three times the median and is
+            left out; None if there is none.
         stalled_ns: Its duration.
-        host: What the training thread had of the machine.
-        recorded_host: The same in the steps recorded in detail.
+        host: CPU time, waits for a CPU and garbage collection of the training thread.
+        recorded_host: The same for the steps recorded in detail.
     """
 
     steps: tuple[int, ...]
@@ -143,16 +143,16 @@ class StepSummary:
 
 
 def is_uneven(mean_ns: int, median_ns: int) -> bool:
-    """Whether the mean of steps is so far above their median that some take far longer."""
+    """Whether the mean is so far above the median that some steps must take far longer."""
     return mean_ns > UNEVEN_FACTOR * median_ns
 
 
 def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
-    """Summarise a step record; None where it holds no complete training step.
+    """Summarise a step record; None if it has no complete training step.
 
-    Steady steps are complete training steps that are not among the slow first ones, without a
-    single stall (`selection.odd_steps`). Steps recorded in detail are slowed down by it; they
-    count only where fewer than five others remain.
+    Steady steps are complete training steps except the slow first ones and a single stall
+    (`selection.odd_steps`). Steps recorded in detail are slower, so they count only if fewer than
+    five others remain.
     """
     partial = [record for record in records if record.is_partial]
     other = [record for record in records if not record.is_partial and record.kind != "train"]
@@ -205,7 +205,7 @@ def summarise_steps(records: Sequence[StepRecord]) -> StepSummary | None:
 
 
 def _stall(usual: list[StepRecord]) -> StepRecord | None:
-    """The one step that took far longer than the others, for another reason than its input."""
+    """The single step that took far longer than the others for another reason than its input."""
     durations = np.array([record.dur_ns for record in usual], np.int64)
     place = single_stall(durations, np.array([input_wait(record) for record in usual], np.int64))
     return None if place is None else usual[place]
@@ -220,7 +220,7 @@ def _other_kinds(records: Iterable[StepRecord]) -> tuple[OtherKind, ...]:
 
 
 def _slow_first(train: list[StepRecord]) -> list[StepRecord]:
-    """The unbroken run of slow steps at the beginning of the record."""
+    """The slow steps at the start of the record, up to the first that is not slow."""
     most = int(len(train) * _FIRST_AT_MOST)
     if not most:
         return []
@@ -232,7 +232,7 @@ def _slow_first(train: list[StepRecord]) -> list[StepRecord]:
 
 
 def _top_phases(record: StepRecord) -> dict[str, int]:
-    """Phases that lie in no other and are not the input, cut so that they fit into the step."""
+    """Outermost phases other than the input, clipped so that they fit into the step."""
     left_ns = record.dur_ns - input_wait(record)
     phases = {}
     for name, duration_ns in record.phases.items():
@@ -243,7 +243,7 @@ def _top_phases(record: StepRecord) -> dict[str, int]:
 
 
 def partition_steps(steady: Sequence[StepRecord]) -> Partition:
-    """Input wait, phases that lie in no other, and the rest; they add up to the steps' time."""
+    """Input wait, outermost phases, and the rest; they add up to the steps' time."""
     totals: dict[str, int] = {INPUT: sum(map(input_wait, steady))}
     for record in steady:
         for name, duration_ns in _top_phases(record).items():

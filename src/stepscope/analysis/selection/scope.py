@@ -31,6 +31,25 @@ class Scope:
 
 
 @dataclass(frozen=True)
+class RecordedSteps:
+    """How long the steps of a window took, and those of its run.
+
+    Attributes:
+        window_step_ns: Mean steady step of the window, in which recording slows steps down; None
+            if the window has no steps.
+        run_step_ns: Mean steady step of the step record.
+        run_steps: Number of the record's steady steps.
+        is_scaled: Whether the tables of the answer are in the run's time; otherwise in the
+            window's.
+    """
+
+    window_step_ns: int | None
+    run_step_ns: int
+    run_steps: int
+    is_scaled: bool
+
+
+@dataclass(frozen=True)
 class AnsweredScope:
     """What an answer is about: every result carries it.
 
@@ -41,6 +60,7 @@ class AnsweredScope:
         events: Number of events that it counts.
         excluded: Number of events or steps left out, by reason, such as
             {"events outside the steps": 12}; what counts zero is not in it.
+        recorded: The step times of window and run, if the run has a step record.
     """
 
     asked: Scope
@@ -48,6 +68,7 @@ class AnsweredScope:
     devices: tuple[int, ...]
     events: int
     excluded: dict[str, int] = field(default_factory=dict)
+    recorded: RecordedSteps | None = None
 
     def leaving_out(self, reasons: Mapping[str, int]) -> AnsweredScope:
         """The same with more left out.

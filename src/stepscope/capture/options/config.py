@@ -9,7 +9,7 @@ from typing import Any
 
 from stepscope.artifacts.custom import CustomArtifact
 from stepscope.artifacts.job import TRACE_FORMATS
-from stepscope.artifacts.key_averages import SORT_COLUMNS
+from stepscope.artifacts.key_averages import GROUPINGS, SORT_COLUMNS
 from stepscope.capture.options.option import check, described, option, options_of
 from stepscope.capture.options.recorders import WINDOW_RECORDERS
 from stepscope.capture.options.rules import DEFAULT_OUTPUT_DIR, settle
@@ -66,6 +66,12 @@ class CaptureConfig:
         "False removes them when the capture ends.",
     )
 
+    announce: bool = option(
+        True,
+        "Print what is recorded, saved and missing.",
+        "Lines on standard error when a window warms up, when it is saved, and at the end.",
+    )
+
     # -- which steps are recorded ---------------------------------------------------------------
 
     skip_first: int = option(0, "Number of steps before the first cycle.", least=0)
@@ -86,6 +92,11 @@ class CaptureConfig:
         "It applies to loops that use `watch` or `should_stop`. A number that is too small for "
         "one window is raised to what a window needs.",
         least=-1,
+    )
+    max_steps_per_loop: bool = option(
+        False,
+        "Count max_steps anew in each loop over `watch`, such as an epoch.",
+        "If not, it limits the whole training.",
     )
     ranks: RanksOption = option(
         "all",
@@ -165,6 +176,11 @@ class CaptureConfig:
     tensorboard_dir: str | os.PathLike[str] | None = option(
         None, "Also write each trace to this folder under TensorBoard's file names.", kind="path"
     )
+    tensorboard_worker: str = option(
+        "rank{rank}_{host}_{pid}",
+        "Name of the worker in TensorBoard's file names.",
+        "{rank}, {host} and {pid} are replaced.",
+    )
     key_averages: bool = option(
         True,
         "Write a table of operators for each window.",
@@ -177,6 +193,14 @@ class CaptureConfig:
         '"auto" is self_device_time_total if a device was recorded, and self_cpu_time_total '
         "otherwise.",
         choices=SORT_COLUMNS,
+        artifact="key_averages",
+    )
+    key_averages_by: str = option(
+        "name",
+        "What divides the rows of the table of operators besides the name.",
+        "name (nothing), shape, source, both, or recorded: what the recording has of them. Shapes "
+        "need record_shapes; source lines need with_stack.",
+        choices=GROUPINGS,
         artifact="key_averages",
     )
     key_averages_rows: int = option(
@@ -280,7 +304,8 @@ class CaptureConfig:
     memory_log: bool = option(
         False,
         "Log the memory of each GPU every memory_log_steps steps.",
-        "Writes `memory.log`. Resets CUDA's peak statistics, so that each line has its own peak.",
+        "Writes `memory.log`. Resets CUDA's peak statistics, so that each line has its own peak. "
+        "Without a GPU, the line has the process's memory on the host.",
     )
     memory_log_steps: int = option(10, "Steps between two lines of the memory log.", least=1)
 

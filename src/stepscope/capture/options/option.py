@@ -110,45 +110,38 @@ def check(name: str, value: object, info: OptionInfo) -> None:
     Raises:
         ConfigError: The value is invalid.
     """
+    problem = problem_of(value, info)
+    if problem:
+        raise ConfigError(f"{name}={value!r} {problem}")
+
+
+def problem_of(value: object, info: OptionInfo) -> str:
+    """What is wrong with the value of an option, and the remedy; empty if nothing is."""
     if value is None and info.is_optional:
-        return
+        return ""
     if info.kind == "bool":
-        check_bool(name, value)
-    elif info.kind in {"int", "size"} and info.least is not None:
-        check_whole(name, value, int(info.least))
-    elif info.above is not None:
-        check_seconds(name, value)
-    elif info.kind == "float" and info.least is not None:
-        check_number(name, value, info.least)
-    elif info.choices and not (callable(value) and info.is_optional):
-        check_choice(name, value, info.choices)
+        return "" if isinstance(value, bool) else "is neither True nor False"
+    if info.kind in {"int", "size"} and info.least is not None:
+        return _problem_of_whole(value, int(info.least))
+    if info.above is not None:
+        is_given = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if is_given and 0 < value < math.inf:  # type: ignore[operator]
+            return ""
+        return "is not a duration: give a number of seconds above 0"
+    if info.kind == "float" and info.least is not None:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if is_number and info.least <= value < math.inf:  # type: ignore[operator]
+            return ""
+        return f"is invalid: give a number of {info.least:g} or more"
+    if info.choices and not (callable(value) and info.is_optional) and value not in info.choices:
+        return f"is unknown: choose one of {', '.join(info.choices)}"
+    return ""
 
 
-def check_bool(name: str, value: object) -> None:
-    """Check that a value is True or False."""
-    if not isinstance(value, bool):
-        raise ConfigError(f"{name}={value!r} is neither True nor False")
-
-
-def check_whole(name: str, value: object, least: int) -> None:
-    """Check that a value is a whole number and large enough."""
+def _problem_of_whole(value: object, least: int) -> str:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"{name}={value!r} is not a whole number")
-    if value < least:
-        raise ConfigError(f"{name}={value} is too small: give {least} or more")
-
-
-def check_seconds(name: str, value: object) -> None:
-    """Check that a value is a positive number of seconds."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise ConfigError(f"{name}={value!r} is not a duration: give a number of seconds above 0")
-
-
-def check_number(name: str, value: object, least: float) -> None:
-    """Check that a value is a number and large enough."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not least <= value < math.inf:  # type: ignore[operator]
-        raise ConfigError(f"{name}={value!r} is invalid: give a number of {least:g} or more")
+        return "is not a whole number"
+    return f"is too small: give {least} or more" if value < least else ""
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ ACTIVITIES = ("cpu", "cuda", "xpu")
 FUNCTIONS = ("on_trace_ready", "trigger_when", "artifacts")
 """Options that hold one or more functions."""
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,199}")
+_WORKER = re.compile(r"[A-Za-z0-9_+=@-]{1,100}")
 
 Values = dict[str, Any]
 """The options by name."""
@@ -125,6 +126,12 @@ def _folders(values: Values) -> None:
         values["output_dir"] = DEFAULT_OUTPUT_DIR
     if values["upload_to"] is not None:
         _check_url("upload_to", values["upload_to"])
+    worker = str(values["tensorboard_worker"])
+    if not _WORKER.fullmatch(re.sub(r"\{(rank|host|pid)\}", "x", worker)):
+        raise ConfigError(
+            f"tensorboard_worker={worker!r} is not part of a file name: use letters, digits, _ - "
+            "and {rank}, {host}, {pid}"
+        )
     if is_url(str(values["tensorboard_dir"] or "")):
         raise ConfigError(
             f"tensorboard_dir={values['tensorboard_dir']!r}: give a local folder; one inside the "

@@ -43,7 +43,8 @@ class Journal:
 
     Attributes:
         layout: The layout of the run.
-        window_ready: Called with the record of a window whose files exist; must not raise.
+        window_ready: Called with the record of a window whose files exist; returns the files that
+            it put beside the run, and must not raise.
         file_ready: Called with the record of each snapshot, and of each file that belongs to no
             window, once it exists; must not raise.
     """
@@ -63,7 +64,7 @@ class Journal:
         self._windows: dict[int, WindowRecord] = {}
         self._has_failed = False
         self._clock_offsets: deque[ClockOffset] = deque()
-        self.window_ready: Callable[[WindowRecord], None] | None = None
+        self.window_ready: Callable[[WindowRecord], list[Path]] | None = None
         self.file_ready: Callable[[ArtifactRecord], None] | None = None
 
     @classmethod
@@ -141,8 +142,12 @@ class Journal:
         self._forget_windows()
         self._write_quietly()
 
-    def update_window(self, record: WindowRecord) -> None:
-        """Note what became of a window whose files were being made."""
+    def update_window(self, record: WindowRecord) -> tuple[WindowRecord, list[Path]]:
+        """Note what became of a window whose files were being made.
+
+        Returns:
+            The record as it was noted, and the files that were put beside the run.
+        """
         if record.state == "failed":
             log.warning("stepscope: window %d: %s", record.index, record.reason)
         for artifact in record.artifacts:
@@ -154,8 +159,7 @@ class Journal:
         if noted is not None:
             record = dataclasses.replace(record, pause_ns=noted.pause_ns)
         self.add_window(record)
-        if self.window_ready is not None:
-            self.window_ready(record)
+        return record, self.window_ready(record) if self.window_ready is not None else []
 
     def add_snapshot(self, record: ArtifactRecord) -> None:
         """Add a memory snapshot to the manifest."""

@@ -1,6 +1,7 @@
-"""Device memory beside the trace: allocator history, snapshots, and a log line every N steps.
+"""Memory beside the trace: allocator history, snapshots, and a log line every N steps.
 
-Without CUDA, all of it is left out, with a single warning.
+Without CUDA, the log has the memory of the process on the host. The rest is left out, with a single
+warning.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.steps.resident import peak_resident_bytes, resident_bytes
 from stepscope.run.files import digest_of, replacing
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import ArtifactRecord
@@ -66,9 +68,7 @@ class MemoryWatch:
         """Begin what the options ask for from the start."""
         config = self._config
         wanted = [
-            name
-            for name in ("memory_history", "memory_snapshot_at_end", "memory_log")
-            if getattr(config, name)
+            name for name in ("memory_history", "memory_snapshot_at_end") if getattr(config, name)
         ]
         if wanted and not self.is_available:
             log.warning(
@@ -84,9 +84,11 @@ class MemoryWatch:
 
     def step_ended(self, step: int) -> None:
         """Do what the options ask for after this step."""
+        config = self._config
+        if config.memory_log and (step + 1) % config.memory_log_steps == 0:
+            self._write_line(step)
         if not self.is_available:
             return
-        config = self._config
         if config.memory_history and config.memory_history_steps is not None:
             first, last = config.memory_history_steps
             if step + 1 == first:
@@ -94,8 +96,6 @@ class MemoryWatch:
             elif step >= last and self.is_recording:
                 self.snapshot(f"steps {first} to {last}")
                 self.stop()
-        if config.memory_log and (step + 1) % config.memory_log_steps == 0:
-            self._write_line(step)
 
     def record(self) -> None:
         """Start the allocator's history; its number of entries is always limited."""
@@ -198,21 +198,37 @@ class MemoryWatch:
     def _write_line(self, step: int) -> None:
         from stepscope.run.files import LineFile
 
-        cuda = self._torch.cuda
-        if not cuda.is_initialized():
-            return
         if self._lines is None:
             self._lines = LineFile(self._layout.root / MEMORY_LOG_FILE)
+        for line in self._device_lines(step) or self._host_lines(step):
+            log.info("%s", line)
+            self._lines.write(line.encode() + b"\n")
+
+    def _device_lines(self, step: int) -> list[str]:
+        """A line for each GPU that this process uses."""
+        cuda = self._torch.cuda
+        if not self.is_available or not cuda.is_initialized():
+            return []
+        lines = []
         for device in range(cuda.device_count()):
             if not cuda.memory_reserved(device):
                 continue
-            line = (
+            lines.append(
                 f"[Step {step}] GPU {device}: "
                 f"Allocated: {cuda.memory_allocated(device) / _GIB:.2f}GB, "
                 f"Reserved: {cuda.memory_reserved(device) / _GIB:.2f}GB, "
                 f"Peak: {cuda.max_memory_allocated(device) / _GIB:.2f}GB"
             )
-            log.info("%s", line)
-            self._lines.write(line.encode() + b"\n")
             # The peak of the next line is that of its own steps.
             cuda.reset_peak_memory_stats(device)
+        return lines
+
+    @staticmethod
+    def _host_lines(step: int) -> list[str]:
+        """The line of a process without a GPU: its memory on the host, and the most so far."""
+        resident = resident_bytes()
+        if resident is None:
+            return []
+        line = f"[Step {step}] Host: Resident: {resident / _GIB:.2f}GB"
+        peak = peak_resident_bytes()
+        return [f"{line}, Peak: {max(peak, resident) / _GIB:.2f}GB" if peak is not None else line]

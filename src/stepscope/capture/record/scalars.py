@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import logging
 import statistics
-import sys
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from stepscope.capture.options.config import ScalarWriter
+from stepscope.capture.record.wandb_curves import WandbWriter
 from stepscope.capture.together.ranks import RankIdentity
 from stepscope.capture.together.shared_store import SharedStore
 from stepscope.run.step_record import StepRecord
@@ -29,6 +29,7 @@ log = logging.getLogger("stepscope")
 _PATIENCE_S = 10.0
 _LAST_LOOK_S = 10.0
 _MOST_PENDING = 8
+_HURRY_AT = 3
 
 
 class StepAverages:
@@ -76,6 +77,9 @@ class ScalarSink:
         every: Number of steps per point.
         directory: Where TensorBoard's files go.
         identity: This rank.
+
+    Attributes:
+        hurry: Called when points wait to be written; makes the listening thread look soon.
     """
 
     def __init__(
@@ -92,6 +96,7 @@ class ScalarSink:
         self._gathering: deque[tuple[int, float]] = deque()
         self._own: dict[int, dict[str, float]] = {}
         self._lock = threading.Lock()
+        self.hurry: Callable[[], object] = bool
         self._is_closed = False
 
     def step_ended(self, record: StepRecord) -> None:
@@ -101,12 +106,17 @@ class ScalarSink:
         if (record.step + 1) % self._every == 0:
             averages, self._averages = self._averages, StepAverages()
             self._ready.append((record.step, averages.values()))
+            if len(self._ready) == _HURRY_AT:
+                self.hurry()
 
     def look(self, store: SharedStore | None) -> None:
         """Send and write what is ready. Called in the listening thread."""
         with self._lock:
             if not self._is_closed:
                 self._look(store)
+                look = getattr(self._writer, "look", None)
+                if look is not None:
+                    self._attempt(look)
 
     def close(self, store: SharedStore | None) -> None:
         """Write what there is, without waiting for other ranks."""
@@ -167,8 +177,12 @@ class ScalarSink:
             self._writer = self._make_writer()
         if self._writer is None:
             return
+        named = {f"stepscope/{name}": value for name, value in values.items()}
+        self._attempt(self._writer, named, step)
+
+    def _attempt(self, write: Callable[..., object], *arguments: Any) -> None:
         try:
-            self._writer({f"stepscope/{name}": value for name, value in values.items()}, step)
+            write(*arguments)
         except Exception as error:  # noqa: BLE001 - a writer of curves can fail in any way
             self._is_broken, self._writer = True, None
             log.warning("stepscope: curves are no longer written: %s", error)
@@ -178,7 +192,7 @@ class ScalarSink:
             return self._wanted
         try:
             if self._wanted == "wandb":
-                return _WandbWriter()
+                return WandbWriter()
             return _TensorBoardWriter(self._directory)
         except Exception as error:  # noqa: BLE001 - a missing package, a folder, a service
             self._is_broken = True
@@ -212,16 +226,3 @@ class _TensorBoardWriter:
 
     def close(self) -> None:
         self._writer.close()
-
-
-class _WandbWriter:
-    """Adds to what the training itself logs next, so that its step count is unaffected."""
-
-    def __init__(self) -> None:
-        wandb = sys.modules.get("wandb")
-        if wandb is None or getattr(wandb, "run", None) is None:
-            raise RuntimeError("the training has no wandb run: call wandb.init first")
-        self._wandb: Any = wandb
-
-    def __call__(self, values: Mapping[str, float], step: int) -> None:
-        self._wandb.log({**values, "stepscope/step": step}, commit=False)

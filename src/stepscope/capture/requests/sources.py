@@ -76,6 +76,8 @@ class RequestSources:
                 warmup=self._warmup,
                 room_for=config.schedule.room_for,
             )
+            if self._scalars is not None:
+                self._scalars.hurry = self._desk.hurry_chore
 
     def start(self) -> None:
         """Start listening."""

@@ -16,6 +16,7 @@ import logging
 import math
 import statistics
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,6 +89,7 @@ class TriggerDesk:
         self._next_agreed = 1
         self._next_proposal = 1
         self._wakeup = threading.Event()
+        self._has_chore_soon = False
         self._is_closed = False
         self._outbox: collections.deque[Trigger] = collections.deque()
         self._thread = threading.Thread(target=self._listen, name="stepscope", daemon=True)
@@ -121,12 +123,24 @@ class TriggerDesk:
         self._outbox.append(trigger)
         self._wakeup.set()
 
+    def hurry_chore(self) -> None:
+        """Have the chore done before the next look is due, from any thread. Returns at once."""
+        self._has_chore_soon = True
+        self._wakeup.set()
+
     # -- the listening thread -----------------------------------------------------------------
 
     def _listen(self) -> None:
+        looked_s = float("-inf")
         while not self._is_closed:
+            is_due = time.monotonic() - looked_s >= self._poll_s or bool(self._outbox)
             with contextlib.suppress(Exception):  # the next look may succeed
-                self.look()
+                if is_due or not self._has_chore_soon:
+                    looked_s = time.monotonic()
+                    self.look()
+                elif self._chore is not None:
+                    self._chore(self._store)
+            self._has_chore_soon = False
             self._wakeup.wait(self._poll_s)
             self._wakeup.clear()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 
@@ -13,3 +14,13 @@ def resident_bytes() -> int | None:
     except (OSError, ValueError, IndexError):
         return None
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak_resident_bytes() -> int | None:
+    """The most memory that this process has used on the host; None if the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

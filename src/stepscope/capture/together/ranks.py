@@ -89,6 +89,13 @@ def records(option: RanksOption, identity: RankIdentity) -> bool:
     return identity.rank in option
 
 
+def first_to_record(option: RanksOption, identity: RankIdentity) -> int:
+    """The lowest rank that the (parsed) option selects; -1 if the job has none of them."""
+    if isinstance(option, str):
+        return 0
+    return min((rank for rank in option if rank < identity.world_size), default=-1)
+
+
 def _is_rank(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 

@@ -105,7 +105,9 @@ def job_of(
         tensorboard_directory=str(Path(config.tensorboard_dir or "").absolute())
         if config.tensorboard_dir
         else "",
-        tensorboard_worker=f"rank{rank}_{socket.gethostname()}_{os.getpid()}",
+        tensorboard_worker=config.tensorboard_worker.format(
+            rank=rank, host=socket.gethostname(), pid=os.getpid()
+        ),
         tensorboard_ns=time.time_ns(),
         search_path=tuple(map(os.path.abspath, sys.path)) if config.custom_artifacts else (),
     )

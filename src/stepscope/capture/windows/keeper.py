@@ -18,6 +18,7 @@ from stepscope.capture.windows.plan import WindowPlan
 from stepscope.capture.windows.planner import WindowPlanner
 from stepscope.capture.windows.rival import another_profiler_runs
 from stepscope.capture.windows.saving import WindowSaver
+from stepscope.capture.windows.teller import Teller
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import WindowRecord
 
@@ -36,6 +37,7 @@ class WindowKeeper:
         identity: This rank.
         snapshot: Takes a memory snapshot, given a reason.
         write_steps: Brings the step record up to date before a window's files are made.
+        teller: Prints what is recorded and saved.
 
     Attributes:
         planner: Decides when a window begins.
@@ -50,13 +52,15 @@ class WindowKeeper:
         identity: RankIdentity,
         snapshot: Callable[[str], object],
         write_steps: Callable[[], object],
+        teller: Teller,
     ) -> None:
+        self._teller = teller
         self._identity = identity
         self._budget = Budget(config, layout)
         self._pauses = Pauses(layout.root.parent.name, identity.world_size, config.pause_together_s)
         self._finisher = WindowFinisher(config.export_mode, config.export_timeout_s, self._settle)
         self._saver = WindowSaver(
-            config, journal, layout, identity, self._budget, self._pauses, snapshot
+            config, journal, layout, identity, self._budget, self._pauses, snapshot, teller
         )
         self._maker = maker_of(WindowTools(config, identity, self._finisher, write_steps))
         self.planner = WindowPlanner(
@@ -196,6 +200,7 @@ class WindowKeeper:
             if refusal:
                 self._note(plan, "skipped", refusal)
                 return True
+            self._teller.warms_up(plan, step)
             if self._budget.wants_sample and step < plan.first_step:
                 self._trial = self._maker.make_trial(plan)
             if self._trial is None:

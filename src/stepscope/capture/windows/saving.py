@@ -16,6 +16,7 @@ from stepscope.capture.windows.budget import Budget
 from stepscope.capture.windows.handover import SCRATCH, with_own_artifacts
 from stepscope.capture.windows.kinds import Window, discard
 from stepscope.capture.windows.plan import WindowPlan
+from stepscope.capture.windows.teller import Teller
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import WindowRecord
 
@@ -33,6 +34,7 @@ class WindowSaver:
         budget: The limits on windows; it learns from each.
         pauses: Announces pauses to the other ranks.
         snapshot: Takes a memory snapshot, given a reason.
+        teller: Prints what was saved.
     """
 
     def __init__(
@@ -44,7 +46,9 @@ class WindowSaver:
         budget: Budget,
         pauses: Pauses,
         snapshot: Callable[[str], object],
+        teller: Teller,
     ) -> None:
+        self._teller = teller
         self._config = config
         self._journal = journal
         self._layout = layout
@@ -93,7 +97,8 @@ class WindowSaver:
         """Note the final state of a window: its files exist, or cannot be made."""
         directory = self._layout.window(record.index)
         record = with_own_artifacts(record, self._config, directory, self._identity.rank)
-        self._journal.update_window(record)
+        record, placed = self._journal.update_window(record)
+        self._teller.saved(record, placed)
         self._budget.learn_from(record)
         self._prune()
 
@@ -133,8 +138,10 @@ class WindowSaver:
         if plan.with_memory:
             self._snapshot(f"{plan.cause}, window {plan.index}")
         pause_ns = time.perf_counter_ns() - started_ns
-        self._journal.add_window(dataclasses.replace(record, pause_ns=pause_ns))
+        record = dataclasses.replace(record, pause_ns=pause_ns)
+        self._journal.add_window(record)
         if record.state != "saving":
+            self._teller.saved(record, [])
             self._prune()
         if interruption is not None:
             raise interruption

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stepscope.analysis.questions import Answers
+from stepscope.report.answer.columns import check_columns, selected
 from stepscope.report.answer.tables import table_of
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.plain import frame_to_csv
@@ -13,4 +14,6 @@ def write(answers: Answers, sink: Sink, layout: Layout) -> None:
     for number, answer in enumerate(answers.answers):
         if answers.traces > 1 and number == 0:
             sink.remark(f"{answers.traces} traces, one CSV after the other")
-        sink.write(frame_to_csv(table_of(answer.result, answers.question, layout.table)))
+        frame = table_of(answer.result, answers.question, layout.table)
+        check_columns({"": frame}, layout.columns)
+        sink.write(frame_to_csv(selected(frame, layout.columns)))

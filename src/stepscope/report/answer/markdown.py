@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from stepscope.analysis.questions import Answers
 from stepscope.report.answer.cells import headings, label, shown
+from stepscope.report.answer.columns import check_columns, selected
 from stepscope.report.answer.tables import Titled, chosen_tables, numbers_of
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.scope import describe_scope
@@ -23,6 +25,7 @@ def write(answers: Answers, sink: Sink, layout: Layout) -> None:
             origin_ns=answer.origin_ns,
             rows=layout.rows,
             table=layout.table,
+            columns=layout.columns,
         )
         sink.write(f"{text}\n")
 
@@ -34,6 +37,7 @@ def result_to_markdown(
     origin_ns: int = 0,
     rows: int | None = None,
     table: str | None = None,
+    columns: Sequence[str] | None = None,
 ) -> str:
     """A result as Markdown.
 
@@ -43,11 +47,14 @@ def result_to_markdown(
         origin_ns: Moments are relative to this.
         rows: Maximum number of rows of each table; None: all.
         table: Only the table of this field.
+        columns: Only these columns; None: all.
 
     Raises:
         UsageError: The result has no such table.
     """
-    lines = tables_to_markdown(result, question, origin_ns=origin_ns, rows=rows, table=table)
+    lines = tables_to_markdown(
+        result, question, origin_ns=origin_ns, rows=rows, table=table, columns=columns
+    )
     lines += ["", markdown_text(describe_scope(result.scope)), *notes_to_markdown(result)]
     return "\n".join(lines) + "\n"
 
@@ -59,27 +66,33 @@ def tables_to_markdown(
     origin_ns: int = 0,
     rows: int | None = None,
     table: str | None = None,
+    columns: Sequence[str] | None = None,
 ) -> list[str]:
     """The lines of the numbers and tables of a result; see `result_to_markdown`."""
     lines = [f"## {question.name}: {question.about}", ""]
-    if table is None:
+    if table is None and columns is None:
         numbers = {k: v for k, v in numbers_of(result).items() if v is not None}
         lines += [
             f"- {markdown_text(label(name))}: {markdown_text(shown(name, value, origin_ns))}"
             for name, value in numbers.items()
         ]
-    for name, frame in chosen_tables(result, question, table).items():
+    chosen = chosen_tables(result, question, table)
+    check_columns(chosen, columns)
+    for name, whole in chosen.items():
+        frame = selected(whole, columns)
+        if not frame.columns:
+            continue
         lines += ["", f"### {question.titles.get(name, label(name))}", ""]
-        columns = frame.columns
-        labels = headings(columns)
-        lines.append("| " + " | ".join(markdown_text(labels[c]) for c in columns) + " |")
+        names = frame.columns
+        labels = headings(whole.columns)
+        lines.append("| " + " | ".join(markdown_text(labels[c]) for c in names) + " |")
         sides = ("---:" if kind.is_numeric() else "---" for kind in frame.dtypes)
         lines.append("|" + "|".join(sides) + "|")
         lines += [
             "| "
             + " | ".join(
                 markdown_text(shown(column, item, origin_ns))
-                for column, item in zip(columns, row, strict=True)
+                for column, item in zip(names, row, strict=True)
             )
             + " |"
             for row in (frame.head(rows) if rows else frame).iter_rows()

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import polars as pl
 
+from stepscope.analysis.selection.result_tables import tables_in
 from stepscope.errors import UsageError
 
 
@@ -29,14 +30,7 @@ class Titled(Protocol):
 
 def tables_of(result: Any, question: Titled | None = None) -> dict[str, pl.DataFrame]:
     """The tables of a result by field, in display order."""
-    found = {
-        field.name: getattr(result, field.name)
-        for field in dataclasses.fields(result)
-        if isinstance(getattr(result, field.name), pl.DataFrame)
-        and field.metadata.get("show", True)
-    }
-    order = [name for name in (question.titles if question else {}) if name in found]
-    return {name: found[name] for name in (*order, *(n for n in found if n not in order))}
+    return tables_in(result, question.titles if question else {})
 
 
 def table_of(result: Any, question: Titled, name: str | None = None) -> pl.DataFrame:

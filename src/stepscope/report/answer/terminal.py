@@ -1,8 +1,9 @@
-"""Answers on a terminal: tables fit its width, and long ones are cut with a remark."""
+"""Answers on a terminal: tables fit its width, and what is left out is said."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -13,22 +14,24 @@ from rich.table import Table
 from rich.text import Text
 
 from stepscope.analysis.questions import Answers
-from stepscope.report.answer.cells import IDENTITIES, headings, label, shown
+from stepscope.report.answer.cells import headings, label, shown
+from stepscope.report.answer.columns import asked_columns, check_columns, first_columns, fit
 from stepscope.report.answer.tables import Titled, chosen_tables, numbers_of
+from stepscope.report.console import UNLIMITED, width_for
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.scope import describe_scope
 from stepscope.report.text import printable
+from stepscope.report.units import plural
 
 MOST_ROWS = 30
-_WIDEST_NAME = 56
-_COLUMN_GAP = 3
+_LONG_NAME = 24
 _NOISE = re.compile(r"^void |\(anonymous namespace\)::|at::native::|at::cuda::")
 
 
 def write(answers: Answers, sink: Sink, layout: Layout) -> None:
     """Print the answers one after the other, each as soon as it is ready."""
     for number, answer in enumerate(answers.answers):
-        console = sink.console()
+        console = sink.console(width=width_for(sink))
         if number:
             console.print()
         console.print(Text(answer.path, "dim"))
@@ -39,6 +42,7 @@ def write(answers: Answers, sink: Sink, layout: Layout) -> None:
             origin_ns=answer.origin_ns,
             rows=layout.rows,
             table=layout.table,
+            columns=layout.columns,
         )
 
 
@@ -50,6 +54,7 @@ def print_result(
     origin_ns: int = 0,
     rows: int | None = MOST_ROWS,
     table: str | None = None,
+    columns: Sequence[str] | None = None,
 ) -> None:
     """Print a result for a person.
 
@@ -60,8 +65,11 @@ def print_result(
         origin_ns: Moments are relative to this.
         rows: Maximum number of rows of each table; None: all.
         table: Only the table of this field.
+        columns: Only these columns; None: the first ones, as many as fit.
     """
-    print_tables(result, question, console, origin_ns=origin_ns, rows=rows, table=table)
+    print_tables(
+        result, question, console, origin_ns=origin_ns, rows=rows, table=table, columns=columns
+    )
     console.print()
     console.print(Text(describe_scope(result.scope), "dim"))
     print_notes(result, console)
@@ -81,68 +89,75 @@ def print_tables(
     origin_ns: int = 0,
     rows: int | None = MOST_ROWS,
     table: str | None = None,
+    columns: Sequence[str] | None = None,
 ) -> None:
     """Print the numbers and tables of a result, without its scope; see `print_result`."""
-    if table is None:
+    if table is None and columns is None:
         for name, value in numbers_of(result).items():
             if value is not None:
                 console.print(Text(printable(f"{label(name)}: {shown(name, value, origin_ns)}")))
-    for name, frame in chosen_tables(result, question, table).items():
+    chosen = chosen_tables(result, question, table)
+    check_columns(chosen, columns)
+    for name, frame in chosen.items():
+        if columns is None:
+            names = first_columns(frame, question.name, name)
+        else:
+            names = asked_columns(frame, columns)
+        if not names:
+            continue
         console.print()
         title = question.titles.get(name, label(name))
         console.print(Text(f"{title} ({len(frame):,})" if len(frame) > 1 else title, "bold"))
         if frame.is_empty():
             console.print(Padding(Text("none", "dim"), (0, 0, 0, 2)))
             continue
-        for part in _blocks(frame.head(rows) if rows else frame, origin_ns, console.width):
-            console.print(part)
-        if rows and len(frame) > rows:
-            left = f"and {len(frame) - rows:,} more: --rows all, or --format json"
-            console.print(Padding(Text(left, "dim"), (0, 0, 0, 2)))
-
-
-def _blocks(frame: pl.DataFrame, origin_ns: int, width: int) -> list[Table]:
-    """The rows as one table, or as several below each other if the columns do not fit."""
-    labels = headings(frame.columns)
-    cells = {
-        name: [_cell(name, item, origin_ns) for item in frame[name].to_list()]
-        for name in frame.columns
-    }
-    widths = {
-        name: max(len(labels[name]), *(len(text) for text in column)) + _COLUMN_GAP
-        for name, column in cells.items()
-    }
-    keys = [name for name in frame.columns[:2] if name in IDENTITIES] or frame.columns[:1]
-    blocks = [list(keys)]
-    for name in frame.columns:
-        if name in keys:
-            continue
-        if sum(widths[one] for one in (*blocks[-1], name)) > width and len(blocks[-1]) > len(keys):
-            blocks.append(list(keys))
-        blocks[-1].append(name)
-    return [_block(frame, {name: labels[name] for name in b}, cells) for b in blocks]
-
-
-def _block(frame: pl.DataFrame, columns: dict[str, str], cells: dict[str, list[str]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name, text in columns.items():
-        is_number = frame[name].dtype.is_numeric()
-        table.add_column(
-            Text(text),
-            justify="right" if is_number else "left",
-            no_wrap=True,
-            overflow="ellipsis",
+        left_out = _print_table(
+            frame.head(rows) if rows else frame, names, console, origin_ns, asked=bool(columns)
         )
-    for row in zip(*(cells[name] for name in columns), strict=True):
-        # Text, not markup: names come from untrusted files.
-        table.add_row(*(Text(cell) for cell in row))
-    return table
+        remarks = []
+        if rows and len(frame) > rows:
+            remarks.append(f"{plural(len(frame) - rows, 'more row')}: --rows all")
+        if left_out:
+            remarks.append(f"{plural(left_out, 'more column')}: --columns all, or --format json")
+        if remarks:
+            console.print(Padding(Text("; ".join(remarks), "dim"), (0, 0, 0, 2)))
 
 
-def _cell(name: str, value: Any, origin_ns: int) -> str:
-    """A cell on a terminal: one line, not too long."""
-    text = printable(shown(name, value, origin_ns))
-    if len(text) > _WIDEST_NAME:
+def _print_table(
+    frame: pl.DataFrame, names: Sequence[str], console: Console, origin_ns: int, *, asked: bool
+) -> int:
+    """Print columns of a table; returns how many of its columns are not shown."""
+    cells = {
+        name: [printable(shown(name, item, origin_ns)) for item in frame[name].to_list()]
+        for name in names
+    }
+    if console.width < UNLIMITED:
         # The prefix that nearly all of torch's kernels share says nothing.
-        text = _NOISE.sub("", text)
-    return text if len(text) <= _WIDEST_NAME else f"{text[: _WIDEST_NAME - 1]}…"
+        cells = {name: [_without_noise(text) for text in column] for name, column in cells.items()}
+    fitted = fit(frame, cells, console.width, may_drop=not asked)
+    labels = headings(frame.columns)
+    for block in fitted.blocks:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        for name in block:
+            is_number = frame[name].dtype.is_numeric()
+            table.add_column(
+                Text(labels[name]), justify="right" if is_number else "left", no_wrap=True
+            )
+        for row in zip(*(cells[name] for name in block), strict=True):
+            # Text, not markup: names come from untrusted files.
+            table.add_row(
+                *(
+                    Text(_cut(cell, fitted.widths[name]))
+                    for name, cell in zip(block, row, strict=True)
+                )
+            )
+        console.print(table)
+    return len(frame.columns) - len(names) + fitted.left_out
+
+
+def _without_noise(text: str) -> str:
+    return _NOISE.sub("", text) if len(text) > _LONG_NAME else text
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"

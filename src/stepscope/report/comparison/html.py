@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.analysis.comparison.compare import Comparison
+from stepscope.analysis.comparison.compare import PART, THREAD_PART, Comparison
 from stepscope.fleet.scaling import Scaling
 from stepscope.report import units
 from stepscope.report.comparison.result import CheckedComparison
@@ -95,7 +95,7 @@ def _verdict(comparison: Comparison, failed: str | None) -> dict[str, Any]:
 
 def _parts(comparison: Comparison) -> dict[str, Any]:
     """From the one mean step to the other: the bars add up to the difference."""
-    found = comparison.changes.filter(pl.col("table") == "part")
+    found = comparison.changes.filter(pl.col("table") == PART)
     if found.is_empty():
         return blocks.section("parts", "From one step to the other")
     before, after = int(found["a_ns"].sum()), int(found["b_ns"].sum())
@@ -126,7 +126,9 @@ def _steps(comparison: Comparison) -> dict[str, Any]:
 
 
 def _table(comparison: Comparison, table: str, rows: int) -> dict[str, Any]:
-    columns = [name for name in _LABELS if table != "part" or not name.endswith("_count")]
+    columns = [
+        name for name in _LABELS if table not in (PART, THREAD_PART) or not name.endswith("_count")
+    ]
     found = chosen_rows(comparison, table, rows).select(columns)
     basis = f" ({comparison.a.operators_basis})" if table == "operator" else ""
 
@@ -135,14 +137,16 @@ def _table(comparison: Comparison, table: str, rows: int) -> dict[str, Any]:
 
     drawn = blocks.table("", found, rows, labels=labels, shown=15)
     note = blocks.text(f"Mean time per step{basis}.", "note")
-    return blocks.section(f"{table}s", TITLES[table], drawn, note if drawn else None)
+    return blocks.section(
+        f"{table}s".replace("_", "-"), TITLES[table], drawn, note if drawn else None
+    )
 
 
 def _left_out(comparison: Comparison, rows: int) -> dict[str, Any]:
     told = [f"{one[:1].upper()}{one[1:]}" for one in (*scopes(comparison), *comparison.notes)]
     for table, title in TITLES.items():
         more = len(chosen_rows(comparison, table, None)) - rows
-        if table != "part" and more > 0:
+        if table not in (PART, THREAD_PART) and more > 0:
             told.append(
                 f"{title}: {more:,} smaller changes; `stepscope compare --format csv` has them"
             )

@@ -7,16 +7,20 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.analysis.comparison.compare import Comparison, StepChange
+from stepscope.analysis.comparison.compare import PART, THREAD_PART, Comparison, StepChange
 from stepscope.analysis.comparison.side import SEPARATOR, Side
 from stepscope.report import units
 from stepscope.report.scope import describe_scope
 from stepscope.report.text import printable
 
-TITLES = {"part": "Parts of the step", "kernel": "Kernels", "operator": "Operators"}
+TITLES = {
+    PART: "Parts of the step",
+    THREAD_PART: "Parts of the training thread's step, by the step records",
+    "kernel": "Kernels",
+    "operator": "Operators",
+}
 COLUMNS = ("name", "before", "after", "change", "noise", "")
 """Headings of `cells`."""
-_WIDEST_NAME = 52
 
 
 def headline(step: StepChange) -> str:
@@ -51,7 +55,7 @@ def scopes(comparison: Comparison) -> list[str]:
 def chosen_rows(comparison: Comparison, table: str, rows: int | None) -> pl.DataFrame:
     """The rows of a table to show: all parts, or the largest changes of kernels and operators."""
     found = comparison.changes.filter(pl.col("table") == table)
-    if table == "part":
+    if table in (PART, THREAD_PART):
         return found
     # What took no time on either side changed nothing, however often it was called.
     took = (pl.col("a_ns") > 0) | (pl.col("b_ns") > 0)
@@ -94,7 +98,6 @@ def _told_apart(rows: pl.DataFrame) -> pl.Series:
 
 
 def _name(name: str) -> str:
-    """A kernel's name without return type and arguments, cut to a readable length."""
+    """A kernel's name without return type and arguments."""
     bare = re.sub(r"^void ", "", printable(name))
-    bare = re.sub(r"(?<=\w)\(.*\)$|(?<=>)\(.*\)$", "", bare)
-    return bare if len(bare) <= _WIDEST_NAME else f"{bare[: _WIDEST_NAME - 1]}…"
+    return re.sub(r"(?<=\w)\(.*\)$|(?<=>)\(.*\)$", "", bare)

@@ -6,7 +6,7 @@ import polars as pl
 from rich.console import Console
 
 from stepscope.analysis.contents import Contents
-from stepscope.report.console import print_heading, print_line
+from stepscope.report.console import print_heading, print_line, width_for
 from stepscope.report.frames import print_frame
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.units import count, duration, size
@@ -17,7 +17,7 @@ _RECORDER_SWITCHES = ("record_shapes", "with_stack", "profile_memory", "with_mod
 
 def write(contents: Contents, sink: Sink, _layout: Layout) -> None:
     """Print what the file holds."""
-    print_contents(contents, sink.console(keeps_padding=True))
+    print_contents(contents, sink.console(width=width_for(sink)))
 
 
 def print_contents(contents: Contents, console: Console) -> None:

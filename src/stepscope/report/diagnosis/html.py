@@ -233,7 +233,7 @@ def _window_groups(rank: RankSummary) -> StepGroups | None:
 
 
 def _findings(diagnosis: Diagnosis) -> dict[str, Any]:
-    groups = findings_alike(diagnosis.findings)
+    groups = findings_alike(diagnosis.findings, diagnosis.shown.rank)
     several = len(diagnosis.ranks) > 1
     if not groups:
         content = blocks.text("No rule found anything above its threshold.")
@@ -259,7 +259,7 @@ def _finding(finding: Finding, where: str) -> dict[str, Any]:
         "facts": [[one.label, units.value(one.value, one.unit)] for one in finding.evidence],
         "assumption": finding.assumption,
         "steps": steps + more,
-        "page": finding.page,
+        "page": finding.explained_by,
     }
 
 

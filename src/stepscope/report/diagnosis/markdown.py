@@ -53,7 +53,7 @@ def diagnosis_to_markdown(diagnosis: Diagnosis) -> str:
     if len(diagnosis.ranks) > 1:
         lines += _ranks(diagnosis)
     lines += ["", "## Findings", ""]
-    groups = findings_alike(diagnosis.findings)
+    groups = findings_alike(diagnosis.findings, diagnosis.shown.rank)
     if not groups:
         lines.append("None above the thresholds.")
     for number, group in enumerate(groups, start=1):
@@ -133,4 +133,9 @@ def _finding(number: int, finding: Finding, where: str) -> list[str]:
     ]
     if finding.steps:
         lines.append(f"- steps: {', '.join(map(str, finding.steps))}")
-    return [*lines, f"- do: {markdown_text(finding.advice)}", f"- more: {finding.page}", ""]
+    return [
+        *lines,
+        f"- do: {markdown_text(finding.advice)}",
+        f"- more: `{finding.explained_by}`",
+        "",
+    ]

@@ -9,11 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from stepscope.advice.diagnosis import Diagnosis
-from stepscope.advice.figures import significant
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.analysis.selection.partition import Partition
 from stepscope.report import units
+from stepscope.report.console import UNLIMITED, width_for
 from stepscope.report.diagnosis.words import (
     MOST_RANKS,
     besides,
@@ -30,6 +30,7 @@ from stepscope.report.diagnosis.words import (
     rank_rows,
     ranks_with,
     saving,
+    short_saving,
     step_basis,
     together,
 )
@@ -37,6 +38,7 @@ from stepscope.report.metrics.terminal import print_metrics
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.scope import describe_scope
 from stepscope.report.text import printable
+from stepscope.run.figures import significant
 
 _STYLES = {
     Severity.HIGH: "bold red",
@@ -46,21 +48,96 @@ _STYLES = {
 }
 _BAR_WIDTH = 24
 _MOST_NOTES = 5
+_MOST_SHORT_FINDINGS = 6
+_MOST_SHORT_NOTES = 2
+_MOST_SHORT_ODD = 3
+_SMALL_PART = 0.01
 
 
-def write(diagnosis: Diagnosis, sink: Sink, _layout: Layout) -> None:
-    """Print the diagnosis."""
-    print_diagnosis(diagnosis, sink.console())
+def write(diagnosis: Diagnosis, sink: Sink, layout: Layout) -> None:
+    """Print the diagnosis: on one screen, or in full."""
+    if layout.is_full:
+        print_diagnosis(diagnosis, sink.console())
+    else:
+        print_summary(diagnosis, sink.console(width=width_for(sink)))
 
 
-def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
-    """Print the whole report."""
+def print_summary(diagnosis: Diagnosis, console: Console) -> None:
+    """Print what fits a screen: verdict, step, partition, and the findings in two lines each."""
+    shown = diagnosis.shown
+    _print_head(diagnosis, console)
+    if shown.partition is not None:
+        console.print()
+        title = Text.assemble(
+            ("Where the step goes", "bold"), (f"   {printable(partition_basis(shown))}", "dim")
+        )
+        console.print(_line(title, console))
+        console.print(Padding(_bars(shown.partition, _SMALL_PART), (0, 0, 0, 2), expand=False))
+        if communication(shown):
+            console.print(Padding(Text(communication(shown), "dim"), (0, 0, 0, 2)))
+    told = [line for line in (between_ranks(diagnosis), *odd_ranks(diagnosis)) if line]
+    if len(diagnosis.ranks) > 1 and told:
+        console.print()
+        lines = [_plain(line) for line in told[:_MOST_SHORT_ODD]]
+        console.print(_beside("Ranks", Group(*lines)))
+    console.print()
+    _print_short_findings(diagnosis, console)
+    problems = notes(diagnosis)
+    for note in problems[:_MOST_SHORT_NOTES]:
+        console.print(_line(Text.assemble(("Note: ", "yellow"), _plain(note)), console))
+    more = ["evidence", "assumptions", "advice in full"]
+    if len(diagnosis.ranks) > 1:
+        more.append("each rank")
+    if len(problems) > _MOST_SHORT_NOTES:
+        more.append(units.plural(len(problems) - _MOST_SHORT_NOTES, "more note"))
+    console.print(_line(Text(f"--full shows {', '.join(more)}", "dim"), console))
+
+
+def _print_head(diagnosis: Diagnosis, console: Console) -> None:
     console.print(_plain(diagnosis.run.location, "dim"), soft_wrap=True)
     console.print(_plain(header(diagnosis), "dim"))
     console.print()
     console.print(_beside("Verdict", _plain(diagnosis.verdict, "bold")))
     console.print()
     console.print(_step(diagnosis, diagnosis.shown))
+
+
+def _print_short_findings(diagnosis: Diagnosis, console: Console) -> None:
+    if not diagnosis.findings:
+        console.print(_findings(diagnosis))
+        return
+    groups = findings_alike(diagnosis.findings, diagnosis.shown.rank)
+    console.print(Text("Findings", "bold"))
+    for number, group in enumerate(groups[:_MOST_SHORT_FINDINGS], start=1):
+        finding = group[0]
+        head = Text("  ").append_text(_head(number, finding))
+        whose = f"rank {finding.rank}'s " if finding.rank != diagnosis.shown.rank else ""
+        advice, _, _ = finding.advice.partition(". ")
+        second = Text.assemble(
+            "     ",
+            (short_saving(finding, whose), "" if finding.saving_ns is None else "green"),
+            f"  {printable(advice.removesuffix('.'))}",
+        )
+        console.print(_line(head, console))
+        console.print(_line(second, console))
+    rest = len(groups) - _MOST_SHORT_FINDINGS
+    if rest > 0:
+        names = ", ".join(group[0].id for group in groups[_MOST_SHORT_FINDINGS:])
+        console.print(_line(Text(f"  and {rest} more: {names}", "dim"), console))
+    console.print()
+
+
+def _line(text: Text, console: Console) -> Text:
+    """A line cut at the width; in a file or pipe it is whole."""
+    if console.width < UNLIMITED:
+        text.truncate(console.width, overflow="ellipsis")
+    text.no_wrap = True
+    return text
+
+
+def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
+    """Print the whole report."""
+    _print_head(diagnosis, console)
     if diagnosis.shown.partition is not None:
         console.print()
         console.print(_partition(diagnosis.shown))
@@ -141,21 +218,31 @@ def _compute(rank: RankSummary) -> RenderableType:
     return Group(head, Padding(table, (0, 0, 0, 2)))
 
 
-def _bars(partition: Partition) -> Table:
+def _bars(partition: Partition, least: float = 0.0) -> Table:
+    """The parts as bars. Parts below `least` of the step are shown together, so that all add up."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("part", no_wrap=True)
     table.add_column("bar", no_wrap=True)
     table.add_column("per step", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
-    for part in partition.parts:
-        if not part.total_ns:
-            continue
-        share = partition.share(part)
+    parts = [part for part in partition.parts if part.total_ns]
+    small = [part for part in parts if partition.share(part) < least]
+    small = small if len(small) > 1 else []
+    rows = [
+        (part.name, partition.share(part), partition.per_step_ns(part))
+        for part in parts
+        if part not in small
+    ]
+    if small:
+        share = sum(partition.share(part) for part in small)
+        per_step_ns = sum(partition.per_step_ns(part) for part in small)
+        rows.append((f"{len(small)} smaller parts", share, per_step_ns))
+    for name, share, per_step_ns in rows:
         bar = "█" * round(share * _BAR_WIDTH) or "▏"
         table.add_row(
-            _plain(part.name),
+            _plain(name),
             Text(bar.ljust(_BAR_WIDTH), "blue"),
-            units.duration(partition.per_step_ns(part)),
+            units.duration(per_step_ns),
             units.share(share),
         )
     return table
@@ -198,7 +285,9 @@ def _findings(diagnosis: Diagnosis) -> RenderableType:
         return Text.assemble(("Findings ", "bold"), ("none above the thresholds", "dim"))
     several = len(diagnosis.ranks) > 1
     items: list[RenderableType] = [Text("Findings", "bold")]
-    for number, group in enumerate(findings_alike(diagnosis.findings), start=1):
+    for number, group in enumerate(
+        findings_alike(diagnosis.findings, diagnosis.shown.rank), start=1
+    ):
         items.append(_finding(number, group[0], ranks_with(group) if several else ""))
     told = together(diagnosis)
     if told:
@@ -206,14 +295,18 @@ def _findings(diagnosis: Diagnosis) -> RenderableType:
     return Group(*items)
 
 
-def _finding(number: int, finding: Finding, where: str) -> RenderableType:
-    head = Text.assemble(
+def _head(number: int, finding: Finding) -> Text:
+    return Text.assemble(
         f"{number}. ",
         (finding.severity.value.upper(), _STYLES[finding.severity]),
         "  ",
         (finding.id, "bold"),
         f"  {printable(finding.title)}",
     )
+
+
+def _finding(number: int, finding: Finding, where: str) -> RenderableType:
+    head = _head(number, finding)
     if where:
         head.append(f"  ({where})", "dim")
     table = Table.grid(padding=(0, 2, 0, 0))
@@ -229,7 +322,7 @@ def _finding(number: int, finding: Finding, where: str) -> RenderableType:
         shown = ", ".join(map(str, finding.steps[:8])) + (" …" if len(finding.steps) > 8 else "")
         table.add_row("steps", Text(shown))
     table.add_row("do", _plain(finding.advice))
-    table.add_row("more", Text(finding.page, "dim"))
+    table.add_row("more", Text(finding.explained_by, "dim"))
     return Padding(Group(head, Padding(table, (0, 0, 0, 3))), (0, 0, 1, 2))
 
 

@@ -36,6 +36,11 @@ _RANK_COLUMNS = {
 def header(diagnosis: Diagnosis) -> str:
     """How many ranks, and what they run on."""
     count = len(diagnosis.ranks)
+    if diagnosis.run.unrelated:
+        return (
+            f"{diagnosis.run.unrelated} traces that are not known to be ranks of one run; this is"
+            f" the newest: {diagnosis.run.windows[0].trace_path}"
+        )
     job = diagnosis.run.job
     world = job.world_size if job else count
     parts = [units.plural(count, "rank")]
@@ -180,14 +185,27 @@ def _rank_cell(name: str, row: dict[str, int | None]) -> str:
     return units.duration(number) if name.endswith("_ns") else str(number)
 
 
-def findings_alike(findings: tuple[Finding, ...]) -> list[list[Finding]]:
-    """Findings of one rule on several ranks, the largest saving first."""
+def findings_alike(
+    findings: tuple[Finding, ...], shown_rank: int | None = None
+) -> list[list[Finding]]:
+    """Findings of one rule on several ranks together, in the order of the findings.
+
+    Args:
+        findings: The findings.
+        shown_rank: The rank whose step the report states. Its finding comes first of each group, so
+            that savings have the same base.
+    """
     groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
         # One rank may have several slow phases; the title tells them apart.
         which = finding.title if finding.id == slow_phase.ID else ""
         groups.setdefault((finding.id, which), []).append(finding)
-    return list(groups.values())
+    place = {id(finding): number for number, finding in enumerate(findings)}
+    ordered = [
+        sorted(group, key=lambda one: (one.rank != shown_rank, place[id(one)]))
+        for group in groups.values()
+    ]
+    return sorted(ordered, key=lambda group: place[id(group[0])])
 
 
 def ranks_with(group: list[Finding]) -> str:
@@ -197,9 +215,23 @@ def ranks_with(group: list[Finding]) -> str:
     if others:
         shown = ", ".join(map(str, others[:MOST_RANKS]))
         more = ", …" if len(others) > MOST_RANKS else ""
-        also = "less" if group[0].saving_ns is not None else "also"
+        largest = max(finding.saving_ns or 0 for finding in group[1:])
+        also = "less" if largest <= (group[0].saving_ns or 0) and largest else "also"
         words += f"; {also} on {units.plural(len(others), 'other')}: {shown}{more}"
     return words
+
+
+def short_saving(finding: Finding, whose: str = "") -> str:
+    """What the fix saves, in a few words.
+
+    Args:
+        finding: The finding.
+        whose: Whose step it is saved from, as "rank 3's "; empty for that of the report.
+    """
+    if finding.saving_ns is None or finding.predicted_step_ns is None:
+        return "saving: not estimated"
+    now_ns = finding.saving_ns + finding.predicted_step_ns
+    return f"saves {units.duration(finding.saving_ns)} of {whose}{units.duration(now_ns)}"
 
 
 def saving(finding: Finding) -> str:
@@ -270,14 +302,14 @@ def notes(diagnosis: Diagnosis) -> list[str]:
 
 
 def compute_rows(rank: RankSummary) -> list[tuple[str, str]]:
-    """What the compute is made of, as labels and texts; empty where it is a small part."""
+    """What the GPU computes, as labels and texts; empty if compute is a small part of the step."""
     summary = rank.compute
     if summary is None or not summary.kinds:
         return []
     lists = (
-        ("kinds", summary.kinds[:_MOST_PARTS]),
-        ("operators", summary.operators),
-        ("in", summary.places),
+        ("by kind", summary.kinds[:_MOST_PARTS]),
+        ("by operator", summary.operators),
+        ("by module", summary.places),
     )
     rows = [
         (label, ", ".join(f"{part.name} {units.share(part.share)}" for part in parts))
@@ -285,16 +317,16 @@ def compute_rows(rank: RankSummary) -> list[tuple[str, str]]:
         if parts
     ]
     reached = [
-        f"{words} {units.share(share)}"
+        words.format(units.share(share))
         for words, share in (
-            ("MFU", summary.mfu_share),
-            ("matrix products", summary.product_attained_share),
-            ("memory bandwidth of elementwise kernels", summary.bandwidth_share),
+            ("MFU {}", summary.mfu_share),
+            ("matrix products at {} of the GPU's limit", summary.product_attained_share),
+            ("elementwise kernels at {} of the memory bandwidth", summary.bandwidth_share),
         )
         if share is not None
     ]
     if reached:
-        rows.append(("of the peak", ", ".join(reached)))
+        rows.append(("efficiency", ", ".join(reached)))
     if summary.unclassified:
         rows.append(("not classified", summary.unclassified))
     return rows
@@ -302,5 +334,9 @@ def compute_rows(rank: RankSummary) -> list[tuple[str, str]]:
 
 def compute_title(rank: RankSummary) -> str:
     """The heading above `compute_rows`."""
-    per_step = 0 if rank.compute is None else rank.compute.total_ns / max(1, rank.compute.steps)
-    return f"What the compute is   {units.duration(per_step)} of kernels per step"
+    summary = rank.compute
+    if summary is None:
+        return ""
+    each_ns = summary.total_ns / max(1, summary.steps) / summary.devices
+    words = f"{units.duration(each_ns)} of kernels {'per step' if summary.steps else 'in all'}"
+    return f"What the GPU computes   {words}{' and GPU' if summary.devices > 1 else ''}"

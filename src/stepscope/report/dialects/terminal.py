@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from stepscope.report.console import width_for
 from stepscope.report.outputs import Layout, Sink
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def write(sheets: Sequence[DialectSheet], sink: Sink, _layout: Layout) -> None:
     """Print the dialects one after the other: notes, then flags."""
-    console = sink.console(keeps_padding=True)
+    console = sink.console(width=width_for(sink))
     for number, sheet in enumerate(sheets):
         if number:
             console.print()

@@ -11,16 +11,17 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from stepscope.advice.figures import significant
 from stepscope.analysis.record.live import LiveSample, LiveState
 from stepscope.analysis.record.watching import RankView, RunView
 from stepscope.report.metrics.words import words_for
 from stepscope.report.units import count, duration, share, size
+from stepscope.run.figures import significant
 from stepscope.run.metrics import CLOCK_REASON_BITS, THROTTLE_REASONS
 
 _STALLED_LEAST_NS = 30_000_000_000
 _STALLED_FACTOR = 10
 _MOST_PARTS = 6
+_PARTS = ("input", "forward", "backward", "optimizer", "communication")
 _MIB = 1 << 20
 _HOST = (
     ("CPUs", "host.cpu.utilization"),
@@ -116,7 +117,10 @@ def _state(view: RankView) -> Text:
 
 
 def _part_names(ranks: Iterable[RankView]) -> list[str]:
-    """The parts of the step that any rank has, the largest first."""
+    """The parts of the step that any rank has, in a fixed order.
+
+    The largest are shown if there are too many. Their order does not change while a run is watched.
+    """
     totals: dict[str, float] = {}
     for view in ranks:
         if view.progress is not None:
@@ -124,7 +128,13 @@ def _part_names(ranks: Iterable[RankView]) -> list[str]:
                 share_of = view.progress.partition.share(part)
                 totals[part.name] = totals.get(part.name, 0.0) + share_of
     shown = sorted((name for name in totals if totals[name]), key=lambda name: -totals[name])
-    return shown[:_MOST_PARTS]
+    return sorted(shown[:_MOST_PARTS], key=_place_of_part)
+
+
+def _place_of_part(name: str) -> tuple[int, str]:
+    """Where a part stands: known ones in the order of a step, others by name, "other" last."""
+    place = _PARTS.index(name) if name in _PARTS else len(_PARTS)
+    return (len(_PARTS) + 1 if name == "other" else place), name
 
 
 def _gpus(samples: Sequence[LiveSample]) -> RenderableType:

@@ -17,6 +17,7 @@ def write(answer: MemoryAnswer, sink: Sink, layout: Layout) -> None:
         origin_ns=answer.origin_ns,
         rows=layout.rows,
         table=layout.table,
+        columns=layout.columns,
     )
     lines += ["", markdown_text(heading(answer)), *notes_to_markdown(answer.result)]
     sink.write("\n".join(lines) + "\n")

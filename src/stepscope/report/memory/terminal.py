@@ -6,6 +6,7 @@ from rich.text import Text
 
 from stepscope.memory.questions.table import MemoryAnswer
 from stepscope.report.answer.terminal import print_notes, print_tables
+from stepscope.report.console import width_for
 from stepscope.report.memory.words import heading
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.text import printable
@@ -13,7 +14,7 @@ from stepscope.report.text import printable
 
 def write(answer: MemoryAnswer, sink: Sink, layout: Layout) -> None:
     """Print the answer."""
-    console = sink.console()
+    console = sink.console(width=width_for(sink))
     console.print(Text(printable(heading(answer)), "dim"))
     print_tables(
         answer.result,
@@ -22,5 +23,6 @@ def write(answer: MemoryAnswer, sink: Sink, layout: Layout) -> None:
         origin_ns=answer.origin_ns,
         rows=layout.rows,
         table=layout.table,
+        columns=layout.columns,
     )
     print_notes(answer.result, console)

@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stepscope.advice.figures import significant
 from stepscope.analysis.record.metrics import MetricsSummary
-from stepscope.report.console import print_line
+from stepscope.report.console import print_line, width_for
 from stepscope.report.metrics.words import words_for
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.units import count, duration, share, size
+from stepscope.run.figures import significant
 from stepscope.run.metrics import THROTTLE_REASONS
 
 _MOST_ROWS = 32
@@ -23,7 +23,7 @@ _MOST_NOTES = 5
 
 def write(summary: MetricsSummary, sink: Sink, _layout: Layout) -> None:
     """Print one summary."""
-    print_metrics([("", summary)], sink.console(keeps_padding=True))
+    print_metrics([("", summary)], sink.console(width=width_for(sink)))
 
 
 def print_metrics(

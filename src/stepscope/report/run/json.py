@@ -47,4 +47,5 @@ def listing_to_dict(listing: RunListing) -> dict[str, object]:
             for recording in listing.external
         ],
         "problems": list(listing.problems),
+        "unrelated": listing.unrelated,
     }

@@ -8,7 +8,7 @@ import polars as pl
 from rich.console import Console
 
 from stepscope.analysis.record.listing import ListedWindow, RunListing
-from stepscope.report.console import print_heading, print_line
+from stepscope.report.console import print_heading, print_line, width_for
 from stepscope.report.frames import print_frame
 from stepscope.report.metrics.terminal import print_metrics
 from stepscope.report.outputs import Layout, Sink
@@ -17,13 +17,19 @@ from stepscope.report.units import size
 
 def write(listing: RunListing, sink: Sink, _layout: Layout) -> None:
     """Print the listing."""
-    print_run(listing, sink.console(keeps_padding=True))
+    print_run(listing, sink.console(width=width_for(sink)))
 
 
 def print_run(listing: RunListing, console: Console) -> None:
     """List a run's ranks and windows."""
     print_line(console, f"{'Run:':<13}{listing.location}")
-    print_line(console, f"{'Ranks:':<13}{len(listing.ranks)}")
+    if listing.unrelated:
+        print_line(
+            console,
+            f"{'Traces:':<13}{listing.unrelated}, not known to be ranks of one run",
+        )
+    else:
+        print_line(console, f"{'Ranks:':<13}{len(listing.ranks)}")
     rows = [
         (
             rank.rank,
@@ -34,7 +40,9 @@ def print_run(listing: RunListing, console: Console) -> None:
         for rank in listing.ranks
         for window in rank.windows
     ]
-    schema = {"rank": pl.Int64, "window": pl.Int64, "trace": pl.String, "size": pl.String}
+    # Unrelated traces have numbers, so that they can be named, but no rank.
+    first = "number" if listing.unrelated else "rank"
+    schema = {first: pl.Int64, "window": pl.Int64, "trace": pl.String, "size": pl.String}
     print_frame(pl.DataFrame(rows, schema=schema, orient="row"), console)
     sampled = [(f"rank {r.rank}", r.metrics) for r in listing.ranks if r.metrics is not None]
     if sampled:

@@ -9,6 +9,7 @@ from rich.console import Console
 from stepscope.analysis.python_functions import SampledRecording
 from stepscope.analysis.questions import question
 from stepscope.report.answer.terminal import print_result
+from stepscope.report.console import width_for
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.samples.words import verdict_of
 
@@ -17,7 +18,7 @@ QUESTION = "python-functions"
 
 def write(recordings: Sequence[SampledRecording], sink: Sink, _layout: Layout) -> None:
     """Print the recordings one after the other."""
-    console = sink.console(keeps_padding=True)
+    console = sink.console(width=width_for(sink))
     for recording in recordings:
         print_samples(recording, console)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from stepscope.report.console import width_for
 from stepscope.report.outputs import Layout, Sink
 
 if TYPE_CHECKING:
@@ -20,4 +21,4 @@ def write(sheet: SettingSheet, sink: Sink, _layout: Layout) -> None:
     for line in sheet.lines:
         style = "dim" if line.is_default else "bold"
         table.add_row(line.name, line.text, line.origin, style=style)
-    sink.console(keeps_padding=True).print(table)
+    sink.console(width=width_for(sink)).print(table)

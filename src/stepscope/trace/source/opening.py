@@ -151,7 +151,7 @@ class Source:
             import zstandard
         except ImportError as error:
             raise UnreadableInputError(
-                f"{self.name}: compressed with zstd; install stepscope[zstd] to read it"
+                f"{self.name}: compressed with zstd: pip install 'stepscope[zstd]'"
             ) from error
         return cast(_Inflater, zstandard.ZstdDecompressor().decompressobj())
 

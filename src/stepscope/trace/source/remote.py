@@ -19,7 +19,7 @@ from typing import IO, Any, TypeVar, cast
 from urllib.parse import urlsplit, urlunsplit
 
 from stepscope.errors import UnreadableInputError, UsageError
-from stepscope.run.remote import version_of
+from stepscope.run.remote import how_to_install, version_of
 
 Answer = TypeVar("Answer")
 
@@ -340,6 +340,8 @@ def _read_fully(opened: Any, size: int) -> bytes:
 
 def _failure(name: str, error: BaseException) -> UnreadableInputError:
     """Returns the error for a file that cannot be opened."""
+    if isinstance(error, ImportError) and (remedy := how_to_install(name)):
+        return UnreadableInputError(f"{name}: a package is missing: {remedy}")
     return UnreadableInputError(f"{name}: cannot be opened: {_reason(error)}; {_advice(error)}")
 
 

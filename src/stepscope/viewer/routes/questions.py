@@ -104,7 +104,7 @@ def _table(asked: Asked) -> dict[str, Any]:
     if chosen.over_ranks:
         raise UsageError(f"'{chosen.name}' is asked of several ranks at once")
     scope = Scope(steps=asked.numbers("steps"), devices=asked.numbers("devices"))
-    result = content.alone(lambda: chosen.ask(content.trace, scope))
+    result = content.alone(lambda: chosen.ask_of_run(content.trace, content.step_record, scope))
     origin = content.index.origin_ns
     numbers = {name: value for name, value in numbers_of(result).items() if value is not None}
     return {

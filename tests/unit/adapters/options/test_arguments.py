@@ -98,6 +98,7 @@ def test_a_dialect_names_only_options_that_exist_and_its_defaults_work(name):
 @pytest.mark.parametrize("name", DIALECTS)
 def test_every_flag_of_every_dialect_reaches_its_option(name):
     others = {"word": None, "path": "elsewhere", "ranks": "1", "words": "cpu", "pair": "3,4"}
+    others["size"] = "2MB"
     for flag in DIALECTS[name].flags:
         option = OPTIONS[flag.option]
         if flag.style in {SWITCH, BOTH}:
@@ -264,6 +265,83 @@ def test_a_mistake_in_a_variable_names_it(monkeypatch):
     with pytest.raises(ConfigError, match="STEPSCOPE_ACTIVE"):
         resolve(find_dialect("native"), {})
     assert strange_variables({"STEPSCOPE_WIAT": "1", "STEPSCOPE_WAIT": "1"}) == ["STEPSCOPE_WIAT"]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "flags", "message"),
+    [
+        ("fsdp-qlora", ["--active_steps", "0"], "argument --active_steps: 0 is too small: give 1"),
+        ("fsdp-qlora", ["--wait_steps", "x"], "argument --wait_steps: 'x' is not a whole number"),
+        ("megatron", ["--torch-profile-warmup", "-1"], "--torch-profile-warmup: -1 is too small"),
+        ("native", ["--profile-max-pause-s", "0"], "--profile-max-pause-s: 0 is not a duration"),
+        (
+            "fsdp-qlora",
+            ["--profiling_frequency", "2", "--active_steps", "3"],
+            "--profiling_frequency 2 is too short for --warmup_steps 2 and --active_steps 3: give",
+        ),
+        (
+            "megatron",
+            ["--torch-profile-ranks", "first"],
+            "--torch-profile-ranks 'first' is not understood",
+        ),
+        (
+            "native",
+            ["--profile-start-step", "9", "--profile-end-step", "3"],
+            "--profile-start-step 9 and --profile-end-step 3 leave no step to record",
+        ),
+        (
+            "hf",
+            ["--profiler-output-dir", "/tmp/x"],
+            "STEPSCOPE_KEEP_WINDOWS=-1 is too small: give 0 or more",
+        ),
+    ],
+)
+def test_a_wrong_option_ends_the_script_with_one_line_in_its_words(
+    monkeypatch, capsys, dialect, flags, message
+):
+    monkeypatch.setattr(sys, "argv", ["/some/where/train.py"])
+    if message.startswith("STEPSCOPE_"):
+        monkeypatch.setenv("STEPSCOPE_KEEP_WINDOWS", "-1")
+    parser = stepscope.add_arguments(argparse.ArgumentParser(), dialect=dialect)
+    with pytest.raises(SystemExit) as ended:
+        stepscope.Profiler.from_args(parser.parse_args(flags))
+    assert ended.value.code == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("train.py: error: ")
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("dialect", "flags", "wanted"),
+    [
+        ("megatron", ["--torch-profile-ranks"], (0,)),
+        ("megatron", ["--torch-profile-ranks", "--torch-profile"], (0,)),
+        ("megatron", ["--torch-profile-ranks", "1", "3"], (1, 3)),
+        ("native", ["--profile-ranks"], "all"),
+    ],
+)
+def test_a_list_without_values_is_the_default(dialect, flags, wanted):
+    assert stepscope.Profiler.from_args(parsed(flags, dialect)).config.ranks == wanted
+
+
+def test_a_wrong_variable_ends_the_script_with_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    monkeypatch.setenv("STEPSCOPE_ACTIVE", "many")
+    with pytest.raises(SystemExit):
+        stepscope.add_arguments(argparse.ArgumentParser())
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line == "train.py: error: STEPSCOPE_ACTIVE: 'many' is not a whole number"
+
+
+def test_unknown_variables_are_named_with_the_nearest_option(monkeypatch, caplog):
+    monkeypatch.setenv("STEPSCOPE_ACTIV", "3")
+    monkeypatch.setenv("STEPSCOPE_XYZZY", "3")
+    parser = stepscope.add_arguments(argparse.ArgumentParser(), dialect="hf")
+    stepscope.Profiler.from_args(parser.parse_args([]))
+    assert caplog.text == ""  # nothing is recorded, so nothing is missed
+    stepscope.Profiler.from_args(parser.parse_args(["--enable-profiling"]))
+    assert "STEPSCOPE_ACTIV is not an option: did you mean STEPSCOPE_ACTIVE?" in caplog.text
+    assert "STEPSCOPE_XYZZY is not an option" in caplog.text
 
 
 def test_other_tools_broken_pyproject_is_none_of_our_business(tmp_path):

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from tests.support.gpu_trace import GpuTrace, us
 from tests.support.step_records import step_records, write_run
 
-from stepscope.analysis.comparison.compare import FailOn, compare, student_95
+from stepscope.analysis.comparison.compare import PART, THREAD_PART, FailOn, compare, student_95
 from stepscope.analysis.comparison.side import make_side
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.commands.compare import command
@@ -248,6 +248,51 @@ def test_parts_of_step_records_tell_more_than_a_short_window():
     assert changed["other"][0] == "same"
     assert parts["a_ns"].sum() == pytest.approx(slow.step_ns.mean(), abs=2)
     assert comparison.a.parts_basis == comparison.b.parts_basis == slow.basis
+
+
+def _on_a_gpu(waits_ms, durations_ms=None, window_wait=500_000):
+    """Windows of three steps that all wait alike, beside the record of a run."""
+    t = GpuTrace()
+    for _ in range(3):
+        with t.step():
+            t.data_wait(window_wait)
+            t.op("aten::mm").launch("gemm", us(9_000))
+            t.sync()
+    durations = durations_ms or [10 + wait for wait in waits_ms]
+    steps = step_records(durations, waits_ms=waits_ms)
+    return make_side("run", t.load(), steps, summarise_steps(steps))
+
+
+def test_on_a_gpu_the_records_parts_stand_beside_those_of_the_windows():
+    """The step shrinks by two thirds, and 76 recorded waits tell why; the windows do not."""
+    slow, fast = _on_a_gpu([20.0, 20.5] * 38), _on_a_gpu([0.1, 0.2] * 38)
+    comparison = compare(slow, fast)
+    assert comparison.step.change_share == pytest.approx(-0.67, abs=0.01)
+    told = row(comparison, THREAD_PART, "input")
+    assert told["status"] == "shrank"
+    assert told["delta_ns"] == pytest.approx(-20.1e6, rel=0.01)
+    of_thread = comparison.changes.filter(pl.col("table") == THREAD_PART)
+    assert of_thread["a_ns"].sum() == pytest.approx(slow.step_ns.mean(), abs=2)
+    of_gpu = comparison.changes.filter(pl.col("table") == PART)
+    assert set(of_gpu["status"]) == {"same"}
+    assert row(comparison, PART, "compute")["a_ns"] == us(9_000)
+    assert any("(9.5 ms a step before, 9.5 ms after), not scaled" in n for n in comparison.notes)
+    assert "Parts of the training thread's step" in comparison_to_markdown(comparison, None)
+    assert FailOn.parse("input>5%").reason(compare(fast, slow)) is not None
+    assert FailOn.parse("compute>5%").reason(compare(fast, slow)) is None
+
+
+def test_parts_of_windows_are_said_to_be_theirs():
+    """Records without phases and waits tell no parts: those of the windows are in their time."""
+    before = _on_a_gpu([0] * 20, [6.0] * 20)
+    after = _on_a_gpu([0] * 20, [7.0] * 20, window_wait=us(2_500))
+    comparison = compare(before, after)
+    assert comparison.changes.filter(pl.col("table") == THREAD_PART).is_empty()
+    assert any(
+        "(9.5 ms a step before, 11.5 ms after), not scaled" in note for note in comparison.notes
+    )
+    # Traces alone have one step time, and need no such note.
+    assert not [note for note in compare(side(trace()), side(trace())).notes if "scaled" in note]
 
 
 def test_devices_and_linked_events_can_be_chosen(tmp_path):

@@ -6,6 +6,7 @@ import logging
 import pickle
 import re
 
+import psutil
 import pytest
 from tests.support.fake_cuda import GIB, FakeCuda
 
@@ -24,7 +25,7 @@ def make(tmp_path, cuda, **options):
 
 
 def test_without_cuda_one_line_says_what_is_left_out(tmp_path, caplog):
-    options = {"memory_history": True, "memory_log": True, "memory_snapshot_at_end": True}
+    options = {"memory_history": True, "memory_snapshot_at_end": True}
     with caplog.at_level(logging.WARNING, "stepscope"):
         watch, noted = make(tmp_path, FakeCuda(available=False), **options)
         for step in range(30):
@@ -35,6 +36,25 @@ def test_without_cuda_one_line_says_what_is_left_out(tmp_path, caplog):
         assert name in caplog.text
     assert noted == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_cuda_the_log_has_the_memory_of_the_host(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "stepscope"):
+        watch, _ = make(tmp_path, FakeCuda(available=False), memory_log=True, memory_log_steps=4)
+        for step in range(10):
+            watch.step_ended(step)
+        watch.close()
+    lines = (tmp_path / "memory.log").read_text().splitlines()
+    assert lines == [record.getMessage() for record in caplog.records]
+    found = [
+        re.fullmatch(r"\[Step (\d)\] Host: Resident: (\d+\.\d\d)GB, Peak: (\d+\.\d\d)GB", line)
+        for line in lines
+    ]
+    assert [match[1] for match in found] == ["3", "7"]
+    resident = psutil.Process().memory_info().rss / 1024**3
+    for match in found:
+        assert float(match[2]) == pytest.approx(resident, rel=0.2, abs=0.02)
+        assert float(match[3]) >= float(match[2])
 
 
 def test_the_history_is_capped_and_covers_the_run(tmp_path):

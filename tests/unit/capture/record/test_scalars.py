@@ -158,6 +158,60 @@ def test_wandb_gets_values_beside_the_trainings_own(tmp_path, monkeypatch):
     assert values["stepscope/step"] == 1
 
 
+class FakeWandb:
+    """wandb's rows: values gather in a row until it is committed, as `wandb.log` describes."""
+
+    def __init__(self):
+        self.rows, self._row = [], {}
+        self.run = self
+        self.step = 0
+
+    def log(self, values, step=None, commit=None):
+        if step is not None and step > self.step:
+            self._commit(step)
+        self._row.update(values)
+        if commit or (commit is None and step is None):
+            self._commit(self.step + 1)
+
+    def _commit(self, step):
+        if self._row:
+            self.rows.append((self.step, self._row))
+        self._row, self.step = {}, step
+
+    def finish(self):
+        self._commit(self.step + 1)
+
+
+@pytest.mark.parametrize("has_steps", [False, True], ids=["wandb counts", "explicit steps"])
+@pytest.mark.parametrize("every", [1, 10, 100])
+def test_every_point_reaches_wandb_however_seldom_the_training_logs(
+    tmp_path, monkeypatch, every, has_steps
+):
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    curves = sink(tmp_path, "wandb")
+    for number in range(300):
+        curves.step_ended(step(number, number))
+        curves.look(None)
+        if number % every == every - 1:
+            fake.log({"loss": number}, **({"step": number} if has_steps else {}))
+    curves.close(None)
+    fake.log({"accuracy": 0.5}, **({"step": 300} if has_steps else {}))
+    fake.finish()
+    points = [row["stepscope/step"] for _, row in fake.rows if "stepscope/step" in row]
+    assert points == list(range(1, 300, 2))
+    times = {
+        row["stepscope/step"]: row["stepscope/step_ms"] for _, row in fake.rows if len(row) > 1
+    }
+    assert times == {point: point - 0.5 for point in points}
+    # The training's own rows have the steps that they would have without us.
+    own = [(at, row["loss"]) for at, row in fake.rows if "loss" in row]
+    wanted = [number for number in range(300) if number % every == every - 1]
+    assert [loss for _, loss in own] == wanted
+    assert [at for at, _ in own] == (wanted if has_steps else list(range(len(wanted))))
+    assert [row["accuracy"] for _, row in fake.rows if "accuracy" in row] == [0.5]
+
+
 def test_what_is_missing_for_curves_is_told_once(tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "wandb", None)
     curves = sink(tmp_path, "wandb")

@@ -1,0 +1,77 @@
+"""Where in a trace to look for a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from stepscope.advice.finding import Finding
+from stepscope.analysis.timeline import DeviceSets
+from stepscope.trace.arrays.intervals import Intervals
+from stepscope.trace.model import Trace
+
+_CAUSE_OF = {
+    "input-bound": "input",
+    "synchronisation": "synchronisation",
+    "allocator-churn": "allocation",
+    "pageable-copies": "pageable_copy",
+    "slow-phase": "annotated_phase",
+    "launch-bound": "op_dispatch",
+    "many-small-kernels": "op_dispatch",
+    "cpu-bound-python": "python",
+    "garbage-collector": "python",
+}
+"""Findings whose time is idle time of one cause: its longest stretch is where to look."""
+_EXPOSED_OF = {
+    "exposed-communication": "exposed_communication",
+    "poor-overlap": "exposed_communication",
+    "exposed-copies": "exposed_memcpy",
+}
+"""Findings about work that nothing hides: its longest stretch."""
+
+
+def place_of(
+    finding: Finding, trace: Trace, idle: pl.DataFrame | None, sets: Sequence[DeviceSets]
+) -> tuple[int, int] | None:
+    """The longest stretch of what a finding counts, else the first of its steps.
+
+    Args:
+        finding: The finding, about the rank of this trace.
+        trace: The trace.
+        idle: Its idle time (`analysis.host.idle_segments`); None: nobody asked for it yet.
+        sets: What each of its devices does when.
+
+    Returns:
+        Start and end on the trace's clock; None where the trace has no place to show.
+    """
+    cause = _CAUSE_OF.get(finding.id)
+    if idle is not None and cause is not None:
+        mine = idle.filter(pl.col("cause") == cause)
+        if len(mine):
+            row = mine.row(int((mine["end_ns"] - mine["start_ns"]).arg_max() or 0), named=True)
+            return row["start_ns"], row["end_ns"]
+    longest = _longest_exposed(finding.id, sets)
+    if longest is not None:
+        return longest
+    steps = trace.steps.filter(pl.col("step").is_in(list(finding.steps)))
+    if not len(steps):
+        return None
+    first = steps.row(0, named=True)
+    return first["start_ns"], first["end_ns"]
+
+
+def _longest_exposed(rule: str, sets: Sequence[DeviceSets]) -> tuple[int, int] | None:
+    """The longest stretch of what a rule about exposed work counts; None for other rules."""
+    attribute = _EXPOSED_OF.get(rule)
+    if attribute is None:
+        return None
+    best: tuple[int, int] | None = None
+    for device in sets:
+        stretches: Intervals = getattr(device, attribute)
+        if len(stretches):
+            at = int(stretches.lengths.argmax())
+            span = int(stretches.starts[at]), int(stretches.ends[at])
+            if best is None or span[1] - span[0] > best[1] - best[0]:
+                best = span
+    return best

@@ -1,0 +1,1 @@
+"""What a trace counts over time: memory, launched work that waits, hardware metrics."""

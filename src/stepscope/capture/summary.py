@@ -1,0 +1,166 @@
+"""What a capture recorded and what not, why, and what to set, in sentences."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.options.words import OptionWords
+from stepscope.capture.saying import listed, steps_text
+from stepscope.capture.together.ranks import NOBODY, RankIdentity, records
+from stepscope.run.manifest import WindowRecord
+
+_RECORDED = frozenset({"complete", "partial", "removed", "saving"})
+_MOST_REASONS = 3
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What this rank recorded.
+
+    Attributes:
+        config: The options.
+        identity: This rank.
+        windows: The windows that were noted.
+        steps: Number of steps that ended.
+        words: What the options are called.
+    """
+
+    config: CaptureConfig
+    identity: RankIdentity
+    windows: Sequence[WindowRecord]
+    steps: int
+    words: OptionWords
+
+    def sentences(self) -> list[str]:
+        """What was recorded; then what was not, why, and what to set."""
+        return [self.recorded(), *self.missed()]
+
+    def recorded(self) -> str:
+        """The windows and steps that were recorded."""
+        steps = (
+            "no step" if not self.steps else "1 step" if self.steps == 1 else f"{self.steps} steps"
+        )
+        windows = [window for window in self.windows if window.state in _RECORDED]
+        if not windows:
+            if not self.steps:
+                return "nothing was recorded"
+            return f"recorded the times of {steps}, and no window"
+        count = "1 window" if len(windows) == 1 else f"{len(windows)} windows"
+        parts = listed(filter(None, map(_what, windows)))
+        return f"recorded the times of {steps} and {count}" + (f": {parts}" if parts else "")
+
+    def missed(self) -> list[str]:
+        """What was not recorded, why, and what to set; empty if nothing is missing."""
+        config = self.config
+        if config.window_recorder == "none":
+            return []
+        sentences = [
+            f"window {window.index} was not recorded: {window.reason}"
+            for window in self.windows
+            if window.state in {"skipped", "failed"} or self._is_empty_request(window)
+        ][:_MOST_REASONS]
+        if config.ranks == NOBODY:
+            if self.windows or not self.steps:
+                return sentences
+            return ["no window was recorded: the schedule of torch.profiler reached none"]
+        if not records(config.ranks, self.identity):
+            return [*sentences, self._other_ranks()]
+        if not self.steps and not any(window.state in _RECORDED for window in self.windows):
+            return [
+                *sentences,
+                "no step ended: call step() at the end of each iteration, or use watch()",
+            ]
+        return [*sentences, *self._missed_cycles()]
+
+    def _is_empty_request(self, window: WindowRecord) -> bool:
+        return window.state in {"abandoned", "empty"} and window.cause != "schedule"
+
+    def _other_ranks(self) -> str:
+        option, world_size = self.config.ranks, self.identity.world_size
+        here = f"this job has rank{'s 0 to ' if world_size > 1 else ' '}{world_size - 1}"
+        if isinstance(option, str):
+            return f"this rank records no windows ({self.words.setting('ranks', option)})"
+        shown = (
+            " ".join(map(str, option))
+            if "ranks" in self.words.flags
+            else ",".join(map(str, option))
+        )
+        given = self.words.setting("ranks", shown)
+        there = sorted(rank for rank in option if rank < world_size)
+        if not there:
+            return (
+                f"no window was recorded: {given} names no rank of the job, and {here}: "
+                f"set {self.words.setting('ranks', 0)}"
+            )
+        rest = sorted(set(option) - set(there))
+        text = f"windows are recorded by rank {', '.join(map(str, there))} ({given})"
+        return f"{text}, and {here}" if rest else text
+
+    def _missed_cycles(self) -> list[str]:
+        """The scheduled windows that the training was too short for."""
+        config, schedule = self.config, self.config.schedule
+        cycles = config.repeat or 1
+        reached = bisect_left(
+            range(cycles), self.steps, key=lambda cycle: schedule.recorded_steps(cycle).start
+        )
+        if reached >= cycles:
+            return []
+        next_steps = schedule.recorded_steps(reached)
+        needed = schedule.recorded_steps(cycles - 1).stop
+        if reached:
+            missing = cycles - reached
+            text = f"{missing} of {cycles} windows {'was' if missing == 1 else 'were'} not recorded"
+            which = "next"
+        else:
+            text, which = "no window was recorded", "first"
+        would = steps_text(next_steps.start, next_steps.stop - 1)
+        ended = "1 step" if self.steps == 1 else f"{self.steps} steps"
+        text += f": the training ended after {ended}, and the {which} window would be {would}"
+        return [f"{text}: train {needed} steps or more{self._or_set(cycles)}"]
+
+    def _or_set(self, cycles: int) -> str:
+        """The options that would make the windows fit into the steps that there were."""
+        config, words, steps = self.config, self.words, self.steps
+        if "start_step" in words.flags and "wait" not in words.flags:
+            first = max(0, steps - config.active)
+            if config.active > steps:
+                return ""
+            return (
+                f", or set {words.setting('start_step', first)} "
+                f"{words.setting('end_step', first + config.active)}"
+            )
+        work = config.warmup + config.active
+        waits = cycles - 1 if config.skip_first_wait else cycles
+        spare = steps - cycles * work
+        if spare < 0:
+            room = steps // cycles
+            if room < 1:
+                return ""
+            sum_of = f"the sum of {words.name('warmup')} and {words.name('active')}"
+            waiting = words.setting("wait", 0)
+            return f", or set {waiting} and lower {sum_of} to {room}"
+        skip_first = min(config.skip_first, spare)
+        wait = min(config.wait, (spare - skip_first) // waits) if waits else config.wait
+        changes = []
+        if skip_first != config.skip_first:
+            changes.append(words.setting("skip_first", skip_first))
+        if wait != config.wait:
+            if config.repeat == 0 and config.cycle_length is not None:
+                changes.append(words.setting("cycle_length", wait + work))
+            else:
+                changes.append(words.setting("wait", wait))
+        return f", or set {' '.join(changes)}" if changes else ""
+
+
+def _what(window: WindowRecord) -> str:
+    """The steps of a window, and how many of those that were planned."""
+    if window.first_step is None or window.last_step is None:
+        return ""
+    text = steps_text(window.first_step, window.last_step)
+    count = window.last_step - window.first_step + 1
+    if window.state == "partial" and count < window.planned_steps:
+        return f"{text} ({count} of {window.planned_steps})"
+    return text

@@ -1,0 +1,57 @@
+"""`stepscope examples`: list the ready-made examples, print one, or copy it."""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+from pathlib import Path
+
+import click
+
+from stepscope.commands.sinks import StandardSink
+from stepscope.errors import UsageError
+
+
+@click.command("examples")
+@click.argument("name", required=False)
+@click.option(
+    "--to",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Copy it into this folder, with the files that it needs; without NAME, all of them.",
+)
+def command(name: str | None, folder: Path | None) -> None:
+    """List the ready-made examples, print one, or copy it.
+
+    `stepscope examples profile_short.sh --to .` copies a script that trains for 50 steps with
+    profiling and says how to view the results.
+    """
+    from stepscope._manual import all_examples, companions
+    from stepscope.report.manual.terminal import write_examples
+
+    examples = all_examples()
+    if name is not None and name not in examples:
+        near = difflib.get_close_matches(name, examples, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else "stepscope examples lists them"
+        raise UsageError(f"no example '{name}': {hint}")
+    chosen = list(examples.values()) if name is None else [examples[name]]
+    if folder is not None:
+        for path in dict.fromkeys(path for one in chosen for path in (one.path, *companions(one))):
+            click.echo(_copy(path, folder))
+    elif name is None:
+        write_examples(chosen, StandardSink())
+    else:
+        click.echo(chosen[0].path.read_text(encoding="utf-8"), nl=False)
+
+
+def _copy(path: Path, folder: Path) -> Path:
+    """Copy a file; one that is there is never replaced."""
+    target = folder / path.name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if target.exists():
+            raise UsageError(f"{target}: it exists already: remove it, or give another folder")
+        shutil.copy(path, target)
+    except OSError as error:
+        raise UsageError(f"{target}: {error.strerror or error}") from None
+    return target

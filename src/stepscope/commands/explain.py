@@ -1,0 +1,33 @@
+"""`stepscope explain ID`: print the page about a finding, or about a guide."""
+
+from __future__ import annotations
+
+import difflib
+
+import click
+
+from stepscope.commands.sinks import StandardSink
+from stepscope.errors import UsageError
+
+
+@click.command("explain")
+@click.argument("name", metavar="[ID]", required=False)
+def command(name: str | None) -> None:
+    """Print the page about a finding: what it means, how it is measured, and how to fix it.
+
+    ID is the finding's, as the report names it, such as input-bound; or that of a guide for users
+    of another tool's profiling guide. Without ID, all pages are listed.
+    """
+    from stepscope._manual import all_pages, read_page
+    from stepscope.report.manual.terminal import write_list, write_page
+
+    pages = all_pages()
+    sink = StandardSink()
+    if name is None:
+        write_list(pages, sink)
+        return
+    if name not in pages:
+        near = difflib.get_close_matches(name, pages, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else "stepscope explain lists them"
+        raise UsageError(f"no page about '{name}': {hint}")
+    write_page(read_page(pages[name].path), sink)

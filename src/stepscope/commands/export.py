@@ -1,0 +1,129 @@
+"""`stepscope export PATH --to FORMAT`: hand a trace or a run over to another tool."""
+
+from __future__ import annotations
+
+import click
+
+from stepscope.commands.options import numbers
+from stepscope.export.targets import TARGETS, target_of
+
+
+@click.command("export")
+@click.argument("path", type=click.Path(path_type=str))
+@click.option(
+    "--to",
+    "name",
+    type=click.Choice([target.name for target in TARGETS]),
+    help="The format; by default what the ending of --output says.",
+)
+@click.option(
+    "--output",
+    "-o",
+    "destination",
+    type=click.Path(path_type=str),
+    help="File or folder to write; by default in the current directory, named after PATH.",
+)
+@click.option("--steps", metavar="3,4-6", help="Only these steps.")
+@click.option(
+    "--range",
+    "moments",
+    metavar="FROM-TO",
+    help="Only this range, in ms after the first event, such as 120.5-180.",
+)
+@click.option("--rank", metavar="0,1", help="Only these ranks.")
+@click.option(
+    "--lanes",
+    metavar="gpu,main",
+    help="Only these lanes: host, gpu, main, or numbers of threads and streams.",
+)
+@click.option(
+    "--tables",
+    type=click.Choice(["answers", "trace"]),
+    default="answers",
+    show_default=True,
+    help="For csv, parquet and xlsx: the answers to every question, or the trace's own tables.",
+)
+@click.option(
+    "--findings/--no-findings",
+    "with_findings",
+    default=True,
+    show_default=True,
+    help="For perfetto: mark findings at their place.",
+)
+def command(
+    path: str,
+    name: str | None,
+    destination: str | None,
+    *,
+    steps: str | None,
+    moments: str | None,
+    rank: str | None,
+    lanes: str | None,
+    tables: str,
+    with_findings: bool,
+) -> None:
+    """Hand a trace or a run over to another tool, whole or in part.
+
+    PATH is a trace file of any format, a URL, a run directory, a directory of traces, or a quoted
+    glob. For runs, the last window of each rank is exported.
+
+    perfetto is for ui.perfetto.dev, with findings, idle causes and counters. chrome is JSON as
+    torch writes it, for every other viewer. speedscope shows flame graphs of threads and streams.
+    tensorboard gets scalars of steps and metrics, and traces for its profiler. csv, parquet and
+    xlsx hold every table.
+
+    For example, one step of a large trace as a small file:
+
+    stepscope export trace.json.gz --steps 12 -o step12.pftrace
+    """
+    from pathlib import Path
+
+    from stepscope.export.request import request
+    from stepscope.export.selection import Selection
+    from stepscope.trace.paths import resolve_path
+
+    target = target_of(name, destination)
+    if target is None:
+        raise click.UsageError(
+            "give a format with --to, or an output whose ending says it, such as step12.pftrace"
+        )
+    start_ns, end_ns = _moments(moments)
+    selection = Selection(
+        steps=None if steps is None else numbers("--steps", steps),
+        start_ns=start_ns,
+        end_ns=end_ns,
+        lanes=() if lanes is None else tuple(word.strip() for word in lanes.split(",")),
+    )
+    chosen = None if rank is None else numbers("--rank", rank)
+    where = Path(destination or _default_name(path, target.suffix, target.name))
+    asked = request(
+        resolve_path(path), where, selection, chosen, tables, with_findings=with_findings
+    )
+    done = target.export(asked)
+    for note in done.notes:
+        click.echo(note, err=True)
+    click.echo(f"{where}: {done.summary}")
+
+
+def _moments(text: str | None) -> tuple[int | None, int | None]:
+    """The range, in ns."""
+    if text is None:
+        return None, None
+    first, separator, last = text.partition("-")
+    try:
+        start, end = (round(float(word) * 1e6) for word in (first or "0", last))
+    except (ValueError, OverflowError):
+        separator = ""
+    if not separator or end <= start:
+        raise click.UsageError(f"--range {text}: give two times in ms, such as 120.5-180")
+    return start, end
+
+
+def _default_name(path: str, suffix: str, target: str) -> str:
+    """A name in the current directory: that of the trace or run, with the format's ending."""
+    name = path.rstrip("/").rpartition("/")[2]
+    for ending in (".gz", ".json", ".trace", ".pt", ".sqlite"):
+        name = name.removesuffix(ending)
+    plain = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name)
+    stem = plain.strip("._") or "trace"
+    return f"{stem}{suffix}" if suffix else f"{stem}-{target}"

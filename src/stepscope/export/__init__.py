@@ -1,0 +1,1 @@
+"""Hands traces and runs over to other tools: Perfetto, speedscope, TensorBoard, spreadsheets."""

@@ -1,0 +1,86 @@
+"""Tables for spreadsheets and data frames: of every answer, or of the trace itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from stepscope.analysis.questions import QUESTIONS
+from stepscope.analysis.selection.result_tables import tables_in
+from stepscope.analysis.selection.scope import Scope
+from stepscope.errors import StepscopeError, UsageError
+from stepscope.export.request import Request
+from stepscope.export.selection import Selection, cut
+from stepscope.trace.model import Trace
+from stepscope.trace.schema import TABLES
+
+ANSWERS, TRACE = "answers", "trace"
+_DERIVED = ("derived", "host_steps", "device_steps")
+
+
+def tables_of(asked: Request, notes: list[str]) -> Iterator[tuple[str, pl.DataFrame]]:
+    """The tables, each with its name: "kernels", "idle.causes", "rank00003/kernels", ….
+
+    Args:
+        asked: The request. Answers cover its steps; they are not asked about ranges or lanes.
+        notes: Collects questions that could not be answered, with the reason.
+
+    Raises:
+        UsageError: Answers are asked for with a range or lanes.
+    """
+    if asked.tables == ANSWERS and asked.selection != Selection(steps=asked.selection.steps):
+        raise UsageError(
+            "answers cover steps, not ranges or lanes: use --steps, or --tables trace for events"
+        )
+    for source in asked.sources:
+        folder = f"rank{source.rank:05d}/" if len(asked.sources) > 1 else ""
+        trace = source.ref.open()
+        if asked.tables == ANSWERS:
+            found = _answers(trace, asked.selection.steps, notes)
+        else:
+            found = _of_trace(cut(trace, asked.selection).trace)
+        for name, table in found:
+            yield folder + name, table
+
+
+def _answers(
+    trace: Trace, steps: tuple[int, ...] | None, notes: list[str]
+) -> Iterator[tuple[str, pl.DataFrame]]:
+    for question in QUESTIONS:
+        if question.over_ranks:
+            continue
+        try:
+            result = question.ask(trace, Scope(steps=steps))
+        except StepscopeError as error:
+            notes.append(f"{question.name}: {error}")
+            continue
+        tables = tables_in(result, question.titles)
+        for field, table in tables.items():
+            if not table.width:  # does not apply to this trace
+                continue
+            name = question.name if len(tables) == 1 else f"{question.name}.{field}"
+            yield name, table
+
+
+def _of_trace(trace: Trace) -> Iterator[tuple[str, pl.DataFrame]]:
+    for name in (*TABLES, *_DERIVED):
+        yield name, trace.table(name).collect()
+
+
+def flat(table: pl.DataFrame) -> pl.DataFrame:
+    """A table whose lists and structs are JSON text, for formats that hold single values."""
+    import orjson
+
+    nested = [name for name, dtype in table.schema.items() if dtype.is_nested()]
+    return table.with_columns(
+        pl.Series(
+            name,
+            [
+                None if value is None else orjson.dumps(value).decode()
+                for value in table[name].to_list()
+            ],
+            dtype=pl.String,
+        )
+        for name in nested
+    )

@@ -1,0 +1,180 @@
+"""What is exported, to where, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.errors import UsageError
+from stepscope.export.selection import Selection
+from stepscope.run.files import replacing
+from stepscope.trace.paths import PathTarget, TraceRef
+
+if TYPE_CHECKING:
+    from stepscope.advice.finding import Finding
+    from stepscope.run.step_record import StepRecord
+
+Write = Callable[[bytes], object]
+
+
+@dataclass(frozen=True)
+class Source:
+    """One trace to export.
+
+    Attributes:
+        ref: The trace.
+        rank: Its rank.
+        metrics: The rank's `metrics.csv`, if there is one.
+        records: The rank's step record; empty without one.
+    """
+
+    ref: TraceRef
+    rank: int
+    metrics: Path | None = None
+    records: tuple[StepRecord, ...] = ()
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to export.
+
+    Attributes:
+        target: What the path stands for.
+        sources: The chosen traces, the last window of each chosen rank.
+        selection: What to keep of each.
+        destination: The file or the folder to write.
+        tables: Which tables spreadsheets get: "answers" to every question, or the trace's own.
+        with_findings: Whether to diagnose the run, and mark the findings.
+    """
+
+    target: PathTarget
+    sources: tuple[Source, ...]
+    selection: Selection
+    destination: Path
+    tables: str = "answers"
+    with_findings: bool = True
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings of the run; empty if they are not wanted."""
+        if not self.with_findings or self.target.path == "-":
+            return ()
+        from stepscope.advice.diagnosis import diagnose
+
+        return tuple(diagnose(self.target.run).findings)
+
+    def findings_of(self, rank: int) -> tuple[Finding, ...]:
+        """The findings about a rank."""
+        alone = len(self.target.ranks) == 1
+        return tuple(one for one in self.findings if alone or one.rank == rank)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written.
+
+    Attributes:
+        files: The files, in order.
+        summary: What they hold, in a few words.
+        notes: What a person must know.
+    """
+
+    files: tuple[Path, ...]
+    summary: str
+    notes: tuple[str, ...] = field(default=())
+
+
+def request(
+    target: PathTarget,
+    destination: Path,
+    selection: Selection,
+    ranks: tuple[int, ...] | None = None,
+    tables: str = "answers",
+    *,
+    with_findings: bool = True,
+) -> Request:
+    """Choose the traces of an export.
+
+    Args:
+        target: What the path stands for.
+        destination: The file or the folder to write.
+        selection: What to keep of each trace.
+        ranks: Only these ranks; None: all.
+        tables: Which tables spreadsheets get.
+        with_findings: Whether to mark the findings.
+
+    Raises:
+        UsageError: There is no such rank.
+        UnreadableInputError: There is no trace.
+    """
+    known = {rank.rank: rank for rank in target.ranks}
+    missing = sorted(set(ranks or ()) - set(known))
+    if missing:
+        have = ", ".join(map(str, sorted(known)[:20]))
+        raise UsageError(f"{target.path}: has no rank {missing[0]}; it has {have}")
+    sources = []
+    for number in sorted(known) if ranks is None else sorted(set(ranks)):
+        rank = known[number]
+        last = rank.last_with(selection.steps)
+        if last is not None:
+            record = rank.record
+            sources.append(
+                Source(
+                    last,
+                    number,
+                    None if record is None else record.metrics_path,
+                    () if record is None else record.steps,
+                )
+            )
+    if not sources:
+        target.one_trace()  # says why there is none
+    return Request(target, tuple(sources), selection, destination, tables, with_findings)
+
+
+@contextmanager
+def file_writer(path: Path) -> Iterator[Write]:
+    """A function that writes bytes to a file, gzipped if its name ends so.
+
+    The file appears when everything is written.
+
+    Raises:
+        UsageError: It cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            if path.suffix == ".gz":
+                from isal import igzip
+
+                with igzip.open(temporary, "wb") as packed:
+                    yield packed.write
+            else:
+                with temporary.open("wb") as file:
+                    yield file.write
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def each_in_a_file(
+    asked: Request, suffix: str, write_one: Callable[[Source, Write], str]
+) -> tuple[tuple[Path, ...], str]:
+    """Write one file for each source: the destination itself, or files in it for several.
+
+    Returns:
+        The files, and what was said of the last.
+    """
+    if len(asked.sources) == 1:
+        with file_writer(asked.destination) as write:
+            said = write_one(asked.sources[0], write)
+        return (asked.destination,), said
+    files, said = [], ""
+    for source in asked.sources:
+        path = asked.destination / f"rank{source.rank:05d}{suffix}"
+        with file_writer(path) as write:
+            said = write_one(source, write)
+        files.append(path)
+    return tuple(files), said

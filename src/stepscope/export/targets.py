@@ -1,0 +1,79 @@
+"""The formats that `stepscope export` writes, the only place that knows them by name."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stepscope.export.request import Exported, Request
+
+
+@dataclass(frozen=True)
+class Target:
+    """A format.
+
+    Attributes:
+        name: Its name for `--to`.
+        about: What it is for, in one line.
+        suffix: What a file of its is called after the trace; empty: a folder.
+        endings: Endings of a destination that choose the format.
+    """
+
+    name: str
+    about: str
+    suffix: str
+    endings: tuple[str, ...]
+
+    def export(self, asked: Request) -> Exported:
+        """Write it.
+
+        Raises:
+            UsageError: The selection holds nothing, or the destination cannot be written.
+            UnreadableInputError: A trace cannot be read.
+        """
+        module = importlib.import_module(f"stepscope.export.to_{self.name}")
+        function: Callable[[Request], Exported] = module.export
+        return function(asked)
+
+
+TARGETS: tuple[Target, ...] = (
+    Target(
+        "perfetto",
+        "for ui.perfetto.dev: nothing dropped, with findings, idle causes and counters",
+        ".pftrace",
+        (".pftrace", ".pftrace.gz", ".perfetto-trace"),
+    ),
+    Target(
+        "chrome",
+        "Chrome JSON as torch writes it, cut to what was chosen",
+        ".json.gz",
+        (".json", ".json.gz"),
+    ),
+    Target(
+        "speedscope",
+        "flame graphs of threads and streams for speedscope.app",
+        ".speedscope.json",
+        (".speedscope.json",),
+    ),
+    Target(
+        "tensorboard",
+        "scalars of each step and metric, and traces where TensorBoard's profiler looks",
+        "",
+        (),
+    ),
+    Target("csv", "every table as a CSV file, in a folder", "", ()),
+    Target("parquet", "every table as a Parquet file, in a folder", "", ()),
+    Target("xlsx", "every table as a sheet of one workbook", ".xlsx", (".xlsx",)),
+)
+
+
+def target_of(name: str | None, destination: str | None) -> Target | None:
+    """The format of a name, or of a destination's ending; None where neither says it."""
+    if name is not None:
+        return next(target for target in TARGETS if target.name == name)
+    if destination is None:
+        return None
+    ends = {ending: target for target in TARGETS for ending in target.endings}
+    found = [ending for ending in ends if destination.lower().endswith(ending)]
+    return ends[max(found, key=len)] if found else None

@@ -1,0 +1,18 @@
+"""`--to chrome`: the chosen part of each trace as Chrome JSON."""
+
+from __future__ import annotations
+
+from stepscope.export.chrome_json import write_chrome
+from stepscope.export.request import Exported, Request, Source, Write, each_in_a_file
+from stepscope.export.selection import cut
+
+
+def export(asked: Request) -> Exported:
+    """Write one file per trace."""
+
+    def one(source: Source, write: Write) -> str:
+        events = write_chrome(cut(source.ref.open(), asked.selection), write)
+        return f"{events:,} events"
+
+    files, said = each_in_a_file(asked, ".json.gz", one)
+    return Exported(files, said)

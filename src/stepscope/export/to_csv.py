@@ -1,0 +1,18 @@
+"""`--to csv`: every table as a CSV file, in integer nanoseconds and bytes."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.export.answer_tables import flat
+from stepscope.export.request import Exported, Request, Write
+from stepscope.export.table_files import write_tables
+
+
+def export(asked: Request) -> Exported:
+    """Write one file per table."""
+
+    def one(table: pl.DataFrame, write: Write) -> None:
+        write(flat(table).write_csv().encode())
+
+    return write_tables(asked, ".csv", one)

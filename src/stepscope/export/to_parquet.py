@@ -1,0 +1,21 @@
+"""`--to parquet`: every table as a Parquet file."""
+
+from __future__ import annotations
+
+import io
+
+import polars as pl
+
+from stepscope.export.request import Exported, Request, Write
+from stepscope.export.table_files import write_tables
+
+
+def export(asked: Request) -> Exported:
+    """Write one file per table."""
+
+    def one(table: pl.DataFrame, write: Write) -> None:
+        buffer = io.BytesIO()
+        table.write_parquet(buffer, compression="zstd")
+        write(buffer.getvalue())
+
+    return write_tables(asked, ".parquet", one)

@@ -1,0 +1,1 @@
+"""Pages of the manual, and lists of pages and examples."""

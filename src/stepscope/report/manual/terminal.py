@@ -1,0 +1,44 @@
+"""Pages and examples on a terminal; as plain Markdown where nobody watches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from stepscope._manual import KINDS, Example, Page
+from stepscope.report.outputs import Sink
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_MOST_COLUMNS = 100
+
+
+def write_page(text: str, sink: Sink) -> None:
+    """Write a page."""
+    if not sink.is_terminal:
+        sink.write(text)
+        return
+    from rich.markdown import Markdown
+
+    console: Console = sink.console()
+    console.print(Markdown(text), width=min(console.width, _MOST_COLUMNS))
+
+
+def write_list(pages: Mapping[str, Page], sink: Sink) -> None:
+    """List the pages by what they are about."""
+    width = max(map(len, pages), default=0)
+    lines = []
+    for kind, name in KINDS.items():
+        lines += [f"{name}:"]
+        lines += [
+            f"  {page.id:<{width}}  {page.title}" for page in pages.values() if page.kind == kind
+        ]
+    sink.write("\n".join(lines) + "\n")
+
+
+def write_examples(examples: Iterable[Example], sink: Sink) -> None:
+    """List the examples."""
+    listed = list(examples)
+    width = max((len(example.name) for example in listed), default=0)
+    sink.write("".join(f"{example.name:<{width}}  {example.about}\n" for example in listed))

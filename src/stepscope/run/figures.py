@@ -1,0 +1,32 @@
+"""Figures within sentences, for people."""
+
+from __future__ import annotations
+
+_UNITS = ((60_000_000_000, "min"), (1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
+
+
+def duration(nanoseconds: float) -> str:
+    """Three significant digits in a convenient unit: 92.1 ms, 1.53 s, 2.50 min."""
+    for size, unit in _UNITS:
+        # 999.6 µs would round to 1000 µs: use the next unit.
+        if abs(nanoseconds) >= size * 0.9995:
+            return f"{three_digits(nanoseconds / size)} {unit}"
+    return f"{nanoseconds:.0f} ns"
+
+
+def three_digits(number: float) -> str:
+    """A number of 1 or more with three significant digits, for columns: 1,710 and 10.0."""
+    magnitude = abs(number)
+    if magnitude >= 999.5:
+        return f"{number:,.0f}"
+    if magnitude >= 99.95:
+        return f"{number:.0f}"
+    return f"{number:.1f}" if magnitude >= 9.995 else f"{number:.2f}"
+
+
+def significant(number: float) -> str:
+    """At most three significant digits, never in scientific notation: 1,710, 10 and 0.036."""
+    if abs(number) >= 999.5:
+        return f"{number:,.0f}"
+    text = f"{number:.3g}"
+    return f"{number:.6f}".rstrip("0").rstrip(".") if "e" in text else text

@@ -1,0 +1,95 @@
+"""Files of an earlier recording: which are moved, and that nothing else is."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepscope.adapters.options.earlier import move_earlier
+from stepscope.adapters.options.layouts import Destination
+from stepscope.capture.together.ranks import RankIdentity
+
+WORDS = {"model_name": "org/llama", "train_type": "qlora"}
+
+
+def write(folder, *names):
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+
+
+def names_in(folder):
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("layout", "rank", "world", "stale", "kept"),
+    [
+        pytest.param(
+            "fsdp-qlora",
+            0,
+            1,
+            ["llama_qlora-0/llama-qlora-stacks.txt", "llama_qlora-1/llama-qlora-key_averages.txt"],
+            ["llama_qlora-0/notes.txt", "other_qlora-0/other-qlora-stacks.txt"],
+            id="fsdp-qlora",
+        ),
+        pytest.param(
+            "fsdp-qlora",
+            0,
+            2,
+            ["llama_qlora-0/llama-qlora-chrome-trace.json.gz"],
+            ["llama_qlora-1/llama-qlora-chrome-trace.json.gz"],
+            id="the other rank's are its own affair",
+        ),
+        pytest.param(
+            "recipe",
+            0,
+            2,
+            ["trace.json", "trace-rank2.json", "trace-rank3.json.gz"],
+            ["trace-rank1.json", "traced.json", "host_1.pickle"],
+            id="recipe",
+        ),
+        pytest.param(
+            "sfm",
+            1,
+            2,
+            ["trace-rank1-window0.json", "trace-rank1-window1.json", "profiler_list-rank1.dat"],
+            ["trace-rank0-window0.json", "profiler_list.dat", "profiler_ds.txt"],
+            id="sfm, second rank",
+        ),
+        pytest.param(
+            "sfm",
+            0,
+            1,
+            ["trace-rank0-window0.json", "trace-rank7-window0.json", "profiler_ds-rank7.txt"],
+            ["report.dat"],
+            id="sfm, first rank",
+        ),
+        pytest.param("torchtune", 0, 1, [], ["iteration_1/rank0_stacks.txt"], id="no fixed names"),
+    ],
+)
+def test_what_a_new_recording_would_not_replace_is_moved(
+    tmp_path, layout, rank, world, stale, kept
+):
+    write(tmp_path, *stale, *kept)
+    identity = RankIdentity(rank, rank, world)
+    targets = move_earlier(layout, Destination(tmp_path, identity, WORDS))
+    assert len(targets) == len({name.rpartition("/")[0] for name in stale})
+    assert all(target.parent.name == "earlier" for target in targets)
+    found = names_in(tmp_path)
+    assert set(kept) <= found
+    moved = {name for name in found if "earlier/" in name}
+    assert {name.rpartition("/")[2] for name in moved} == {
+        name.rpartition("/")[2] for name in stale
+    }
+    assert found == set(kept) | moved
+    assert {(tmp_path / name).read_text() for name in moved} == set(stale)
+
+
+def test_two_moves_within_a_second_keep_both(tmp_path):
+    destination = Destination(tmp_path)
+    for text in ("first", "second"):
+        (tmp_path / "trace.json").write_text(text)
+        move_earlier("recipe", destination)
+    kept = [path.read_text() for path in (tmp_path / "earlier").rglob("trace.json")]
+    assert sorted(kept) == ["first", "second"]

@@ -1,0 +1,65 @@
+"""A replay never makes a step shorter than what the host alone needs, whoever is ahead at first.
+
+The oracle is the same training with the shorter GPU work, simulated.
+"""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.gpu_trace import GpuTrace, ms, us
+
+from stepscope.analysis.graph.build import build_step_graph
+from stepscope.analysis.graph.replay import host_alone_ns, replay, unchanged
+
+
+def training(
+    kernel_ns: int, *, steps: int, backlog_ns: int, sync_first: bool, python_ns: int = us(280)
+) -> GpuTrace:
+    """Steps of 100 kernels, each after some Python; the GPU still has earlier work at the start."""
+    t = GpuTrace()
+    t.launch("earlier", backlog_ns)
+    for _ in range(steps):
+        with t.step():
+            if sync_first:
+                t.sync()
+            for _ in range(100):
+                t.op("aten::mm").python(python_ns).launch("gemm", kernel_ns)
+    return t
+
+
+def predicted(t: GpuTrace, factor: float):
+    graph = build_step_graph(t.load())
+    return graph, replay(unchanged(graph).scale_work(graph.is_gpu, factor))
+
+
+@pytest.mark.parametrize("factor", [0.9, 0.5, 0.1])
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_host_that_first_waits_for_earlier_work_sets_the_pace_without_that_wait(steps, factor):
+    """One step of 36 ms on the GPU and 29 ms of host work, after 14 ms for earlier work."""
+    recorded = training(us(360), steps=steps, backlog_ns=ms(14), sync_first=True)
+    graph, again = predicted(recorded, factor)
+    real = training(round(us(360) * factor), steps=8, backlog_ns=us(1), sync_first=True)
+    assert again.mean_step_ns == pytest.approx(build_step_graph(real.load()).mean_step_ns, rel=0.04)
+    assert graph.host_time_ns > graph.total_ns or steps > 1
+    assert again.mean_step_ns >= host_alone_ns(unchanged(graph)) / steps - 1
+
+
+@pytest.mark.parametrize("factor", [0.9, 0.5, 0.1])
+def test_a_host_that_is_ahead_does_not_stay_ahead(factor):
+    """The GPU has 60 ms of earlier work, and the host launches 4 steps of 29 ms meanwhile."""
+    graph, again = predicted(
+        training(us(360), steps=4, backlog_ns=ms(60), sync_first=False), factor
+    )
+    real = training(round(us(360) * factor), steps=8, backlog_ns=us(1), sync_first=False)
+    assert again.mean_step_ns == pytest.approx(build_step_graph(real.load()).mean_step_ns, rel=0.04)
+    assert again.is_host_bound == (factor < 0.8)
+    assert again.mean_step_ns >= min(graph.mean_step_ns, host_alone_ns(unchanged(graph)) // 4)
+
+
+def test_a_step_that_was_measured_shorter_than_the_host_needs_stays_as_it_is():
+    """The GPU catches up with a host that was ahead: 20 ms a step, where the host needs 29 ms."""
+    recorded = training(us(200), steps=2, backlog_ns=ms(60), sync_first=False)
+    graph, again = predicted(recorded, 0.0)
+    assert graph.mean_step_ns < host_alone_ns(unchanged(graph)) / 2
+    assert again.saving_ns == 0
+    assert again.is_host_bound

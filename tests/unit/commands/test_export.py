@@ -1,0 +1,175 @@
+"""`stepscope export` as a user runs it, its files read by the tools that they are for."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+
+import openpyxl
+import polars as pl
+import pytest
+from click.testing import CliRunner
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2
+from tests.support.viewer import training
+
+from stepscope.analysis.questions import QUESTIONS
+from stepscope.commands.main import cli
+from stepscope.trace.load import load
+
+
+@pytest.fixture
+def trace_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "job.json"
+    path.write_bytes(training().json())
+    return path
+
+
+def export(*words):
+    return CliRunner().invoke(cli, ["export", *map(str, words)], catch_exceptions=False)
+
+
+def test_the_ending_of_the_output_chooses_the_format(trace_file, tmp_path):
+    done = export(trace_file, "--steps", "1", "-o", tmp_path / "one.pftrace.gz")
+    assert done.exit_code == 0
+    assert "slices" in done.output
+    found = perfetto_trace_pb2.Trace()
+    found.ParseFromString(gzip.decompress((tmp_path / "one.pftrace.gz").read_bytes()))
+    begins = sum(packet.track_event.type == 1 for packet in found.packet)
+    words = done.output.rpartition(": ")[2].split()
+    assert begins == sum(int(words[at].replace(",", "")) for at in (0, 2))
+
+
+def test_findings_are_marked_at_their_place(trace_file, tmp_path):
+    export(trace_file, "-o", tmp_path / "with.pftrace")
+    found = perfetto_trace_pb2.Trace()
+    found.ParseFromString((tmp_path / "with.pftrace").read_bytes())
+    titles = [packet.track_descriptor.name for packet in found.packet]
+    assert "findings" in titles
+    export(trace_file, "--no-findings", "-o", tmp_path / "without.pftrace")
+    found.ParseFromString((tmp_path / "without.pftrace").read_bytes())
+    assert "findings" not in [packet.track_descriptor.name for packet in found.packet]
+
+
+def test_a_cut_trace_opens_like_any_other(trace_file, tmp_path):
+    assert export(trace_file, "--to", "chrome", "--steps", "2").exit_code == 0
+    assert load(tmp_path / "job.json.gz").steps["step"].to_list() == [2]
+
+
+def test_speedscope_gets_balanced_profiles(trace_file, tmp_path):
+    export(trace_file, "--to", "speedscope")
+    document = json.loads((tmp_path / "job.speedscope.json").read_bytes())
+    assert document["$schema"] == "https://www.speedscope.app/file-format-schema.json"
+    frames = document["shared"]["frames"]
+    slices = 0
+    for profile in document["profiles"]:
+        assert profile["unit"] == "nanoseconds"
+        last, stack = profile["startValue"], []
+        for event in profile["events"]:
+            assert last <= event["at"] <= profile["endValue"]
+            last = event["at"]
+            if event["type"] == "O":
+                stack.append(event["frame"])
+                slices += 1
+            else:
+                assert stack.pop() == event["frame"] < len(frames)
+        assert not stack
+    assert slices == len(load(trace_file).events.collect())
+    assert document["profiles"][document["activeProfileIndex"]]["name"] == "python"
+    assert {"name": "forward", "file": "train.py", "line": 10} in frames
+
+
+def test_tensorboard_reads_the_scalars(trace_file, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    done = export(trace_file, "--to", "tensorboard", "-o", tmp_path / "board")
+    assert "tensorboard --logdir" in done.output
+    found = EventAccumulator(str(tmp_path / "board" / "rank00000"))
+    found.Reload()
+    trace = load(trace_file)
+    read = {event.step: event.value for event in found.Scalars("step/host_ms")}
+    assert read == pytest.approx(
+        {
+            row["step"]: (row["end_ns"] - row["start_ns"]) / 1e6
+            for row in trace.steps.iter_rows(named=True)
+        }
+    )
+    (copied,) = (tmp_path / "board" / "trace").glob("rank0.*.pt.trace.json.gz")
+    assert len(load(copied).events.collect()) == len(trace.events.collect())
+
+
+def test_a_workbook_has_a_sheet_per_table(trace_file, tmp_path):
+    assert export(trace_file, "--to", "xlsx", "--steps", "1").exit_code == 0
+    book = openpyxl.load_workbook(tmp_path / "job.xlsx")
+    rows = list(book["operators"].iter_rows(values_only=True))
+    name = rows[0].index("name")
+    assert {row[name] for row in rows[1:]} >= {"aten::mm", "aten::relu"}
+    assert all(type(row[rows[0].index("count")]) is int for row in rows[1:])
+
+
+def test_text_in_a_workbook_is_never_a_formula(tmp_path):
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": '=HYPERLINK("http://x","y")', "pid": 1, "tid": 1,
+         "ts": 1, "dur": 5},
+    ]  # fmt: skip
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events}))
+    export(tmp_path / "t.json", "--to", "xlsx", "--tables", "trace", "-o", tmp_path / "t.xlsx")
+    cell = openpyxl.load_workbook(tmp_path / "t.xlsx")["names"]["B2"]
+    assert (cell.value, cell.data_type) == ('=HYPERLINK("http://x","y")', "s")
+
+
+@pytest.mark.parametrize("format_name", ["csv", "parquet"])
+def test_every_answer_is_a_file(trace_file, tmp_path, format_name):
+    done = export(trace_file, "--to", format_name, "-o", tmp_path / "tables")
+    files = {path.name.split(".")[0] for path in (tmp_path / "tables").iterdir()}
+    alone = {question.name for question in QUESTIONS if not question.over_ranks}
+    said = {line.split(":")[0] for line in done.output.splitlines()}
+    assert alone <= files | said
+    path = tmp_path / "tables" / f"operators.{format_name}"
+    if format_name == "csv":
+        with path.open() as file:
+            names = {row["name"] for row in csv.DictReader(file)}
+    else:
+        names = set(pl.read_parquet(path)["name"])
+    assert "aten::mm" in names
+
+
+def test_the_tables_of_the_trace_are_exported_as_they_are(trace_file, tmp_path):
+    export(trace_file, "--to", "parquet", "--tables", "trace", "-o", tmp_path / "tables")
+    events = pl.read_parquet(tmp_path / "tables" / "events.parquet")
+    assert events.equals(load(trace_file).events.collect())
+
+
+def test_ranks_of_a_run_go_into_one_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    for rank in (0, 1):
+        t = training()
+        t.rank, t.world_size = rank, 2
+        (folder / f"rank{rank}.pt.trace.json").write_bytes(t.json())
+    assert export(folder, "--to", "perfetto").exit_code == 0
+    found = perfetto_trace_pb2.Trace()
+    found.ParseFromString((tmp_path / "runs.pftrace").read_bytes())
+    titles = {packet.track_descriptor.name for packet in found.packet}
+    assert {"rank 0", "rank 1"} <= titles
+    assert export(folder, "--to", "chrome", "--rank", "1", "-o", "one.json").exit_code == 0
+    assert load(tmp_path / "one.json").header["distributedInfo"]["rank"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "give a format with --to"),
+        (["--to", "csv", "--lanes", "gpu"], "answers cover steps, not ranges or lanes"),
+        (["--to", "chrome", "--rank", "4"], "has no rank 4; it has 0"),
+        (["--to", "chrome", "--range", "5-2"], "give two times in ms"),
+        (["--to", "chrome", "--steps", "7"], "has no step 7"),
+    ],
+)
+def test_what_cannot_be_exported_is_said(trace_file, words, message):
+    result = CliRunner().invoke(cli, ["export", str(trace_file), *words])
+    assert result.exit_code != 0
+    assert message in result.output + str(result.exception)
+    assert [path.name for path in trace_file.parent.iterdir()] == [trace_file.name]

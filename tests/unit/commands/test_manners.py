@@ -1,0 +1,186 @@
+"""What every verb does alike: --debug, exit codes, option names, completion, grouped help."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import click
+import pytest
+
+from stepscope.analysis.questions import QUESTIONS
+from stepscope.commands.main import VERBS, cli, main
+from stepscope.commands.options import OTHER
+from stepscope.commands.run import GROUPS
+
+MISSING = [
+    ["report", "nowhere"],
+    ["info", "nowhere"],
+    ["show", "idle", "nowhere"],
+    ["compare", "nowhere", "nowhere"],
+    ["memory", "nowhere"],
+    ["view", "nowhere"],
+    ["query", "nowhere", "SELECT 1"],
+    ["hangs", "nowhere"],
+    ["attach", "nowhere"],
+    ["trigger", "nowhere"],
+    ["monitor", "--live", "nowhere"],
+    ["cache", "list", "nowhere"],
+]
+
+
+def command_of(verb):
+    return cli.get_command(click.Context(cli), verb)
+
+
+@pytest.mark.parametrize("words", MISSING, ids=lambda words: words[0])
+def test_what_is_not_there_ends_alike(words, capsys):
+    assert main(words) == 3
+    said = capsys.readouterr().err
+    assert said.startswith("stepscope: nowhere: no such ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--debug", "report", "nowhere"],
+        ["report", "--debug", "nowhere"],
+        ["report", "nowhere", "--debug"],
+        ["cache", "list", "nowhere", "--debug"],
+        ["cache", "--debug", "list", "nowhere"],
+    ],
+    ids=" ".join,
+)
+def test_debug_may_stand_anywhere(words, capsys):
+    assert main(words) == 3
+    assert "Traceback" in capsys.readouterr().err
+    assert main([word for word in words if word != "--debug"]) == 3
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_debug_of_the_command_that_is_run_is_left_to_it(capfd):
+    words = ["run", "--no-report", "--", sys.executable, "-c", "import sys; print(sys.argv[1:])"]
+    assert main([*words, "--debug"]) == 0
+    assert capfd.readouterr().out == "['--debug']\n"
+
+
+@pytest.mark.parametrize("verb", list(VERBS))
+def test_one_name_for_one_thing(verb):
+    options = {
+        name: option
+        for option in command_of(verb).params
+        if isinstance(option, click.Option) and not option.hidden
+        for name in option.opts
+    }
+    assert "--limit" not in options
+    if "--output" in options:
+        assert "-o" in options
+        assert options["--output"].name in {"file", "output"}
+    if "--rows" in options:
+        assert "all" in options["--rows"].metavar
+
+
+def test_the_old_name_for_rows_still_works(tmp_path, capsys):
+    from tests.support.gpu_trace import GpuTrace, us
+
+    trace = GpuTrace()
+    for _ in range(3):
+        with trace.step():
+            trace.op("aten::mm").launch("sgemm", us(100))
+    file = tmp_path / "a.json"
+    file.write_bytes(trace.json())
+    outputs = []
+    for words in (["--limit", "2"], ["--rows", "2"]):
+        assert main(["query", str(file), "SELECT * FROM kernels", "--format", "csv", *words]) == 0
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1]
+    assert len(outputs[0].splitlines()) == 3
+    assert main(["query", str(file), "SELECT * FROM range(200)", "--rows", "all"]) == 0
+    assert "199" in capsys.readouterr().out
+
+
+def test_the_help_of_run_is_grouped(capsys):
+    assert main(["run", "--help"]) == 0
+    text = capsys.readouterr().out
+    places = [text.index(f"\n{heading}:\n") for heading in GROUPS]
+    assert places == sorted(places)
+    _, _, rest = text.partition(f"\n{OTHER}:\n")
+    assert [line.split()[0] for line in rest.splitlines() if line.startswith("  -")] == ["-h,"]
+    listed = {
+        name for option in command_of("run").params for name in option.opts if name[:2] == "--"
+    }
+    assert {name for name in listed if name not in text} == {"--debug"}
+
+
+def completions(words: str) -> list[str]:
+    ended = subprocess.run(
+        [sys.executable, "-c", "from stepscope.commands.main import main; main([])"],
+        env={
+            **os.environ,
+            "_STEPSCOPE_COMPLETE": "bash_complete",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split(" ")) - 1),
+        },
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    return [line.partition(",")[2] for line in ended.stdout.splitlines()]
+
+
+def test_completion_knows_verbs_options_and_questions():
+    assert set(VERBS) <= set(completions("stepscope "))
+    assert completions("stepscope sho") == ["show"]
+    assert "--columns" in completions("stepscope show --col")
+    assert completions("stepscope show oper") == ["operators", "operators-by-shape"]
+    names = [one.name for one in QUESTIONS if one.name.startswith("c")]
+    assert completions("stepscope show c") == names
+
+
+def test_columns_of_the_live_view_keep_their_order():
+    from types import SimpleNamespace
+
+    from stepscope.report.live.terminal import _part_names
+
+    def view(shares):
+        partition = SimpleNamespace(
+            parts=[SimpleNamespace(name=name) for name in shares],
+            share=lambda part: shares[part.name],
+        )
+        return SimpleNamespace(progress=SimpleNamespace(partition=partition))
+
+    before = {"other": 0.5, "backward": 0.2, "input": 0.1, "forward": 0.2}
+    after = {"other": 0.1, "backward": 0.1, "input": 0.6, "forward": 0.2}
+    order = ["input", "forward", "backward", "other"]
+    assert _part_names([view(before)]) == _part_names([view(after)]) == order
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGPIPE")
+def test_a_reader_that_goes_away_ends_with_141(tmp_path):
+    from tests.support.gpu_trace import GpuTrace, us
+
+    trace = GpuTrace()
+    for _ in range(3):
+        with trace.step():
+            trace.op("aten::mm").launch("sgemm", us(100))
+    file = tmp_path / "a.json"
+    file.write_bytes(trace.json())
+    program = f"{sys.executable} -m stepscope"
+    # More than a pipe holds; a short answer may be written before the reader goes.
+    for words in (
+        f"query {file} 'SELECT * FROM range(1000000)' --format csv",
+        f"show kernels {file}",
+    ):
+        ended = subprocess.run(
+            ["bash", "-c", f"{program} {words} | head -n 1 >/dev/null; echo ${{PIPESTATUS[0]}}"],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=250,
+        )
+        # A short answer may be written before the reader goes.
+        assert ended.stdout.strip() in ({"141"} if "range" in words else {"141", "0"}), ended.stderr
+        assert ended.stderr == ""
