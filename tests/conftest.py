@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 from hypothesis import HealthCheck, settings
@@ -13,6 +14,9 @@ settings.register_profile(
     "untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 settings.load_profile("untimed")
+
+# Where this is exported, as workers of xdist have it, nothing is as wide as in a pipe.
+os.environ.pop("COLUMNS", None)
 
 # A job in a shell's background ignores Ctrl-C, and so would every program that a test starts and
 # interrupts.

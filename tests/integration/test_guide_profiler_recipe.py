@@ -32,6 +32,8 @@ from stepscope.commands.main import main
 # Torch says once that each cycle has its own events, which is what the recipe wants.
 pytestmark = pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning")
 
+CPU = ProfilerActivity.CPU
+
 
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path, monkeypatch):
@@ -42,6 +44,24 @@ def steps_of(path):
     events = json.loads(path.read_bytes())["traceEvents"]
     names = {event["name"] for event in events if event.get("cat") == "user_annotation"}
     return sorted(int(name.partition("#")[2]) for name in names if name.startswith("ProfilerStep#"))
+
+
+@pytest.mark.parametrize("door", ["torch.profiler's", "our own"])
+def test_a_profiled_section_without_steps_is_judged_as_a_whole(tmp_path, capsys, door):
+    training, (batch,) = SmallTraining(), batches(1)
+    own = stepscope.Profiler(wait=0, warmup=0, active=1)
+    doors = {"our own": lambda: own, "torch.profiler's": lambda: profile(activities=[CPU])}
+    with doors[door](), record_function("everything"):
+        training.step(batch)
+    said = capsys.readouterr().err
+    assert (
+        "stepscope: recorded one section without steps, which the report judges as a whole" in said
+    )
+    assert "no window" not in said
+    assert main(["report", str(tmp_path / "profiles")]) == 0
+    printed = capsys.readouterr().out
+    assert "Verdict" in printed
+    assert "optimizer" in printed
 
 
 def test_the_recipes_code_works_and_leaves_a_run(tmp_path):

@@ -264,3 +264,94 @@ def test_a_command_that_does_not_exist(tmp_path):
     )
     assert ended.returncode == 2
     assert "no-such-program" in ended.stderr
+
+
+# -- inference, and processes that the script spawns ----------------------------------------------
+
+INFERENCE = """
+import torch
+from torch.utils.data import DataLoader
+
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).eval()
+for batch in DataLoader(torch.randn(60, 8), batch_size=5):
+    with torch.no_grad():
+        model(batch)
+        model(batch * 2)
+"""
+SPAWNED = """
+import os, sys
+import torch
+import torch.multiprocessing as mp
+
+
+def work(rank, world, folder):
+    if sys.argv[1] == "group":
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world
+        )
+    model = torch.nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(11):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+    if sys.argv[1] == "group":
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    mp.spawn(work, args=(2, os.getcwd()), nprocs=2)
+"""
+
+
+def run_ours(folder, text, *words, options=()):
+    (folder / "script.py").write_text(text)
+    ours = [sys.executable, "-m", "stepscope", "run", "--no-report", *options, "--"]
+    done = subprocess.run(
+        [*ours, sys.executable, "script.py", *words],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize(("step_on", "steps"), [("batch", 12), ("forward", 24)])
+def test_an_inference_loop_is_recorded(tmp_path, step_on, steps):
+    said = run_ours(tmp_path, INFERENCE, options=["--step-on", step_on])
+    assert f"recorded the times of {steps} steps and 1 window: steps 7 to 9\n" in said
+    (rank,) = open_run(tmp_path / "profiles").ranks
+    assert len(rank.steps) == steps
+    assert steps_in_trace(rank.windows[0].trace_path) == [7, 8, 9]
+
+
+def test_an_inference_loop_says_how_it_would_be_recorded(tmp_path):
+    said = run_ours(tmp_path, INFERENCE)
+    assert "(for inference, use --step-on batch or forward)" in said
+    assert not list(tmp_path.glob("profiles/*"))
+
+
+def test_spawned_ranks_are_one_run_that_names_them(tmp_path):
+    said = run_ours(tmp_path, SPAWNED, "group")
+    run = open_run(tmp_path / "profiles")
+    assert [len(rank.steps) for rank in run.ranks] == [11, 11]
+    assert f"stepscope: one run of 2 processes, ranks 0, 1: {run.path}\n" in said
+
+
+def test_spawned_trainings_without_a_group_are_all_named(tmp_path):
+    said = run_ours(tmp_path, SPAWNED, "alone")
+    runs = list((tmp_path / "profiles").iterdir())
+    assert len(runs) == 2
+    assert "2 trainings without a common process group: each has its own run" in said
+    assert all(f"next: stepscope report {run}\n" in said for run in runs)
+
+
+def test_a_run_too_short_for_a_window_says_so(tmp_path):
+    said = run_ours(tmp_path, SPAWNED, "group", options=["--wait", "20"])
+    assert "and the first window would be steps 22 to 24: train 25 steps or more" in said
+    assert ", or set --wait 6\n" in said

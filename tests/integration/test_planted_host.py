@@ -32,6 +32,10 @@ pytestmark = [
 ]
 
 
+WITHIN = 0.1
+"""How far a promise may be off."""
+
+
 def judge(path):
     """The diagnosis of a trace, after the promises that all of them keep."""
     judged = check_run(path) if path.is_dir() else diagnose(open_run(str(path)))
@@ -151,16 +155,21 @@ def test_without_its_wait_a_step_with_accumulation_is_as_long_as_with_a_fast_loa
         judged = judge(record_without_schedule(tmp_path / f"{number}.json", work))
         finding_of(judged, "input-bound")
         steps = judged.ranks[0].host.steps
-        assert len(steps["wall_ns"]) == 20
-        rest = [wall - wait for wall, wait in zip(steps["wall_ns"], steps["input_ns"], strict=True)]
-        planted += steps["wall_ns"][::2]
-        without_wait += rest[::2]
-        fixed += steps["wall_ns"][1::2]
+        # A busy machine may make a start-up or a stall of one of them.
+        assert len(steps["step"]) >= 10
+        for step, wall, wait in zip(
+            steps["step"], steps["wall_ns"], steps["input_ns"], strict=True
+        ):
+            if step % 2:
+                fixed.append(wall)
+            else:
+                planted.append(wall)
+                without_wait.append(wall - wait)
     was, promised, is_now = map(statistics.median, (planted, without_wait, fixed))
     error = abs(promised / is_now - 1)
     print(f"\nslow loader, accumulation, no annotations: off by {error:.1%}")
     assert was > 1.3 * is_now
-    assert error <= 0.2
+    assert error <= WITHIN
 
 
 # -- the loader ---------------------------------------------------------------------------------
@@ -287,5 +296,13 @@ def test_pauses_of_the_garbage_collector(tmp_path):
     without_ns = statistics.median(record.dur_ns for record in records if not record.step % 2)
     collecting_ns = statistics.median(record.dur_ns for record in records if record.step % 2)
     assert collecting_ns > 1.5 * without_ns
-    assert finding.saving_ns == pytest.approx((collecting_ns - without_ns) / 2, rel=0.35)
     assert finding.saving_ns < mean_ns
+    # The mean of the steps without a collection, not their median: the promise is a mean, too.
+    is_now = statistics.mean(record.dur_ns for record in records if not record.step % 2)
+    off = finding.predicted_step_ns / is_now - 1
+    print(
+        f"\ngarbage collector: {mean_ns / 1e6:.1f} ms, predicted "
+        f"{finding.predicted_step_ns / 1e6:.1f} ms, measured {is_now / 1e6:.1f} ms, off by "
+        f"{abs(off):.1%}"
+    )
+    assert abs(off) <= WITHIN

@@ -15,18 +15,28 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.support.project import ROOT
 
 from stepscope.advice.diagnosis import diagnose
+from stepscope.advice.rules import RULES
+from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
+from stepscope.advice.window_view import WindowView
+from stepscope.analysis.graph.replay import replay
+from stepscope.analysis.host.partition import partition_host
 from stepscope.run.reader import open_run
+from stepscope.trace.load import load
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 
-ROUNDS = 5
-STEPS = 10
+ROUNDS = 7
+STEPS = 12
+RANK_ROUNDS = 5
+WITHIN = 0.1
+"""How far a promise may be off."""
 HALF = Thresholds(recomputation=0.05)
 """Only every second step has something planted, so that shares are half as large."""
 
@@ -98,11 +108,7 @@ def record(step: Callable[[], None], path: Path) -> None:
 
 
 def hold_to_account(planted, fixed, rule, tmp_path):
-    """Planted and fixed steps take turns; hold the finding's promise against the fixed ones.
-
-    Half of the steps have nothing to fix, so the promised mean step is the mean of theirs and of
-    what the planted ones would take.
-    """
+    """Planted and fixed steps take turns; compare the finding's promise with the fixed ones."""
     before, predicted, after = [], [], []
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -111,27 +117,64 @@ def hold_to_account(planted, fixed, rule, tmp_path):
             path = tmp_path / f"{number}.json"
             turns = itertools.cycle((planted, fixed))
             record(lambda turns=turns: next(turns)(), path)
-            judged = diagnose(open_run(str(path)), HALF)
-            findings = [finding for finding in judged.findings if finding.id == rule]
-            assert findings, f"{rule} not found: {judged.verdict}"
-            wall_ns = judged.ranks[0].host.steps["wall_ns"]
-            after.append(statistics.mean(wall_ns[1::2]))
-            before.append(statistics.mean(wall_ns[::2]))
-            predicted.append(2 * findings[0].predicted_step_ns - after[-1])
+            was, promised, is_now = promise_of(path, rule)
+            before.append(was)
+            predicted.append(promised)
+            after.append(is_now)
     finally:
         torch.set_num_threads(threads)
     report(rule, before, predicted, after)
 
 
+def promise_of(path, rule):
+    """Mean step with something planted, what the finding promises for it, and the fixed step.
+
+    What the finding would also save in the fixed steps, the fix has left there: the promise for the
+    planted steps is compared without it.
+    """
+    judged = diagnose(open_run(str(path)), HALF)
+    findings = [finding for finding in judged.findings if finding.id == rule]
+    assert findings, f"{rule} not found: {judged.verdict}"
+    view = WindowView(load(path))
+    host = partition_host(view.trace, view.scope.steps)
+    (finding,) = RULES[rule](Subject(0, host=host, window=view, thresholds=HALF))
+    assert finding.saving_ns == findings[0].saving_ns
+    graph = view.graph
+    is_planted = np.array(graph.steps) % 2 == 0
+    now_ns = np.diff(graph.step_ends_ns, prepend=graph.begin_ns)
+    if finding.changes is not None:
+        then_ns = np.diff(replay(finding.changes).step_ends_ns, prepend=graph.begin_ns)
+    else:
+        waits = dict(zip(judged.ranks[0].host.steps["step"], waited(judged), strict=True))
+        then_ns = now_ns - np.array([waits[step] for step in graph.steps])
+    assert (now_ns - then_ns).mean() == pytest.approx(finding.saving_ns, rel=0.02)
+    left_ns = (now_ns - then_ns)[~is_planted].mean()
+    promised_ns = then_ns[is_planted].mean() + left_ns
+    return now_ns[is_planted].mean(), promised_ns, now_ns[~is_planted].mean()
+
+
+def waited(judged):
+    """How long each step waits for its input, for findings that are not replayed."""
+    return judged.ranks[0].host.steps["input_ns"]
+
+
 def report(rule, before, predicted, after):
-    was, promised, is_now = (statistics.median(times) for times in (before, predicted, after))
-    error = abs(promised - is_now) / is_now
+    """Print and check the promise by the median over the rounds, each of which compares its own.
+
+    On a machine that others use, rounds differ: their spread is allowed for.
+    """
+    was, is_now = statistics.median(before), statistics.median(after)
+    ratios = [p / a for p, a in zip(predicted, after, strict=True)]
+    ratio = statistics.median(ratios)
+    spread = statistics.median(abs(one - ratio) for one in ratios)
+    noise = 2 * 1.253 * 1.483 * spread / len(ratios) ** 0.5
     print(
-        f"\n{rule}: {was / 1e6:.1f} ms, predicted {promised / 1e6:.1f} ms, measured "
-        f"{is_now / 1e6:.1f} ms, off by {error:.1%}"
+        f"\n{rule}: {was / 1e6:.1f} ms, predicted {ratio * is_now / 1e6:.1f} ms, measured "
+        f"{is_now / 1e6:.1f} ms, off by {abs(ratio - 1):.1%} (noise ±{noise:.1%})"
     )
-    assert was > 1.15 * is_now, "nothing worth fixing was planted"
-    assert error <= 0.2
+    planted = statistics.median(b / a for b, a in zip(before, after, strict=True))
+    assert planted > 1.1, "nothing worth fixing was planted"
+    assert abs(ratio - 1) <= WITHIN + noise
 
 
 def test_a_slow_loader(tmp_path):
@@ -199,7 +242,7 @@ def test_recompiling_every_step(tmp_path):
 RANK = """
 import itertools, sys, time, torch, torch.distributed as dist
 from pathlib import Path
-from tests.integration.test_planted_runs import Training, batches, record
+from tests.integration.test_planted_runs import RANK_ROUNDS, Training, batches, record
 folder, rank = Path(sys.argv[1]), int(sys.argv[2])
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
@@ -211,7 +254,7 @@ def step(delay):
     if delay:
         time.sleep(delay)
     training.step(next(loader))
-for number in range(3):
+for number in range(RANK_ROUNDS):
     turns = itertools.cycle((0.2 if rank == 1 else 0.0, 0.0))
     record(lambda: step(next(turns)), folder / f"{number}_rank{rank}.json")
 dist.destroy_process_group()
@@ -230,17 +273,15 @@ def test_a_slow_rank_under_gloo(tmp_path):
     ]
     assert [process.wait(timeout=250) for process in ranks] == [0, 0]
     before, predicted, after = [], [], []
-    for number in range(3):
-        judged = [
-            diagnose(open_run(str(tmp_path / f"{number}_rank{rank}.json")), HALF)
-            for rank in range(2)
-        ]
-        finding = next(f for f in judged[1].findings if f.id == "cpu-bound-python")
+    for number in range(RANK_ROUNDS):
+        slow, other = tmp_path / f"{number}_rank1.json", tmp_path / f"{number}_rank0.json"
+        was, promised, is_now = promise_of(slow, "cpu-bound-python")
+        assert was - promised > 0.15e9
         # The other rank waits inside its backward: it has no Python of its own to blame.
-        others = [f.saving_ns for f in judged[0].findings if f.id == "cpu-bound-python"]
-        assert finding.saving_ns > 0.075e9 > 2 * max(others, default=0)
-        wall_ns = judged[0].ranks[0].host.steps["wall_ns"]
-        after.append(statistics.mean(wall_ns[1::2]))
-        before.append(statistics.mean(wall_ns[::2]))
-        predicted.append(2 * finding.predicted_step_ns - after[-1])
+        judged = diagnose(open_run(str(other)), HALF)
+        others = [f.saving_ns for f in judged.findings if f.id == "cpu-bound-python"]
+        assert max(others, default=0) < 0.04e9
+        before.append(was)
+        predicted.append(promised)
+        after.append(is_now)
     report("a slow rank", before, predicted, after)

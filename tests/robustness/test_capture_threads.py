@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 
 import pytest
+from tests.support.guides import run_script as run_alone
 from tests.support.runs import manifest_of, rank_directory
 from tests.support.scripts import run_script
 from tests.support.training import SmallTraining, batches
 
 import stepscope
+from stepscope import open_run
 from stepscope.capture.together.holder import ProcessClaim
 
 
@@ -160,3 +163,74 @@ def test_a_profiler_can_be_copied_with_what_holds_it(tmp_path, duplicate, is_run
         assert other.run_path is None
     elif duplicate is copy.deepcopy:
         assert other is profiler
+
+
+# -- torch's own faults, and ours ------------------------------------------------------------------
+
+AT_THE_LIMIT = """
+import inspect, json, sys
+import torch
+import stepscope
+
+
+def at_depth(depth):
+    if depth:
+        return at_depth(depth - 1)
+    profiler.step()
+
+
+reached = []
+profiler = stepscope.Profiler(output_dir="out", wait=2, warmup=1, active=2, repeat=2)
+with profiler:
+    spare = sys.getrecursionlimit() - len(inspect.stack())
+    for number in range(40):
+        torch.ones(4).sum()
+        room = 2 * number + 4 if number < 30 else 0
+        try:
+            at_depth(spare - room if room else 0)
+        except RecursionError:
+            reached.append(room)
+print(json.dumps(reached))
+"""
+
+
+def test_a_step_at_the_end_of_the_recursion_limit_never_raises(tmp_path):
+    """Torch's own profiler raises AssertionError out of `step()` there."""
+    done = run_alone(tmp_path, AT_THE_LIMIT, [])
+    assert done.returncode == 0, done.stderr
+    assert [room for room in json.loads(done.stdout.splitlines()[-1]) if room > 6] == []
+    manifest = manifest_of(tmp_path / "out")
+    assert manifest.state == "finished"
+    assert open_run(tmp_path / "out").ranks[0].steps[-1].kind == "train"
+    # What was lost is noted.
+    assert any("recursion" in problem.message for problem in manifest.problems)
+
+
+DAEMON = """
+import threading, time
+import torch
+import stepscope
+
+ready = threading.Event()
+
+
+def loop():
+    with stepscope.Profiler(output_dir="out", wait=1, warmup=1, active=2, repeat=1) as profiler:
+        for number in range(10**9):
+            torch.ones(4).sum()
+            profiler.step()
+            if number == 50:
+                ready.set()
+
+
+threading.Thread(target=loop, daemon=True).start()
+ready.wait()
+"""
+
+
+def test_a_daemon_thread_that_steps_at_exit_leaves_a_complete_run(tmp_path):
+    """The process may be aborted: torch does that to any thread inside it at exit, without us."""
+    run_alone(tmp_path, DAEMON, [])
+    manifest = manifest_of(tmp_path / "out")
+    assert manifest.state == "finished"
+    assert [window.state for window in manifest.windows] == ["complete"]

@@ -132,8 +132,7 @@ class EngineWatch:
         """Restore the engine."""
         self._is_attached = False
         for name, wrapper in self._replaced.items():
-            # If somebody else wrapped it after us, their wrapper stays, and ours inside it does
-            # nothing.
+            # If other code wrapped it after us, its wrapper stays, and ours inside does nothing.
             if vars(self._engine).get(name) is wrapper:
                 delattr(self._engine, name)
 

@@ -81,7 +81,7 @@ class _Finder:
             self._follow(engine)
 
     def close(self) -> None:
-        """Restore the constructors, unless somebody wrapped them after us."""
+        """Restore the constructors, unless other code wrapped them after us."""
         self._is_over = True
         for kind, made, make in self._wrapped:
             if vars(kind)["__init__"] is made:

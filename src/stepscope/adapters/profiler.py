@@ -224,7 +224,8 @@ class Profiler(capture.Profiler):
             if samples is None and "samples" not in self._counted:
                 samples = offered.samples
         super().step(tokens=tokens, samples=samples)
-        self._forget_work()
+        self._offered = None
+        self._counted.clear()
 
     def restart_step(self) -> None:
         """Restart the current step: what came before belongs to no step."""

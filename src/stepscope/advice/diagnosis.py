@@ -25,7 +25,15 @@ from stepscope.advice.ranks import (
     odd_parts,
     skew_of,
 )
-from stepscope.advice.rules import OF_THE_RUN, RULES, compilation_in_window
+from stepscope.advice.rules import (
+    OF_THE_RUN,
+    RULES,
+    abnormal_collective,
+    compilation_in_window,
+    slow_first_steps,
+    stalled_steps,
+    trace_incomplete,
+)
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_details import WindowDetails
@@ -39,6 +47,8 @@ _NOTABLE = 0.1  # of the step: what a saving must reach to become the verdict
 _MOSTLY = 0.5
 _USEFUL = ("compute", "forward", "backward", "optimizer")
 """Parts of a step in which it does what it is there for."""
+_OF_ODD_STEPS = (slow_first_steps.ID, abnormal_collective.ID, stalled_steps.ID)
+"""Findings that may be about start-up steps and stalls, which the step shown excludes."""
 _ORDER = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2, Severity.INFO: 3}
 
 
@@ -224,17 +234,38 @@ def _verdict(
             f"{share_of_largest} of a recorded step is {largest.name}"
         )
     elif (compiles := _mostly_compiling(findings, slowest)) is not None:
-        words = f"{compiles.id}: {compiles.title}; these are no steady steps"
+        words = f"{compiles.id}: {compiles.title}; record later to see steady steps"
+    elif (lacks := _without_the_gpu(findings, slowest)) is not None:
+        words = f"{lacks.id}: {lacks.title}, so the step cannot be judged"
     elif largest.name in _USEFUL:
         words = f"nothing stands out: {share_of_largest} of the step is {largest.name}"
         if largest.name == "compute" and slowest.compute is not None:
             words += f" ({slowest.compute.in_words()})"
+        if (odd := _outside_steady_steps(findings, slowest)) is not None:
+            words += f". Outside the steady steps: {odd.title} ({odd.id})"
     else:
         words = (
             f"{share_of_largest} of the step is {largest.name}, and no single finding promises a "
             "tenth of it"
         )
     return words, slowest
+
+
+def _without_the_gpu(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:
+    """The finding that a rank's trace lacks the GPU's side, if it does."""
+    for finding in findings:
+        if finding.id == trace_incomplete.ID and finding.rank == shown.rank:
+            return finding if trace_incomplete.lacks_gpu_work(finding) else None
+    return None
+
+
+def _outside_steady_steps(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:
+    """The first notable finding about steps that the step shown excludes."""
+    for finding in findings:
+        is_notable = finding.severity in (Severity.HIGH, Severity.MEDIUM)
+        if finding.id in _OF_ODD_STEPS and finding.rank == shown.rank and is_notable:
+            return finding if finding.saving_ns is None else None
+    return None
 
 
 def _mostly_compiling(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:

@@ -78,6 +78,7 @@ class Profiler:
         self._stepped_in_watch = False
         self._watch_depth = 0
         self._loop_began = 0
+        self._lost_ends = 0
 
     def __copy__(self) -> Profiler:
         return self
@@ -128,14 +129,33 @@ class Profiler:
             tokens: Tokens processed in the step that ends.
             samples: Samples processed in the step that ends.
         """
+        try:
+            self._step(tokens, samples)
+        except RecursionError:
+            # The loop called this with hardly any of Python's stack left.
+            self._lost_ends += 1
+
+    def _step(self, tokens: int | None, samples: int | None) -> None:
         self._stepped_in_watch = True
         if not self._session.is_on:
             self._session.steps.number += 1
             self._session.tidy()
             return
         with self._session.contain("ending a step"):
+            if self._lost_ends:
+                self._admit_lost_ends()
             self.count(tokens=tokens, samples=samples)
             self._session.steps.advance()
+
+    def _admit_lost_ends(self) -> None:
+        """Mark the step that contains the lost ends of others, so that no average counts it."""
+        lost, self._lost_ends = self._lost_ends, 0
+        self._session.admit(
+            "ending a step",
+            f"the ends of {lost} steps were lost: step() was called at Python's recursion limit",
+        )
+        if self._session.steps.recorder is not None:
+            self._session.steps.recorder.mark("several steps")
 
     def watch(self, loader: Iterable[_Batch], *, batches_per_step: int = 1) -> Iterator[_Batch]:
         """Iterate over `loader`, time the wait for each batch, and end a step after each.

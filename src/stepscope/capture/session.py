@@ -245,6 +245,11 @@ class CaptureSession:
         elif not self._failure:
             self._failure = f"{where} failed: {message}"
 
+    def admit(self, where: str, message: str) -> None:
+        """Note and log that something was not recorded."""
+        log.warning("stepscope: %s: %s", where, message)
+        self._note(where, message)
+
     # -- the end ------------------------------------------------------------------------------
 
     def finish(self, error: BaseException | None, note: str = "") -> None:

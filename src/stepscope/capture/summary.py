@@ -48,6 +48,8 @@ class Recorded:
             if not self.steps:
                 return "nothing was recorded"
             return f"recorded the times of {steps}, and no window"
+        if not self.steps:
+            return "recorded one section without steps, which the report judges as a whole"
         count = "1 window" if len(windows) == 1 else f"{len(windows)} windows"
         parts = listed(filter(None, map(_what, windows)))
         return f"recorded the times of {steps} and {count}" + (f": {parts}" if parts else "")
@@ -106,6 +108,8 @@ class Recorded:
         reached = bisect_left(
             range(cycles), self.steps, key=lambda cycle: schedule.recorded_steps(cycle).start
         )
+        begun = [one for one in self.windows if one.cause == "schedule" and one.state in _RECORDED]
+        reached = max(reached, len(begun))
         if reached >= cycles:
             return []
         next_steps = schedule.recorded_steps(reached)

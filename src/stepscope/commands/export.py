@@ -19,7 +19,7 @@ from stepscope.export.targets import TARGETS, target_of
 @click.option(
     "--output",
     "-o",
-    "destination",
+    "file",
     type=click.Path(path_type=str),
     help="File or folder to write; by default in the current directory, named after PATH.",
 )
@@ -53,7 +53,7 @@ from stepscope.export.targets import TARGETS, target_of
 def command(
     path: str,
     name: str | None,
-    destination: str | None,
+    file: str | None,
     *,
     steps: str | None,
     moments: str | None,
@@ -82,7 +82,7 @@ def command(
     from stepscope.export.selection import Selection
     from stepscope.trace.paths import resolve_path
 
-    target = target_of(name, destination)
+    target = target_of(name, file)
     if target is None:
         raise click.UsageError(
             "give a format with --to, or an output whose ending says it, such as step12.pftrace"
@@ -95,7 +95,7 @@ def command(
         lanes=() if lanes is None else tuple(word.strip() for word in lanes.split(",")),
     )
     chosen = None if rank is None else numbers("--rank", rank)
-    where = Path(destination or _default_name(path, target.suffix, target.name))
+    where = Path(file or _default_name(path, target.suffix, target.name))
     asked = request(
         resolve_path(path), where, selection, chosen, tables, with_findings=with_findings
     )

@@ -68,7 +68,7 @@ def command(
     traces, a pattern, or a URL. Of several paths, traces that are ranks of one run are one report,
     and every other path gets its own. Of a directory of traces that are not ranks of one run, the
     newest is judged. For a py-spy recording, shows the functions that took the time; for a memory
-    snapshot, what the peak consists of.
+    snapshot, what the peak consists of; for a file of metrics, how busy and full the GPUs were.
     """
     if table is not None and not output.picks_table:
         able = " or ".join(one.format.name for one in OUTPUTS["diagnosis"] if one.picks_table)
@@ -83,6 +83,12 @@ def command(
     snapshots = [path for path in paths if is_snapshot_file(path)]
     known = None if baseline is None else resolve_path(baseline).one_trace().open()
     rest = tuple(path for path in paths if path not in snapshots)
+    if len(paths) == 1 and rest and (metrics := resolve_path(rest[0]).metrics) is not None:
+        from stepscope.analysis.record.metrics import summarise_metrics
+
+        with sink_for(file) as sink:
+            output_of("metrics", output.format.name).write(summarise_metrics(metrics), sink)
+        return
     runs = resolve_runs(rest) if rest else []
     check_one_document(len(snapshots) + len(runs), output)
     layout = Layout(table=table, is_full=is_full)

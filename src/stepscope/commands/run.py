@@ -71,7 +71,7 @@ GROUPS = {
         "memory_timeline", "execution_trace", "flop_counter",
     ),
     "Memory": ("memory", "oom_snapshot"),
-    "Beside the windows": ("step_record", "monitor", "scalars"),
+    "Beside the windows": ("announce", "step_record", "monitor", "scalars"),
     "Limits": ("max", "min_free_bytes", "keep_windows"),
     "How files are written": ("export_mode", "export_timeout_s", "flush_on_sigterm", "grace_s"),
     "py-spy": ("py_spy",),
@@ -89,10 +89,11 @@ GROUPS = {
 @click.argument("command_line", metavar="COMMAND...", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--step-on",
-    type=click.Choice(["optimizer", "iteration"]),
+    type=click.Choice(["optimizer", "iteration", "batch", "forward"]),
     default="optimizer",
     show_default=True,
-    help="What ends a step: the optimizer's step, or the request for the next batch.",
+    help="What ends a step: the optimizer's step; a training's request for the next batch; for "
+    "inference, any request for a batch, or the end of a model's forward pass.",
 )
 @click.option(
     "--report/--no-report", "shows_report", default=True, help="Print the report at the end."

@@ -37,6 +37,8 @@ MESSAGES = {
     "every event before that was kept",
     "no_more_events": "stopped reading, because no event followed for long; every event before "
     "that was kept",
+    "damaged_packets": "kept what could be read of packets that end in damage, or before their end",
+    "relative_clock": "skipped events whose time counts from other events",
     "trailing_data": "ignored text after the end of the JSON document",
 }
 """Every kind of problem, and how it was handled."""

@@ -89,6 +89,13 @@ def test_a_loop_without_a_step():
     assert "call step()" in second
 
 
+def test_a_section_without_steps_is_a_whole():
+    section = WindowRecord(0, "partial", 0, None, 1, reason="the loop ended in step 0")
+    assert recorded(0, section, wait=0, warmup=0, active=1).sentences() == [
+        "recorded one section without steps, which the report judges as a whole"
+    ]
+
+
 def test_a_window_that_failed_says_why():
     failed = WindowRecord(0, "failed", planned_steps=3, reason="OSError: disk full")
     _, missed = recorded(20, failed).sentences()

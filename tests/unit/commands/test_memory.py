@@ -253,7 +253,8 @@ def test_a_terminal_shows_the_width_it_has(snapshot):
         def __init__(self):
             self.out = io.StringIO()
 
-        def console(self):
+        def console(self, *, keeps_padding=False, width=None):
+            assert width is None
             return Console(file=self.out, width=60)
 
     sink = Sink()

@@ -66,11 +66,11 @@ Findings
              larger records, read from local disk).
      more    stepscope explain input-bound
 
-  2. MEDIUM  slow-first-steps  the first step is slow
+  2. MEDIUM  slow-first-steps  the first step takes 900 ms, 9 times the others
      saving  not estimated: a cost at the start of the run, paid once and not in every
              step
      seen    time lost at the start        800 ms
-             that many steady steps        8.00×
+             the same in steady steps      8.00×
              share of the observed time    38 %
              slowest of them               900 ms
              steady step                   100 ms
@@ -102,7 +102,7 @@ Where the step goes   step record: the training thread's time, 12 steps
 Findings
   1. HIGH  input-bound  the step waits for its input
      saves 60.0 ms of 100 ms  Prepare batches in the background: DataLoader(num_workers…
-  2. MEDIUM  slow-first-steps  the first step is slow
+  2. MEDIUM  slow-first-steps  the first step takes 900 ms, 9 times the others
      saving: not estimated  Compilation, library start-up, first allocations and starti…
 
 --full shows evidence, assumptions, advice in full

@@ -1,6 +1,7 @@
 """The hooks that `stepscope run` installs in the processes of a training.
 
-Steps end where an optimizer step ends, or where the next batch is requested.
+Steps end where an optimizer step ends, where the next batch is requested, or, for inference, where
+a call of a model ends.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from stepscope.adapters.script.engines import EngineSteps
+from stepscope.adapters.script.module_calls import ModuleCalls
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.option import options_of
 from stepscope.capture.options.words import of_run
@@ -50,6 +52,8 @@ def install(launch: dict[str, Any]) -> None:
     recorder.note()
     recorder.watch.install()
     recorder.engines.install()
+    if launch["step_on"] == "forward":
+        recorder.calls.install()
     os.register_at_fork(after_in_child=recorder.forked)
     before = sys.excepthook
 
@@ -66,28 +70,34 @@ class ScriptRecorder:
     """Turns what a script does with torch into steps, waits and phases.
 
     Only the main thread counts, and no DataLoader worker. The capture begins with the first batch,
-    backward pass or optimizer step, whichever comes first.
+    backward pass, optimizer step or counted call of a model, whichever comes first.
 
     Args:
         options: Fields of `CaptureConfig`.
-        step_on: "optimizer" or "iteration".
+        step_on: "optimizer", "iteration" (the request for the next batch after training on one),
+            "batch" (any request for the next batch) or "forward" (the outermost call of a module).
         notes: Folder in which each process reports what became of it.
 
     Attributes:
         watch: Reports waits, phases and optimizers.
         engines: Reports engines that have their own optimizers.
+        calls: Reports the outermost calls of modules.
         error: The error that ended the script, if any.
     """
 
     def __init__(self, options: dict[str, Any], step_on: str, notes: Path) -> None:
         self._options = options
         self._is_iteration = step_on == "iteration"
+        self._is_batch = step_on == "batch"
+        self._is_forward = step_on == "forward"
+        self._has_batch = False
         self._notes = notes
         self._profiler: Profiler | None = None
         self._is_off = False
         self._process_id = os.getpid()
         self.watch = PhaseWatch(self, lambda: self._profiler)
         self.engines = EngineSteps(self)
+        self.calls = ModuleCalls(self)
         self.error: BaseException | None = None
         self._has_trained = False
         self._backwards = 0
@@ -115,7 +125,12 @@ class ScriptRecorder:
             return None
         data = id(getattr(iterator, "_dataset", iterator))
         self.watch.leave()
-        if self._backwards:
+        if self._is_batch:
+            if self._has_batch:
+                self._has_batch = False
+                self._has_trained = True
+                self._end_step(profiler)
+        elif self._backwards:
             if self._is_iteration:
                 self._end_step(profiler)
         else:
@@ -132,6 +147,7 @@ class ScriptRecorder:
 
     def after_fetch(self, profiler: Profiler, batch: Any) -> None:  # noqa: ARG002 - any will do
         """Begin the forward phase: a batch has arrived."""
+        self._has_batch = True
         self.watch.enter(profiler, FORWARD)
 
     def before_backward(self) -> Profiler | None:
@@ -151,7 +167,19 @@ class ScriptRecorder:
         if self._profiler is None or self.engines.hides:
             return
         self._has_trained = True
+        if self._is_batch or self._is_forward:
+            return
         if self._ends_steps(optimizer) and not (self._is_iteration and self._training_data):
+            self._end_step(self._profiler)
+
+    def before_call(self) -> None:
+        """Start recording: a model is called."""
+        self._running(is_from_start=True)
+
+    def after_call(self) -> None:
+        """End the step: the call of a model has ended."""
+        if self._profiler is not None:
+            self._has_trained = True
             self._end_step(self._profiler)
 
     def forked(self) -> None:
@@ -254,7 +282,8 @@ class ScriptRecorder:
             return
         self._is_off = True
         self.watch.leave()
-        if self._is_iteration and self._backwards and self.error is None:
+        is_open = (self._is_iteration and self._backwards) or (self._is_batch and self._has_batch)
+        if is_open and self.error is None:
             # The loop was left: its last iteration has no other end.
             profiler.mark("ended late")
             profiler.step()

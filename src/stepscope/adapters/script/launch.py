@@ -22,7 +22,12 @@ from stepscope.errors import UsageError
 from stepscope.run.step_record import ITERATION, OPTIMIZER_STEP
 
 BOOTSTRAP = PACKAGE / "adapters" / "script" / "bootstrap"
-_STEP_UNITS = {"optimizer": OPTIMIZER_STEP, "iteration": ITERATION}
+_STEP_UNITS = {
+    "optimizer": OPTIMIZER_STEP,
+    "iteration": ITERATION,
+    "batch": ITERATION,
+    "forward": ITERATION,
+}
 """What ends a step, to the unit of a step."""
 _FORWARDED = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
@@ -38,6 +43,7 @@ class Launched:
         batches_per_step: Maximum number of backward passes in a step, over all processes.
         problems: Why processes recorded nothing.
         ranks: Process ID to rank, for each process that trained.
+        members: Run directory to the ranks that wrote into it.
     """
 
     exit_code: int
@@ -46,6 +52,7 @@ class Launched:
     batches_per_step: int
     problems: tuple[str, ...]
     ranks: Mapping[int, int] = field(default_factory=dict)
+    members: Mapping[Path, tuple[int, ...]] = field(default_factory=dict)
 
 
 def launch(
@@ -59,7 +66,7 @@ def launch(
     Args:
         command: Program and arguments.
         settings: The options of the recording.
-        step_on: What ends a step: "optimizer" or "iteration".
+        step_on: What ends a step; see `stepscope.adapters.script.hooks.ScriptRecorder`.
         memray: How processes that import torch should track their memory with memray; None to skip
             this.
 
@@ -191,6 +198,11 @@ def _launched(exit_code: int, folder: Path) -> Launched:
         with contextlib.suppress(OSError, ValueError):
             notes.append(json.loads(path.read_bytes()))
     runs = {Path(note["run"]) for note in notes if note["run"]}
+    members = {
+        run: tuple(sorted(note["rank"] for note in notes if note["run"] == str(run)))
+        for run in runs
+        if run.is_dir()
+    }
     return Launched(
         exit_code,
         tuple(sorted(run for run in runs if run.is_dir())),
@@ -198,4 +210,5 @@ def _launched(exit_code: int, folder: Path) -> Launched:
         max((note["batches_per_step"] for note in notes), default=0),
         tuple(sorted({note["problem"] for note in notes if note["problem"]})),
         {note["process_id"]: note["rank"] for note in notes if note["run"]},
+        members,
     )

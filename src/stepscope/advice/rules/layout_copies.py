@@ -24,9 +24,9 @@ _CHANNELS_LAST = (
     "transposes."
 )
 _STRIDES = (
-    "Find the contiguous(), clone() and reshape() calls named above and drop those that the next "
-    "operator does not need: scaled_dot_product_attention and matrix products take strided "
-    "tensors, and torch.compile fuses the copies that remain."
+    "Find the contiguous(), clone() and reshape() calls named in the evidence and drop those that "
+    "the next operator does not need: scaled_dot_product_attention and matrix products take "
+    "strided tensors, and torch.compile fuses the copies that remain."
 )
 
 

@@ -17,7 +17,6 @@ from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.causes import HostCause
-from stepscope.run.figures import significant
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Intervals
 
@@ -49,7 +48,7 @@ def find(subject: Subject) -> list[Finding]:
         window,
         unchanged(graph).scale_host(moments),
         rule=ID,
-        title=f"code is compiled again step after step, {significant(per_step / 1e6)} ms per step",
+        title=f"{int(heavy.sum())} of {len(heavy)} recorded steps compile code again",
         assumption="what was compiled once is used in every step",
         evidence=tuple(evidence),
         steps=tuple(int(graph.steps[row]) for row in np.nonzero(heavy)[0]),

@@ -17,6 +17,7 @@ from stepscope.advice.subject import Subject
 from stepscope.analysis.host.steady_steps import StepState
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.analysis.selection.odd_steps import START_UP_FACTOR
+from stepscope.run.figures import duration, significant
 
 ID = "slow-first-steps"
 
@@ -85,7 +86,7 @@ def find(subject: Subject) -> list[Finding]:
     return [
         Finding(
             id=ID,
-            title="the first step is slow" if count == 1 else f"the first {count} steps are slow",
+            title=_title(count, start),
             severity=Severity.MEDIUM if share >= limits.slow_first_steps_medium else Severity.LOW,
             rank=subject.rank,
             saving_ns=None,
@@ -94,7 +95,7 @@ def find(subject: Subject) -> list[Finding]:
             predicted_step_ns=None,
             evidence=(
                 Evidence("time lost at the start", start.excess_ns, "ns"),
-                Evidence("that many steady steps", lost_steps, "factor"),
+                Evidence("the same in steady steps", lost_steps, "factor"),
                 Evidence("share of the observed time", share, "share"),
                 Evidence("slowest of them", start.worst_ns, "ns"),
                 Evidence("steady step", start.median_ns, "ns"),
@@ -110,3 +111,10 @@ def find(subject: Subject) -> list[Finding]:
             ),
         )
     ]
+
+
+def _title(count: int, start: _Start) -> str:
+    if count > 1:
+        return f"the first {count} steps are slow: up to {duration(start.worst_ns)}"
+    times = significant(start.worst_ns / max(1, start.median_ns))
+    return f"the first step takes {duration(start.worst_ns)}, {times} times the others"

@@ -1,10 +1,10 @@
 """Trace incomplete: what the trace lacks, and what therefore cannot be judged.
 
-Three signs: the file is cut off or damaged; GPU work without its launch beyond a share; calls that
-launch kernels, and no GPU work at all (the recorder lost the device's side). Where the work without
-a launch is what its streams did before anything that was launched in the trace, nothing was lost:
-it had been launched before the recording began. Work that a device starts by itself (MTIA's copies)
-has no launch to miss.
+There are three signs: the file is cut off or damaged; a notable share of the GPU work has no
+launch; or calls launch kernels, but there is no GPU work at all (the recorder lost the device's
+side). If the work without a launch ran on its streams before anything that was launched in the
+trace, nothing was lost: it was launched before the recording began. Work that a device starts by
+itself (MTIA's copies) never has a launch.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ _LOST = (
 )
 _BEFORE = (
     "Nothing was lost: the host runs ahead, and the GPU was still busy with earlier work when the "
-    "recording began. Annotate the steps (profiler.step()): then this work is part of none."
+    "recording began. Annotate the steps (profiler.step()): then no step includes this work."
 )
 _NEARLY_ALL = 0.9
+_LAUNCHES = "calls that launch kernels"
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -67,7 +68,7 @@ def find(subject: Subject) -> list[Finding]:
         launches = launching_calls(window.trace)
         if launches:
             title = title or "kernels were launched, but the trace has no GPU work"
-            evidence.append(Evidence("calls that launch kernels", launches, "count"))
+            evidence.append(Evidence(_LAUNCHES, launches, "count"))
     if not evidence:
         return []
     return finding_without_saving(
@@ -75,7 +76,7 @@ def find(subject: Subject) -> list[Finding]:
         rule=ID,
         title=title,
         severity=severity,
-        reason="it is about what can be judged, not about the step",
+        reason="it limits what can be judged, and costs no time",
         evidence=tuple(evidence),
         advice=advice,
     )
@@ -86,3 +87,8 @@ def _launched_before(work: pl.DataFrame) -> int:
     first = pl.col("start_ns").filter(pl.col("launch").is_not_null()).min().over("lane_id")
     is_before = pl.col("launch").is_null() & (pl.col("start_ns") < first)
     return int(work.select(is_before.sum()).item())
+
+
+def lacks_gpu_work(finding: Finding) -> bool:
+    """Whether such a finding says that kernels were launched, but none was recorded."""
+    return any(item.label == _LAUNCHES for item in finding.evidence)

@@ -32,7 +32,10 @@ def find(subject: Subject) -> list[Finding]:
     return [
         Finding(
             id=ID,
-            title=f"{len(slow)} of {len(summary.steps)} steps take more than twice the median",
+            title=(
+                f"{len(slow)} of {len(summary.steps)} steps "
+                f"{'take' if len(slow) > 1 else 'takes'} more than twice the median"
+            ),
             severity=Severity.MEDIUM if share >= limits.uneven_steps_medium else Severity.LOW,
             rank=subject.rank,
             saving_ns=None,

@@ -63,8 +63,9 @@ def find(subject: Subject) -> list[Finding]:
         ),
         evidence=tuple(evidence),
         advice=(
-            "Fuse the chains: torch.compile the model or the modules named above, or use fused "
-            "operators (torch.nn.functional.rms_norm, fused rotary embeddings, SwiGLU kernels)."
+            "Fuse the chains: torch.compile the model or the modules named in the "
+            "evidence, or use fused operators (torch.nn.functional.rms_norm, fused rotary "
+            "embeddings, SwiGLU kernels)."
         ),
     )
 

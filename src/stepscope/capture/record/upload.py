@@ -140,7 +140,7 @@ class Uploader:
                 path for path in self._root.iterdir() if RunLayout.rank_of(path.name) is None
             ]
         for folder in sorted({path for path in folders if path.is_dir()}, reverse=True):
-            with contextlib.suppress(OSError):  # somebody else's files are still in it
+            with contextlib.suppress(OSError):  # other files are still in it
                 folder.rmdir()
 
     # -- the thread -----------------------------------------------------------------------------

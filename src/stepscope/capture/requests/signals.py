@@ -59,7 +59,7 @@ class SignalWatch:
             self._set(number, self._on_trigger)
 
     def remove(self) -> None:
-        """Restore the previous handlers, unless somebody has set others in the meantime."""
+        """Restore the previous handlers, unless other code has replaced ours."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number, previous in self._previous.items():

@@ -167,7 +167,7 @@ class PhaseWatch:
         setattr(owner, name, wrapped)
 
         def put_back() -> None:
-            # If somebody else wrapped it again, ours stays inside and does nothing.
+            # If other code wrapped it again, ours stays inside and does nothing.
             if getattr(owner, name) is wrapped:
                 setattr(owner, name, original)
 

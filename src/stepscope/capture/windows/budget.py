@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.capture.options.config import CaptureConfig
+from stepscope.capture.saying import duration_text, size_text
 from stepscope.capture.windows.plan import WindowPlan
 from stepscope.run.layout import RankLayout
 from stepscope.run.manifest import WindowRecord
@@ -96,11 +97,9 @@ class Budget:
                 "max_pause_s": self._config.max_pause_s,
                 "max_window_bytes": self._config.max_window_bytes,
             }
-            given = ", ".join(f"{k}={v:g}" for k, v in limits.items() if v is not None)
-            note = (
-                f"{note} to stay within {given}: a step costs about "
-                f"{sample.pause_ns / 1e9:.3g} s of pause and {sample.raw_bytes / 1e6:.3g} MB"
-            )
+            given = ", ".join(f"{k}={v}" for k, v in limits.items() if v is not None)
+            pause, size = duration_text(round(sample.pause_ns)), size_text(round(sample.raw_bytes))
+            note = f"{note} to stay within {given}: a step costs about {pause} of pause and {size}"
             log.warning("stepscope: window %d: %s", plan.index, note)
         return dataclasses.replace(plan, steps=fitted, with_stack=with_stack, note=note)
 

@@ -45,7 +45,7 @@ class RivalWatch:
     def end(self) -> None:
         """Stop watching and restore torch."""
         profile = _torch_profile_class()
-        # If somebody else wrapped the method after us, their wrapper stays, with ours inside it.
+        # If other code wrapped the method after us, its wrapper stays, with ours inside it.
         if self._wrapper is not None and profile._prepare_trace is self._wrapper:
             profile._prepare_trace = self._original
         self._wrapper = self._original = None

@@ -34,7 +34,15 @@ def outcome_lines(
         )
     if not launched.runs and not launched.problems:
         yield _why_nothing(launched.imported_torch)
-    elif launched.batches_per_step > 1 and counts_steps:
+    for run in launched.runs:
+        ranks = launched.members.get(run, ())
+        if len(ranks) > 1:
+            yield f"one run of {len(ranks)} processes, ranks {', '.join(map(str, ranks))}: {run}"
+    if len(launched.runs) > 1:
+        yield (
+            f"{len(launched.runs)} trainings without a common process group: each has its own run"
+        )
+    if launched.batches_per_step > 1 and counts_steps:
         yield f"gradients are accumulated: {launched.batches_per_step} batches per step"
 
 
@@ -64,7 +72,7 @@ def _why_nothing(imported_torch: bool) -> str:
     if imported_torch:
         return (
             "nothing was trained: torch was imported, but no optimizer of torch.optim made a step "
-            "in a main thread, so there is no run"
+            "in a main thread, so there is no run (for inference, use --step-on batch or forward)"
         )
     return (
         "nothing was trained: no process imported torch, so there is no run (Python started with "

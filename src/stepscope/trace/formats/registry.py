@@ -11,9 +11,16 @@ from stepscope.trace.formats import pyspy
 from stepscope.trace.formats.chrome import format as chrome
 from stepscope.trace.formats.not_traces import NOT_TRACES
 from stepscope.trace.formats.nsys import format as nsys
+from stepscope.trace.formats.perfetto import format as perfetto
 from stepscope.trace.formats.trace_format import TraceFormat
 
-FORMATS: tuple[TraceFormat, ...] = (nsys.EXPORT, nsys.REPORT, pyspy.FORMAT, chrome.FORMAT)
+FORMATS: tuple[TraceFormat, ...] = (
+    nsys.EXPORT,
+    nsys.REPORT,
+    pyspy.FORMAT,
+    perfetto.FORMAT,
+    chrome.FORMAT,
+)
 """Tried in order; the first match reads the trace, so specific formats come first."""
 
 

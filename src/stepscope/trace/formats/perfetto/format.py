@@ -1,0 +1,268 @@
+"""Perfetto traces as a format: recognition, and handing the events to the reader of Chrome traces.
+
+Track events have beginnings and ends, instants and counters, names, categories and arguments, as
+Chrome events do. They are written as such and read by that reader, so that one set of rules decides
+what a kernel, a launch or a stream is. Other data sources of Perfetto (scheduling, heap profiles)
+are passed over. The file is held in memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from stepscope.trace.formats.trace_format import Input, TraceFormat
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from stepscope.trace.formats.perfetto.packets import Packets, Track
+    from stepscope.trace.tables import Tables
+
+_ROWS_AT_ONCE = 200_000
+_KEY_OF_PACKET = 0x0A
+_DEEPEST = 64
+_GPU = re.compile(r"^GPU (\d{1,6})\b")
+_STREAM = re.compile(r"^(?:GPU \d{1,6} )?stream (\d{1,18})$")
+"""Names of groups and tracks that stand for a GPU and a stream."""
+
+
+def _recognises(beginning: bytes) -> bool:
+    """Whether the content begins with packets: each with its length, and fields that fill it."""
+    place, packets = 0, 0
+    while place < len(beginning) and packets < 4:
+        if beginning[place] != _KEY_OF_PACKET:
+            return False
+        length, place = _varint(beginning, place + 1)
+        if length is None or not length:
+            return False
+        last = place + length
+        if last > len(beginning):
+            return packets > 0 or _begins_message(beginning[place:])
+        if not _is_message(beginning, place, last):
+            return False
+        place, packets = last, packets + 1
+    return packets > 0
+
+
+def _varint(data: bytes, place: int) -> tuple[int | None, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if place >= len(data):
+            return None, place
+        value |= (data[place] & 0x7F) << shift
+        place += 1
+        if data[place - 1] < 0x80:
+            return value, place
+    return None, place
+
+
+def _is_message(data: bytes, place: int, last: int) -> bool:
+    while place < last:
+        key, place = _varint(data, place)
+        if key is None or not key >> 3 or key >> 3 > 2000:
+            return False
+        size: int | None
+        if key & 7 == 0:
+            size, place = _varint(data, place)
+            size = None if size is None else 0
+        elif key & 7 == 2:
+            size, place = _varint(data, place)
+        else:
+            size = {1: 8, 5: 4}.get(key & 7)
+        if size is None or place + size > last:
+            return False
+        place += size
+    return True
+
+
+def _begins_message(data: bytes) -> bool:
+    """Whether a packet that is longer than what is seen of it can begin like this."""
+    key, _ = _varint(data, 0)
+    return key is not None and key >> 3 in {6, 8, 10, 11, 12, 13, 33, 36, 42, 58, 59, 60, 87}
+
+
+def _read(trace: Input) -> Tables:
+    import numpy as np
+
+    from stepscope.errors import UnreadableInputError
+    from stepscope.trace.formats.chrome.reader import read_tables
+    from stepscope.trace.formats.perfetto.annotations import arguments_of
+    from stepscope.trace.formats.perfetto.packets import read_packets
+    from stepscope.trace.source.content import Content
+
+    trace.content.expect_no_events()
+    data = np.frombuffer(b"".join(trace.content), np.uint8)
+    packets = read_packets(data)
+    if not len(packets.events):
+        raise UnreadableInputError(
+            f"{trace.name}: a Perfetto trace without track events; Stepscope reads those that"
+            " torch.profiler writes, or `stepscope export --to perfetto`"
+        )
+    args = arguments_of(data, packets.annotations, packets.names, packets.events["scope"])
+    problems = trace.problems
+    if packets.damaged:
+        problems.add("damaged_packets", None, packets.damaged)
+    if packets.other_clocks:
+        problems.add("relative_clock", None, packets.other_clocks)
+    return read_tables(trace.name, Content(_document(packets, args)), problems)
+
+
+def _document(packets: Packets, args: pl.DataFrame) -> Iterator[bytes]:
+    """The events as a Chrome trace, in the order of time."""
+    import polars as pl
+
+    yield b'{"traceEvents": [\n'
+    separator = b""
+    for piece in _of_tracks(packets.tracks):
+        yield separator + piece.encode()
+        separator = b",\n"
+    events = _described(packets, args)
+    for first in range(0, len(events), _ROWS_AT_ONCE):
+        part = events.slice(first, _ROWS_AT_ONCE)
+        text = part.select(pl.col("text").str.join(",\n")).item()
+        if text:
+            yield separator + text.encode()
+            separator = b",\n"
+    yield b"\n]}\n"
+
+
+def _described(packets: Packets, args: pl.DataFrame) -> pl.DataFrame:
+    import polars as pl
+
+    from stepscope.trace.formats.perfetto.packets import (
+        BEGIN,
+        CATEGORIES,
+        COUNTER,
+        END,
+        INSTANT,
+        NAMES,
+    )
+
+    events = packets.events
+    for column, kind in (("name", NAMES), ("category", CATEGORIES)):
+        known = packets.names.filter(kind=kind).select(
+            "scope", pl.col("iid").alias(f"{column}_iid"), pl.col("text").alias("known")
+        )
+        events = (
+            events.join(known, on=["scope", f"{column}_iid"], how="left", maintain_order="left")
+            .with_columns(pl.coalesce(column, "known").alias(column))
+            .drop("known")
+        )
+    phases = {BEGIN: "B", END: "E", INSTANT: "i", COUNTER: "C"}
+    places = _places(packets.tracks, events["track"].unique().to_list())
+    titles = {number: track.name or "" for number, track in packets.tracks.items()}
+    value = pl.concat_str(pl.lit('{"value": '), pl.col("value").cast(pl.String), pl.lit("}"))
+    is_counter = pl.col("type") == COUNTER
+    name = pl.coalesce(
+        "name", pl.when(is_counter).then(pl.col("track").replace_strict(titles, default=""))
+    )
+    return (
+        events.with_columns(
+            phase=pl.col("type").replace_strict(phases, default=None, return_dtype=pl.String),
+            place=pl.col("track").replace_strict(places, default=None, return_dtype=pl.String),
+            name=_quoted(events.select(name.alias("name"))["name"]),
+            category=_quoted(events["category"]),
+        )
+        .filter(pl.col("phase").is_not_null())
+        .join(args, on="event", how="left", maintain_order="left")
+        .sort("time_ns", maintain_order=True)
+        .select(
+            text=pl.concat_str(
+                pl.lit('{"ph": "'), "phase", pl.lit('", '), "place",
+                pl.lit(', "ts": '), _microseconds("time_ns"),
+                _part("name", pl.col("name")), _part("cat", pl.col("category")),
+                _part("args", pl.when(is_counter).then(value).otherwise("args")),
+                pl.lit("}"),
+            )
+        )
+    )  # fmt: skip
+
+
+def _part(key: str, value: pl.Expr) -> pl.Expr:
+    import polars as pl
+
+    return (
+        pl.when(value.is_null())
+        .then(pl.lit(""))
+        .otherwise(pl.concat_str(pl.lit(f', "{key}": '), value, ignore_nulls=True))
+    )
+
+
+def _quoted(texts: pl.Series) -> pl.Series:
+    """Texts as JSON, each distinct one encoded once."""
+    import orjson
+    import polars as pl
+
+    distinct = texts.drop_nulls().unique().to_list()
+    known = {text: orjson.dumps(text).decode() for text in distinct}
+    return texts.replace_strict(known, default=None, return_dtype=pl.String)
+
+
+def _microseconds(column: str) -> pl.Expr:
+    import polars as pl
+
+    decimals = (pl.col(column) % 1000).cast(pl.String).str.zfill(3)
+    return pl.concat_str((pl.col(column) // 1000).cast(pl.String), pl.lit("."), decimals)
+
+
+def _places(tracks: dict[int, Track], used: list[int]) -> dict[int, str]:
+    """For each track, the part of an event that says where it is."""
+    import orjson
+
+    found = {}
+    taken: set[tuple[object, object]] = set()
+    for number in sorted(used):
+        pid, tid = _lane(tracks, number)
+        if (pid, tid) in taken:  # another track of the same thread or name
+            tid = f"{tid} (track {number})"
+        taken.add((pid, tid))
+        found[number] = f'"pid": {orjson.dumps(pid).decode()}, "tid": {orjson.dumps(tid).decode()}'
+    return found
+
+
+def _lane(tracks: dict[int, Track], number: int) -> tuple[int | str, int | str]:
+    """Process and thread of a track: its own or those that it stands under, else names."""
+    track = tracks.get(number)
+    if track is None:
+        return "", number
+    top, process = track, track.pid
+    for _ in range(_DEEPEST):
+        above = tracks.get(top.parent) if top.parent else None
+        if above is None:
+            break
+        top = above
+        process = process if process is not None else above.pid
+    if process is None:
+        gpu = _GPU.match(top.name or "")
+        process = int(gpu[1]) if gpu else None
+    stream = _STREAM.match(track.name or "") if track.tid is None else None
+    lane = int(stream[1]) if stream else track.tid if track.tid is not None else track.name
+    return (top.name or "" if process is None else process), (number if lane is None else lane)
+
+
+def _of_tracks(tracks: dict[int, Track]) -> Iterator[str]:
+    """Names of processes and threads."""
+    import orjson
+
+    def named(key: str, pid: object, tid: object, name: str) -> str:
+        event = {"ph": "M", "name": key, "pid": pid, "tid": tid, "ts": 0, "args": {"name": name}}
+        return orjson.dumps(event).decode()
+
+    for number, track in tracks.items():
+        pid, tid = _lane(tracks, number)
+        if track.process_name and track.pid is not None:
+            yield named("process_name", track.pid, 0, track.process_name)
+        name = track.thread_name or (track.name if track.tid is not None else None)
+        if name:
+            yield named("thread_name", pid, tid, name)
+
+
+FORMAT = TraceFormat(
+    name="perfetto",
+    plural="Perfetto traces",
+    recognises=_recognises,
+    read=_read,
+)
+"""Protobuf traces with track events, `.pftrace`."""

@@ -1,0 +1,92 @@
+"""Verdicts and figures as a reader of the report meets them, on labelled traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.support.gpu_trace import GpuTrace, ms, us
+from tests.support.planted import SCENARIOS, dump
+
+from stepscope.advice.diagnosis import Diagnosis, diagnose
+from stepscope.report.diagnosis.words import compute_rows, compute_title
+from stepscope.run.reader import open_run
+
+
+def judge(tmp_path: Path, t: GpuTrace) -> Diagnosis:
+    path = tmp_path / "trace.pt.trace.json"
+    path.write_bytes(dump(t))
+    return diagnose(open_run(str(path)))
+
+
+def labelled(tmp_path: Path, name: str) -> Diagnosis:
+    return judge(tmp_path, next(one for one in SCENARIOS if one.name == name).build())
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "a slow start of 30 s",
+            "Outside the steady steps: the first step takes 30.0 s, 3,205 times the others",
+        ),
+        (
+            "one abnormal collective",
+            "Outside the steady steps: single collectives take far longer than others",
+        ),
+    ],
+)
+def test_a_healthy_step_does_not_hide_what_happened_outside_it(tmp_path, name, words):
+    verdict = labelled(tmp_path, name).verdict
+    assert verdict.startswith("nothing stands out")
+    assert words in verdict
+
+
+def test_a_trace_without_the_gpus_side_is_not_judged_as_healthy(tmp_path):
+    verdict = labelled(tmp_path, "GPU side missing").verdict
+    assert verdict == (
+        "trace-incomplete: kernels were launched, but the trace has no GPU work, so the step "
+        "cannot be judged"
+    )
+
+
+def test_a_window_of_compilation_says_what_to_do(tmp_path):
+    verdict = labelled(tmp_path, "compiling").verdict
+    assert verdict.endswith("of the recorded time is compilation; record later to see steady steps")
+
+
+def _on_two_gpus(*, annotate_steps: bool) -> GpuTrace:
+    t = GpuTrace(annotate_steps=annotate_steps)
+    for _ in range(3):
+        with t.step():
+            for t.device in (0, 1):
+                for _ in range(5):
+                    t.op("aten::mm").launch("gemm", us(1_000))
+                t.copy("HtoD", 1 << 24, ms(5), pinned=True)
+            t.sync()
+    return t
+
+
+@pytest.mark.parametrize("annotate_steps", [True, False])
+def test_times_on_several_gpus_are_those_of_the_mean_gpu(tmp_path, annotate_steps):
+    """Both GPUs compute for 5 ms and copy for 5 ms at the same time."""
+    diagnosis = judge(tmp_path, _on_two_gpus(annotate_steps=annotate_steps))
+    rank = diagnosis.shown
+    assert rank.step_ns is not None
+    steps = 3 if annotate_steps else 1
+    (finding,) = (one for one in diagnosis.findings if one.id == "exposed-copies")
+    seen = {item.label: item.value for item in finding.evidence}
+    exposed = seen["exposed per step" if annotate_steps else "exposed"]
+    assert exposed == pytest.approx(3 * ms(5) / steps, rel=0.02)
+    assert exposed <= rank.step_ns
+    assert ("mean step of the window" in seen) is annotate_steps
+    assert seen["mean step of the window" if annotate_steps else "the whole file"] == rank.step_ns
+    words = "5.00 ms of kernels per step and GPU" if annotate_steps else "15.0 ms of kernels in all"
+    assert words in compute_title(rank)
+    assert {label for label, _ in compute_rows(rank)} <= {
+        "by kind",
+        "by operator",
+        "by module",
+        "efficiency",
+        "not classified",
+    }

@@ -1,0 +1,31 @@
+"""`report` on a file of metrics, which the guides make with nvidia-smi."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from stepscope.commands.main import main
+
+SMI = """timestamp, name, utilization.gpu [%], memory.used [MiB], memory.free [MiB], temperature.gpu
+2026/01/31 12:00:00.000, NVIDIA A100-SXM4-80GB, 90 %, 70000 MiB, 11000 MiB, 61
+2026/01/31 12:00:01.000, NVIDIA A100-SXM4-80GB, 70 %, 72000 MiB, 9000 MiB, 63
+"""
+
+
+@pytest.mark.parametrize("verb", ["report", "info"])
+def test_both_verbs_read_what_nvidia_smi_wrote(tmp_path, capsys, verb):
+    path = tmp_path / "gpu_usage.csv"
+    path.write_text(SMI)
+    assert main([verb, str(path)]) == 0
+    assert "80" in capsys.readouterr().out  # the mean utilisation, percent
+    assert main([verb, str(path), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)
+
+
+def test_a_table_that_is_no_file_of_metrics_is_refused(tmp_path, capsys):
+    path = tmp_path / "losses.csv"
+    path.write_text("step,loss\n1,2\n")
+    assert main(["report", str(path)]) == 3
+    assert str(path) in capsys.readouterr().err
