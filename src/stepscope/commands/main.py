@@ -40,6 +40,10 @@ VERBS: dict[str, str] = {
 """Verb to its line in the help, in the order of the help. A verb's module has its name."""
 
 _UNEXPECTED = 1
+_OUT_OF_MEMORY = (
+    "out of memory: free some, use a machine with more, or give a smaller input, such as one window"
+    " or rank; a trace opened with load(PATH, store=True) is read from disk"
+)
 _INTERRUPTED = 130
 _PIPE_CLOSED = 141  # what a shell reports for a program that SIGPIPE ended
 
@@ -184,6 +188,9 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
     except StepscopeError as error:
         _say(str(error), debugging.is_on)
         return error.exit_code
+    except MemoryError:
+        _say(_OUT_OF_MEMORY, debugging.is_on)
+        return _UNEXPECTED
     except Exception as error:  # noqa: BLE001 - the last resort: one line instead of a traceback
         text = f"unexpected {type(error).__name__}: {error}"
         hint = "" if debugging.is_on else " (--debug shows where)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from stepscope.analysis.selection.csv_text import with_csv_text
 from stepscope.export.answer_tables import flat
 from stepscope.export.request import Exported, Request, Write
 from stepscope.export.table_files import write_tables
@@ -13,6 +14,6 @@ def export(asked: Request) -> Exported:
     """Write one file per table."""
 
     def one(table: pl.DataFrame, write: Write) -> None:
-        write(flat(table).write_csv().encode())
+        write(with_csv_text(flat(table)).write_csv().encode())
 
     return write_tables(asked, ".csv", one)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 
+from stepscope.report.text import printable
+
 if TYPE_CHECKING:
     from stepscope.report.outputs import Sink
 
@@ -90,5 +92,6 @@ def print_heading(console: Console, text: str) -> None:
 
 
 def print_line(console: Console, text: str) -> None:
-    """Print a line unwrapped, without markup."""
+    """Print a line unwrapped, without markup and control characters."""
+    text = "\n".join(map(printable, text.split("\n")))
     console.print(text, markup=False, highlight=False, soft_wrap=True)

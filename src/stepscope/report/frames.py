@@ -9,13 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from stepscope.report.plain import json_cell
+from stepscope.report.text import printable
 
 
 def print_frame(frame: pl.DataFrame, console: Console) -> None:
     """Print a frame: numbers to the right, nulls empty."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name, kind in frame.schema.items():
-        table.add_column(Text(name), justify="right" if kind.is_numeric() else "left")
+        table.add_column(Text(printable(name)), justify="right" if kind.is_numeric() else "left")
     for row in frame.rows():
         # Text, because names in a trace may look like markup.
         table.add_row(*(Text(_cell(value)) for value in row))
@@ -28,5 +29,5 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, dict)):
-        return json_cell(value)
-    return str(value)
+        return printable(json_cell(value))
+    return printable(str(value))

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import polars as pl
 
+from stepscope.analysis.selection.csv_text import csv_text
+
 if TYPE_CHECKING:
     from stepscope.analysis.selection.scope import AnsweredScope
 
@@ -65,18 +67,21 @@ def json_text(document: Any, default: Callable[[Any], Any] | None = None) -> str
 
 
 def frame_to_csv(frame: pl.DataFrame) -> str:
-    """A table as CSV with a header; lists as JSON, numbers in full precision."""
+    """A table as CSV with a header; lists as JSON, numbers in full precision.
+
+    Text is made safe for terminals and spreadsheets (`csv_text`).
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(frame.columns)
+    writer.writerow(map(csv_text, frame.columns))
     writer.writerows([_csv_cell(item) for item in row] for row in frame.iter_rows())
     return out.getvalue()
 
 
 def _csv_cell(value: Any) -> Any:
     if isinstance(value, (list, tuple, dict)):
-        return orjson.dumps(plain(value)).decode()
-    return value
+        return csv_text(orjson.dumps(plain(value)).decode())
+    return csv_text(value) if isinstance(value, str) else value
 
 
 def json_cell(value: object) -> str:

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from stepscope.commands.info import command as info
 from stepscope.commands.main import main
 from stepscope.commands.query import command as query
+from stepscope.trace.load import load
 
 EVENTS = [
     {
@@ -159,7 +160,8 @@ def test_ctrl_c_ends_a_query(trace, capfd, monkeypatch):
 
     connection = duckdb.connect(":memory:")
     monkeypatch.setattr(duckdb, "connect", lambda *_, **__: Interrupted())
-    assert main(["query", trace, "SELECT 1"]) == 130
+    with pytest.raises(KeyboardInterrupt):
+        load(trace).sql("SELECT 1")
     assert "unexpected" not in capfd.readouterr().err
 
 

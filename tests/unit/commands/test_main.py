@@ -157,6 +157,17 @@ class TestEndings:
         assert str(missing) in error
         assert error.count("\n") == 1
 
+    def test_running_out_of_memory_is_one_line_with_remedies(self, capsys):
+        @click.command()
+        def verb():
+            raise MemoryError
+
+        assert main([], verb) == 1
+        said = capsys.readouterr().err
+        assert said.startswith("stepscope: out of memory: ")
+        assert "unexpected" not in said
+        assert said.count("\n") == 1
+
     def test_an_unexpected_error_names_its_type_and_the_way_on(self, capsys):
         assert main(["fall"], ending_with(ZeroDivisionError("oh"))) == 1
         error = capsys.readouterr().err

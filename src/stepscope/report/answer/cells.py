@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any
 
 from stepscope.report import units
+from stepscope.report.text import printable
 
 _FLOPS = re.compile(r"(^|_)flops(_per_s)?$")
 _SUFFIXES: tuple[tuple[str, Callable[[Any], str]], ...] = (
@@ -56,13 +57,15 @@ def shown(name: str, value: Any, origin_ns: int = 0) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Enum):
-        return str(value.value)
+        return printable(str(value.value))
     if isinstance(value, (list, tuple)):
         return ", ".join(shown("", item) for item in value) if value else "–"
     if isinstance(value, dict):
-        return ", ".join(f"{key} {shown(str(key), item)}" for key, item in value.items())
+        return ", ".join(
+            f"{printable(str(key))} {shown(str(key), item)}" for key, item in value.items()
+        )
     if not isinstance(value, (int, float)):
-        return str(value)
+        return printable(str(value))
     if isinstance(value, float) and not math.isfinite(value):
         return "–"
     if _is_moment(name):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stepscope.analysis.selection.csv_text import with_csv_text
 from stepscope.report.plain import json_cell
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def rows_to_csv(rows: pl.DataFrame) -> str:
         pl.Series(name, [_cell(value) for value in rows[name].to_list()], pl.String)
         for name in special
     )
-    return flat.write_csv()
+    return with_csv_text(flat).write_csv()
 
 
 def _cell(value: object) -> str | None:

@@ -20,6 +20,7 @@ Forward
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -70,30 +71,41 @@ def link_launches(events: pl.DataFrame) -> Launches:
 
     many = calls.filter(pl.col("correlation").is_in(pl.Series(repeated).implode()))
     unclear = work.join(many, on="correlation", how="semi")
-    same_id = pl.col("external_id") == pl.col("call_external_id")
-    began = pl.col("call_start_ns") <= pl.col("start_ns")
-    best = (
-        unclear.join(
-            many.select(
-                "correlation",
-                call="event",
-                call_external_id="external_id",
-                call_start_ns="start_ns",
-            ),
-            on="correlation",
-        )
-        .with_columns(same_id.fill_null(value=False).alias("same_id"), began.alias("began"))
-        .with_columns(
-            # Of the calls that started before the work, the latest; of the others, the earliest.
-            pl.when("began").then(-pl.col("call_start_ns")).otherwise("call_start_ns").alias("far")
-        )
-        .sort(
-            "event", "same_id", "began", "far", "call", descending=[False, True, True, False, False]
-        )
-        .unique("event", keep="first", maintain_order=True)
-    )
+    best = _best_calls(unclear, many)
     launch[best["event"].to_numpy()] = best["call"].to_numpy()
     return Launches(launch, len(unclear))
+
+
+def _best_calls(work: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Returns the call of each event whose correlation several calls share: `event`, `call`.
+
+    Linear in both, however many share one correlation.
+    """
+    same_id = ["correlation", "external_id"]
+    found = [
+        _nearest(work, calls, keys, strategy)
+        for keys in (same_id, ["correlation"])
+        for strategy in ("backward", "forward")
+    ]
+    return work.select("event", call=pl.coalesce(*found))
+
+
+def _nearest(
+    work: pl.DataFrame,
+    calls: pl.DataFrame,
+    keys: list[str],
+    strategy: Literal["backward", "forward"],
+) -> pl.Series:
+    """Returns the last call that started before each event, or the first that did after it."""
+    ahead = calls.drop_nulls(keys).group_by(*keys, "start_ns").agg(call=pl.col("event").min())
+    behind = work.with_row_index("row").drop_nulls(keys).sort("start_ns")
+    joined = behind.join_asof(
+        ahead.sort("start_ns"), on="start_ns", by=keys, strategy=strategy, check_sortedness=False
+    )
+    rows = pl.DataFrame({"row": pl.int_range(len(work), dtype=pl.UInt32, eager=True)})
+    return rows.join(joined.select("row", "call"), on="row", how="left", maintain_order="left")[
+        "call"
+    ].alias(f"{len(keys)} {strategy}")
 
 
 def enclosing_operator(

@@ -7,22 +7,25 @@ memory are first written to a temporary directory, but only those that the query
 
 from __future__ import annotations
 
+import datetime
+import functools
 import re
 import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import polars as pl
 
 from stepscope.errors import UsageError
+from stepscope.trace.sql.apart import execute_apart
+from stepscope.trace.sql.execution import Execution, create, database, execute
 from stepscope.trace.sql.views import TABLES, VIEWS, View
 
-if TYPE_CHECKING:
-    import duckdb
+_EPOCH = datetime.date(1970, 1, 1).toordinal()
+LEAST_MEMORY_BYTES = 1_000_000_000
+"""Memory that a query gets by default, however little is free."""
 
 
 class Queryable(Protocol):
@@ -49,142 +52,93 @@ class QueryResult:
 
 
 def run_sql(trace: Queryable, query: str) -> pl.DataFrame:
-    """Returns all rows of a query over the views of a trace.
+    """Returns all rows of a query over the views of a trace, run in this process.
 
     Raises:
         UsageError: The query is invalid, or is not a single SELECT.
     """
-    return run_query(trace, query).rows
+    return _run(trace, query, None, lambda given, _: execute(given)).rows
 
 
 def run_query(
-    trace: Queryable, query: str, row_limit: int | None = None, time_limit_s: float | None = None
+    trace: Queryable,
+    query: str,
+    row_limit: int | None = None,
+    time_limit_s: float | None = None,
+    memory_bytes: int | None = None,
 ) -> QueryResult:
-    """Runs a query over the views of a trace.
+    """Runs a query over the views of a trace, in a process of its own.
 
     Args:
         trace: The trace.
         query: A single SELECT (or DESCRIBE, SHOW TABLES, SUMMARIZE) in DuckDB's dialect.
         row_limit: Maximum number of rows.
         time_limit_s: Timeout in seconds.
+        memory_bytes: Maximum memory of the query. By default half of what is free, and at least
+            `LEAST_MEMORY_BYTES`.
 
     Raises:
-        UsageError: The query is invalid, is not a single SELECT, or timed out.
+        UsageError: The query is invalid, is not a single SELECT, timed out, or took too much
+            memory.
     """
-    import duckdb
+    if memory_bytes is None:
+        import psutil
 
-    with tempfile.TemporaryDirectory(prefix="stepscope-sql-") as directory, _database() as database:
-        select = _single_select(database, query)
+        memory_bytes = max(psutil.virtual_memory().available // 2, LEAST_MEMORY_BYTES)
+    limited = functools.partial(replace, memory_bytes=memory_bytes)
+    return _run(
+        trace,
+        query,
+        row_limit,
+        lambda given, directory: execute_apart(limited(given), directory, time_limit_s),
+    )
+
+
+def _run(
+    trace: Queryable,
+    query: str,
+    row_limit: int | None,
+    run: Callable[[Execution, Path], list[str]],
+) -> QueryResult:
+    with tempfile.TemporaryDirectory(prefix="stepscope-sql-") as directory:
         views = _views_of(query)
         files = _files(trace, Path(directory), {table for v in views for table in v.tables})
         result = Path(directory) / "result.parquet"
-        _create(database, views, files)
-        _lock(database, [*(path for parts in files.values() for path in parts), result])
-        timer = threading.Timer(time_limit_s or 0, database.interrupt)
-        timer.daemon = True
-        if time_limit_s is not None:
-            timer.start()
-        try:
-            names = _copy(database, select, result, row_limit)
-        except duckdb.InterruptException:
-            raise UsageError(f"the query timed out after {time_limit_s:g} s") from None
-        except RuntimeError as error:
-            if "interrupted" in str(error):  # how DuckDB reports Ctrl-C
-                raise KeyboardInterrupt from None
-            raise
-        except duckdb.Error as error:
-            raise UsageError(_one_line(error)) from None
-        finally:
-            timer.cancel()
+        names = run(
+            Execution(
+                query,
+                [(view.name, view.sql) for view in views],
+                {table: list(map(str, paths)) for table, paths in files.items()},
+                str(result),
+                row_limit,
+            ),
+            Path(directory),
+        )
         rows = _with_plain_integers(pl.read_parquet(result, memory_map=False))
     rows.columns = names
+    _check_dates(rows)
     if row_limit is None or len(rows) <= row_limit:
         return QueryResult(rows, is_cut=False)
     return QueryResult(rows.head(row_limit), is_cut=True)
 
 
-def _copy(
-    database: duckdb.DuckDBPyConnection, select: str, result: Path, row_limit: int | None
-) -> list[str]:
-    """Writes the rows of a validated SELECT to a Parquet file, which preserves them exactly.
-
-    Returns:
-        The names of the columns, made unique.
-    """
-    relation = database.sql(select)
-    kinds = [str(kind) for kind in relation.types]
-    aliases = [f"c{number}" for number in range(len(kinds))]
-    # Parquet has no 128-bit integers, so DuckDB would round them to doubles.
-    values = ", ".join(
-        f"{alias}::{re.sub('U?HUGEINT', 'DECIMAL(38, 0)', kind)} AS {alias}"
-        if "HUGEINT" in kind
-        else alias
-        for alias, kind in zip(aliases, kinds, strict=True)
-    )
-    limit = "" if row_limit is None else f"LIMIT {row_limit + 1}"
-    source = f"(\n{select}\n) AS result({', '.join(aliases)})"
-    database.execute(
-        f"COPY (SELECT {values} FROM {source} {limit})"  # noqa: S608 - validated as one SELECT
-        f" TO {_literal(result)} (FORMAT parquet, USE_TMP_FILE false)"
-    )
-    names: list[str] = []
-    for name in relation.columns:
-        taken = sum(other == name or other.startswith(f"{name}_") for other in names)
-        names.append(f"{name}_{taken}" if name in names else name)
-    return names
-
-
 def view_columns() -> pl.DataFrame:
     """Lists all views and columns: `view`, `meaning` (of a row), `column`, `type`."""
     parts = []
-    with tempfile.TemporaryDirectory(prefix="stepscope-sql-") as directory, _database() as database:
+    with tempfile.TemporaryDirectory(prefix="stepscope-sql-") as directory, database() as opened:
         files = {}
         for table, columns in TABLES.items():
-            files[table] = [Path(directory) / f"{table}.parquet"]
+            files[table] = [f"{directory}/{table}.parquet"]
             pl.DataFrame(schema=columns).write_parquet(files[table][0])
-        _create(database, VIEWS, files)
+        create(opened, [(view.name, view.sql) for view in VIEWS], files)
         for view in VIEWS:
-            relation = database.sql(f"SELECT * FROM {view.name}")  # noqa: S608 - a constant
+            relation = opened.sql(f"SELECT * FROM {view.name}")  # noqa: S608 - a constant
             kinds = [str(kind) for kind in relation.types]
             parts += [
                 (view.name, view.meaning, column, kind)
                 for column, kind in zip(relation.columns, kinds, strict=True)
             ]
     return pl.DataFrame(parts, schema=["view", "meaning", "column", "type"], orient="row")
-
-
-@contextmanager
-def _database() -> Iterator[duckdb.DuckDBPyConnection]:
-    import duckdb
-
-    connection = duckdb.connect(
-        ":memory:",
-        config={
-            "autoinstall_known_extensions": "false",
-            "autoload_known_extensions": "false",
-            "python_enable_replacements": "false",
-            "temp_directory": "",
-        },
-    )
-    try:
-        yield connection
-    finally:
-        connection.close()
-
-
-def _single_select(database: duckdb.DuckDBPyConnection, query: str) -> str:
-    """Returns the text of the query's single SELECT, and rejects anything else."""
-    import duckdb
-
-    try:
-        statements = database.extract_statements(query)
-    except duckdb.Error as error:
-        raise UsageError(_one_line(error)) from None
-    if not statements:
-        raise UsageError("the query is empty; for example: SELECT * FROM kernels LIMIT 10")
-    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-        raise UsageError("only a single SELECT is allowed; a query cannot change or load anything")
-    return statements[0].query.rstrip().rstrip(";")
 
 
 def _views_of(query: str) -> tuple[View, ...]:
@@ -205,26 +159,26 @@ def _files(source: Queryable, directory: Path, tables: set[str]) -> dict[str, li
     return files
 
 
-def _create(
-    database: duckdb.DuckDBPyConnection, views: tuple[View, ...], files: dict[str, list[Path]]
-) -> None:
-    for table, paths in files.items():
-        sources = ", ".join(_literal(path) for path in paths)
-        database.execute(f"CREATE VIEW table_{table} AS FROM read_parquet([{sources}])")
-    for view in views:
-        database.execute(f"CREATE VIEW {view.name} AS {view.sql}")
+def _check_dates(rows: pl.DataFrame) -> None:
+    """Rejects dates that Python cannot express, such as infinity.
 
-
-def _lock(database: duckdb.DuckDBPyConnection, files: list[Path]) -> None:
-    """Restricts the database to these files, and locks its settings."""
-    allowed = ", ".join(_literal(path) for path in files)
-    database.execute(f"SET allowed_paths = [{allowed}]")
-    database.execute("SET enable_external_access = false")
-    database.execute("SET lock_configuration = true")
-
-
-def _literal(path: Path) -> str:
-    return "'" + str(path).replace("'", "''") + "'"
+    Raises:
+        UsageError: A column has one; says which.
+    """
+    for name, kind in rows.schema.items():
+        if isinstance(kind, pl.Date):
+            low, high = (day.toordinal() - _EPOCH for day in (datetime.date.min, datetime.date.max))
+        elif isinstance(kind, pl.Datetime) and kind.time_unit != "ns":  # whose years all fit
+            per_day = 86_400_000_000 if kind.time_unit == "us" else 86_400_000
+            low = (datetime.date.min.toordinal() - _EPOCH) * per_day
+            high = (datetime.date.max.toordinal() - _EPOCH + 1) * per_day - 1
+        else:
+            continue
+        if not rows[name].to_physical().drop_nulls().is_between(low, high).all():
+            raise UsageError(
+                f"column '{name}' has dates outside the years 1 to 9999, such as infinity: cast it"
+                " to VARCHAR"
+            )
 
 
 def _with_plain_integers(rows: pl.DataFrame) -> pl.DataFrame:
@@ -235,9 +189,3 @@ def _with_plain_integers(rows: pl.DataFrame) -> pl.DataFrame:
             if whole.null_count() == rows[name].null_count():
                 rows = rows.with_columns(whole.alias(name))
     return rows
-
-
-def _one_line(error: Exception) -> str:
-    """Returns DuckDB's message without the excerpt of the query below it."""
-    text = str(error).split("\n\nLINE ")[0]
-    return " ".join(text.split())

@@ -1,0 +1,157 @@
+"""Runs one query with DuckDB, in this process; imports nothing else that is large.
+
+A query sees the views it is given and the files behind them, and nothing else: no other files,
+network, extensions or Python objects, and it cannot change settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stepscope.errors import UsageError
+from stepscope.trace.sql.types import type_of_result
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+@dataclass(frozen=True)
+class Execution:
+    """A query, and what it can see.
+
+    Attributes:
+        query: A single SELECT.
+        views: Names and statements of the views.
+        files: The Parquet files of each table behind the views.
+        result: The Parquet file to write.
+        row_limit: Maximum number of rows; one more is written. None: no limit.
+        memory_bytes: Memory that it may take; None: as much as DuckDB likes.
+    """
+
+    query: str
+    views: Sequence[tuple[str, str]]
+    files: Mapping[str, Sequence[str]]
+    result: str
+    row_limit: int | None = None
+    memory_bytes: int | None = None
+
+
+def execute(given: Execution) -> list[str]:
+    """Writes the rows of a query to a Parquet file.
+
+    Returns:
+        The names of the columns, made unique. In the file they are c0, c1, …
+
+    Raises:
+        UsageError: The query is invalid, or is not a single SELECT.
+        KeyboardInterrupt: The user interrupted it.
+    """
+    import duckdb
+
+    with database(given.memory_bytes) as connection:
+        select = _single_select(connection, given.query)
+        create(connection, given.views, given.files)
+        _lock(
+            connection, [*(path for parts in given.files.values() for path in parts), given.result]
+        )
+        try:
+            return _copy(connection, select, given.result, given.row_limit)
+        except RuntimeError as error:
+            if "interrupted" in str(error):  # how DuckDB reports Ctrl-C
+                raise KeyboardInterrupt from None
+            raise
+        except duckdb.Error as error:
+            raise UsageError(_one_line(error)) from None
+
+
+@contextmanager
+def database(memory_bytes: int | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Opens an empty database in memory that loads nothing by itself."""
+    import duckdb
+
+    config: dict[str, str | bool | int | float | list[str]] = {
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+        "python_enable_replacements": "false",
+        "temp_directory": "",
+    }
+    if memory_bytes is not None:
+        config["memory_limit"] = f"{max(memory_bytes // 1_000_000, 1)}MB"
+    connection = duckdb.connect(":memory:", config=config)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def create(
+    connection: duckdb.DuckDBPyConnection,
+    views: Sequence[tuple[str, str]],
+    files: Mapping[str, Sequence[str]],
+) -> None:
+    """Creates the views over their files."""
+    for table, paths in files.items():
+        sources = ", ".join(map(_literal, paths))
+        connection.execute(f"CREATE VIEW table_{table} AS FROM read_parquet([{sources}])")
+    for name, sql in views:
+        connection.execute(f"CREATE VIEW {name} AS {sql}")
+
+
+def _copy(
+    connection: duckdb.DuckDBPyConnection, select: str, result: str, row_limit: int | None
+) -> list[str]:
+    """Writes the rows of a validated SELECT to a Parquet file, which preserves them exactly."""
+    relation = connection.sql(select)
+    aliases = [f"c{number}" for number in range(len(relation.types))]
+    kinds = [(str(kind), type_of_result(kind)) for kind in relation.types]
+    values = ", ".join(
+        alias if kind == kept else f"{alias}::{kept} AS {alias}"
+        for alias, (kind, kept) in zip(aliases, kinds, strict=True)
+    )
+    limit = "" if row_limit is None else f"LIMIT {row_limit + 1}"
+    source = f"(\n{select}\n) AS result({', '.join(aliases)})"
+    connection.execute(
+        f"COPY (SELECT {values} FROM {source} {limit})"  # noqa: S608 - validated as one SELECT
+        f" TO {_literal(result)} (FORMAT parquet, USE_TMP_FILE false)"
+    )
+    names: list[str] = []
+    for name in relation.columns:
+        taken = sum(other == name or other.startswith(f"{name}_") for other in names)
+        names.append(f"{name}_{taken}" if name in names else name)
+    return names
+
+
+def _single_select(connection: duckdb.DuckDBPyConnection, query: str) -> str:
+    """Returns the text of the query's single SELECT, and rejects anything else."""
+    import duckdb
+
+    try:
+        statements = connection.extract_statements(query)
+    except duckdb.Error as error:
+        raise UsageError(_one_line(error)) from None
+    if not statements:
+        raise UsageError("the query is empty; for example: SELECT * FROM kernels LIMIT 10")
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        raise UsageError("only a single SELECT is allowed; a query cannot change or load anything")
+    return statements[0].query.rstrip().rstrip(";")
+
+
+def _lock(connection: duckdb.DuckDBPyConnection, files: Sequence[str]) -> None:
+    """Restricts the database to these files, and locks its settings."""
+    allowed = ", ".join(map(_literal, files))
+    connection.execute(f"SET allowed_paths = [{allowed}]")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+
+
+def _literal(path: str) -> str:
+    return "'" + path.replace("'", "''") + "'"
+
+
+def _one_line(error: Exception) -> str:
+    """Returns DuckDB's message without the excerpt of the query below it."""
+    text = str(error).split("\n\nLINE ")[0]
+    return " ".join(text.split())
