@@ -51,14 +51,15 @@ def _is_whole(store: Path, contents: object) -> bool:
     names = [f"{table}/{part}" for table in tables for part in parts[table]]
     if not all(parts.values()) or not is_intact(store, contents, names):
         return False
+    return all(_columns_of(store / table / parts[table][0]) == TABLES[table] for table in tables)
+
+
+def _columns_of(part: Path) -> dict[str, pl.DataType] | None:
     try:
-        return all(
-            pl.read_parquet_schema(f"{store}{os.sep}{table}{os.sep}{parts[table][0]}")
-            == TABLES[table]
-            for table in tables
-        )
+        with part.open("rb") as opened:  # given a name, Polars would take brackets for a pattern
+            return dict(pl.read_parquet_schema(opened))
     except (OSError, pl.exceptions.PolarsError):
-        return False
+        return None
 
 
 @dataclass(frozen=True)
