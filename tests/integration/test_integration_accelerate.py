@@ -109,7 +109,7 @@ def test_an_evaluation_in_the_body_of_the_loop(tmp_path, profiler_class):
             train(accelerator, model, optimizer, [batch])
             if number == 10:
                 profiler.step()
-                with profiler.aside("evaluation"), torch.no_grad():
+                with profiler.outside_steps("evaluation"), torch.no_grad():
                     model(batch[0])
     (rank,) = open_run(tmp_path).ranks
     assert rank.manifest.steps == 12

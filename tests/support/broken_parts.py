@@ -51,7 +51,15 @@ SPARED = {
     # What contains the others, and how torch comes to it.
     *(
         f"stepping.Stepping.{name}"
-        for name in ("__init__", "fetching", "batch_came", "phase", "waiting", "aside", "range")
+        for name in (
+            "__init__",
+            "fetching",
+            "batch_came",
+            "phase",
+            "waiting",
+            "outside_steps",
+            "range",
+        )
     ),
     "steps.phases._attempt",
     "steps.phases.PhaseWatch.before_optimizer",
@@ -130,7 +138,7 @@ def train(output, **more):
                 training.step(batch)
             profiler.mark("train")
             profiler.step(tokens=3, samples=1)
-        with profiler.aside("evaluation"):
+        with profiler.outside_steps("evaluation"):
             profiler.trigger()
         for batch in list(batches(STEPS))[STEPS - 2 :]:
             with profiler.waiting():

@@ -233,10 +233,10 @@ class Profiler(capture.Profiler):
         self._forget_work()
 
     @contextlib.contextmanager
-    def aside(self, kind: str) -> Iterator[None]:
+    def outside_steps(self, kind: str) -> Iterator[None]:
         """Exclude work between two steps from the step times; see the base class."""
         try:
-            with super().aside(kind):
+            with super().outside_steps(kind):
                 yield
         finally:
             self._forget_work()

@@ -105,18 +105,18 @@ class StepscopeCallback(TrainingDoor, TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002
         """Leave the logging phase. Logging may also happen in the middle of an evaluation."""
         self._recorder.leave_phase()
-        if not self._recorder.aside and not self._recorder.is_in_step:
+        if not self._recorder.excluded and not self._recorder.is_in_step:
             self._step_aside(control)
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002
         """Exclude an evaluation, which the Trainer may not have requested itself."""
-        self._recorder.step_aside(EVALUATION)
+        self._recorder.leave_steps(EVALUATION)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002
         """Resume the steps after an evaluation."""
         self._end_aside(EVALUATION)
         if control.should_save and not self._recorder.is_in_step:
-            self._recorder.step_aside(CHECKPOINT)
+            self._recorder.leave_steps(CHECKPOINT)
 
     def on_predict(self, args: Any, state: Any, control: Any, **more: Any) -> None:  # noqa: ARG002
         """Resume the steps after a prediction."""
@@ -141,12 +141,12 @@ class StepscopeCallback(TrainingDoor, TrainerCallback):
 
     def _step_aside(self, control: Any) -> None:
         if control.should_evaluate:
-            self._recorder.step_aside(EVALUATION)
+            self._recorder.leave_steps(EVALUATION)
         elif control.should_save:
-            self._recorder.step_aside(CHECKPOINT)
+            self._recorder.leave_steps(CHECKPOINT)
 
     def _end_aside(self, kind: str) -> None:
-        if self._recorder.aside == kind:
+        if self._recorder.excluded == kind:
             self._recorder.come_back()
         else:
             # It was not announced, so its start is unknown; only its end is known.

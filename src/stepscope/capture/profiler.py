@@ -263,7 +263,7 @@ class Profiler:
         self._session.steps.see_loader(*parts)
 
     @contextlib.contextmanager
-    def aside(self, kind: str) -> Iterator[None]:
+    def outside_steps(self, kind: str) -> Iterator[None]:
         """Exclude work between two steps, such as an evaluation, from the step times.
 
         The step record gets a separate line of this kind, with its duration and the number of the
@@ -274,7 +274,7 @@ class Profiler:
         Args:
             kind: What the work is, such as "evaluation" or "checkpoint"; not "train".
         """
-        with self._session.steps.aside(kind), self._session.steps.range(kind):
+        with self._session.steps.outside_steps(kind), self._session.steps.range(kind):
             yield
 
     def restart_step(self) -> None:

@@ -54,7 +54,7 @@ class Stepping:
         self._attempt = containment.attempt
         self._contain = containment.contain
         self._is_on = is_on
-        self._is_aside = False
+        self._is_outside = False
 
     def add_listener(self, where: str, listener: StepListener) -> None:
         """Call a function after each step.
@@ -86,7 +86,7 @@ class Stepping:
 
     def advance(self) -> None:
         """End the current step and begin the next."""
-        if self._is_aside or self.is_closing:
+        if self._is_outside or self.is_closing:
             return
         self._leave_phase()
         recorder = self.recorder
@@ -120,7 +120,7 @@ class Stepping:
 
     def begin_afresh(self) -> None:
         """Restart the current step at the start of a loop."""
-        if self._is_aside or self.is_closing:
+        if self._is_outside or self.is_closing:
             return
         self._leave_phase()
         if self.windows is not None:
@@ -130,7 +130,7 @@ class Stepping:
 
     def leave_loop(self) -> None:
         """Drop the step that was opened for the next batch: the loader is exhausted."""
-        if self._is_aside:
+        if self._is_outside:
             return
         self._leave_phase()
         if self.windows is not None:
@@ -141,7 +141,7 @@ class Stepping:
     def break_off(self) -> None:
         """Close the current step as partial: the loop was left from inside."""
         recorder = self.recorder
-        if not self._is_on() or recorder is None or self._is_aside:
+        if not self._is_on() or recorder is None or self._is_outside:
             return
         self._leave_phase()
         if self.windows is not None:
@@ -249,10 +249,10 @@ class Stepping:
             self._attempt("looking at the loader", self.loaders.see, *parts)
 
     @contextlib.contextmanager
-    def aside(self, kind: str) -> Iterator[None]:
-        """Exclude the time inside from the steps; see `Profiler.aside`."""
+    def outside_steps(self, kind: str) -> Iterator[None]:
+        """Exclude the time inside from the steps; see `Profiler.outside_steps`."""
         recorder = self.recorder
-        if not self._is_on() or recorder is None or self._is_aside:
+        if not self._is_on() or recorder is None or self._is_outside:
             yield
             return
         with self._contain("excluding time from the steps"):
@@ -260,12 +260,12 @@ class Stepping:
             recorder.begin()
             recorder.mark(kind)
         is_whole = False
-        self._is_aside = True
+        self._is_outside = True
         try:
             yield
             is_whole = True
         finally:
-            self._is_aside = False
+            self._is_outside = False
             if self._is_on():
                 with self._contain("resuming the steps"):
                     recorder.end(self.number, is_partial=not is_whole)

@@ -79,17 +79,17 @@ class CallbackEvents(TrainingDoor):
 
     def on_validation_start(self, *_: Any) -> None:
         """Exclude an evaluation from the steps."""
-        self._recorder.step_aside(EVALUATION)
+        self._recorder.leave_steps(EVALUATION)
 
     def on_validation_end(self, *_: Any) -> None:
         """Resume the steps after an evaluation."""
-        if self._recorder.aside == EVALUATION:
+        if self._recorder.excluded == EVALUATION:
             self._recorder.come_back()
 
     def on_save_checkpoint(self, *_: Any) -> None:
         """Exclude a checkpoint from the steps; Lightning does not announce its end."""
         if not self._recorder.is_in_step:
-            self._recorder.step_aside(CHECKPOINT)
+            self._recorder.leave_steps(CHECKPOINT)
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:  # noqa: ARG002
         """End the recording with the error that ended the training."""
@@ -131,13 +131,13 @@ class ProfilerEvents(TrainingDoor):
         elif action_name == "run_training_batch":
             recorder.forward()
         elif action_name == "save_checkpoint":
-            recorder.step_aside(CHECKPOINT)
+            recorder.leave_steps(CHECKPOINT)
         elif action_name.endswith(".on_save_checkpoint") and not recorder.is_in_step:
             # Older versions have no action around a checkpoint: it ends when the training
             # continues.
-            recorder.step_aside(CHECKPOINT)
+            recorder.leave_steps(CHECKPOINT)
         elif action_name.endswith(".on_validation_model_eval"):
-            recorder.step_aside(EVALUATION)
+            recorder.leave_steps(EVALUATION)
         elif _RANGES.fullmatch(action_name):
             self._mark(action_name)
 
@@ -156,7 +156,7 @@ class ProfilerEvents(TrainingDoor):
         elif action_name == "save_checkpoint":
             recorder.come_back()
         elif action_name.endswith(".on_validation_model_train"):
-            if recorder.aside:
+            if recorder.excluded:
                 recorder.come_back()
             else:
                 # A checkpoint at its end was excluded separately; the rest belongs to no step

@@ -90,7 +90,7 @@ class TrainingRecorder:
         self._owner = (0, 0)
         self._data: int | None = None
         self._fetched: deque[Work] | None = None
-        self._aside: tuple[str, AbstractContextManager[None]] | None = None
+        self._excluded: tuple[str, AbstractContextManager[None]] | None = None
         self._hook_before: Any = None
 
     @property
@@ -162,7 +162,7 @@ class TrainingRecorder:
         self._is_on = False
         if watch is not None:
             watch.remove()
-        self._leave_aside(error)
+        self._end_exclusion(error)
         if sys.excepthook == self._on_uncaught:
             sys.excepthook = self._hook_before
         profiler.__exit__(type(error) if error is not None else None, error, None)
@@ -217,30 +217,30 @@ class TrainingRecorder:
         self.profiler.step()
         return self.profiler.should_stop
 
-    def step_aside(self, kind: str) -> None:
+    def leave_steps(self, kind: str) -> None:
         """Exclude what follows, such as an evaluation, from the steps until `come_back`.
 
         In the middle of a step, it becomes a phase of that step.
         """
         if not self._is_on or self.profiler is None:
             return
-        if self._aside is not None and self._aside[0] == kind:
+        if self._excluded is not None and self._excluded[0] == kind:
             return
         self.come_back()
         self.leave_phase()
         profiler = self.profiler
-        context = profiler.phase(kind) if self._is_in_step else profiler.aside(kind)
+        context = profiler.phase(kind) if self._is_in_step else profiler.outside_steps(kind)
         context.__enter__()
-        self._aside = (kind, context)
+        self._excluded = (kind, context)
 
     def come_back(self) -> None:
         """Resume the steps."""
-        self._leave_aside(None)
+        self._end_exclusion(None)
 
     @property
-    def aside(self) -> str:
+    def excluded(self) -> str:
         """What is currently excluded from the steps; empty for nothing."""
-        return self._aside[0] if self._aside is not None else ""
+        return self._excluded[0] if self._excluded is not None else ""
 
     @property
     def is_in_step(self) -> bool:
@@ -253,13 +253,13 @@ class TrainingRecorder:
             self.leave_phase()
             self.profiler.restart_step()
 
-    def _leave_aside(self, error: BaseException | None) -> None:
-        aside, self._aside = self._aside, None
-        if aside is None:
+    def _end_exclusion(self, error: BaseException | None) -> None:
+        excluded, self._excluded = self._excluded, None
+        if excluded is None:
             return
         kind = type(error) if error is not None else None
         try:
-            aside[1].__exit__(kind, error, None)
+            excluded[1].__exit__(kind, error, None)
         except BaseException as raised:
             if raised is not error:
                 raise
@@ -274,7 +274,7 @@ class TrainingRecorder:
         """Decide whether to time a fetch. One from the training's data ends an exclusion."""
         if self._data is not None and id(getattr(iterator, "_dataset", None)) != self._data:
             return None
-        if self.aside == EVALUATION or (self.aside and self._is_in_step):
+        if self.excluded == EVALUATION or (self.excluded and self._is_in_step):
             return None
         self.come_back()
         return self.profiler
@@ -286,11 +286,11 @@ class TrainingRecorder:
 
     def before_backward(self) -> Profiler | None:
         """Decide whether to time a backward pass."""
-        return None if self._aside is not None else self.profiler
+        return None if self._excluded is not None else self.profiler
 
     def before_optimizer(self) -> Profiler | None:
         """Decide whether to time an optimizer step."""
-        return None if self._aside is not None else self.profiler
+        return None if self._excluded is not None else self.profiler
 
     def after_optimizer(self, optimizer: Any) -> None:  # noqa: ARG002 - any will do
         """Remember that the optimizer has stepped."""

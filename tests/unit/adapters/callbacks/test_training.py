@@ -97,7 +97,7 @@ def test_a_training_from_its_beginning_to_its_end(tmp_path):
         assert step.data_wait_ns + sum(step.phases.values()) <= step.dur_ns
     # After its end nothing is recorded, and nothing fails.
     training.step()
-    recorder.step_aside(EVALUATION)
+    recorder.leave_steps(EVALUATION)
     recorder.restart_step()
     recorder.phase("x")
     recorder.finish()
@@ -109,10 +109,10 @@ def test_what_is_done_between_steps_has_lines_of_its_own(tmp_path):
     training = Training(recorder)
     training.begin()
     training.step()
-    recorder.step_aside(EVALUATION)
-    recorder.step_aside(EVALUATION)
+    recorder.leave_steps(EVALUATION)
+    recorder.leave_steps(EVALUATION)
     training.evaluate()
-    recorder.step_aside(CHECKPOINT)
+    recorder.leave_steps(CHECKPOINT)
     training.step()  # the training's own data end what was done besides
     training.evaluate()  # not announced, and over without a word
     recorder.restart_step()
@@ -135,11 +135,11 @@ def test_steps_inside_what_is_done_besides_do_not_count(tmp_path):
         for number in profiler.watch(range(6)):
             if number == 2:
                 profiler.step()
-                with profiler.aside("evaluation"):
+                with profiler.outside_steps("evaluation"):
                     for inner in range(3):
                         profiler.step()
                         profiler.restart_step()
-                        with profiler.aside("checkpoint"):
+                        with profiler.outside_steps("checkpoint"):
                             assert inner < 3
             torch.ones(8).sum()
             if number >= 2:
@@ -160,7 +160,7 @@ def test_an_evaluation_in_the_middle_of_a_step_is_a_phase_of_it(tmp_path):
     training = Training(recorder)
     training.begin()
     training.batch()
-    recorder.step_aside(EVALUATION)
+    recorder.leave_steps(EVALUATION)
     training.evaluate()
     recorder.restart_step()  # would lose the first half
     recorder.come_back()
@@ -176,7 +176,7 @@ def test_an_evaluation_that_fails_is_a_partial_line(tmp_path):
     training = Training(recorder)
     training.begin()
     training.step()
-    recorder.step_aside(EVALUATION)
+    recorder.leave_steps(EVALUATION)
     recorder.finish(ValueError("planted"))
     (line,) = [line for line in open_run(tmp_path).ranks[0].steps if line.kind != "train"]
     assert (line.kind, line.is_partial) == ("evaluation", True)
