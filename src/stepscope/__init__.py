@@ -7,6 +7,7 @@ nor polars.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
 from stepscope._version import __version__
@@ -63,7 +64,16 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'stepscope' has no attribute {name!r}")
+    if "IPython" in sys.modules and name in {"Diagnosis", "diagnose", "load", "open_run"}:
+        _tell_notebook()
     return getattr(importlib.import_module(home), name)
+
+
+def _tell_notebook() -> None:
+    """Let the notebook show results, if this is one."""
+    shell = getattr(sys.modules["IPython"], "get_ipython", lambda: None)()
+    if getattr(shell, "display_formatter", None) is not None:
+        importlib.import_module("stepscope._notebook").register(shell)
 
 
 def __dir__() -> list[str]:
