@@ -59,7 +59,9 @@ def test_the_list_is_complete():
         for line in (EXAMPLES / "README.md").read_text().splitlines()
         if line.startswith("| `")
     }
-    assert listed == {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".sh")}
+    assert listed == {
+        path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".sh", ".ipynb")
+    }
 
 
 def test_flags(run_here, tmp_path, capsys):

@@ -379,7 +379,7 @@ def test_a_tool_that_dies_later_leaves_the_training_alone(tmp_path, monkeypatch)
         f"path = Path({str(result)!r})\n"
         "write_beginning(path)\n"
         "time.sleep(2)\n"
-        "write_result(path, Launched(9, (path,), True, 2, ('odd',), {4: 1}))\n"
+        "write_result(path, Launched(9, (path,), True, 2, ('odd',), {4: 1}, {path: (0, 1)}))\n"
     )
     tool = (
         f"import subprocess, sys, time\n"
@@ -389,7 +389,7 @@ def test_a_tool_that_dies_later_leaves_the_training_alone(tmp_path, monkeypatch)
     )
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     launched, problems = below.run_below([sys.executable, "-c", tool], result, lambda: "why")
-    assert launched == Launched(9, (result,), True, 2, ("odd",), {4: 1})
+    assert launched == Launched(9, (result,), True, 2, ("odd",), {4: 1}, {result: (0, 1)})
     (problem,) = problems
     assert "before the training did" in problem
 

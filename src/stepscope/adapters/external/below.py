@@ -48,6 +48,7 @@ def write_result(path: Path, launched: Launched) -> None:
     """
     values = dataclasses.asdict(launched)
     values["runs"] = [str(run) for run in launched.runs]
+    values["members"] = {str(run): ranks for run, ranks in launched.members.items()}
     _write(path, {"process_id": os.getpid(), **values})
 
 
@@ -63,6 +64,7 @@ def read_result(path: Path) -> Launched | None:
         values["batches_per_step"],
         tuple(values["problems"]),
         {int(process_id): rank for process_id, rank in values["ranks"].items()},
+        {Path(run): tuple(ranks) for run, ranks in values["members"].items()},
     )
 
 
