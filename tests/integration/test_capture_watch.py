@@ -24,7 +24,9 @@ def test_each_batch_is_one_step_and_comes_unchanged(tmp_path):
         assert list(profiler.watch(items)) == items
     assert [step.step for step in steps_of(tmp_path)] == [0, 1, 2, 3, 4]
     assert manifest_of(tmp_path).steps == 5
-    assert manifest_of(tmp_path).ended == "finished after 5 steps"
+    said, _, reason = manifest_of(tmp_path).ended.partition("; ")
+    assert said == "finished after 5 steps"
+    assert reason in {"", "window 0 was not recorded: no operator was recorded"}
     assert manifest_of(tmp_path).windows[0].reason == "no operator was recorded"
 
 

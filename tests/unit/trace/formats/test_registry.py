@@ -38,6 +38,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
     return {
         "chrome": write([operator(), kernel()]),
         "py-spy": json.dumps([frame, end]).encode(),
+        "perfetto": 2 * b"\x0a\x04\x40\x01\x50\x01",  # packets with a time and a sequence
         "nsys-sqlite": _sqlite(folder),
         "nsys-report": b"NVIDIA Tegra Profiler Report 2025@3@1\n\x0b",
     }
