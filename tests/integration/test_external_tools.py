@@ -150,6 +150,7 @@ def test_a_chrome_trace_of_py_spy_opens_with_report(tmp_path):
     assert "tokenise_slowly" in told.output
 
 
+@pytest.mark.slow
 @needs_py_spy
 def test_py_spy_sees_the_ranks_below_torchrun(tmp_path):
     options = ["--py-spy", "--py-spy-format", "speedscope"]
@@ -397,6 +398,7 @@ def test_a_tool_that_dies_later_leaves_the_training_alone(tmp_path, monkeypatch)
 # -- memray ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_memray_counts_tensors_in_the_hosts_memory(tmp_path):
     pytest.importorskip("memray", reason="needs memray")
     bare = plainly(tmp_path, 0.001, 30, 7)

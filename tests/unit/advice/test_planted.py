@@ -59,6 +59,7 @@ def test_precision_and_recall_are_one(judged, capsys):
     assert (precision, recall) == (1.0, 1.0)
 
 
+@pytest.mark.slow
 def test_the_same_is_found_on_amd(tmp_path, monkeypatch):
     """HIP's names, one stream for computation, copies that say nothing of pinned memory."""
     on_amd = partial(GpuTrace, vendor="amd", device_name="AMD Instinct MI300X")

@@ -31,7 +31,9 @@ def test_everything_comes_back(trace, tmp_path):
     assert_same(trace, again(trace, tmp_path / "out.json"))
 
 
-@pytest.mark.parametrize("name", KINETO)
+@pytest.mark.parametrize(
+    "name", [KINETO[0], *(pytest.param(name, marks=pytest.mark.slow) for name in KINETO[1:])]
+)
 def test_real_traces_come_back(name, tmp_path):
     trace = load(trace_path(name))
     assert_same(trace, again(trace, tmp_path / "out.json"))
