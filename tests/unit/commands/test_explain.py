@@ -52,7 +52,11 @@ def test_an_installation_without_pages_says_so(monkeypatch, tmp_path, capsys):
 def test_every_example_is_listed_and_printed(capsys):
     assert main(["examples"]) == 0
     listed = capsys.readouterr().out
-    files = {path.name for path in (ROOT / "examples").iterdir() if path.suffix in {".py", ".sh"}}
+    files = {
+        path.name
+        for path in (ROOT / "examples").iterdir()
+        if path.suffix in {".py", ".sh", ".ipynb"}
+    }
     assert {line.split()[0] for line in listed.splitlines()} == files
     assert main(["examples", "plain_loop.py"]) == 0
     assert capsys.readouterr().out == (ROOT / "examples" / "plain_loop.py").read_text()
