@@ -16,6 +16,7 @@ import polars as pl
 
 from stepscope.export.selection import Cut
 from stepscope.trace.categories import category_of
+from stepscope.trace.formats.chrome.written import member, microseconds
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -119,29 +120,30 @@ def _pieces(trace: Trace, names: pl.DataFrame, lanes: pl.DataFrame) -> Iterator[
                     pl.lit('{"ph": "X", '),
                     *_WHAT_AND_WHERE,
                     pl.lit(', "ts": '),
-                    _microseconds("start_ns"),
+                    microseconds("start_ns"),
                     pl.lit(', "dur": '),
-                    _microseconds("dur_ns"),
-                    _args(_with_correlation()),
+                    microseconds("dur_ns"),
+                    member("args", _with_correlation()),
                     pl.lit("}"),
                 )
             )
             .to_series()
         )
-    timed = (pl.lit(', "ts": '), _microseconds("time_ns"))
+    timed = (pl.lit(', "ts": '), microseconds("time_ns"))
     for table, phase in ((trace.instants, "i"), (trace.counters, "C")):
         scope = ', "s": "t"' if phase == "i" else ""
         yield _described(table, names, lanes).select(
             pl.concat_str(
                 pl.lit(f'{{"ph": "{phase}"{scope}, '),
-                *_WHAT_AND_WHERE, *timed, _args(pl.col("args")), pl.lit("}"),
+                *_WHAT_AND_WHERE, *timed, member("args", pl.col("args")), pl.lit("}"),
             )
         ).to_series()  # fmt: skip
     binds = pl.when(pl.col("phase") == "f").then(pl.lit('"bp": "e", ')).otherwise(pl.lit(""))
     yield _described(trace.flows, names, lanes).select(
         pl.concat_str(
             pl.lit('{"ph": "'), "phase", pl.lit('", "id": '), pl.col("flow_id").cast(pl.String),
-            pl.lit(", "), binds, *_WHAT_AND_WHERE, *timed, _args(pl.col("args")), pl.lit("}"),
+            pl.lit(", "), binds, *_WHAT_AND_WHERE, *timed, member("args", pl.col("args")),
+            pl.lit("}"),
         )
     ).to_series()  # fmt: skip
 
@@ -152,22 +154,6 @@ _WHAT_AND_WHERE = (pl.col("what"), pl.lit(", "), pl.col("place"))
 def _described(table: pl.LazyFrame, names: pl.DataFrame, lanes: pl.DataFrame) -> pl.DataFrame:
     of_names = table.join(names.lazy(), on="name_id", how="left", maintain_order="left")
     return of_names.join(lanes.lazy(), on="lane_id", how="left", maintain_order="left").collect()
-
-
-def _microseconds(column: str) -> pl.Expr:
-    """Nanoseconds as microseconds with three decimals, exactly."""
-    size = pl.col(column).abs()
-    sign = pl.when(pl.col(column) < 0).then(pl.lit("-")).otherwise(pl.lit(""))
-    decimals = (size % 1000).cast(pl.String).str.zfill(3)
-    return pl.concat_str(sign, (size // 1000).cast(pl.String), pl.lit("."), decimals)
-
-
-def _args(text: pl.Expr) -> pl.Expr:
-    return (
-        pl.when(text.is_null())
-        .then(pl.lit(""))
-        .otherwise(pl.concat_str(pl.lit(', "args": '), text, ignore_nulls=True))
-    )
 
 
 def _with_correlation() -> pl.Expr:

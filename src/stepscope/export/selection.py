@@ -10,7 +10,7 @@ Definitions
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -172,7 +172,6 @@ def _tables_of(
         joined = table.join(chosen.lazy(), on="event", how="inner", maintain_order="left")
         return joined.with_columns(number).drop("number").collect()
 
-    tables = trace.tables() if trace.store is None else None
     events = of_events(trace.events)
     within = pl.col("time_ns").is_between(first, last)
     kept_lanes = events["lane_id"].unique().implode()
@@ -181,7 +180,7 @@ def _tables_of(
         {
             "events": events,
             "args": of_events(trace.args),
-            "names": trace.names.collect() if tables is None else tables.names,
+            "names": trace.names.collect(),
             "lanes": trace.lanes,
             "instants": trace.instants.filter(within).collect(),
             "counters": trace.counters.filter(within).collect(),
@@ -198,11 +197,3 @@ def _flows(flows: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
     held = flows.join(spot, on=["lane_id", "time_ns"], how="semi", maintain_order="left")
     whole = held.group_by("flow_id", "name_id").len().filter(pl.col("len") > 1)
     return held.join(whole, on=["flow_id", "name_id"], how="semi", maintain_order="left")
-
-
-def narrowed(selection: Selection, trace: Trace) -> Selection:
-    """The selection without steps that this trace does not have, for one of several traces."""
-    if selection.steps is None:
-        return selection
-    have = set(trace.steps["step"].to_list())
-    return replace(selection, steps=tuple(step for step in selection.steps if step in have))

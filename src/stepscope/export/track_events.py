@@ -30,6 +30,8 @@ from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
 
 _ROWS_AT_ONCE = 200_000
+_LINE_BREAK = r"\n\s*"
+"""Line breaks of JSON text are never part of a value."""
 
 # Packet
 _PACKET, _TIME, _SEQUENCE, _EVENT, _INTERNED, _FLAGS, _DESCRIPTOR = 1, 8, 10, 11, 12, 13, 60
@@ -37,7 +39,7 @@ _STATE_CLEARED, _NEEDS_STATE = 1, 2
 # Track event
 _CATEGORY_IID, _ANNOTATION, _TYPE, _NAME_IID, _TRACK = 3, 4, 9, 10, 11
 _DOUBLE_VALUE, _FLOW = 44, 47
-_BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
+_BEGIN, _END, _COUNTER = 1, 2, 4
 # Annotation
 _JSON_VALUE, _ANNOTATION_NAME = 9, 10
 # Descriptor
@@ -149,9 +151,10 @@ def write_perfetto(
     counters = [_counter(series, groups, tracks, shift) for series in overlays.counters]
     write(b"".join(tracks.written))
     flows = _flows(cut)
+    args = _arguments(trace)
     for first in range(0, len(marks.slice), _ROWS_AT_ONCE):
         rows = slice(first, first + _ROWS_AT_ONCE)
-        write(_events(cut, placed, uuid, flows, rows, shift, tracks))
+        write(_events(args, placed, uuid, flows, rows, shift, tracks))
     for piece in (*added, *counters):
         write(piece)
     return Written(
@@ -262,7 +265,7 @@ def _flows(cut: Cut) -> _Flows:
 
 
 def _events(
-    cut: Cut,
+    args: pl.Series,
     placed: LaneMarks,
     uuid: Int64Array,
     flows: _Flows,
@@ -275,7 +278,7 @@ def _events(
     event, begins = marks.slice[rows], marks.is_begin[rows]
     beginning = event[begins]
     name_id = placed.name_id[beginning]
-    texts = _arguments(cut.trace, beginning)
+    texts = args.gather(beginning).str.replace_all(_LINE_BREAK, "")
     annotation = pb.joined(
         [
             pb.bytes_field(_JSON_VALUE, pb.texts(texts)),
@@ -303,12 +306,10 @@ def _where(pieces: pb.Pieces, rows: np.ndarray[tuple[int], np.dtype[np.bool_]]) 
     return pb.Pieces(pieces.data[kept], np.where(rows, pieces.length, 0))
 
 
-def _arguments(trace: Trace, events: Int64Array) -> pl.Series:
-    """The arguments of events as JSON text."""
-    wanted = pl.LazyFrame({"event": events})
-    found = wanted.join(trace.args, on="event", how="left", maintain_order="left")
-    # Line breaks of JSON are never part of a value.
-    return found.select(pl.col("args").str.replace_all(r"\n\s*", "")).collect()["args"]
+def _arguments(trace: Trace) -> pl.Series:
+    """The arguments of each event as JSON text; null where it has none."""
+    number = trace.events.select("event")
+    return number.join(trace.args, on="event", how="left", maintain_order="left").collect()["args"]
 
 
 def _packets(time_ns: Int64Array, events: pb.Pieces, tracks: _Tracks) -> bytes:

@@ -21,12 +21,11 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.operands import whole_number
-from stepscope.analysis.counters.series import Series, series_of
+from stepscope.analysis.counters.series import Series, series_of, sum_of
 from stepscope.analysis.record.metrics import read_metrics
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.errors import StepscopeError
 from stepscope.trace.arrays import intervals
-from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -99,14 +98,9 @@ def _queues(trace: Trace, origin: int) -> list[Series]:
     for (device,), mine in work.group_by(["device"], maintain_order=True):
         called = starts[mine["launch"].to_numpy()]
         began = np.maximum(mine["start_ns"].to_numpy(), called)  # the clocks differ a little
-        times = np.concatenate((called, began))
-        change = np.repeat(np.array([1, -1]), len(mine))
-        order = np.lexsort((-change, times))
-        length = np.cumsum(change[order])
-        found.append(
-            series_of(f"launched and waiting, GPU {device}", "queue", "count",
-                      times[order] - origin, length)
-        )  # fmt: skip
+        one = np.ones(len(mine), np.int64)
+        name = f"launched and waiting, GPU {device}"
+        found.append(sum_of(name, "queue", "count", called - origin, began - origin, one))
     return found
 
 
@@ -119,22 +113,12 @@ def _busy(trace: Trace, origin: int) -> list[Series]:
         first, last = int(busy.starts[0]), int(busy.ends[-1])
         step = next(10**k for k in range(19) if (last - first) // 10**k < _MOST_STRETCHES)
         borders = np.arange(first, last + 2 * step, step)
-        share = np.diff(_covered_until(busy, borders)) / step
+        share = np.diff(intervals.covered_before(busy, borders)) / step
         times = borders - origin
         found.append(
             series_of(f"busy, GPU {device}", "busy", "share", times, np.append(share, 0.0))
         )
     return found
-
-
-def _covered_until(busy: intervals.Intervals, moments: Int64Array) -> Int64Array:
-    """Time covered by intervals, sorted and apart, before each moment."""
-    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(busy.lengths)))
-    at = np.searchsorted(busy.starts, moments, side="right")
-    last = np.maximum(at - 1, 0)
-    within = np.minimum(moments, busy.ends[last]) - busy.starts[last]
-    covered: Int64Array = np.where(at > 0, before[last] + within, 0)
-    return covered
 
 
 def _bandwidth(trace: Trace, origin: int) -> list[Series]:
@@ -148,13 +132,10 @@ def _bandwidth(trace: Trace, origin: int) -> list[Series]:
         start = mine["start_ns"].to_numpy()
         end = start + mine["dur_ns"].to_numpy()
         rate = (mine["bytes"].to_numpy() * 1e9 / mine["dur_ns"].to_numpy()).astype(np.int64)
-        times = np.concatenate((start, end))
-        order = np.argsort(times, kind="stable")
-        moving = np.cumsum(np.concatenate((rate, -rate))[order])
+        title = f"{name}, GPU {device}"
         found.append(
-            series_of(f"{name}, GPU {device}", "bandwidth", "bytes_per_second",
-                      times[order] - origin, moving)
-        )  # fmt: skip
+            sum_of(title, "bandwidth", "bytes_per_second", start - origin, end - origin, rate)
+        )
     return found
 
 

@@ -53,3 +53,18 @@ def series_of(
     times = time_ns[order]
     last = np.append(times[1:] != times[:-1], True)[: len(times)]
     return Series(name, group, unit, times[last], value[order][last].astype(np.float64))
+
+
+def sum_of(
+    name: str,
+    group: str,
+    unit: str,
+    start_ns: Int64Array,
+    end_ns: Int64Array,
+    amount: npt.NDArray[np.int64],
+) -> Series:
+    """The sum of the amounts that are in force: each one from its start to its end."""
+    times = np.concatenate((start_ns, end_ns))
+    order = np.argsort(times, kind="stable")
+    total = np.cumsum(np.concatenate((amount, -amount))[order])
+    return series_of(name, group, unit, times[order], total)

@@ -131,6 +131,7 @@ def _document(packets: Packets, args: pl.DataFrame) -> Iterator[bytes]:
 def _described(packets: Packets, args: pl.DataFrame) -> pl.DataFrame:
     import polars as pl
 
+    from stepscope.trace.formats.chrome.written import member, microseconds
     from stepscope.trace.formats.perfetto.packets import (
         BEGIN,
         CATEGORIES,
@@ -171,23 +172,13 @@ def _described(packets: Packets, args: pl.DataFrame) -> pl.DataFrame:
         .select(
             text=pl.concat_str(
                 pl.lit('{"ph": "'), "phase", pl.lit('", '), "place",
-                pl.lit(', "ts": '), _microseconds("time_ns"),
-                _part("name", pl.col("name")), _part("cat", pl.col("category")),
-                _part("args", pl.when(is_counter).then(value).otherwise("args")),
+                pl.lit(', "ts": '), microseconds("time_ns"),
+                member("name", pl.col("name")), member("cat", pl.col("category")),
+                member("args", pl.when(is_counter).then(value).otherwise("args")),
                 pl.lit("}"),
             )
         )
     )  # fmt: skip
-
-
-def _part(key: str, value: pl.Expr) -> pl.Expr:
-    import polars as pl
-
-    return (
-        pl.when(value.is_null())
-        .then(pl.lit(""))
-        .otherwise(pl.concat_str(pl.lit(f', "{key}": '), value, ignore_nulls=True))
-    )
 
 
 def _quoted(texts: pl.Series) -> pl.Series:
@@ -198,13 +189,6 @@ def _quoted(texts: pl.Series) -> pl.Series:
     distinct = texts.drop_nulls().unique().to_list()
     known = {text: orjson.dumps(text).decode() for text in distinct}
     return texts.replace_strict(known, default=None, return_dtype=pl.String)
-
-
-def _microseconds(column: str) -> pl.Expr:
-    import polars as pl
-
-    decimals = (pl.col(column) % 1000).cast(pl.String).str.zfill(3)
-    return pl.concat_str((pl.col(column) // 1000).cast(pl.String), pl.lit("."), decimals)
 
 
 def _places(tracks: dict[int, Track], used: list[int]) -> dict[int, str]:

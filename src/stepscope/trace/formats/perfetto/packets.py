@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.trace.arrays.intervals import Int64Array
-from stepscope.trace.formats.perfetto.wire import Fields, read_fields
+from stepscope.trace.formats.perfetto.wire import FIXED64, Fields, read_fields
 
 # Packet
 _PACKET, _TIME, _SEQUENCE, _EVENT, _INTERNED, _FLAGS, _DEFAULTS, _DESCRIPTOR, _CLOCK = (
@@ -119,7 +119,7 @@ def _events(
     missing = track == _NONE
     track[missing] = [default.get(int(one), 0) for one in sequence[missing]]
     value = fields.last(_INTEGER_VALUE, number).astype(np.float64)
-    doubles = fields.of(_DOUBLE_VALUE, 1)
+    doubles = fields.of(_DOUBLE_VALUE, FIXED64)
     value[fields.message[doubles]] = fields.value[doubles].view(np.float64)
     events = pl.DataFrame(
         {
