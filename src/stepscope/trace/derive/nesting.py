@@ -135,6 +135,34 @@ def nest(
     )
 
 
+def innermost_at(
+    lanes: npt.NDArray[np.generic],
+    starts: Int64Array,
+    ends: Int64Array,
+    moment_lanes: npt.NDArray[np.generic],
+    moments: Int64Array,
+) -> Int64Array:
+    """Returns for each moment the row of the innermost event around it; -1 for none.
+
+    An event is around the moments from its start until just before its end. Of events that start
+    together the shorter one is the inner one, and of equal ones the later one.
+
+    Args:
+        lanes: Lane of each event, as integers.
+        starts: Start of each event, in ns.
+        ends: End of each event, in ns.
+        moment_lanes: Lane of each moment.
+        moments: The moments, in ns.
+    """
+    number = len(starts)
+    nested = nest(
+        np.concatenate((lanes, moment_lanes)),
+        np.concatenate((starts, moments)),
+        np.concatenate((ends - starts, np.zeros(len(moments), np.int64))),
+    )
+    return nested.parent[number:]
+
+
 def _scatter(values: npt.NDArray[np.generic], order: npt.NDArray[np.generic]) -> npt.NDArray:  # type: ignore[type-arg]
     placed = np.empty(len(values), values.dtype)
     placed[order] = values

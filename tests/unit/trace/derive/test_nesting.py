@@ -175,3 +175,16 @@ def test_deep_stacks_with_many_rows_after_them():
         nesting.nest_by_loop(np.arange(2 * number) == 0, start, end, 0)
         read.append(count())
     assert 0 < read[1] < 10 * read[0]
+
+
+@given(EVENTS, st.lists(st.tuples(st.integers(0, 1), st.integers(0, 30)), max_size=5))
+def test_the_innermost_event_at_a_moment(events, moments):
+    lane, start, dur = columns(events)
+    order = order_of(events)
+    expected = []
+    for where, at in moments:
+        around = [r for r in order if lane[r] == where and start[r] <= at < start[r] + dur[r]]
+        expected.append(around[-1] if around else -1)
+    lanes = np.array([where for where, _ in moments], np.int64)
+    times = np.array([at for _, at in moments], np.int64)
+    assert nesting.innermost_at(lane, start, start + dur, lanes, times).tolist() == expected
