@@ -20,7 +20,7 @@ from stepscope.report.answer.tables import Titled, chosen_tables, numbers_of
 from stepscope.report.console import UNLIMITED, width_for
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.scope import describe_scope
-from stepscope.report.text import printable
+from stepscope.report.text import printable, shortened
 from stepscope.report.units import plural
 
 MOST_ROWS = 30
@@ -143,21 +143,13 @@ def _print_table(
             table.add_column(
                 Text(labels[name]), justify="right" if is_number else "left", no_wrap=True
             )
-        for row in zip(*(cells[name] for name in block), strict=True):
+        columns = [shortened(cells[name], fitted.widths[name]) for name in block]
+        for row in zip(*columns, strict=True):
             # Text, not markup: names come from untrusted files.
-            table.add_row(
-                *(
-                    Text(_cut(cell, fitted.widths[name]))
-                    for name, cell in zip(block, row, strict=True)
-                )
-            )
+            table.add_row(*map(Text, row))
         console.print(table)
     return len(frame.columns) - len(names) + fitted.left_out
 
 
 def _without_noise(text: str) -> str:
     return _NOISE.sub("", text) if len(text) > _LONG_NAME else text
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -38,7 +38,7 @@ def comparison_to_markdown(comparison: Comparison, rows: int | None) -> str:
             f"**{title}**",
             "",
             f"| {' | '.join(COLUMNS[:-1])} | |",
-            "|---|--:|--:|--:|--:|---|",
+            "|---|--:|--:|--:|--:|--:|---|",
         ]
         lines += [
             "| " + " | ".join(markdown_text(cell) for cell in cells(row)) + " |"

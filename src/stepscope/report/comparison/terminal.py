@@ -22,12 +22,11 @@ from stepscope.report.comparison.words import (
 )
 from stepscope.report.console import width_for
 from stepscope.report.outputs import Layout, Sink
-from stepscope.report.text import printable
+from stepscope.report.text import printable, shortened
 
 _INDENT = 2
-_GAP = 3
+_GAP = 2
 _SHORTEST_NAME = 16
-_REMARK = len("disappeared,")
 _STYLES = {"grew": "red", "appeared": "red", "shrank": "green", "disappeared": "green"}
 
 
@@ -63,22 +62,20 @@ def print_comparison(comparison: Comparison, console: Console, rows: int | None)
 
 
 def _table(rows: pl.DataFrame, width: int) -> Table:
-    """The table; only names and the last column's remarks give way, numbers never do."""
+    """The table; only names give way, numbers never do."""
     lines = [(cells(row), row["status"]) for row in rows.iter_rows(named=True)]
-    numbers = [
-        max(len(heading), *(len(texts[place]) for texts, _ in lines))
-        for place, heading in enumerate(COLUMNS[:-1])
-        if place
+    columns = list(zip(*(texts for texts, _ in lines), strict=True))
+    wide = [
+        max(map(len, (heading, *texts))) for heading, texts in zip(COLUMNS, columns, strict=True)
     ]
-    left = width - sum(numbers) - _GAP * (len(COLUMNS) - 1)
-    remark = min(max(len(texts[-1]) for texts, _ in lines), max(_REMARK, left // 3))
-    name = max(_SHORTEST_NAME, left - remark)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column(COLUMNS[0], overflow="ellipsis", no_wrap=True, max_width=name)
-    for heading, wide in zip(COLUMNS[1:-1], numbers, strict=True):
-        table.add_column(heading, justify="right", no_wrap=True, min_width=wide)
-    table.add_column(COLUMNS[-1], max_width=remark)
-    for texts, status in lines:
-        style = _STYLES.get(status, "dim")
-        table.add_row(*(Text(text) for text in texts[:3]), Text(texts[3], style), *texts[4:])
+    shown = [place for place, texts in enumerate(columns) if any(texts)]
+    rest = sum(wide[place] + _GAP for place in shown[1:])
+    columns[0] = tuple(shortened(columns[0], max(_SHORTEST_NAME, width - rest)))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 0, 0, 1))
+    for place in shown:
+        is_number = bool(COLUMNS[place]) and place > 0
+        table.add_column(COLUMNS[place], justify="right" if is_number else "left", no_wrap=True)
+    for number, (_, status) in enumerate(lines):
+        styles = {COLUMNS.index("change"): _STYLES.get(status, "dim")}
+        table.add_row(*(Text(columns[place][number], styles.get(place, "")) for place in shown))
     return table

@@ -19,8 +19,9 @@ TITLES = {
     "kernel": "Kernels",
     "operator": "Operators",
 }
-COLUMNS = ("name", "before", "after", "change", "noise", "")
+COLUMNS = ("name", "before", "after", "change", "noise", "calls/step", "")
 """Headings of `cells`."""
+_STATUS = {"appeared": "new", "disappeared": "gone"}
 
 
 def headline(step: StepChange) -> str:
@@ -69,19 +70,21 @@ def cells(row: dict[str, Any]) -> tuple[str, ...]:
     """A row's texts, one for each of `COLUMNS`."""
     noise = row["noise_ns"]
     sign = "+" if row["delta_ns"] > 0 else ("−" if row["delta_ns"] < 0 else "")
-    count = "" if row["a_count"] == row["b_count"] else _counts(row)
     return (
         _name(row["name"]),
         units.duration(row["a_ns"]),
         units.duration(row["b_ns"]),
         sign + units.duration(abs(row["delta_ns"])),
         "?" if noise is None else f"±{units.duration(noise)}",
-        f"{row['status']}{count}",
+        _calls(row),
+        _STATUS.get(row["status"], row["status"]),
     )
 
 
-def _counts(row: dict[str, Any]) -> str:
-    return f", {units.count(row['a_count'])} → {units.count(row['b_count'])} per step"
+def _calls(row: dict[str, Any]) -> str:
+    """How often it was called per step, if that changed."""
+    before, after = row["a_count"], row["b_count"]
+    return "" if before == after else f"{units.count(before)} → {units.count(after)}"
 
 
 def _told_apart(rows: pl.DataFrame) -> pl.Series:

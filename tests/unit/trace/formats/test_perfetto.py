@@ -7,7 +7,6 @@ import json
 
 import polars as pl
 import pytest
-from perfetto.protos.perfetto.trace import perfetto_trace_pb2
 from polars.testing import assert_frame_equal
 from tests.support.traces import trace_path
 from tests.support.viewer import training
@@ -20,6 +19,9 @@ from stepscope.export.track_events import write_perfetto
 from stepscope.trace.formats.perfetto.format import FORMAT
 from stepscope.trace.load import load
 
+perfetto_trace_pb2 = pytest.importorskip(
+    "perfetto.protos.perfetto.trace.perfetto_trace_pb2", reason="needs the package perfetto"
+)
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
 
 
