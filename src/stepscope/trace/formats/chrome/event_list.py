@@ -57,9 +57,13 @@ def byte_offsets(text: str) -> npt.NDArray[np.int64] | None:
     if text.isascii():
         return None
     points = np.array([text]).view(np.uint32)  # unlike encode, as fast for lone surrogates
-    widths = 1 + (points >= 0x80).astype(np.int64) + (points >= 0x800) + (points >= 0x10000)
+    widths = np.ones(len(points), np.uint8)
+    for longer in (0x80, 0x800, 0x10000):
+        widths += points >= longer
     widths[(points >= 0xDC80) & (points <= 0xDCFF)] = 1
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(widths)])
+    offsets = np.zeros(len(points) + 1, np.int64)
+    np.cumsum(widths, out=offsets[1:])
+    return offsets
 
 
 def read_events_tolerantly(data: bytes, offset: int, blocks: Content, take: Take) -> Ending:
