@@ -9,13 +9,11 @@ Definitions
     others, and each is named.
     Gain: how much shorter the recording would be, replayed without the excess (`replay.py`),
     divided by the number of steps. A late start counts once in the recording, not in each step.
-    Accused: a rank and cause whose gain is at least a fiftieth of the mean step. On healthy ranks
-    somebody is always last, but not for long, and without that rank the next one is. Its excess of
-    the cause is also at least three times that of the median of the other ranks: where all have as
-    much, it is noise, or nobody's fault in particular. And it comes back: of three steps or more,
-    at least two have it (the second most has a quarter of the most). A link is
-    accused only if at least a fifth of the transfers in its slow groups take half as long again as
-    usual, and five median deviations longer: single slow transfers happen on healthy links too.
+    Accused: a rank and cause whose gain is at least a fiftieth of the mean step, and whose excess
+    is more than chance gives (`beyond_chance.py`). On healthy ranks somebody is always last, but
+    not for long, and without that rank the next one is. A link is accused only if at least a fifth
+    of the transfers in its slow groups take half as long again as usual, and five median deviations
+    longer: single slow transfers happen on healthy links too.
 """
 
 from __future__ import annotations
@@ -25,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from stepscope.fleet.blame.beyond_chance import is_beyond_chance
 from stepscope.fleet.blame.delays import Delays, pass_back
 from stepscope.fleet.blame.replay import Replay
 from stepscope.fleet.blame.usual import Usual, find_usual
@@ -39,9 +38,6 @@ _SLOW = 0.5
 """A transfer is slow that exceeds the usual by this share of it."""
 _BEYOND_NOISE = 5
 """And by more than this many median deviations of its like."""
-_STANDS_OUT = 3
-"""By what factor an accused rank's excess exceeds that of the median other rank."""
-_FEW_STEPS = 3
 _PERSISTENT = 0.2
 """A link is slow if this share of its transfers is."""
 
@@ -245,21 +241,15 @@ class _Links:
 
 
 def _stands_out(matched: Matched, usual: Usual, rank: int, cause: str) -> bool:
-    """Whether a rank has far more of a cause than the others, and not in one step only."""
+    """Whether a rank has far more of a cause than the others, and not by chance."""
     if cause not in matched.causes:
         return True  # a late start: only one rank can be the last to begin
     excess = usual.excess_ns[:, matched.causes.index(cause)]
-    of_rank = np.bincount(matched.rank, excess, len(matched.ranks))
-    is_it = matched.ranks == rank
-    others = of_rank[~is_it]
-    if len(others) and of_rank[is_it].sum() < _STANDS_OUT * np.median(others):
-        return False
-    own = matched.ranks[matched.rank] == rank
-    steps, place = np.unique(matched.step[own], return_inverse=True)
-    if len(steps) < _FEW_STEPS:
-        return True
-    by_step = np.sort(np.bincount(place.reshape(-1), excess[own]))
-    return bool(by_step[-2] >= by_step[-1] / 4)
+    steps, step = np.unique(matched.step, return_inverse=True)
+    ranks = len(matched.ranks)
+    cells = np.bincount(step.reshape(-1) * ranks + matched.rank, excess, len(steps) * ranks)
+    of_rank = int(np.flatnonzero(matched.ranks == rank)[0])
+    return is_beyond_chance(cells.reshape(len(steps), ranks), of_rank)
 
 
 def _without(
