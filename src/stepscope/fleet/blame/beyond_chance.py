@@ -1,4 +1,4 @@
-"""Whether a rank has more of a cause than chance gives it: on healthy ranks somebody is always last.
+"""Whether a rank has more of a cause than chance gives it: somebody is always last.
 
 Definitions
     Excess of a rank in a step: what its work takes beyond the usual (`usual.py`), for one cause.
