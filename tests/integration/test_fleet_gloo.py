@@ -46,8 +46,8 @@ def step(is_planted):
         while time.monotonic() < until:
             gc.collect()
     distributed.all_reduce(torch.ones(1000), group=pairs[rank // 2])
-    # The culprit's partner is always the last to go on from their pair.
-    time.sleep(0.012 if rank == culprit ^ 1 else 0.002)
+    # The culprit's partner is always the last to go on from their pair; in a healthy job none is.
+    time.sleep(0.012 if rank == culprit ^ 1 and problem != "none" else 0.002)
     distributed.all_reduce(torch.ones(1000))
 
 
