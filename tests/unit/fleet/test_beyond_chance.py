@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.fleet.blame.beyond_chance import is_beyond_chance
+from stepscope.fleet.blame.beyond_chance import is_beyond_chance, is_more_often
 
 MS = 1e6
 JOBS = 400
@@ -70,3 +70,18 @@ def test_two_steps_are_judged_by_the_sum_alone():
 
 def test_a_rank_alone_is_compared_with_nobody():
     assert is_beyond_chance(np.array([[1.0], [1.0], [1.0]]), 0)
+
+
+@pytest.mark.parametrize(
+    ("here", "elsewhere", "expected"),
+    [
+        ((8, 8), (0, 8), True),
+        ((5, 8), (1, 8), False),
+        ((20, 80), (3, 240), True),
+        ((2, 8), (60, 240), False),
+        ((3, 8), (0, 0), True),
+        ((8, 8), (8, 8), False),
+    ],
+)
+def test_slow_transfers_elsewhere_excuse_a_link(here, elsewhere, expected):
+    assert is_more_often(*here, *elsewhere) is expected

@@ -61,3 +61,21 @@ def _student_limit(freedom: int) -> float:
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     return z + first / freedom + second / freedom**2
+
+
+def is_more_often(events: int, cases: int, other_events: int, other_cases: int) -> bool:
+    """Whether something happens more often here than elsewhere, beyond one chance in a thousand.
+
+    By the test of two proportions. Where there is no elsewhere, nothing contradicts it.
+
+    Args:
+        events: How often it happens here, in `cases`.
+        cases: At least 1.
+        other_events: How often elsewhere, in `other_cases`.
+        other_cases: 0 or more.
+    """
+    if not other_cases:
+        return True
+    pooled = (events + other_events) / (cases + other_cases)
+    error = math.sqrt(pooled * (1 - pooled) * (1 / cases + 1 / other_cases))
+    return events / cases - other_events / other_cases > _NORMAL_LIMIT * error

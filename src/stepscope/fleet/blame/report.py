@@ -13,7 +13,9 @@ Definitions
     is more than chance gives (`beyond_chance.py`). On healthy ranks somebody is always last, but
     not for long, and without that rank the next one is. A link is accused only if at least a fifth
     of the transfers in its slow groups take half as long again as usual, and five median deviations
-    longer: single slow transfers happen on healthy links too.
+    longer, and that happens more often than in the other groups of the dimension: single slow
+    transfers happen on healthy links too, many on a machine that is busy with something else.
+    A late start is accused only if the rank comes late by a step or more.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.fleet.blame.beyond_chance import is_beyond_chance
+from stepscope.fleet.blame.beyond_chance import is_beyond_chance, is_more_often
 from stepscope.fleet.blame.delays import Delays, pass_back
 from stepscope.fleet.blame.replay import Replay
 from stepscope.fleet.blame.usual import Usual, find_usual
@@ -133,7 +135,7 @@ def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blam
     stands_out = [
         links.is_persistent(rank)
         if cause == SLOW_LINK
-        else _stands_out(matched, usual, rank, cause)
+        else _stands_out(matched, usual, delays, step_ns, rank, cause)
         for rank, cause in gaining.select("rank", "cause").iter_rows()
     ]
     accused = gaining.filter(pl.Series(stands_out, dtype=pl.Boolean)).sort(
@@ -218,19 +220,30 @@ class _Links:
         ).filter(pl.col("caused_wait_ns") > 0)
 
     def is_persistent(self, rank: int) -> bool:
-        """Whether most transfers in the slow groups of a rank are slow, not a few of them."""
+        """Whether most transfers in the slow groups of a rank are slow, and others' are not."""
         charged = self.collectives_of(rank)
         if not len(charged):
             return False
-        in_groups = np.flatnonzero(np.isin(self._matched.group, self._matched.group[charged]))
-        excess, transfer = self._excess[in_groups], self._matched.transfer_ns[in_groups]
-        usual = _SLOW * (transfer - excess)
-        is_slow = excess > np.maximum(usual, _BEYOND_NOISE * self._spread[in_groups])
+        matched = self._matched
+        usual = _SLOW * (matched.transfer_ns - self._excess)
+        is_slow = self._excess > np.maximum(usual, _BEYOND_NOISE * self._spread)
+        in_groups = np.isin(matched.group, matched.group[charged])
         # Groups that are slow once by chance do not excuse those that always are.
         lost = self._lost[in_groups].astype(np.float64)
-        groups = self._matched.group[in_groups]
-        shares = np.bincount(groups, is_slow) / np.maximum(np.bincount(groups), 1)
-        return bool(np.average(shares[groups], weights=lost + 1e-9) >= _PERSISTENT)
+        groups = matched.group[in_groups]
+        slow, all_of = np.bincount(groups, is_slow[in_groups]), np.bincount(groups)
+        shares = slow / np.maximum(all_of, 1)
+        if np.average(shares[groups], weights=lost + 1e-9) < _PERSISTENT:
+            return False
+        # A group of all ranks cannot tell one of them from the others: prefer smaller groups.
+        is_small = np.diff(matched.first_row)[in_groups] < len(matched.ranks)
+        telling = is_small if is_small.any() else ~is_small
+        worst = int(np.argmax(np.bincount(groups[telling], lost[telling])))
+        dimension = matched.dimension.cast(pl.String)
+        alike = ~in_groups & (dimension == matched.groups["dimension"][worst]).to_numpy()
+        return is_more_often(
+            int(slow[worst]), int(all_of[worst]), int(is_slow[alike].sum()), int(alike.sum())
+        )
 
     def collectives_of(self, rank: int) -> Numbers:
         """The collectives that a rank is charged with."""
@@ -240,14 +253,18 @@ class _Links:
         return found
 
 
-def _stands_out(matched: Matched, usual: Usual, rank: int, cause: str) -> bool:
+def _stands_out(
+    matched: Matched, usual: Usual, delays: Delays, step_ns: float, rank: int, cause: str
+) -> bool:
     """Whether a rank has far more of a cause than the others, and not by chance."""
     if cause not in matched.causes:
-        return True  # a late start: only one rank can be the last to begin
+        # A late start: only one rank can be the last to begin.
+        return int(delays.late_start_ns[matched.ranks[matched.rank] == rank].max()) >= step_ns
     excess = usual.excess_ns[:, matched.causes.index(cause)]
     steps, step = np.unique(matched.step, return_inverse=True)
     ranks = len(matched.ranks)
-    cells = np.bincount(step.reshape(-1) * ranks + matched.rank, excess, len(steps) * ranks)
+    place = step.reshape(-1) * ranks + matched.rank
+    cells = np.bincount(place, excess, len(steps) * ranks).astype(np.float64)
     of_rank = int(np.flatnonzero(matched.ranks == rank)[0])
     return is_beyond_chance(cells.reshape(len(steps), ranks), of_rank)
 
