@@ -15,6 +15,7 @@ from stepscope.commands.options import (
 )
 from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import Layout, Output
+from stepscope.report.working import working
 
 
 @click.command("memory")
@@ -126,8 +127,8 @@ def command(
 
     keep_freed_memory()
     found = open_memory(path, rank, census, rules)
-    if found.others:
-        click.echo(f"{found.path}: the newest; {path} has {found.others} more", err=True)
+    if said := found.remark(path):
+        click.echo(said, err=True)
     other = None if before is None else open_memory(before, rank, None, rules).view
     runs = [] if size is None else [Run(size, found.view)]
     for place, number in map(_path_and_size, also):
@@ -142,8 +143,10 @@ def command(
         targets,
         None if capacity is None else _bytes(capacity),
     )
+    with working(f"Answering {chosen.name}"):
+        answered = answer(found.view, chosen, asked)
     with sink_for(file) as sink:
-        output.write(answer(found.view, chosen, asked), sink, Layout(table, rows, columns))
+        output.write(answered, sink, Layout(table, rows, columns))
 
 
 def _bytes(text: str) -> int:
@@ -168,14 +171,14 @@ def _path_and_size(text: str) -> tuple[str, float]:
 
 def _names_beginning(begun: str) -> list[str]:
     """Names of questions, for the shell's completion."""
-    from stepscope.memory.questions.table import QUESTIONS
+    from stepscope.memory.questions.names import ABOUT
 
-    return [one.name for one in QUESTIONS if one.name.startswith(begun)]
+    return [name for name in ABOUT if name.startswith(begun)]
 
 
 def _list_questions() -> None:
-    from stepscope.memory.questions.table import QUESTIONS
+    from stepscope.memory.questions.names import ABOUT
 
-    width = max(len(one.name) for one in QUESTIONS)
-    for one in QUESTIONS:
-        click.echo(f"{one.name:<{width}}  {one.about}")
+    width = max(map(len, ABOUT))
+    for name, about in ABOUT.items():
+        click.echo(f"{name:<{width}}  {about}")

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pickle
+import time
 
 import pytest
 from click.testing import CliRunner
@@ -17,7 +18,9 @@ from tests.support.snapshots import PROGRAMS, Frames, plain_training, train
 
 from stepscope.commands import info, memory, report, show
 from stepscope.errors import StepscopeError, UnreadableInputError, UsageError
+from stepscope.memory.questions.names import ABOUT, NEEDS
 from stepscope.memory.questions.table import QUESTIONS, question
+from stepscope.report import working
 from stepscope.report.memory import terminal
 from stepscope.run.layout import RunLayout
 
@@ -72,6 +75,57 @@ def test_every_question_in_every_format(snapshot, smaller, name):
         assert len(rows) == len(tables[field])
         if rows:
             assert list(rows[0]) == list(tables[field][0])
+
+
+@pytest.mark.parametrize("name", [one.name for one in QUESTIONS if not one.needs])
+def test_show_answers_as_memory_does(snapshot, name):
+    for words in (["--format", "json"], ["--format", "csv"], ["--device", "0"]):
+        shown = run(f"memory-{name}", snapshot, *words, "--rows", "15", verb=show).stdout
+        assert shown == run(snapshot, name, *words, "--rows", "15").stdout
+
+
+def test_show_lists_the_questions_about_snapshots_that_it_answers(snapshot):
+    listed = run("--list", verb=show).stdout
+    for one in QUESTIONS:
+        assert (f"memory-{one.name} " in listed) == (not one.needs)
+        if one.needs:
+            with pytest.raises(UsageError, match=f"{one.name} {one.needs}"):
+                run(f"memory-{one.name}", snapshot, verb=show)
+
+
+def test_show_memory_of_a_snapshot_is_its_overview(snapshot, smaller):
+    shown = run("memory", snapshot, "--format", "json", verb=show).stdout
+    assert shown == run(snapshot, "--format", "json").stdout
+    both = run("memory-peak", snapshot, smaller, verb=show).stdout
+    assert str(snapshot) in both
+    assert str(smaller) in both
+    assert run("memory-peak", snapshot, smaller, "--format", "json", verb=show).exit_code == 2
+    for words in (["--device", "0,1"], ["--steps", "1"]):
+        assert run("memory-peak", snapshot, *words, verb=show).exit_code == 2
+    assert run("memory-peak", verb=show).exit_code == 2
+
+
+def test_the_names_are_those_of_the_table():
+    assert list(ABOUT) == [one.name for one in QUESTIONS]
+    assert {one.name: one.needs for one in QUESTIONS if one.needs} == NEEDS
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_long_work_is_shown_on_a_terminal(monkeypatch):
+    for name in ("_PATIENCE_SECONDS", "_INTERVAL_SECONDS"):
+        monkeypatch.setattr(working, name, 0.01)
+    for stream in (Terminal(), io.StringIO()):
+        with working.working("Answering growth", stream):
+            deadline = time.monotonic() + 20
+            while stream.isatty() and not stream.getvalue() and time.monotonic() < deadline:
+                time.sleep(0.01)
+        said = stream.getvalue()
+        assert said.startswith("\r\x1b[KAnswering growth · 0 s") == stream.isatty()
+        assert said.endswith("\r\x1b[K") == stream.isatty()
 
 
 def test_the_overview_as_json(snapshot):

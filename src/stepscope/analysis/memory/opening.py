@@ -38,6 +38,10 @@ class OpenedMemory:
     path: str
     others: int = 0
 
+    def remark(self, asked: str) -> str:
+        """Which file was opened, if what was asked for stands for several; else nothing."""
+        return f"{self.path}: the newest; {asked} has {self.others} more" if self.others else ""
+
 
 def open_memory(
     path: str, rank: int | None = None, census: str | None = None, rules: str | None = None

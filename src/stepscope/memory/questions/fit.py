@@ -147,7 +147,8 @@ class _Model:
         self.device = device
         self.replay: Replay = runs[-1].view.replay
         self._sizes = np.array([run.size for run in runs])
-        keyed = [_keyed(run.view, device) for run in runs]
+        keys: dict[str, int] = {}
+        keyed = [_keyed(run.view, device, keys) for run in runs]
         base = keyed[-1]
         for number, other in enumerate(keyed[:-1]):
             base = base.join(
@@ -194,8 +195,14 @@ class _Model:
         return total
 
 
-def _keyed(view: MemoryView, device: int) -> pl.DataFrame:
-    """The allocations of a device, each with its stack as text and its place among its like."""
+def _keyed(view: MemoryView, device: int, keys: dict[str, int]) -> pl.DataFrame:
+    """The allocations of a device, each with the number of its key and its place among its like.
+
+    Args:
+        view: The run.
+        device: The device.
+        keys: The number of each key; those that are new are added.
+    """
     snapshot = view.snapshot
     frame = snapshot.frames.select(
         "frame",
@@ -212,22 +219,31 @@ def _keyed(view: MemoryView, device: int) -> pl.DataFrame:
         .group_by("stack", maintain_order=True)
         .agg(pl.col("text").str.join("\n"))
     )
-    is_before = pl.col("start_event").is_null()
+    of_stack = stacks.select("stack", key=_numbered(stacks["text"].fill_null(""), keys))
+    mine = view.allocations.filter(pl.col("device") == device)
+    # What was there before has no stack of its own: its name, or its size, tells it.
+    names = mine.select("name").unique(maintain_order=True)
+    before = "before " + names["name"].fill_null("")
+    of_name = names.with_columns(before=_numbered(before, keys))
     return (
-        view.allocations.filter(pl.col("device") == device)
-        .join(stacks, on="stack", how="left", maintain_order="left")
+        mine.join(of_stack, on="stack", how="left", maintain_order="left")
+        .join(of_name, on="name", how="left", maintain_order="left", nulls_equal=True)
         .select(
             "allocation",
             "requested_bytes",
             "start_event",
-            # What was there before has no stack of its own: its name, or its size, tells it.
-            key=pl.when(is_before)
-            .then(pl.concat_str(pl.lit("before "), pl.col("name").fill_null("")))
-            .otherwise(pl.col("text").fill_null("")),
+            key=pl.when(pl.col("start_event").is_null())
+            .then("before")
+            .otherwise(pl.col("key").fill_null(keys.setdefault("", len(keys)))),
         )
         .sort("start_event", "requested_bytes", "allocation", nulls_last=False)
         .with_columns(place=pl.int_range(pl.len()).over("key"))
     )
+
+
+def _numbered(texts: pl.Series, keys: dict[str, int]) -> pl.Series:
+    """The number of each text: stacks are long, and every allocation has one."""
+    return pl.Series([keys.setdefault(text, len(keys)) for text in texts], dtype=pl.Int64)
 
 
 def _peak_requested(replay: Replay, device: int) -> int:

@@ -1,4 +1,4 @@
-"""All questions about a snapshot in one table, and how each is asked.
+"""All questions about a snapshot in one table, and how each is asked. Their names: `names`.
 
 An answer is a frozen dataclass: its polars frames are tables, `notes` is what a reader must know,
 and its other fields are numbers. Names carry units (`_ns`, `_bytes`, `_share`).
@@ -28,6 +28,7 @@ from stepscope.memory.questions import (
     totals,
 )
 from stepscope.memory.questions.moments import moment_of
+from stepscope.memory.questions.names import ABOUT, NEEDS
 from stepscope.memory.view import MemoryView, Moment
 
 
@@ -66,6 +67,7 @@ class MemoryQuestion:
         ask: Answers it.
         titles: Field of the answer to the title of its table, in display order.
         takes: The fields of `Asked` that it heeds, beside the device.
+        needs: Options that it cannot do without, as on the command line.
     """
 
     name: str
@@ -73,6 +75,7 @@ class MemoryQuestion:
     ask: Callable[[MemoryView, Asked], Any]
     titles: Mapping[str, str] = field(default_factory=dict)
     takes: frozenset[str] = frozenset()
+    needs: str = ""
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,7 @@ _HELD = {
 QUESTIONS: tuple[MemoryQuestion, ...] = (
     MemoryQuestion(
         "overview",
-        "the numbers of each device, and what the peak consists of",
+        ABOUT["overview"],
         lambda view, asked: totals.totals(view, asked.device),
         {
             "categories": "Held at the peak, by category",
@@ -183,32 +186,32 @@ QUESTIONS: tuple[MemoryQuestion, ...] = (
     ),
     MemoryQuestion(
         "peak",
-        "what was held when most was: by category, line, module and size",
+        ABOUT["peak"],
         lambda view, asked: composition.peak(view, asked.device),
         _HELD,
     ),
     MemoryQuestion(
         "held",
-        "what is held at any other moment (--at)",
+        ABOUT["held"],
         lambda view, asked: composition.composition(view, _moment(view, asked, "end")),
         _HELD,
         frozenset({"at"}),
     ),
     MemoryQuestion(
         "timeline",
-        "allocated, reserved, and what the allocated bytes are for, over time",
+        ABOUT["timeline"],
         lambda view, asked: timeline.timeline(view, asked.device),
         {"steps": "Steps", "timeline": "Over time"},
     ),
     MemoryQuestion(
         "growth",
-        "what survives the steps, and the line that leaks",
+        ABOUT["growth"],
         lambda view, asked: growth.growth(view, asked.device),
         {"lines": "Made in earlier steps, and still held", "steps": "Steps"},
     ),
     MemoryQuestion(
         "oom",
-        "why a request failed, whose the memory was, and what would have helped",
+        ABOUT["oom"],
         lambda view, asked: oom.out_of_memory(view, asked.device),
         {
             "remedies": "What would have helped, the cheapest first",
@@ -219,7 +222,7 @@ QUESTIONS: tuple[MemoryQuestion, ...] = (
     ),
     MemoryQuestion(
         "fragmentation",
-        "what is reserved and not in use, and what pins it",
+        ABOUT["fragmentation"],
         _fragmentation,
         {
             "groups": "By pool, size class and stream",
@@ -230,30 +233,32 @@ QUESTIONS: tuple[MemoryQuestion, ...] = (
     ),
     MemoryQuestion(
         "settings",
-        "what other values of PYTORCH_CUDA_ALLOC_CONF would have reserved (--settings)",
+        ABOUT["settings"],
         lambda view, asked: settings.settings(view, asked.device, asked.settings),
         {"alternatives": "By simulation"},
         frozenset({"settings"}),
     ),
     MemoryQuestion(
         "churn",
-        "how often memory is requested, and how often that reaches the device",
+        ABOUT["churn"],
         lambda view, asked: churn.churn(view, asked.device),
         {"lines": "By line", "steps": "Steps"},
     ),
     MemoryQuestion(
         "diff",
-        "what changed between two moments (--before-at) or two snapshots (--before)",
+        ABOUT["diff"],
         _difference,
         {"categories": "By category", "lines": "By line", "modules": "By module"},
         frozenset({"at", "before", "before_at"}),
+        needs=NEEDS["diff"],
     ),
     MemoryQuestion(
         "fit",
-        "the peak at another batch size or sequence length, from runs at two or three sizes",
+        ABOUT["fit"],
         _fit,
         {"targets": "By size"},
         frozenset({"settings", "runs", "targets", "capacity_bytes"}),
+        needs=NEEDS["fit"],
     ),
 )
 """In the order of the list."""
