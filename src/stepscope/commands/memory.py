@@ -76,6 +76,12 @@ from stepscope.report.working import working
     help="What the training noted about its tensors.  [default: the file beside the snapshot]",
 )
 @click.option(
+    "--metrics",
+    metavar="FILE",
+    help="Samples of the GPU's memory: a metrics.csv, or what nvidia-smi wrote.  [default: those of"
+    " the run]",
+)
+@click.option(
     "--rules",
     metavar="FILE",
     help="Rules for categories, one 'category: pattern' per line; they come before the built-in"
@@ -100,6 +106,7 @@ def command(
     targets: tuple[float, ...],
     capacity: str | None,
     census: str | None,
+    metrics: str | None,
     rules: str | None,
     table: str | None,
     columns: tuple[str, ...] | None,
@@ -126,7 +133,7 @@ def command(
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
 
     keep_freed_memory()
-    found = open_memory(path, rank, census, rules)
+    found = open_memory(path, rank, census, rules, metrics)
     if said := found.remark(path):
         click.echo(said, err=True)
     other = None if before is None else open_memory(before, rank, None, rules).view

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pickle
+import statistics
 import time
 
 import pytest
@@ -52,7 +53,79 @@ def smaller(tmp_path_factory):
 def options(name, smaller):
     if name == "fit":
         return ["--size", "8", "--also", f"{smaller}=4", "--target", "9"]
+    if name == "outside":
+        return ["--metrics", str(write_metrics(smaller.with_name("gpu.csv")))]
     return ["--before-at", "start"] if name == "diff" else []
+
+
+FIRST_NS = 1_759_252_584_000_000_000
+
+
+def write_metrics(path, gpus=((0, 900),)):
+    """Ten samples of each GPU from just before the first event on, 50 µs apart."""
+    lines = ["time_ns, index, name, memory.used [MiB], memory.total [MiB]"]
+    lines += [
+        f"{FIRST_NS + 50_000 * k - 20_000}, {index}, H100, {used + k} MiB, 1000 MiB"
+        for k in range(10)
+        for index, used in gpus
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_memory_outside_the_allocator_is_what_the_driver_counts_beyond_it(snapshot, tmp_path):
+    """Held against the plain allocator's own account of what was reserved at each moment."""
+    allocator = train(Allocator(total=2000 * MIB), steps=2)
+    path = tmp_path / "known"
+    path.write_bytes(pickle.dumps(allocator.snapshot()))
+    file = write_metrics(tmp_path / "gpu.csv", [(0, 900), (1, 300)])
+    found = json.loads(run(path, "outside", "--metrics", file, "--format", "json").stdout)
+    events = allocator.snapshot()["device_traces"][0]
+    expected = []
+    for k in range(10):
+        time_ns = FIRST_NS + 50_000 * k - 20_000
+        reserved = 0
+        for event in events:
+            if event["time_us"] * 1000 <= time_ns:
+                reserved += {"segment_alloc": 1, "segment_free": -1}.get(event["action"], 0) * (
+                    event["size"]
+                )
+        if events[0]["time_us"] * 1000 <= time_ns <= events[-1]["time_us"] * 1000:
+            expected.append((900 + k) * MIB - reserved)
+    assert 3 <= len(expected) < 10  # the first sample came before the first event
+    assert [row["outside_bytes"] for row in found["samples"]] == expected
+    assert found["outside_bytes"] == int(statistics.median(expected))
+    assert (found["outside_least_bytes"], found["outside_most_bytes"]) == (
+        min(expected), max(expected),
+    )  # fmt: skip
+    assert found["limit_bytes"] == 1000 * MIB - found["outside_bytes"]
+    assert found["gpu"] == "GPU 0 (H100)"
+    with pytest.raises(UsageError, match="no samples of the memory of GPU 0: .*--metrics"):
+        run(snapshot, "outside")
+    write_metrics(file, [(1, 300), (2, 300)])
+    with pytest.raises(UsageError, match="no samples of the memory of GPU 0"):
+        run(path, "outside", "--metrics", file)
+    file.write_text("time_ns, memory.used [MiB]\n5, 3 MiB\n")
+    with pytest.raises(UsageError, match="no sample .* lies within the history"):
+        run(path, "outside", "--metrics", file)
+    file.write_text("timestamp, utilization.gpu [%]\n2025/01/01 00:00:00.000, 3 %\n")
+    with pytest.raises(UnreadableInputError, match="no samples of a GPU's memory"):
+        run(path, "outside", "--metrics", file)
+
+
+def test_the_samples_of_a_rank_are_found_beside_its_snapshots(tmp_path):
+    layout = RunLayout(tmp_path / "run").rank(0)
+    layout.snapshots.mkdir(parents=True)
+    layout.manifest.write_text(json.dumps({"rank": 0}))
+    (tmp_path / "run" / "run.json").write_text("{}")
+    (layout.snapshots / "a").write_bytes(pickle.dumps(plain_training()))
+    write_metrics(layout.metrics)
+    for path in (tmp_path / "run", layout.snapshots / "a"):
+        shown = run("memory-outside", path, "--format", "csv", verb=show).stdout
+        assert shown == run(path, "outside", "--format", "csv").stdout
+        assert len(shown.splitlines()) > 3
+    layout.metrics.write_text("damaged")
+    assert run(tmp_path / "run", "peak").exit_code == 0
 
 
 @pytest.mark.parametrize("name", [one.name for one in QUESTIONS])
@@ -77,7 +150,10 @@ def test_every_question_in_every_format(snapshot, smaller, name):
             assert list(rows[0]) == list(tables[field][0])
 
 
-@pytest.mark.parametrize("name", [one.name for one in QUESTIONS if not one.needs])
+BARE = [one.name for one in QUESTIONS if not one.needs and one.name != "outside"]
+
+
+@pytest.mark.parametrize("name", BARE)
 def test_show_answers_as_memory_does(snapshot, name):
     for words in (["--format", "json"], ["--format", "csv"], ["--device", "0"]):
         shown = run(f"memory-{name}", snapshot, *words, "--rows", "15", verb=show).stdout

@@ -23,6 +23,7 @@ from stepscope.memory.questions import (
     fragmentation,
     growth,
     oom,
+    outside,
     settings,
     timeline,
     totals,
@@ -251,6 +252,12 @@ QUESTIONS: tuple[MemoryQuestion, ...] = (
         {"categories": "By category", "lines": "By line", "modules": "By module"},
         frozenset({"at", "before", "before_at"}),
         needs=NEEDS["diff"],
+    ),
+    MemoryQuestion(
+        "outside",
+        ABOUT["outside"],
+        lambda view, asked: outside.outside(view, asked.device),
+        {"samples": "Samples"},
     ),
     MemoryQuestion(
         "fit",
