@@ -116,9 +116,12 @@ def command(
 
     PATH is a memory snapshot (torch.cuda.memory._dump_snapshot, as a pickle or JSON, compressed or
     not), a run directory, a directory of snapshots (the newest is used), or a URL. For a trace with
-    memory events, and a run without snapshots, the host's memory is shown. QUESTION is one of
+    memory events, and a run without snapshots, the host's memory is shown. A memory timeline of
+    torch.profiler (export_memory_timeline) shows bytes by category over time. QUESTION is one of
     `stepscope memory --list`; by default an overview.
     """
+    from stepscope.memory.exported.answers import answer_of_timeline
+    from stepscope.memory.exported.reading import is_timeline_file
     from stepscope.memory.questions.fit import Run
     from stepscope.memory.questions.table import Asked, answer
     from stepscope.memory.questions.table import question as question_named
@@ -129,6 +132,11 @@ def command(
     if path is None:
         raise click.UsageError("no snapshot given: stepscope memory PATH")
     chosen = question_named(question)
+    if is_timeline_file(path):
+        answered = answer_of_timeline(path, question, device)
+        with sink_for(file) as sink:
+            output.write(answered, sink, Layout(table, rows, columns))
+        return
     from stepscope.analysis.memory.opening import open_memory
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
 

@@ -133,6 +133,8 @@ def _show_memory(
     if scope.devices is not None and len(scope.devices) != 1:
         raise click.UsageError(f"'{question.name}' about a snapshot takes one --device")
     from stepscope.analysis.memory.opening import open_memory
+    from stepscope.memory.exported.answers import answer_of_timeline
+    from stepscope.memory.exported.reading import is_timeline_file
     from stepscope.memory.questions.table import Asked, answer
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
 
@@ -141,11 +143,14 @@ def _show_memory(
     to_memory = output_of("memory", output.format.name)
     with sink_for(file) as sink:
         for number, path in enumerate(paths):
-            found = open_memory(path)
-            if said := found.remark(path):
-                click.echo(said, err=True)
-            with working(f"Answering {question.name}"):
-                answered = answer(found.view, question, asked)
+            if is_timeline_file(path):
+                answered = answer_of_timeline(path, question.name, asked.device)
+            else:
+                found = open_memory(path)
+                if said := found.remark(path):
+                    click.echo(said, err=True)
+                with working(f"Answering {question.name}"):
+                    answered = answer(found.view, question, asked)
             if number:
                 sink.write("\n")
             to_memory.write(answered, sink, layout)

@@ -39,9 +39,11 @@ def memory_question(name: str, paths: Sequence[str]) -> MemoryQuestion | None:
     """
     asked = name.removeprefix(PREFIX) if name.startswith(PREFIX) else None
     if name == "memory" and paths:
+        from stepscope.memory.exported.reading import is_timeline_file
         from stepscope.memory.opening import is_snapshot_file
 
-        asked = "overview" if all(map(is_snapshot_file, paths)) else None
+        is_memory = (is_snapshot_file(path) or is_timeline_file(path) for path in paths)
+        asked = "overview" if all(is_memory) else None
     if asked is None:
         return None
     if asked in NEEDS:

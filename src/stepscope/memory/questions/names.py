@@ -3,6 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class NamedQuestion:
+    """A question, as far as its answers are laid out.
+
+    Attributes:
+        name: Its name on the command line.
+        about: What it answers, in one line.
+        titles: Field of the answer to the title of its table, in display order.
+    """
+
+    name: str
+    about: str
+    titles: Mapping[str, str]
+
 
 ABOUT: Mapping[str, str] = {
     "overview": "the numbers of each device, and what the peak consists of",

@@ -29,7 +29,7 @@ from stepscope.memory.questions import (
     totals,
 )
 from stepscope.memory.questions.moments import moment_of
-from stepscope.memory.questions.names import ABOUT, NEEDS
+from stepscope.memory.questions.names import ABOUT, NEEDS, NamedQuestion
 from stepscope.memory.view import MemoryView, Moment
 
 
@@ -88,12 +88,14 @@ class MemoryAnswer:
         path: The snapshot.
         origin_ns: The time of its first event; people read other moments relative to it.
         result: The answer.
+        kind: What the file is, in words.
     """
 
-    question: MemoryQuestion
+    question: MemoryQuestion | NamedQuestion
     path: str
     origin_ns: int
     result: Any
+    kind: str = "memory snapshot"
 
 
 def answer(view: MemoryView, question: MemoryQuestion, asked: Asked | None = None) -> MemoryAnswer:
