@@ -210,7 +210,7 @@ os._exit(0)  # letting go of so many objects is not measured
 OURS = """
 import polars as pl
 from stepscope.memory.load import load_snapshot
-from stepscope.memory.questions.fit import Run
+from stepscope.memory.questions.prediction import Run
 from stepscope.memory.questions.table import QUESTIONS, Asked, answer
 from stepscope.memory.sampled import SampledMemory
 from stepscope.memory.simulator.reproduce import reproduce

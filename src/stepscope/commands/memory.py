@@ -52,12 +52,18 @@ from stepscope.report.working import working
     metavar="MOMENT",
     help="For diff: the moment to compare with.  [default: that of --at]",
 )
-@click.option("--size", type=float, metavar="N", help="For fit: the size at which PATH was run.")
+@click.option(
+    "--size",
+    type=float,
+    metavar="N",
+    help="For fit: the size at which PATH was run. For shard: the ranks that shared the state. "
+    " [default: 1]",
+)
 @click.option(
     "--also",
     multiple=True,
     metavar="PATH=N",
-    help="For fit: another run, and its size. Repeatable.",
+    help="For fit and shard: another run, and its size or ranks. Repeatable.",
 )
 @click.option(
     "--target",
@@ -65,10 +71,12 @@ from stepscope.report.working import working
     type=float,
     multiple=True,
     metavar="N",
-    help="For fit: a size to predict. Repeatable.",
+    help="For fit and shard: a size, or a number of ranks, to predict. Repeatable.",
 )
 @click.option(
-    "--capacity", metavar="BYTES", help="For fit: what the GPU has for the allocator, as 76GiB."
+    "--capacity",
+    metavar="BYTES",
+    help="For fit and shard: what the GPU has for the allocator, as 76GiB.",
 )
 @click.option(
     "--census",
@@ -122,7 +130,7 @@ def command(
     """
     from stepscope.memory.exported.answers import answer_of_timeline
     from stepscope.memory.exported.reading import is_timeline_file
-    from stepscope.memory.questions.fit import Run
+    from stepscope.memory.questions.prediction import Run
     from stepscope.memory.questions.table import Asked, answer
     from stepscope.memory.questions.table import question as question_named
 
@@ -145,6 +153,8 @@ def command(
     if said := found.remark(path):
         click.echo(said, err=True)
     other = None if before is None else open_memory(before, rank, None, rules).view
+    if chosen.name == "shard" and size is None:
+        size = 1
     runs = [] if size is None else [Run(size, found.view)]
     for place, number in map(_path_and_size, also):
         runs.append(Run(number, open_memory(place, rank, None, rules).view))

@@ -20,10 +20,17 @@ import polars as pl
 
 from stepscope.errors import UsageError
 from stepscope.memory.allocator.settings import AllocatorSettings, settings_of
+from stepscope.memory.questions.prediction import (
+    Peaks,
+    Run,
+    fits_into,
+    observed_peaks,
+    peak_requested,
+    predicted_peaks,
+)
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.schema import Types
-from stepscope.memory.simulator.simulate import simulate
-from stepscope.memory.view import START, MemoryView
+from stepscope.memory.view import MemoryView
 
 _MOST_RUNS = 3
 _LARGEST_SIZE = 1 << 20
@@ -35,19 +42,6 @@ TARGETS: Types = {
     "peak_reserved_bytes": pl.Int64,
     "fits": pl.Boolean,
 }
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run at a known size.
-
-    Attributes:
-        size: The batch size, the sequence length, or whatever was varied.
-        view: Its memory.
-    """
-
-    size: float
-    view: MemoryView
 
 
 @dataclass(frozen=True)
@@ -120,8 +114,10 @@ def will_it_fit(
             f"{1 - model.matched_share:.1%} of the requested bytes have no like in the other runs, "
             "and keep their size"
         )
-    rows = [_observed(run, chosen) for run in ordered]
-    rows += [_predicted(model, size, settings, capacity_bytes) for size in targets]
+    rows = [_row(run.size, observed_peaks(run.view, chosen), is_observed=True) for run in ordered]
+    for size in targets:
+        peaks = predicted_peaks(model.at(size), chosen, settings, capacity_bytes)
+        rows.append(_row(size, peaks, is_observed=False))
     return Fit(
         device=chosen,
         sizes=sizes,
@@ -246,49 +242,9 @@ def _numbered(texts: pl.Series, keys: dict[str, int]) -> pl.Series:
     return pl.Series([keys.setdefault(text, len(keys)) for text in texts], dtype=pl.Int64)
 
 
-def _peak_requested(replay: Replay, device: int) -> int:
-    """The most that is asked for and held at any time."""
-    held = replay.allocations.filter(
-        (pl.col("device") == device)
-        & (pl.col("free_event").is_not_null() | pl.col("end_event").is_null())
-    )
-    size = pl.col("requested_bytes")
-    changes = pl.concat(
-        [
-            held.select(pl.col("start_event").fill_null(START).alias("event"), change=size),
-            held.filter(pl.col("free_event").is_not_null()).select(
-                pl.col("free_event").alias("event"), change=-size
-            ),
-        ]
-    )
-    sums = changes.group_by("event").agg(pl.col("change").sum()).sort("event")["change"]
-    return int(sums.cum_sum().max() or 0)  # type: ignore[arg-type]
-
-
-def _observed(run: Run, device: int) -> tuple[object, ...]:
-    curve = run.view.curve(device)
-    most = curve.select(pl.col("requested_bytes", "allocated_bytes", "reserved_bytes").max()).row(0)
-    return (float(run.size), True, *most, None)
-
-
-def _predicted(
-    model: _Model, size: float, settings: AllocatorSettings, capacity: int | None
-) -> tuple[object, ...]:
-    changed = model.at(size)
-    run = simulate(changed, model.device, settings)
-    return (
-        float(size),
-        False,
-        _peak_requested(changed, model.device),
-        run.peak_allocated_bytes,
-        run.peak_reserved_bytes,
-        None if capacity is None else _fits(changed, model.device, settings, capacity),
-    )
-
-
-def _fits(replay: Replay, device: int, settings: AllocatorSettings, capacity: int) -> bool:
-    run = simulate(replay, device, settings, capacity_bytes=capacity, limit_bytes=capacity)
-    return run.failed_event is None
+def _row(size: float, peaks: Peaks, *, is_observed: bool) -> tuple[object, ...]:
+    sizes = (peaks.requested_bytes, peaks.allocated_bytes, peaks.reserved_bytes)
+    return (float(size), is_observed, *sizes, peaks.fits)
 
 
 def _largest(model: _Model, settings: AllocatorSettings, capacity: int | None) -> int | None:
@@ -297,7 +253,7 @@ def _largest(model: _Model, settings: AllocatorSettings, capacity: int | None) -
         return None
 
     def fits(size: int) -> bool:
-        return _fits(model.at(size), model.device, settings, capacity)
+        return fits_into(model.at(size), model.device, settings, capacity)
 
     low, high = 0, 1
     while high < _LARGEST_SIZE and fits(high):
@@ -316,7 +272,7 @@ def _error(runs: Sequence[Run], device: int) -> float:
     worst = 0.0
     for number, left_out in enumerate(runs):
         model = _Model([run for other, run in enumerate(runs) if other != number], device)
-        predicted = _peak_requested(model.at(left_out.size), device)
-        observed = _peak_requested(left_out.view.replay, device)
+        predicted = peak_requested(model.at(left_out.size), device)
+        observed = peak_requested(left_out.view.replay, device)
         worst = max(worst, abs(predicted - observed) / max(1, observed))
     return worst

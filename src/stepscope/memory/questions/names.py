@@ -34,6 +34,7 @@ ABOUT: Mapping[str, str] = {
     "diff": "what changed between two moments (--before-at) or two snapshots (--before)",
     "outside": "memory outside torch's allocator (the CUDA context, NCCL), where metrics tell",
     "fit": "the peak at another batch size or sequence length, from runs at two or three sizes",
+    "shard": "the peak if more ranks share the model's state (ZeRO, FSDP)",
 }
 """What each question answers, in one line; in the order of the list."""
 

@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from stepscope.errors import UsageError
-from stepscope.memory.allocator.settings import parse_settings
+from stepscope.memory.allocator.settings import AllocatorSettings, parse_settings
 from stepscope.memory.questions import (
     churn,
     composition,
@@ -25,11 +25,13 @@ from stepscope.memory.questions import (
     oom,
     outside,
     settings,
+    shard,
     timeline,
     totals,
 )
 from stepscope.memory.questions.moments import moment_of
 from stepscope.memory.questions.names import ABOUT, NEEDS, NamedQuestion
+from stepscope.memory.questions.prediction import Run
 from stepscope.memory.view import MemoryView, Moment
 
 
@@ -53,7 +55,7 @@ class Asked:
     settings: tuple[str, ...] = ()
     before: MemoryView | None = None
     before_at: str | None = None
-    runs: tuple[fit.Run, ...] = ()
+    runs: tuple[Run, ...] = ()
     targets: tuple[float, ...] = ()
     capacity_bytes: int | None = None
 
@@ -160,10 +162,22 @@ def _difference(view: MemoryView, asked: Asked) -> difference.Difference:
     )
 
 
-def _fit(_view: MemoryView, asked: Asked) -> fit.Fit:
+def _shard(view: MemoryView, asked: Asked) -> shard.Shard:
+    runs = asked.runs or (Run(1, view),)
+    return shard.shard(
+        runs, asked.targets, asked.device, asked.capacity_bytes, _settings_of(asked, "shard")
+    )
+
+
+def _settings_of(asked: Asked, name: str) -> AllocatorSettings | None:
+    """The allocator's settings that a prediction assumes; None: as recorded."""
     if len(asked.settings) > 1:
-        raise UsageError("fit simulates one value of --settings")
-    settings = parse_settings(asked.settings[0]) if asked.settings else None
+        raise UsageError(f"{name} simulates one value of --settings")
+    return parse_settings(asked.settings[0]) if asked.settings else None
+
+
+def _fit(_view: MemoryView, asked: Asked) -> fit.Fit:
+    settings = _settings_of(asked, "fit")
     return fit.will_it_fit(asked.runs, asked.targets, asked.device, asked.capacity_bytes, settings)
 
 
@@ -268,6 +282,13 @@ QUESTIONS: tuple[MemoryQuestion, ...] = (
         {"targets": "By size"},
         frozenset({"settings", "runs", "targets", "capacity_bytes"}),
         needs=NEEDS["fit"],
+    ),
+    MemoryQuestion(
+        "shard",
+        ABOUT["shard"],
+        _shard,
+        {"targets": "By ranks, and what they divide"},
+        frozenset({"settings", "runs", "targets", "capacity_bytes"}),
     ),
 )
 """In the order of the list."""
