@@ -188,4 +188,6 @@ def test_the_function_that_takes_most_of_the_python_is_named():
 
     mostly = title(("tokenize", ms(9)), ("log", ms(3)))
     assert mostly == "Python in train.py(7): tokenize holds the step up"
-    assert title(("tokenize", ms(5)), ("log", ms(5))) == "Python outside operators holds the step up"
+    assert (
+        title(("tokenize", ms(5)), ("log", ms(5))) == "Python outside operators holds the step up"
+    )
