@@ -383,12 +383,10 @@ def _promise(
     ((name, plan),) = variant.plans.items()
     if plan.promised_ratio is not None:
         return plan.promised_ratio, plan.promise_basis, findings
-    if not FIXES[name].keeps_promises:
-        return None, plan.promise_basis, findings
-    for finding in FIXES[name].answers:
+    for finding in FIXES[name].promised_by:
         if finding in facts.promises:
             return facts.promises[finding], finding, findings
-    return None, "no finding promises anything for it", findings
+    return None, plan.promise_basis or "no finding promises anything for it", findings
 
 
 def _verdict(best: TrialRecord | None, singles: Sequence[TrialRecord]) -> str:

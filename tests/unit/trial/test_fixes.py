@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import inspect
+import os
+import weakref
 
 import pytest
 
@@ -143,7 +147,7 @@ def test_the_collector_is_frozen_and_runs_rarely(patches):
 
     gone = []
     Cycle()
-    __import__("weakref").finalize(Cycle(), gone.append, 1)
+    weakref.finalize(Cycle(), gone.append, 1)
     gc.collect()
     assert gone == []
     assert patches.overrode[0].endswith("gc.collect(2)")
@@ -177,3 +181,178 @@ def test_threads_are_kept_whatever_the_script_says(patches):
     patches.undo()
     assert torch.get_num_threads() == before
     assert FIXES["threads"].plan(Facts(threads=1, cpus=8)) == "torch uses a single thread"
+
+
+def parameters():
+    return [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+
+
+@pytest.mark.parametrize("kind", ["Adam", "AdamW", "SGD", "Adagrad"])
+@pytest.mark.parametrize("value", ["fused", "foreach"])
+def test_optimizers_are_fused_and_give_the_same(patches, kind, value):
+    def trained():
+        ours = parameters()
+        optimizer = getattr(torch.optim, kind)((one for one in ours), lr=0.1, **{value: False})
+        for _ in range(3):
+            for one in ours:
+                one.grad = torch.full((3,), 0.5)
+            optimizer.step()
+        return optimizer, torch.cat([one.detach() for one in ours])
+
+    plain, expected = trained()
+    assert not plain.defaults[value]
+    apply(patches, f"{value}-optimizer", Facts())
+    optimizer, found = trained()
+    assert optimizer.defaults[value] is True
+    torch.testing.assert_close(found, expected)
+    assert patches.overrode[0].endswith(f"{value}=False")
+    patches.undo()
+    assert not trained()[0].defaults[value]
+
+
+def test_an_optimizer_that_cannot_be_fused_is_left_as_it_is(patches):
+    apply(patches, "fused-optimizer", Facts())
+    optimizer = torch.optim.AdamW(parameters(), differentiable=True)
+    assert not optimizer.defaults["fused"]
+    assert patches.applied == []
+    assert "fused" in patches.refused[0]
+
+
+def test_gradients_are_dropped_where_the_script_fills_them(patches):
+    apply(patches, "zero-grad-none", Facts())
+    ours = parameters()
+    optimizer = torch.optim.SGD(ours, lr=0.1)
+    model = torch.nn.Linear(2, 2)
+    optimizer.zero_grad()
+    assert patches.applied == []
+    ours[0].grad = torch.ones(3)
+    optimizer.zero_grad(set_to_none=False)
+    assert ours[0].grad is None
+    model.weight.grad = torch.ones(2, 2)
+    model.zero_grad(set_to_none=False)
+    assert model.weight.grad is None
+    assert len(patches.overrode) == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["tf32", "cudnn-benchmark", "pin-memory", "non-blocking", "expandable-segments"]
+)
+def test_fixes_for_gpus_need_one(name):
+    assert FIXES[name].plan(Facts(loader_workers=0)) == "no GPU is in use"
+    assert isinstance(FIXES[name].plan(Facts(loader_workers=0, uses_gpu=True)), Plan)
+
+
+def test_precision_is_kept_whatever_the_script_says(patches):
+    before = torch.get_float32_matmul_precision()
+    apply(patches, "tf32", Facts(uses_gpu=True))
+    torch.set_float32_matmul_precision("highest")
+    assert torch.get_float32_matmul_precision() == "high"
+    assert patches.overrode[0].endswith("('highest')")
+    patches.undo()
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_cudnn_searches(patches):
+    before = torch.backends.cudnn.benchmark
+    apply(patches, "cudnn-benchmark", Facts(uses_gpu=True))
+    assert torch.backends.cudnn.benchmark is True
+    patches.undo()
+    assert torch.backends.cudnn.benchmark == before
+
+
+def test_copies_do_not_wait_if_they_come_from_pinned_memory(patches, monkeypatch):
+    seen = []
+
+    def to(tensor, *arguments, **keywords):
+        seen.append(keywords)
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: tensor.numel() == 2)
+    FIXES["non-blocking"].apply(patches, ["cuda"])
+    pinned, pageable = torch.zeros(2), torch.zeros(3)
+    for target in ("cuda:0", torch.device("cuda"), 0):
+        pinned.to(target)
+    pinned.to(device="cuda")
+    assert [one.pop("non_blocking") for one in seen] == [True] * 4
+    seen.clear()
+    pageable.to("cuda")
+    pinned.to("cpu")
+    pinned.to(torch.float16)
+    pinned.to("cuda", non_blocking=False)
+    pinned.to(pageable)
+    assert [one.get("non_blocking") for one in seen] == [None, None, None, False, None]
+
+
+def test_the_allocator_setting_goes_with_what_is_set(monkeypatch, patches):
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
+    plan = FIXES["expandable-segments"].plan(Facts(uses_gpu=True))
+    value = "max_split_size_mb:64,expandable_segments:True"
+    assert plan.environment == {"PYTORCH_CUDA_ALLOC_CONF": value}
+    FIXES["expandable-segments"].apply(patches, value)
+    assert "sets PYTORCH_CUDA_ALLOC_CONF itself" in patches.refused[0]
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", value)
+    FIXES["expandable-segments"].apply(patches, value)
+    assert patches.applied == [f"PYTORCH_CUDA_ALLOC_CONF={value}"]
+    assert "already" in FIXES["expandable-segments"].plan(Facts(uses_gpu=True))
+
+
+def test_ranks_get_cpus_of_their_own(patches, monkeypatch):
+    affinity = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    monkeypatch.setattr(
+        os, "sched_setaffinity", lambda _, cpus: affinity.append(list(cpus)), raising=False
+    )
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    facts = Facts(local_ranks=2, cpus=4)
+    assert FIXES["cpu-affinity"].plan(facts).changes == "2 CPUs of its own for each rank"
+    FIXES["cpu-affinity"].apply(patches, 2)
+    patches.undo()
+    assert affinity == [[2, 3], [0, 1, 2, 3]]
+    assert "too few" in FIXES["cpu-affinity"].plan(Facts(local_ranks=2, cpus=3))
+    assert "single rank" in FIXES["cpu-affinity"].plan(Facts(cpus=8))
+
+
+def test_the_outermost_module_is_compiled_once(patches):
+    call = torch.nn.Module.__call__
+    FIXES["compile"].apply(patches, {"backend": "eager"})
+    inner = torch.nn.Linear(2, 2)
+    outer = torch.nn.Sequential(inner, torch.nn.ReLU())
+    with torch.no_grad():
+        outer(torch.ones(1, 2))
+    assert patches.applied == []
+    found = outer(torch.ones(1, 2))
+    torch.testing.assert_close(found, torch.relu(inner(torch.ones(1, 2))))
+    (applied,) = patches.applied
+    assert applied.endswith("Sequential")
+    assert outer._compiled_call_impl is not None
+    assert inner._compiled_call_impl is None
+    assert torch.nn.Module.__call__ is call
+    torch._dynamo.reset()
+    assert FIXES["compile"].only_if_asked
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "value"),
+    [
+        ("ddp-bucket-view", "gradient_as_bucket_view", True),
+        ("ddp-static-graph", "static_graph", True),
+        ("ddp-buckets", "bucket_cap_mb", 100),
+    ],
+)
+def test_ddp_is_made_with_other_arguments(patches, monkeypatch, name, argument, value):
+    from torch.nn.parallel import DistributedDataParallel
+
+    made = []
+    original = DistributedDataParallel.__init__
+
+    @functools.wraps(original)
+    def init(*arguments, **keywords):
+        bound = inspect.signature(original).bind(*arguments, **keywords)
+        made.append(bound.arguments.get(argument))
+
+    monkeypatch.setattr(DistributedDataParallel, "__init__", init)
+    apply(patches, name, Facts(is_distributed=True))
+    DistributedDataParallel(torch.nn.Linear(1, 1))
+    assert made == [value]
+    assert "several ranks" in FIXES[name].plan(Facts())

@@ -56,7 +56,6 @@ class Facts:
         local_ranks: Ranks on the machine.
         is_distributed: Whether several ranks train together.
         uses_gpu: Whether it trains on a GPU.
-        remedies: Allocator settings that a replay of its memory snapshots found to help.
     """
 
     findings: frozenset[str] = frozenset()
@@ -70,7 +69,6 @@ class Facts:
     local_ranks: int = 1
     is_distributed: bool = False
     uses_gpu: bool = False
-    remedies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,8 +105,7 @@ class Fix:
         plan: Its value for a script; or, as text, why it does not apply.
         apply: Applies it in the training process, once torch is imported.
         group: Fixes of the same group exclude each other; empty for none.
-        keeps_promises: Whether the findings' promises are for this fix alone. If not, it is one of
-            several that share them.
+        promised_by: The findings whose promise is what this fix alone brings.
         only_if_asked: Whether it is tried only if it is named.
         start_up_s: How much longer the start of the script may take with it, in seconds.
     """
@@ -121,6 +118,6 @@ class Fix:
     plan: Callable[[Facts], Plan | str]
     apply: Callable[[Patches, Any], None]
     group: str = ""
-    keeps_promises: bool = True
+    promised_by: tuple[str, ...] = ()
     only_if_asked: bool = False
     start_up_s: float = 0.0

@@ -35,5 +35,4 @@ FIX = Fix(
     risks="more memory on the host",
     plan=_plan,
     apply=_apply,
-    keeps_promises=False,
 )

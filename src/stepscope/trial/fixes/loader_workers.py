@@ -37,4 +37,5 @@ FIX = Fix(
     risks="more memory on the host; random augmentations are drawn in another order",
     plan=_plan,
     apply=_apply,
+    promised_by=(INPUT_BOUND,),
 )

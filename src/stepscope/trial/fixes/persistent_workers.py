@@ -31,5 +31,4 @@ FIX = Fix(
     risks="the workers keep their memory between epochs",
     plan=_plan,
     apply=_apply,
-    keeps_promises=False,
 )

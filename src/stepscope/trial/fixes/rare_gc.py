@@ -61,4 +61,5 @@ FIX = Fix(
     risks="memory in reference cycles is freed later; calls of gc.collect() do nothing",
     plan=_plan,
     apply=_apply,
+    promised_by=("garbage-collector",),
 )

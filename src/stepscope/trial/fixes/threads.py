@@ -43,4 +43,5 @@ FIX = Fix(
     risks="too few threads slow large operators on the CPU; sums round differently",
     plan=_plan,
     apply=_apply,
+    promised_by=("busy-cpus",),
 )
