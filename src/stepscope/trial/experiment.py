@@ -122,7 +122,7 @@ class Experiment:
     request: Request
     audience: Audience
     folder: Path
-    begun: float = field(default_factory=time.monotonic)
+    begun: float
 
     @property
     def bench(self) -> Bench:
@@ -345,7 +345,7 @@ def try_fixes(request: Request, audience: Audience) -> TrialsRecord:
         raise UsageError(
             f"--scratch {request.scratch}: cannot be made: {error.strerror or error}"
         ) from error
-    return Experiment(request, audience, folder).run()
+    return Experiment(request, audience, folder, time.monotonic()).run()
 
 
 def warm_up_of(steps: int) -> int:
