@@ -10,10 +10,12 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import psutil
 
@@ -22,6 +24,7 @@ from stepscope.errors import UsageError
 MARK = "STEPSCOPE_TRIAL"
 _POLL_S = 0.05
 _GRACE_S = 3.0
+_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ def run_apart(
 
     Raises:
         UsageError: It cannot be started.
+        KeyboardInterrupt: This process was interrupted, or told to end.
     """
     started = time.monotonic()
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -84,10 +88,29 @@ def run_apart(
                 f"{command[0]}: cannot be started: {error.strerror or error}"
             ) from None
         try:
-            code = _wait(child, limits, started)
+            with _interruptible():
+                code = _wait(child, limits, started)
         finally:
             _end_all(child, mark)
     return Ended(code, time.monotonic() - started)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """While the block runs, signals that would end this process at once interrupt it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _wait(child: subprocess.Popen[bytes], limits: Limits, started: float) -> int | None:

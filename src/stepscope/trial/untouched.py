@@ -25,7 +25,7 @@ class FolderWatch:
     """
 
     def __init__(self, command: Sequence[str], scratch: Path) -> None:
-        self._scratch = str(scratch)
+        self._scratch = str(scratch.resolve())
         self._folders = _folders(command)
         self._before = self._state()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import uuid
@@ -72,12 +73,16 @@ def test_one_that_is_done_and_lingers_is_a_success(tmp_path):
     assert run(tmp_path, "import time; time.sleep(600)", is_done=lambda: True).exit_code == 0
 
 
-def test_nothing_is_left_if_we_are_interrupted(tmp_path):
-    def interrupt():
-        raise KeyboardInterrupt
-
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_left_if_we_are_ended(tmp_path, number):
+    before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, FAMILY.format(end="time.sleep(600)"), is_done=interrupt)
+        run(
+            tmp_path,
+            FAMILY.format(end="time.sleep(600)"),
+            is_done=lambda: os.kill(os.getpid(), number),
+        )
+    assert signal.getsignal(signal.SIGTERM) == before
     assert not [
         child
         for child in psutil.Process().children(recursive=True)
