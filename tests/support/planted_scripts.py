@@ -61,7 +61,7 @@ for batch in DataLoader(Samples(), batch_size=BATCH, shuffle=True, collate_fn=co
     step(batch, 0.04)
 """
 GARBAGE_COLLECTOR = """
-kept = [[number] for number in range(1_500_000)]
+kept = [[number] for number in range(200_000)]
 for batch in DataLoader(Samples(), batch_size=BATCH, shuffle=True):
     step(batch, 0.04)
     gc.collect()
@@ -97,7 +97,7 @@ for batch in DataLoader(Samples(), batch_size=1, shuffle=True):
     step(batch)
 """
 TWO_FINDINGS = """
-kept = [[number] for number in range(1_500_000)]
+kept = [[number] for number in range(200_000)]
 for batch in DataLoader(Samples(0.004), batch_size=BATCH, shuffle=True):
     step(batch, 0.04)
     gc.collect()

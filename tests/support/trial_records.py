@@ -6,6 +6,7 @@ from stepscope.run.trials import (
     CHANGED,
     CRASHED,
     HELPS,
+    NOT_APPLIED,
     SAME,
     LossRecord,
     TrialRecord,
@@ -57,6 +58,7 @@ CHANGES_LOSSES = TrialRecord(
     losses=LossRecord(CHANGED, 0.25, 0.0, 40),
 )
 CRASHES = TrialRecord("threads", ("threads",), verdict=CRASHED, reason="exit code 1: a | pipe")
+NEVER_RAN = TrialRecord("tf32", ("tf32",), verdict=NOT_APPLIED, reason="no GPU is in use")
 
 
 def trials_record(**more):
@@ -65,7 +67,7 @@ def trials_record(**more):
         "command": ("python", "train.py"),
         "verdict": "loader-workers helps: 1.92× as fast, 48% off the step",
         "baseline": BASELINE,
-        "trials": (WORKERS, CHANGES_LOSSES, CRASHES),
+        "trials": (WORKERS, CHANGES_LOSSES, CRASHES, NEVER_RAN),
         "together": None,
         "best": "loader-workers",
         "untried": (UntriedRecord("cpu-bound-python", "Move that Python out. Or not."),),

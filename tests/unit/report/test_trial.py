@@ -59,6 +59,7 @@ def test_what_people_read_has_promise_outcome_and_what_to_write(form):
         "instead of train.py:12: num_workers=0",
         "the promised step was 4% too low",
         "the script wrote files of its own",
+        "tf32 does not apply: no GPU is in use",
         "cpu-bound-python has no fix that was tried. Move that Python out.",
         "1.05 min in all, of which 1.00 min",
     ):

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from stepscope.report import units
-from stepscope.run.trials import CHANGED, CLOSE, TrialRecord, TrialsRecord
+from stepscope.run.trials import CHANGED, CLOSE, NOT_APPLIED, TrialRecord, TrialsRecord
 
 COLUMNS = ("Fix", "Promised", "Measured", "95 % interval", "Losses", "Memory", "Verdict")
 _STEPS_SHOWN = 3
 
 
 def rows(record: TrialsRecord) -> list[tuple[str, ...]]:
-    """A row per trial, the fastest first, under `COLUMNS`."""
-    measured = sorted(
-        (trial for trial in record.all_trials if trial.ratio is not None),
-        key=lambda trial: trial.ratio or 0.0,
-    )
-    rest = [trial for trial in record.all_trials if trial.ratio is None]
+    """A row per trial that ran, the fastest first, under `COLUMNS`."""
+    ran = [trial for trial in record.all_trials if not _never_ran(trial)]
+    measured = [trial for trial in ran if trial.ratio is not None]
+    rest = [trial for trial in ran if trial.ratio is None]
+    measured.sort(key=lambda trial: trial.ratio or 0.0)
     return [_row(trial, record.baseline) for trial in (*measured, *rest)]
+
+
+def _never_ran(trial: TrialRecord) -> bool:
+    """Whether it was known beforehand that a fix does not apply."""
+    return trial.verdict == NOT_APPLIED and not trial.runs
 
 
 def _row(trial: TrialRecord, baseline: TrialRecord) -> tuple[str, ...]:
@@ -113,6 +117,9 @@ def costs(record: TrialsRecord) -> str:
 def notes(record: TrialsRecord) -> list[str]:
     """What limits the answer, or is left to do."""
     found = [f"warning: {warning}" for warning in record.warnings]
+    found += [
+        f"{one.name} does not apply: {one.reason}" for one in record.trials if _never_ran(one)
+    ]
     found += [
         f"{one.finding} has no fix that was tried. {one.advice.partition('. ')[0].rstrip('.')}."
         for one in record.untried
