@@ -138,7 +138,7 @@ def test_stores_are_kept_in_the_cache_alone_on_request(
     monkeypatch.setenv("STEPSCOPE_STORES", "cache")
     load(path, store=True)
     assert [one.name for one in path.parent.iterdir()] == ["trace.json"]
-    found = find(path)
+    found = find_store(path)
     assert found is not None
     assert found.parent == cache
 
