@@ -129,6 +129,31 @@ def test_the_programs_of_a_page_run(page, folder, tmp_path):
         run_program(head + program, folder if page in READING else tmp_path)
 
 
+def test_the_performance_test_passes_and_fails_for_a_loader_that_waits(tmp_path):
+    (program,) = programs("docs/performance-tests.md")
+    waiting = program.replace(
+        "return torch.utils.data.DataLoader(data, batch_size=64)",
+        "loader = torch.utils.data.DataLoader(data, batch_size=64)\n"
+        "    return (time.sleep(0.15) or batch for batch in loader)",
+    ).replace("import pytest\n", "import time\n\nimport pytest\n")
+    assert waiting.count("time.sleep") == 1
+    (tmp_path / "test_speed.py").write_text(program)
+    (tmp_path / "test_waiting.py").write_text(waiting)
+    run_program(
+        "import pytest\n"
+        "code = pytest.main(['-q', '-p', 'no:cacheprovider', 'test_speed.py'])\n"
+        "assert code == 0, code\n",
+        tmp_path,
+    )
+    shown = run_program(
+        "import pytest\n"
+        "code = pytest.main(['-q', '-p', 'no:cacheprovider', '-k', 'input', 'test_waiting.py'])\n"
+        "assert code == 1, code\n",
+        tmp_path,
+    )
+    assert "assert 'input-bound' not in" in shown
+
+
 def test_what_thresholds_md_prints(folder):
     printed = run_program(programs("docs/thresholds.md")[0], folder).splitlines()
     assert printed[0].startswith("input-bound: ")
@@ -138,6 +163,10 @@ def test_what_thresholds_md_prints(folder):
 def test_every_program_of_the_pages_runs_or_needs_a_framework():
     pages = [path for path in (ROOT / "docs").rglob("*.md") if programs(str(path))]
     names = {path.relative_to(ROOT).as_posix() for path in pages}
-    run_elsewhere = {"docs/quickstart.md", "docs/capture/index.md"}
+    run_elsewhere = {
+        "docs/quickstart.md",
+        "docs/capture/index.md",
+        "docs/performance-tests.md",
+    }
     framework = {name for name in names if name.startswith(("docs/integrations/", "docs/guides/"))}
     assert names - framework == {*READING, *RECORDING, *run_elsewhere}
