@@ -189,7 +189,7 @@ def take_views(page: Page, link: str, folder: Path, width: int) -> None:
             page.until(view.ready)
             if view.click:
                 page.page.locator(view.click).first.click()
-                page.until(READY)
+                page.until("() => !document.body.textContent.includes('Running…')")
             page.page.wait_for_timeout(700)  # of a panel that fades in, or a tile that arrives
             target = folder / f"{view.name}-{width}-{scheme}.png"
             page.page.screenshot(path=str(target), animations="disabled")

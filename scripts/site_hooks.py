@@ -68,7 +68,9 @@ def notebook_page() -> str:
                 parts.append(f"```python\n{source}\n```")
                 shown = run_cell(source, names)
                 if shown is not None:
-                    parts.append(f'<div class="shown">{html_of(shown)}</div>')
+                    parts.append(
+                        f'<div class="shown" style="overflow-x: auto">{html_of(shown)}</div>'
+                    )
         finally:
             os.chdir(here)
     return "\n\n".join(parts) + "\n"

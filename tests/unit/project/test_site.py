@@ -71,7 +71,9 @@ def test_links_to_the_examples_lead_into_the_site(hooks):
 def test_the_notebook_is_shown_with_what_its_cells_answer(hooks):
     page = hooks.notebook_page()
     assert page.count("```python") == 5
-    report, trace, kernels, idle = re.findall(r'<div class="shown">(.*)</div>', page)
+    report, trace, kernels, idle = re.findall(
+        r'<div class="shown" style="overflow-x: auto">(.*)</div>', page
+    )
     assert 'sandbox="allow-scripts"' in report
     assert "waits for its input" in report
     assert "NVIDIA H100" in trace
