@@ -175,6 +175,7 @@ def test_answers_are_cut_and_say_so(folder):
     assert set(rows) == {"x", "x" * 90}
 
 
+@pytest.mark.slow
 def test_rows_are_limited_and_the_answer_says_so(folder):
     ((answer, _),) = ask(
         in_process(folder),

@@ -150,6 +150,7 @@ def test_a_regression_is_commented_on_and_then_fails_the_job(job):
 
 
 @needs_bash
+@pytest.mark.slow
 def test_no_regression_and_no_condition(job):
     assert job.run("Compare", {"before": "slow.json", "after": "a fast.json"}) == 0, job.said
     assert job.outputs["failed"] == "false"
