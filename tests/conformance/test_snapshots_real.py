@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 from tests.support.traces import trace_path
 
 from stepscope.memory.load import load_snapshot
 from stepscope.memory.replay.replay import replay
 
 
+@pytest.mark.slow
 def test_the_snapshot_of_mosaic():
     snapshot = load_snapshot(trace_path("snapshots/mosaic_output.pickle"))
     found = replay(snapshot)

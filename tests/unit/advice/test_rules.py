@@ -172,3 +172,20 @@ def test_one_interruption_does_not_make_a_small_model_slow():
             t.python(ms(9) if number == 3 else us(300))
     (finding,) = cpu_bound_python.find(Subject(0, window=WindowView(t.load())))
     assert "too small" in finding.title
+
+
+def test_the_function_that_takes_most_of_the_python_is_named():
+    def title(*stretches):
+        t = GpuTrace(device_name=None)
+        for _ in range(3):
+            with t.step():
+                for name, stretch in stretches:
+                    t.op("aten::linear").python(ms(5))
+                    with t.frame(f"train.py(7): {name}"):
+                        t.python(stretch)
+        (finding,) = cpu_bound_python.find(Subject(0, window=WindowView(t.load())))
+        return finding.title
+
+    mostly = title(("tokenize", ms(9)), ("log", ms(3)))
+    assert mostly == "Python in train.py(7): tokenize holds the step up"
+    assert title(("tokenize", ms(5)), ("log", ms(5))) == "Python outside operators holds the step up"
