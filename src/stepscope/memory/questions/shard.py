@@ -174,16 +174,18 @@ def shard(
         capacity_bytes=capacity_bytes,
         settings=str(settings),
         targets=pl.DataFrame(rows, schema=TARGETS, orient="row"),
-        notes=(*_notes(base, error, share), *base.view.notes(chosen)),
+        notes=(*_notes(base, error, share, held.get(_PARAMETER, 0)), *base.view.notes(chosen)),
     )
 
 
-def _notes(base: Run, error: float | None, unknown_share: float) -> list[str]:
+def _notes(base: Run, error: float | None, unknown_share: float, parameter_bytes: int) -> list[str]:
     notes = [_KEPT]
     if error is None:
         notes.append(
             "with one run the error is not known: add a run at another degree (--also RUN=RANKS)"
         )
+    if not parameter_bytes:
+        notes.append("no parameters are known at the peak: dividing them changes nothing")
     if unknown_share >= _NOTABLE:
         notes.append(
             f"{unknown_share:.0%} of the peak is of unknown category, and is not divided: record "
