@@ -94,8 +94,9 @@ class Shard:
         settings: Of the simulated allocator.
         targets: One row per run, then for each target one for each of what can be divided: ranks,
             divided, is_observed, peak_requested_bytes, peak_allocated_bytes (rounded to blocks),
-            peak_reserved_bytes (by simulation), saved_bytes (of the reserved peak of the run),
-            buffer_bytes (what travels, within the peaks), fits (null without a capacity).
+            peak_reserved_bytes, saved_bytes (of the reserved peak, both by simulation; null for
+            runs), buffer_bytes (what travels, within the peaks; null for runs), fits (null without
+            a capacity).
         notes: What a reader must know.
     """
 
@@ -150,16 +151,18 @@ def shard(
         )
     settings = settings or settings_of(base.view.snapshot.settings)
     model = _Model(base, chosen)
-    first = observed_peaks(base.view, chosen)
-    rows = [_row(base.size, NOTHING, first, first, 0, is_observed=True)]
-    for run in others:
+    rows = []
+    for run in (base, *others):
         peaks = observed_peaks(run.view, run.view.device(device))
-        rows.append(_row(run.size, NOTHING, peaks, first, 0, is_observed=True))
+        rows.append(_row(run.size, NOTHING, peaks, is_observed=True))
+    # Simulations are compared with a simulation: of host memory, say, nothing is rounded.
+    simulated = predicted_peaks(base.view.replay, chosen, settings)
     for ranks in asked:
         for stage in _STAGES:
             peaks = predicted_peaks(model.at(ranks, stage), chosen, settings, capacity_bytes)
-            buffers = model.buffer_bytes(stage)
-            rows.append(_row(ranks, stage.name, peaks, first, buffers, is_observed=False))
+            saved = simulated.reserved_bytes - peaks.reserved_bytes
+            row = _row(ranks, stage.name, peaks, saved, model.buffer_bytes(stage))
+            rows.append(row)
     error = _error(model, others, device)
     share = held.get(_UNKNOWN, 0) / max(1, sum(held.values()))
     return Shard(
@@ -261,11 +264,16 @@ def _largest_unit(allocations: pl.DataFrame) -> int:
 
 
 def _row(
-    ranks: float, divided: str, peaks: Peaks, first: Peaks, buffers: int, *, is_observed: bool
+    ranks: float,
+    divided: str,
+    peaks: Peaks,
+    saved_bytes: int | None = None,
+    buffer_bytes: int | None = None,
+    *,
+    is_observed: bool = False,
 ) -> tuple[object, ...]:
     sizes = (peaks.requested_bytes, peaks.allocated_bytes, peaks.reserved_bytes)
-    saved = first.reserved_bytes - peaks.reserved_bytes
-    return (int(ranks), divided, is_observed, *sizes, saved, buffers, peaks.fits)
+    return (int(ranks), divided, is_observed, *sizes, saved_bytes, buffer_bytes, peaks.fits)
 
 
 def _error(model: _Model, others: Sequence[Run], device: int | None) -> float | None:
