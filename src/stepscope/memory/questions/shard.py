@@ -22,6 +22,7 @@ import polars as pl
 from stepscope.errors import UsageError
 from stepscope.memory.allocator.settings import AllocatorSettings, settings_of
 from stepscope.memory.categories.kinds import MemoryCategory
+from stepscope.memory.model import EXACT_SIZES
 from stepscope.memory.questions.composition import peak
 from stepscope.memory.questions.prediction import (
     Peaks,
@@ -193,6 +194,11 @@ def _notes(base: Run, error: float | None, unknown_share: float, parameter_bytes
         notes.append(
             f"{unknown_share:.0%} of the peak is of unknown category, and is not divided: record "
             "with memory_census=True"
+        )
+    if base.view.snapshot.settings.get(EXACT_SIZES):
+        notes.append(
+            "recorded on the host, which has no caching allocator: what the predictions reserve is "
+            "what a GPU's allocator would"
         )
     if base.size > 1:
         notes.append(
