@@ -98,7 +98,8 @@ def try_on(tmp_path, monkeypatch):
         monkeypatch.setattr(Bench, "attempt", attempt)
         monkeypatch.setattr(module.time, "monotonic", lambda: machine.now)
         scratch = tmp_path / f"scratch{len(list(tmp_path.iterdir()))}"
-        return try_fixes(Request(("python", "train.py"), scratch, **more), Silent())
+        command = ("python", "train.py", "--api-key", "hunter2")
+        return try_fixes(Request(command, scratch, **more), Silent())
 
     return run
 
@@ -128,6 +129,7 @@ def test_what_was_measured_is_kept_in_the_run_and_opens_again(try_on):
     folder = Path(record.folder)
     assert read_trials(folder / "diagnosis" / "trials.json") == record
     assert open_run(folder / "diagnosis").trials == record
+    assert "hunter2" not in (folder / "diagnosis" / "trials.json").read_text()
     assert open_run(folder / record.trials[0].runs[0]).trials is None
     for trial in (record.baseline, *record.trials):
         assert all((folder / run / "run.json").is_file() for run in trial.runs)

@@ -128,8 +128,9 @@ def notes(record: TrialsRecord) -> list[str]:
 
 
 def lines_to_write(trial: TrialRecord) -> list[str]:
-    """What to write into the script, and what is there instead."""
-    return [*trial.lines, *(f"# instead of {place}" for place in trial.overrides)]
+    """What to write into the script, where the trial did so, and what is there instead."""
+    applied = [f"# applied at {place}" for place in trial.applied]
+    return [*trial.lines, *applied, *(f"# instead of {place}" for place in trial.overrides)]
 
 
 def next_commands(record: TrialsRecord) -> list[str]:
