@@ -30,6 +30,7 @@ VERBS: dict[str, str] = {
     "compare": "Show what changed between two runs.",
     "hangs": "Show which collective hangs, and which rank began it.",
     "query": "Query a trace with SQL.",
+    "mcp": "Let a coding assistant ask: the verbs that read, as MCP tools.",
     "monitor": "Watch the hardware beside a training.",
     "attach": "Sample the Python stacks of a running training.",
     "trigger": "Ask a running training to record a window.",

@@ -129,11 +129,13 @@ def _content(diagnosis: Diagnosis, rows: int) -> dict[str, Any]:
         _environment(diagnosis),
         _left_out(diagnosis, left_out),
     ]
+    title = diagnosis.run.path.name or str(diagnosis.run.path)
+    location = diagnosis.run.location
     return {
-        "title": diagnosis.run.path.name or str(diagnosis.run.path),
+        "title": title,
         "kind": "Report",
         "subtitle": header(diagnosis),
-        "path": diagnosis.run.location,
+        "path": "" if location == title else location,
         "sections": [one for one in sections if one["blocks"]],
     }
 
