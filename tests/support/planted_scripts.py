@@ -61,7 +61,7 @@ for batch in DataLoader(Samples(), batch_size=BATCH, shuffle=True, collate_fn=co
     step(batch, 0.15)
 """
 GARBAGE_COLLECTOR = """
-kept = [[number] for number in range(200_000)]
+kept = [[number] for number in range(60_000)]
 for batch in DataLoader(Samples(), batch_size=BATCH, shuffle=True):
     step(batch, 0.15)
     gc.collect()
@@ -97,7 +97,7 @@ for batch in DataLoader(Samples(), batch_size=1, shuffle=True):
     step(batch)
 """
 TWO_FINDINGS = """
-kept = [[number] for number in range(200_000)]
+kept = [[number] for number in range(60_000)]
 for batch in DataLoader(Samples(0.02), batch_size=BATCH, shuffle=True):
     step(batch, 0.15)
     gc.collect()

@@ -313,7 +313,7 @@ class Experiment:
             runs=tuple(each.run.name for each in one.attempts.values() if each.run is not None),
         )
         failure = one.failure
-        if failure is not None:
+        if failure is not None and one is not baseline:
             return dataclasses.replace(record, verdict=failure.problem, reason=failure.reason)
         ratio = _ratio(one, baseline)
         if ratio is None:
@@ -322,7 +322,7 @@ class Experiment:
         return dataclasses.replace(
             record,
             verdict="" if one is baseline else judge(ratio),
-            reason=one.note,
+            reason=failure.reason if failure is not None else one.note,
             ratio=ratio.value,
             ratio_low=ratio.low,
             ratio_high=ratio.high,

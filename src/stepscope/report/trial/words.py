@@ -117,6 +117,8 @@ def costs(record: TrialsRecord) -> str:
 def notes(record: TrialsRecord) -> list[str]:
     """What limits the answer, or is left to do."""
     found = [f"warning: {warning}" for warning in record.warnings]
+    if record.baseline.reason:
+        found.append(f"the rounds ended early: {record.baseline.reason}")
     found += [
         f"{one.name} does not apply: {one.reason}" for one in record.trials if _never_ran(one)
     ]
