@@ -48,7 +48,7 @@ def tried(tmp_path, monkeypatch, capsys):
         monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
         code = main(["try", "--format", "json", *options, "--", sys.executable, *command])
         out, err = capsys.readouterr()
-        assert left_behind() == []
+        assert left_behind(tmp_path) == []
         if not out:
             return code, err
         folder = json.loads(out)["folder"]
@@ -59,12 +59,14 @@ def tried(tmp_path, monkeypatch, capsys):
     return run
 
 
-def left_behind():
-    """Processes of trials that still run."""
+def left_behind(folder):
+    """Processes of trials in a folder that still run."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARK) and process.status() != psutil.STATUS_ZOMBIE:
+            variables = process.environ()
+            is_ours = MARK in variables and str(folder) in variables.get("STEPSCOPE_LAUNCH", "")
+            if is_ours and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except (psutil.Error, OSError):
             continue
