@@ -7,8 +7,7 @@ import sys
 
 import psutil
 import pytest
-from tests.support.guides import environment
-from tests.support.launching import TORCHRUN
+from tests.support.launching import TORCHRUN, paths_of_this_process
 from tests.support.planted_scripts import (
     FRAMEWORKS,
     HEAD,
@@ -45,7 +44,7 @@ def tried(tmp_path, monkeypatch, capsys):
     def run(text, *options, command=("train.py",)):
         (tmp_path / "train.py").write_text(text)
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+        monkeypatch.setenv("PYTHONPATH", paths_of_this_process())
         code = main(["try", "--format", "json", *options, "--", sys.executable, *command])
         out, err = capsys.readouterr()
         assert left_behind(tmp_path) == []
