@@ -309,6 +309,18 @@ def _small_kernels() -> GpuTrace:
     return job(body)
 
 
+def _gradients_one_by_one() -> GpuTrace:
+    """Reduces 80 gradients in a loop, each with a copy before it."""
+
+    def body(t: GpuTrace, _step: int) -> None:
+        products(t)
+        for _ in range(80):
+            t.op("aten::clone", before=us(300)).launch(SMALL, us(15), call_ns=us(3))
+            t.collective("all_reduce", 4 << 10, us(12), waits_for_compute=False)
+
+    return job(body)
+
+
 def _unfused() -> GpuTrace:
     def body(t: GpuTrace, _step: int) -> None:
         products(t)
@@ -661,6 +673,11 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
             ("full-precision-matmuls",),
         ),
         ("small kernels", _small_kernels, ("many-small-kernels",)),
+        (
+            "gradients one by one",
+            _gradients_one_by_one,
+            ("launch-bound", "low-gpu-utilisation", "many-small-collectives"),
+        ),
         ("unfused optimizer", _unfused, ("unfused-optimizer",)),
         ("checkpointing", lambda: _checkpointing(6), ("heavy-recomputation",)),
         ("a little checkpointing", lambda: _checkpointing(1), ()),

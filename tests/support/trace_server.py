@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -19,6 +20,8 @@ class Served:
         has_ranges: Whether it answers requests for ranges.
         version: Its ETag; None: it tells neither that nor a time.
         breaks_at: After how many bytes of a whole file it drops the connection.
+        byte_seconds: Pause after each byte of content; None: it sends as fast as it can.
+        is_endless: Whether it repeats its content without end, and tells no size.
         sent: How many bytes of content it has begun to send.
     """
 
@@ -26,6 +29,8 @@ class Served:
     has_ranges: bool = True
     version: str | None = '"1"'
     breaks_at: int | None = None
+    byte_seconds: float | None = None
+    is_endless: bool = False
     sent: int = 0
 
 
@@ -63,10 +68,26 @@ def serving(served: Served) -> Iterator[str]:
                 self.send_header("Accept-Ranges", "bytes")
             if served.version is not None:
                 self.send_header("ETag", served.version)
-            self.send_header("Content-Length", str(len(body)))
+            if served.is_endless:
+                self.close_connection = True
+            else:
+                self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            if with_body:
+            if with_body and (served.is_endless or served.byte_seconds is not None):
+                self._go_on(body)
+            elif with_body:
                 self._send(body, is_whole=status == 200)
+
+        def _go_on(self, body: bytes) -> None:
+            pieces = [body] if served.byte_seconds is None else [bytes([one]) for one in body]
+            with suppress(OSError):  # the reader had enough
+                while True:
+                    for piece in pieces:
+                        self.wfile.write(piece)
+                        self.wfile.flush()
+                        time.sleep(served.byte_seconds or 0)
+                    if not served.is_endless:
+                        return
 
         def _send(self, body: bytes, *, is_whole: bool) -> None:
             part = body[: served.breaks_at] if is_whole else body

@@ -257,8 +257,9 @@ def _ordered(nodes: pl.DataFrame) -> pl.DataFrame:
     number = len(by_cost)
     # Size of every subtree, then the place of each node: after its parent and its elder siblings.
     size = np.ones(number, np.int64)
-    for level in range(int(depth.max(initial=0)), 0, -1):
-        mine = np.nonzero(depth == level)[0]
+    levels = np.searchsorted(depth, np.arange(int(depth.max(initial=0)) + 2))
+    for level in range(len(levels) - 2, 0, -1):
+        mine = slice(levels[level], levels[level + 1])
         size_of = size[node[mine]]
         np.add.at(size, parent[mine], size_of)
     place = np.zeros(number, np.int64)
@@ -266,8 +267,8 @@ def _ordered(nodes: pl.DataFrame) -> pl.DataFrame:
     new_family = np.concatenate(([True], (parent[1:] != parent[:-1]) | (depth[1:] != depth[:-1])))
     first = np.maximum.accumulate(np.where(new_family, np.arange(number), 0))
     among_siblings = before - before[first]
-    for level in range(int(depth.max(initial=0)) + 1):
-        mine = np.nonzero(depth == level)[0]
+    for level in range(len(levels) - 1):
+        mine = slice(levels[level], levels[level + 1])
         above = np.where(parent[mine] >= 0, place[parent[mine]] + 1, 0)
         place[node[mine]] = above + among_siblings[mine]
     return (

@@ -26,6 +26,7 @@ from stepscope.analysis.selection.gpu_work import check_steps, notes_on_steps
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UsageError
 from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.derive.nesting import innermost_at
 from stepscope.trace.derive.steps import step_at
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -319,35 +320,17 @@ def _others(held: pl.DataFrame) -> pl.DataFrame:
 
 def _operator_at(trace: Trace, lanes: npt.NDArray[np.uint32], times: Int64Array) -> Int64Array:
     """The innermost operator around moments of threads; -1: none."""
-    found = np.full(len(times), -1, np.int64)
     if not len(times):
-        return found
-    parent = trace.derived.select("parent").collect()["parent"].fill_null(-1).to_numpy()
+        return np.full(0, -1, np.int64)
     events = trace.columns("lane_id", "start_ns", "dur_ns", "category")
     start = events["start_ns"].to_numpy()
     end = start + events["dur_ns"].to_numpy()
+    lane = events["lane_id"].to_numpy()
     is_operator = (events["category"] == Category.CPU_OP.value).to_numpy()
-    event_lane = events["lane_id"].to_numpy()
     near = np.nonzero(is_operator & (start <= times.max()) & (end >= times.min()))[0]
-    for lane in np.unique(lanes):
-        mine = np.nonzero(lanes == lane)[0]
-        rows = near[event_lane[near] == lane]
-        if not len(rows):
-            continue
-        rows = rows[np.lexsort((-end[rows], start[rows]))]  # inner ones after outer ones
-        place = np.searchsorted(start[rows], times[mine], side="right") - 1
-        candidate = np.where(place >= 0, rows[np.maximum(place, 0)], -1)
-        # The last operator to begin may have ended: those around it may not.
-        while True:
-            wrong = candidate >= 0
-            wrong[wrong] = (end[candidate[wrong]] < times[mine][wrong]) | ~is_operator[
-                candidate[wrong]
-            ]
-            if not wrong.any():
-                break
-            candidate[wrong] = parent[candidate[wrong]]
-        found[mine] = candidate
-    return found
+    # What happens as an operator ends still belongs to it.
+    row = innermost_at(lane[near], start[near], end[near] + 1, lanes, times)
+    return np.where(row >= 0, np.append(near, -1)[row], -1)
 
 
 def _named_places(trace: Trace, operators: Int64Array) -> pl.DataFrame:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import orjson
 
 from stepscope.errors import UnreadableInputError
+from stepscope.run.discover import MOST_ENTRIES
 from stepscope.run.files import replacing
 from stepscope.run.layout import RUN_FILE
+from stepscope.run.patience import Deadline, silence_seconds, total_seconds
 from stepscope.run.user_cache import user_cache
 
+_CONNECT_SECONDS = 30
+_MOST_LEVELS = 8  # of folders; a run has three
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _TRACE = re.compile(r"(.*\.)?trace\.json(\.gz|\.zst)?")
 _PACKAGES = {
@@ -50,6 +56,51 @@ def how_to_install(url: str) -> str:
     return f"pip install {package}" if package else ""
 
 
+def redacted(url: str) -> str:
+    """Returns a URL without user, password and query, safe to show and store."""
+    if "::" in url or "://" not in url:
+        return url.partition("?")[0]
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url.partition("?")[0]
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def http_options(url: str) -> dict[str, Any]:
+    """Options of fsspec for a URL over HTTP: the timeouts, and content as it is stored.
+
+    Raises:
+        UnreadableInputError: The package that it needs is missing.
+    """
+    if not url.startswith(("http://", "https://")):
+        return {}
+    try:
+        aiohttp = importlib.import_module("aiohttp")  # an optional dependency, needed by fsspec
+    except ImportError as error:
+        raise UnreadableInputError(
+            f"{redacted(url)}: reading over HTTP needs aiohttp: pip install 'stepscope[http]', or"
+            " download the file and open that"
+        ) from error
+    from fsspec.config import conf
+
+    configured = conf.get(url.partition(":")[0], {})
+    silence = silence_seconds()
+    timeout = aiohttp.ClientTimeout(
+        total=total_seconds(), sock_connect=min(_CONNECT_SECONDS, silence), sock_read=silence
+    )
+    return {
+        "client_kwargs": {"timeout": timeout, **configured.get("client_kwargs", {})},
+        "headers": {"Accept-Encoding": "identity", **configured.get("headers", {})},
+    }
+
+
+def is_http(file_system: Any) -> bool:
+    """Whether an fsspec file system reads over HTTP."""
+    protocol = getattr(file_system, "protocol", ())
+    return "http" in ((protocol,) if isinstance(protocol, str) else protocol)
+
+
 def is_directory(url: str) -> bool:
     """Whether a URL names a directory rather than one file.
 
@@ -82,10 +133,13 @@ def fetch_run(url: str) -> Path:
     """
     from fsspec.core import url_to_fs
 
+    deadline = Deadline(redacted(url))
     try:
-        file_system, root = url_to_fs(url)
-        root = _newest_run(file_system, root.rstrip("/"))
-        found: dict[str, Any] = file_system.find(root, detail=True)
+        file_system, root = url_to_fs(url, **http_options(url))
+        root = _newest_run(file_system, root.rstrip("/"), deadline)
+        found = _files_below(file_system, root, deadline)
+    except UnreadableInputError:
+        raise
     except ImportError as error:
         remedy = how_to_install(url) or "install it"
         raise UnreadableInputError(f"{url}: a package is missing: {remedy}") from error
@@ -104,6 +158,7 @@ def fetch_run(url: str) -> Path:
         fetched += 1
         if _is_there(target, details):
             continue
+        deadline.check()
         try:
             with replacing(target) as temporary:
                 file_system.get_file(remote, str(temporary))
@@ -118,13 +173,38 @@ def fetch_run(url: str) -> Path:
     return home
 
 
-def _newest_run(file_system: Any, root: str) -> str:
+def _files_below(file_system: Any, root: str, deadline: Deadline) -> dict[str, Any]:
+    """The files of a folder with their details, as fsspec reports them.
+
+    Raises:
+        UnreadableInputError: There are too many, or listing them takes too long.
+    """
+    found: dict[str, Any] = {}
+    if not is_http(file_system):  # other services list all files at once, which is much faster
+        found.update(file_system.find(root, detail=True, maxdepth=_MOST_LEVELS))
+        return found
+    count = 0
+    walk = file_system.walk(root, maxdepth=_MOST_LEVELS, detail=True)
+    for _, folders, files in walk:
+        deadline.check()
+        count += len(folders) + len(files)
+        if count > MOST_ENTRIES:
+            raise UnreadableInputError(
+                f"{redacted(root)}: more than {MOST_ENTRIES:,} files and folders: name the folder"
+                " of one run"
+            )
+        found |= {str(details["name"]): details for details in files.values()}
+    return found
+
+
+def _newest_run(file_system: Any, root: str, deadline: Deadline) -> str:
     """The folder itself, or the newest run in it."""
     inside = [str(entry["name"]).rstrip("/") for entry in file_system.ls(root, detail=True)]
     if any(re.fullmatch(r"run\.json|rank\d{5,}", name.rpartition("/")[2]) for name in inside):
         return root
     runs = []
     for name in inside:
+        deadline.check()
         try:
             job = orjson.loads(file_system.cat_file(f"{name}/{RUN_FILE}"))
         except (OSError, ValueError):

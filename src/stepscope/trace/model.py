@@ -238,8 +238,9 @@ class Trace:
         described = self.header.get("deviceProperties")
         found: dict[int, dict[str, Any]] = {}
         for entry in described if isinstance(described, list) else []:
-            if isinstance(entry, dict) and isinstance(entry.get("id"), int):
-                found.setdefault(entry["id"], entry)
+            number = _integer(entry.get("id")) if isinstance(entry, dict) else None
+            if number is not None and abs(number) < 2**31:
+                found.setdefault(number, entry)
         used = set(self.lanes["device"].drop_nulls().to_list())
         rows = []
         for device in sorted(found.keys() | used):

@@ -2,7 +2,8 @@
 
 A forest is an array with the row of each row's parent, -1 for a root. Parents may come before or
 after their children; there are no cycles. For many rows the loops are compiled; for few, importing
-the compiler costs more than it saves, and vectors do the same.
+the compiler costs more than it saves, and vectors do the same. All take linear time (vectors: times
+the logarithm of the depth) even if every row lies in the one before, as in damaged files.
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.derive.nesting import NUMBA_PAYS_FROM
+
+SHALLOW_LEVELS = 256
+"""Rows are walked up this many levels one by one; recorded calls are rarely nested as deeply."""
 
 
 def nearest(parent: Int64Array, chosen: BoolArray) -> Int64Array:
@@ -34,12 +39,29 @@ def nearest_above(parent: Int64Array, rows: Int64Array, chosen: BoolArray) -> In
     return found
 
 
+def highest(parent: Int64Array, chosen: BoolArray) -> Int64Array:
+    """For each row the chosen row nearest to the root, among itself and those above; -1: none."""
+    found = np.where(chosen, np.arange(len(parent), dtype=np.int64), -1)
+    ancestor = parent.copy()
+    below = np.nonzero(ancestor >= 0)[0]
+    while len(below):
+        # Doubling: an ancestor knows the answer for as many levels as have been asked so far.
+        higher = found[ancestor[below]]
+        found[below] = np.where(higher >= 0, higher, found[below])
+        ancestor[below] = ancestor[ancestor[below]]
+        below = below[ancestor[below] >= 0]
+    return found
+
+
 def is_outermost(parent: Int64Array, keys: Int64Array) -> BoolArray:
     """For each row whether no row above it has the same key."""
-    if len(parent) >= NUMBA_PAYS_FROM:
-        found: BoolArray = _compiled("outermost")(parent, keys)
-        return found
-    return outermost_vectorised(parent, keys)
+    if len(parent) < NUMBA_PAYS_FROM:
+        first, is_complete = outermost_vectorised(parent, keys, SHALLOW_LEVELS)
+        if is_complete:
+            return first
+    dense = np.unique(keys, return_inverse=True)[1].astype(np.int64)
+    found: BoolArray = _compiled("outermost")(parent, dense)
+    return found
 
 
 def depths(parent: Int64Array) -> Int64Array:
@@ -48,6 +70,13 @@ def depths(parent: Int64Array) -> Int64Array:
         found: Int64Array = _compiled("depths")(parent)
         return found
     return depths_vectorised(parent)
+
+
+def levels(depth: npt.NDArray[np.integer[Any]], rows: Int64Array) -> list[Int64Array]:
+    """Some rows in groups of equal depth, from the roots down."""
+    order = rows[np.argsort(depth[rows], kind="stable")]
+    edges = np.nonzero(np.diff(depth[order]))[0] + 1
+    return [part for part in np.split(order, edges) if len(part)]
 
 
 def depths_vectorised(parent: Int64Array) -> Int64Array:
@@ -64,29 +93,34 @@ def depths_vectorised(parent: Int64Array) -> Int64Array:
 
 
 def nearest_vectorised(parent: Int64Array, chosen: BoolArray) -> Int64Array:
-    """`nearest` with numpy alone: all rows that still search go one step up at once."""
-    found = np.arange(len(parent), dtype=np.int64)
-    pending = np.nonzero(~chosen)[0]
+    """`nearest` with numpy alone."""
+    found = parent.copy()
+    found[chosen] = np.nonzero(chosen)[0]
+    pending = np.nonzero((found >= 0) & ~chosen[found])[0]
     while len(pending):
-        found[pending] = parent[found[pending]]
+        # Doubling: what a row above has passed over, so does this one.
+        found[pending] = found[found[pending]]
         here = found[pending]
-        pending = pending[here >= 0]
-        pending = pending[~chosen[found[pending]]]
+        pending = pending[(here >= 0) & ~chosen[here]]
     return found
 
 
-def outermost_vectorised(parent: Int64Array, keys: Int64Array) -> BoolArray:
-    """`is_outermost` with numpy alone."""
+def outermost_vectorised(
+    parent: Int64Array, keys: Int64Array, levels: int
+) -> tuple[BoolArray, bool]:
+    """`is_outermost` with numpy alone, and whether that many levels were enough."""
     first = np.ones(len(parent), np.bool_)
     asking = np.nonzero(parent >= 0)[0]
     above = parent[asking]
-    while len(asking):
+    for _ in range(levels):
+        if not len(asking):
+            break
         same = keys[above] == keys[asking]
         first[asking[same]] = False
         asking, above = asking[~same], parent[above[~same]]
         going = above >= 0
         asking, above = asking[going], above[going]
-    return first
+    return first, not len(asking)
 
 
 def nearest_by_loop(parent: Int64Array, chosen: BoolArray) -> Int64Array:
@@ -112,16 +146,33 @@ def nearest_by_loop(parent: Int64Array, chosen: BoolArray) -> Int64Array:
 
 
 def outermost_by_loop(parent: Int64Array, keys: Int64Array) -> BoolArray:
-    """`is_outermost`, row by row."""
+    """`is_outermost` in linear time: depth first, counting the keys of the rows around.
+
+    Args:
+        parent: The parent of each row.
+        keys: The key of each row, from 0, in a range not much larger than the number of rows.
+    """
     number = len(parent)
     first = np.ones(number, np.bool_)
-    for row in range(number):
-        above = parent[row]
-        while above >= 0:
-            if keys[above] == keys[row]:
-                first[row] = False
-                break
-            above = parent[above]
+    if number == 0:
+        return first
+    first_child = np.full(number + 1, -1, np.int64)  # the last entry: the first root
+    next_sibling = np.empty(number, np.int64)
+    for row in range(number - 1, -1, -1):
+        above = parent[row] if parent[row] >= 0 else number
+        next_sibling[row] = first_child[above]
+        first_child[above] = row
+    around = np.zeros(keys.max() + 1, np.int64)
+    at = first_child[number]
+    while at >= 0:
+        first[at] = around[keys[at]] == 0
+        around[keys[at]] += 1
+        ahead = first_child[at]
+        while at >= 0 and ahead < 0:  # leave rows until one of them has a sibling
+            around[keys[at]] -= 1
+            ahead = next_sibling[at]
+            at = parent[at]
+        at = ahead
     return first
 
 

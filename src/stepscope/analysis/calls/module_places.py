@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.calls.ancestors import depths, nearest_above
+from stepscope.analysis.calls.ancestors import depths, levels, nearest_above
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -91,8 +91,7 @@ def places_by_frames(
     depth = depths(np.where(above >= 0, row[above], -1))
 
     def number(chosen: BoolArray, root: dict[str, int]) -> None:
-        for level in range(int(depth[chosen].max(initial=-1)) + 1):
-            mine = np.nonzero(chosen & (depth == level))[0]
+        for mine in levels(depth, np.nonzero(chosen)[0]):
             holder = np.where(above[mine] >= 0, of_event[above[mine]], NOWHERE)
             pairs = np.stack([holder, name_id[frames[mine]].astype(np.int64)], axis=1)
             unique, which = np.unique(pairs, axis=0, return_inverse=True)

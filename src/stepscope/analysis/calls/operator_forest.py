@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.calls.ancestors import is_outermost, nearest
+from stepscope.analysis.calls.ancestors import is_outermost, levels, nearest
 from stepscope.analysis.selection.gpu_work import side_by_side
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, merge_by_group
 from stepscope.trace.derive.nesting import clock_resolution_ns, nest
@@ -70,10 +70,7 @@ class OperatorForest:
     @cached_property
     def _deepest_first(self) -> list[Int64Array]:
         """Rows that have a parent, by depth, the deepest first."""
-        inside = np.nonzero(self.depth > 0)[0]
-        order = inside[np.argsort(self.depth[inside], kind="stable")]
-        edges = np.nonzero(np.diff(self.depth[order]))[0] + 1
-        return [part for part in np.split(order, edges)[::-1] if len(part)]
+        return levels(self.depth, np.nonzero(self.depth > 0)[0])[::-1]
 
     def with_descendants(self, values: Int64Array) -> Int64Array:
         """For each row the sum of a value over the row and everything below it."""

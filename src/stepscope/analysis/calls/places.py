@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from stepscope.analysis.calls.ancestors import SHALLOW_LEVELS, highest, nearest
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -78,12 +79,16 @@ def outermost(
     found = np.where(is_wanted[name_id[events]], events, -1)
     above = parent[events]
     pending = np.nonzero(above >= 0)[0]
-    while len(pending):
+    for _ in range(SHALLOW_LEVELS):
+        if not len(pending):
+            return found
         here = above[pending]
         hit = is_wanted[name_id[here]]
         found[pending[hit]] = here[hit]
         above[pending] = parent[here]
         pending = pending[above[pending] >= 0]
+    higher = highest(parent, is_wanted[name_id])[above[pending]]
+    found[pending] = np.where(higher >= 0, higher, found[pending])
     return found
 
 
@@ -97,13 +102,16 @@ def _innermost(
     found = np.full(len(events), -1, np.int64)
     above = parent[events]
     pending = np.nonzero(above >= 0)[0]
-    while len(pending):
+    for _ in range(SHALLOW_LEVELS):
+        if not len(pending):
+            return found
         here = above[pending]
         hit = is_wanted[name_id[here]]
         found[pending[hit]] = here[hit]
         pending, here = pending[~hit], here[~hit]
         above[pending] = parent[here]
         pending = pending[above[pending] >= 0]
+    found[pending] = nearest(parent, is_wanted[name_id])[above[pending]]
     return found
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.breakdown import break_down
+from stepscope.analysis.calls.ancestors import levels
 from stepscope.analysis.calls.collectives import world_size
 from stepscope.analysis.calls.operator_forest import OperatorForest, operator_forest
 from stepscope.analysis.host.steady_steps import steady_steps
@@ -31,6 +32,7 @@ MEASURES: dict[str, pl.DataType | type[pl.DataType]] = {
 """One row per key and step; a key that a step lacks took no time in it."""
 
 SEPARATOR = " › "
+_MOST_NAMES = 200  # in a call path
 RECORD_BASIS = "steady steps of the step record"
 DEVICE_TIME, HOST_TIME = "device self time", "host self time"
 
@@ -225,40 +227,46 @@ def _operators(trace: Trace, work: pl.DataFrame, steps: pl.Series) -> pl.DataFra
     else:
         own = forest.self_ns
     path_number, paths = call_paths(trace, forest)
-    names = trace.names.select("name_id", "name").collect()["name"]
     has_steps = len(trace.steps) > 0
     step = forest.rows["step"].cast(pl.Int64)
     table = pl.DataFrame(
         {
             "path": path_number,
-            "name": names.gather(pl.Series(forest.name_id)),
             "step": step if has_steps else step.fill_null(0),
             "own": own,
         }
     ).drop_nulls("step")
     sums = (
         table.filter(pl.col("step").is_in(steps.implode()))
-        .group_by("path", "name", "step")
+        .group_by("path", "step")
         .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("own").sum().alias("total_ns"))
     )
-    return sums.with_columns(key=paths.gather(sums["path"])).select(list(MEASURES))
+    return sums.with_columns(paths[sums["path"]]).select(list(MEASURES))
 
 
-def call_paths(trace: Trace, forest: OperatorForest) -> tuple[Int64Array, pl.Series]:
-    """Number of the call path of each row of a forest, and each path as its names."""
+def call_paths(trace: Trace, forest: OperatorForest) -> tuple[Int64Array, pl.DataFrame]:
+    """Number of the call path of each row of a forest; and of each path its key, name by name.
+
+    A row more than `_MOST_NAMES` deep has the path of the row above it at that depth.
+
+    Returns:
+        The numbers, and the paths: key, and name (the last).
+    """
     names = trace.names.select("name").collect()["name"].fill_null("").to_list()
     number = np.full(len(forest), -1, np.int64)
-    paths: list[str] = []
-    for depth in range(int(forest.depth.max()) + 1):
-        rows = np.nonzero(forest.depth == depth)[0]
+    paths: list[tuple[str, str]] = []
+    for rows in levels(forest.depth, np.arange(len(forest))):
         above = forest.parent[rows]
+        if forest.depth[rows[0]] >= _MOST_NAMES:
+            number[rows] = number[above]
+            continue
         outer = np.where(above >= 0, number[above], -1)
         keys = pl.DataFrame({"outer": outer, "name": forest.name_id[rows]})
         distinct = keys.unique(maintain_order=True).with_row_index("number")
         found = keys.join(distinct, on=["outer", "name"], how="left", maintain_order="left")
         number[rows] = len(paths) + found["number"].to_numpy().astype(np.int64)
         paths += [
-            (paths[o] + SEPARATOR if o >= 0 else "") + names[n]
+            ((paths[o][0] + SEPARATOR if o >= 0 else "") + names[n], names[n])
             for o, n in distinct.select("outer", "name").iter_rows()
         ]
-    return number, pl.Series("path", paths, pl.String)
+    return number, pl.DataFrame(paths, schema={"key": pl.String, "name": pl.String}, orient="row")

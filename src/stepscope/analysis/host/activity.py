@@ -5,7 +5,7 @@ launch the next work.
 
 A thread whose time nothing explains may be waiting for another one, as the main thread waits for
 autograd's: then what the other thread does counts, the main thread first, then those that launched
-most.
+most, eight in all.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
 from stepscope.trace.arrays.ordering import distinct_groups
 from stepscope.trace.model import Trace
+
+_MOST_OTHERS = 8  # threads that one may be waiting for
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def _with_others(lane: int, order: list[int], claims: dict[int, list[Intervals]]
     """What a thread does, and where it does nothing, what the others do."""
     starts, ends, causes, lanes = [], [], [], []
     claimed = intervals.empty()
-    for other in [lane, *(one for one in order if one != lane)]:
+    for other in [lane, *(one for one in order[:_MOST_OTHERS] if one != lane)]:
         active = intervals.empty()
         for cause, own in enumerate(claims[other]):
             if not len(own):

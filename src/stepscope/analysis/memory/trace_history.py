@@ -20,12 +20,14 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.allocations import memory_events
+from stepscope.analysis.calls.ancestors import nearest
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.categories.census import Census
 from stepscope.memory.categories.kinds import MemoryCategory
 from stepscope.memory.model import EXACT_SIZES, Snapshot
 from stepscope.memory.schema import TABLES, Action, BlockState
 from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.derive.nesting import innermost_at
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -221,35 +223,20 @@ def _innermost(trace: Trace, lanes: Any, times: Int64Array) -> Int64Array:
     columns = trace.columns("lane_id", "start_ns", "dur_ns")
     start, lane = columns["start_ns"].to_numpy(), columns["lane_id"].to_numpy()
     end = start + columns["dur_ns"].to_numpy()
-    parent = trace.derived.select("parent").collect()["parent"].fill_null(-1).to_numpy()
-    found = np.full(len(times), -1, np.int64)
-    for one in np.unique(lanes):
-        events = np.flatnonzero(lane == one)
-        if not len(events):
-            continue
-        # Of events that start together, the inner one is shorter.
-        events = events[np.lexsort((-end[events], start[events]))]
-        mine = np.flatnonzero(lanes == one)
-        place = np.searchsorted(start[events], times[mine], side="right") - 1
-        at = np.where(place >= 0, events[np.maximum(place, 0)], -1)
-        while (is_over := (at >= 0) & (end[at] <= times[mine])).any():
-            at[is_over] = parent[at[is_over]]
-        found[mine] = at
-    return found
+    mine = np.flatnonzero(np.isin(lane, np.unique(lanes)))
+    row = innermost_at(lane[mine], start[mine], end[mine], lanes, times)
+    return np.where(row >= 0, np.append(mine, -1)[row], -1)
 
 
 def _chains(events: Int64Array, parent: Int64Array, name_id: Any, is_frame: Any) -> Int64Array:
     """For each event the names of the Python frames around it, the innermost first, then -1."""
     chains = np.full((len(events), _DEEPEST), -1, np.int64)
-    filled = np.zeros(len(events), np.int64)
-    at = events.copy()
-    while (pending := np.flatnonzero((at >= 0) & (filled < _DEEPEST))).size:
-        here = at[pending]
-        hit = is_frame[name_id[here]]
-        rows = pending[hit]
-        chains[rows, filled[rows]] = name_id[here[hit]]
-        filled[rows] += 1
-        at[pending] = parent[here]
+    frame = np.append(nearest(parent, is_frame[name_id]), -1)
+    at = frame[events]
+    for level in range(_DEEPEST):
+        pending = np.flatnonzero(at >= 0)
+        chains[pending, level] = name_id[at[pending]]
+        at[pending] = frame[parent[at[pending]]]
     return chains
 
 

@@ -24,7 +24,7 @@ import polars as pl
 
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import AnsweredScope, EventChoice, Scope
-from stepscope.errors import UsageError
+from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.trace.arrays.intervals import BoolArray
 from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.categories import GPU_WORK
@@ -38,6 +38,11 @@ NOT_THE_STEPS = (
 )
 OTHER_STEPS = "GPU events of other steps or of none"
 _NOTABLE = 0.01
+MOST_DEVICES = 256
+"""Devices on which one process can have GPU work; more are damaged numbers."""
+MOST_LAUNCHING_THREADS = 64
+"""Threads whose launches are followed, the busiest first. A process rarely has more than ten."""
+MANY_THREADS = "{} threads launch GPU work: the launches of all but the {} busiest are not followed"
 NO_GPU_WORK = "the trace has no GPU work: no kernel, copy or fill was recorded"
 
 _COLUMNS = (
@@ -109,7 +114,9 @@ def gpu_work(trace: Trace, scope: Scope | None = None) -> GpuWork:
     """
     asked = scope or Scope()
     work = recorded_work(trace).filter(pl.col("device").is_not_null())
-    notes: list[str] = []
+    threads = len(_launches_by_thread(trace))
+    many = threads > MOST_LAUNCHING_THREADS
+    notes = [MANY_THREADS.format(threads, MOST_LAUNCHING_THREADS)] if many else []
     excluded: dict[str, int] = {}
     devices = _devices(trace, work, asked)
     if work.is_empty():
@@ -177,16 +184,41 @@ def recorded_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
         One row per event: event, name_id, category, lane_id, device (null in a damaged file),
         stream, start_ns, dur_ns, end_ns, bytes, correlation, and as derived kind, group, step,
         launch and op. Sorted by device and start; rows of one start keep the order of the file.
+        Of more than `MOST_LAUNCHING_THREADS`, only the launches of the busiest are known.
+
+    Raises:
+        UnreadableInputError: There is work on more than `MOST_DEVICES`.
     """
     categories = [category.value for category in GPU_WORK]
     work = trace.events.filter(pl.col("category").is_in(categories)).select(_COLUMNS)
     table = work.collect().rechunk()
+    devices = table["device"].n_unique()
+    if devices > MOST_DEVICES:
+        raise UnreadableInputError(
+            f"{trace.path}: GPU work on {devices:,} devices, where a process has at most"
+            f" {MOST_DEVICES}: its device numbers are damaged; `stepscope query` still reads it"
+        )
     device = table["device"].fill_null(-1).to_numpy()
     table = table[by_group_and_time(device, table["start_ns"].to_numpy())]
     # `event` is the row number, so rows are gathered, in order, instead of joined and sorted.
     derived = trace.derived.select("kind", "group", "step", "launch", "op").collect()
     end_ns = (pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns")
-    return pl.concat([table.with_columns(end_ns), derived[table["event"]]], how="horizontal")
+    found = pl.concat([table.with_columns(end_ns), derived[table["event"]]], how="horizontal")
+    by_thread = _launches_by_thread(trace)
+    if len(by_thread) <= MOST_LAUNCHING_THREADS:
+        return found
+    busiest = by_thread["lane_id"][:MOST_LAUNCHING_THREADS]
+    thread = trace.columns("lane_id")["lane_id"].gather(found["launch"])
+    is_followed = thread.is_in(busiest.implode()).fill_null(value=False)
+    return found.with_columns(launch=pl.when(is_followed).then("launch"))
+
+
+@remembered
+def _launches_by_thread(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
+    """The threads that launched GPU work: lane_id and launches, the busiest first."""
+    launches = trace.derived.select("launch").collect()["launch"].drop_nulls().unique()
+    lanes = trace.columns("lane_id")["lane_id"].gather(launches)
+    return lanes.value_counts(name="launches").sort("launches", "lane_id", descending=[True, False])
 
 
 def _devices(trace: Trace, work: pl.DataFrame, asked: Scope) -> list[int]:

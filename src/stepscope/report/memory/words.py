@@ -7,4 +7,4 @@ from stepscope.memory.questions.table import MemoryAnswer
 
 def heading(answer: MemoryAnswer) -> str:
     """What was asked, and of which file."""
-    return f"{answer.path}  ·  memory snapshot  ·  {answer.question.name}"
+    return f"{answer.path}  ·  {answer.kind}  ·  {answer.question.name}"

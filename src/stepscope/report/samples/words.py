@@ -11,6 +11,8 @@ def verdict_of(answer: PythonFunctions) -> str:
     if answer.threads.is_empty():
         return "no Python function was recorded"
     thread = answer.threads.row(0, named=True)
+    if thread["most_in_share"] is None:
+        return "the Python functions that were recorded took no time"
     return (
         f"{thread['thread']} of process {thread['process']} spent "
         f"{share(thread['most_in_share'])} of {duration(thread['covered_ns'])} "

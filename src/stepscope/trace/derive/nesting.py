@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 NUMBA_PAYS_FROM = 500_000
 """Number of rows from which the compiled loop is used. Below, importing numba takes longer."""
 
+_MOST_ROUNDS = 256
+"""Rounds of the vectorised search, each over all rows that still search. Recorded calls need fewer
+than 100; in a file in which rows search for longer, they may search for as long as it has rows."""
+
 COARSE_CLOCKS_NS = (1000, 250)
 """Resolutions of older files: whole microseconds until 2023, then microseconds since 1970 as
 doubles, which are 0.25 µs apart. Current files have exact nanoseconds."""
@@ -117,8 +121,9 @@ def nest(
     lane, start = lanes[order], starts[order]
     end = start + durations[order]
     new_lane = np.concatenate(([True], lane[1:] != lane[:-1]))
-    method = _nest_compiled() if number >= NUMBA_PAYS_FROM else nest_vectorised
-    parent_position, depth, self_time, crossing = method(new_lane, start, end, tolerance_ns)
+    rows = new_lane, start, end, tolerance_ns
+    nested = nest_vectorised(*rows) if number < NUMBA_PAYS_FROM else None
+    parent_position, depth, self_time, crossing = nested or _nest_compiled()(*rows)
 
     parent = np.empty(number, np.int64)
     parent[order] = np.where(parent_position >= 0, order[parent_position], -1)
@@ -128,6 +133,34 @@ def nest(
         _scatter(self_time, order),
         _scatter(crossing, order),
     )
+
+
+def innermost_at(
+    lanes: npt.NDArray[np.generic],
+    starts: Int64Array,
+    ends: Int64Array,
+    moment_lanes: npt.NDArray[np.generic],
+    moments: Int64Array,
+) -> Int64Array:
+    """Returns for each moment the row of the innermost event around it; -1 for none.
+
+    An event is around the moments from its start until just before its end. Of events that start
+    together the shorter one is the inner one, and of equal ones the later one.
+
+    Args:
+        lanes: Lane of each event, as integers.
+        starts: Start of each event, in ns.
+        ends: End of each event, in ns.
+        moment_lanes: Lane of each moment.
+        moments: The moments, in ns.
+    """
+    number = len(starts)
+    nested = nest(
+        np.concatenate((lanes, moment_lanes)),
+        np.concatenate((starts, moments)),
+        np.concatenate((ends - starts, np.zeros(len(moments), np.int64))),
+    )
+    return nested.parent[number:]
 
 
 def _scatter(values: npt.NDArray[np.generic], order: npt.NDArray[np.generic]) -> npt.NDArray:  # type: ignore[type-arg]
@@ -141,8 +174,8 @@ _Columns = tuple[Int64Array, npt.NDArray[np.int32], Int64Array, npt.NDArray[np.b
 
 def nest_vectorised(
     new_lane: npt.NDArray[np.bool_], start: Int64Array, end: Int64Array, tolerance: int
-) -> _Columns:
-    """Nests sorted rows with numpy alone.
+) -> _Columns | None:
+    """Nests sorted rows with numpy alone; None if that takes too many rounds.
 
     In sorted order, every earlier row of the lane starts no later, so the parent is the nearest
     earlier row that ends late enough. All rows search at once: a candidate that ends too early is
@@ -153,13 +186,17 @@ def nest_vectorised(
     parent = np.where(new_lane, -1, np.arange(-1, number - 1, dtype=np.int64))
     crossing = np.zeros(number, np.bool_)
     open_rows = np.nonzero(parent >= 0)[0]
-    while len(open_rows):
+    for _ in range(_MOST_ROUNDS):
+        if not len(open_rows):
+            break
         candidate = parent[open_rows]
         too_short = end[candidate] < needed[open_rows]
         open_rows, candidate = open_rows[too_short], candidate[too_short]
         crossing[open_rows] |= end[candidate] > start[open_rows]
         parent[open_rows] = parent[candidate]
         open_rows = open_rows[parent[open_rows] >= 0]
+    if len(open_rows):
+        return None
 
     depth = (parent >= 0).astype(np.int32)
     ancestor = parent.copy()

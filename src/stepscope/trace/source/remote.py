@@ -7,42 +7,25 @@ without range requests, and whose client gets the timeout too.
 from __future__ import annotations
 
 import hashlib
-import importlib
-import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
-from urllib.parse import urlsplit, urlunsplit
 
-from stepscope.errors import UnreadableInputError, UsageError
-from stepscope.run.remote import how_to_install, version_of
+from stepscope.errors import UnreadableInputError
+from stepscope.run.patience import SILENCE_VARIABLE, Deadline, silence_seconds
+from stepscope.run.remote import how_to_install, http_options, is_http, redacted, version_of
 
 Answer = TypeVar("Answer")
 
 _BLOCK_BYTES = 4 * 1024 * 1024
-_CONNECT_SECONDS = 30
+_LEAST_BYTES = 10_000  # to come in the time that a server may be silent
 _CLOSE_SECONDS = 5.0
 _REMEDY = "try again, or copy the file to a local disk"
-
-
-def patience_seconds() -> float:
-    """Returns how long a server may stay silent (`STEPSCOPE_REMOTE_TIMEOUT`, default 120).
-
-    Raises:
-        UsageError: The variable is not a positive number.
-    """
-    given = os.environ.get("STEPSCOPE_REMOTE_TIMEOUT", "120")
-    try:
-        seconds = float(given)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise UsageError(f"STEPSCOPE_REMOTE_TIMEOUT={given} is not a positive number of seconds")
-    return seconds
 
 
 class _Worker:
@@ -50,7 +33,7 @@ class _Worker:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._seconds = patience_seconds()
+        self._seconds = silence_seconds()
         self._asked: queue.Queue[Callable[[], Any] | None] = queue.Queue()
         self._answers: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue()
         self._is_stuck = False
@@ -73,7 +56,7 @@ class _Worker:
             self._is_stuck = True
             raise UnreadableInputError(
                 f"{self._name}: no data for {self._seconds:g} s; {_REMEDY} "
-                "(STEPSCOPE_REMOTE_TIMEOUT=SECONDS raises the timeout)"
+                f"({SILENCE_VARIABLE}=SECONDS raises the timeout)"
             ) from None
         except BaseException:
             self._is_stuck = True  # interrupted: a late answer must not reach the next call
@@ -151,7 +134,7 @@ class RemoteFile:
         return f"{digest.hexdigest()}{'' if len(pieces) > 1 or not last else ' (beginning)'}"
 
     def _pieces(self, offsets: list[int], size: int) -> list[bytes]:
-        if not _is_http(self.file_system):
+        if not is_http(self.file_system):
             with self.file_system.open(self.path, "rb", block_size=size) as opened:
                 return [_read_at(opened, offset, size) for offset in offsets]
         # Without range support on the server, this client fails at once.
@@ -172,8 +155,10 @@ class RemoteStream:
     def __init__(self, file: RemoteFile) -> None:
         self._file = file
         self._at = 0
+        self._deadline = Deadline(file.name)
+        self._slow = _Slowness(file.name)
         self._worker = _Worker(file.name)
-        size = 0 if _is_http(file.file_system) else _BLOCK_BYTES
+        size = 0 if is_http(file.file_system) else _BLOCK_BYTES
         options: dict[str, Any] = {"block_size": size}
         if not size:
             options["size"] = file.size_bytes or 1  # saves another request
@@ -192,11 +177,15 @@ class RemoteStream:
         """Returns at most `size` of the next bytes; empty only at the end.
 
         Raises:
-            UnreadableInputError: The connection broke, ended early or timed out.
+            UnreadableInputError: The connection broke, ended early, timed out or is too slow.
         """
         total = self._file.size_bytes
+        self._deadline.check()
+        began = time.monotonic()
         try:
             piece: bytes = self._worker.ask(lambda: self._stream.read(size))
+            if piece:
+                self._slow.check(len(piece), time.monotonic() - began)
         except UnreadableInputError as error:
             raise UnreadableInputError(f"{error}; stopped at byte {self._position()}") from None
         except Exception as error:
@@ -218,6 +207,33 @@ class RemoteStream:
     def close(self) -> None:
         """Closes the connection."""
         self._worker.close(self._stream.close)
+
+
+class _Slowness:
+    """Counts the bytes that come in the time that a server may be silent."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._patience = silence_seconds()
+        self._waited = 0.0
+        self._bytes = 0
+
+    def check(self, count: int, seconds: float) -> None:
+        """Counts the bytes of one read, and the seconds that it took.
+
+        Raises:
+            UnreadableInputError: Next to nothing came.
+        """
+        self._waited += seconds
+        self._bytes += count
+        if self._waited < self._patience:
+            return
+        if self._bytes < _LEAST_BYTES:
+            raise UnreadableInputError(
+                f"{self._name}: only {self._bytes} bytes in {self._waited:.3g} s; {_REMEDY} "
+                f"({SILENCE_VARIABLE}=SECONDS raises the timeout)"
+            )
+        self._waited, self._bytes = 0.0, 0
 
 
 def find_remote(location: object) -> RemoteFile | Path | None:
@@ -253,7 +269,7 @@ def _found(location: Any, url: str | None) -> RemoteFile | Path:
     else:
         from fsspec.core import url_to_fs
 
-        file_system, path = url_to_fs(url, **_http_options(url))
+        file_system, path = url_to_fs(url, **http_options(url))
     from fsspec.implementations.local import LocalFileSystem
 
     if isinstance(file_system, LocalFileSystem):
@@ -275,17 +291,6 @@ def _found(location: Any, url: str | None) -> RemoteFile | Path:
     )
 
 
-def redacted(url: str) -> str:
-    """Returns a URL without user, password and query, safe to show and store."""
-    if "::" in url or "://" not in url:
-        return url.partition("?")[0]
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return url.partition("?")[0]
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-
-
 def _is_open_file(location: object) -> bool:
     """Whether this is an fsspec `OpenFile`: a file with a file system, not open yet."""
     return (
@@ -293,35 +298,6 @@ def _is_open_file(location: object) -> bool:
         and hasattr(location, "fs")
         and isinstance(getattr(location, "path", None), str)
     )
-
-
-def _is_http(file_system: Any) -> bool:
-    protocol = getattr(file_system, "protocol", ())
-    return "http" in ((protocol,) if isinstance(protocol, str) else protocol)
-
-
-def _http_options(url: str) -> dict[str, Any]:
-    """Options for HTTP: the timeout, and content as it is stored."""
-    if not url.startswith(("http://", "https://")):
-        return {}
-    try:
-        aiohttp = importlib.import_module("aiohttp")  # an optional dependency, needed by fsspec
-    except ImportError as error:
-        raise UnreadableInputError(
-            f"{redacted(url)}: reading over HTTP needs aiohttp: pip install 'stepscope[http]', or"
-            " download the file and open that"
-        ) from error
-    from fsspec.config import conf
-
-    configured = conf.get(url.partition(":")[0], {})
-    timeout = aiohttp.ClientTimeout(
-        total=None, sock_connect=min(_CONNECT_SECONDS, patience_seconds()),
-        sock_read=patience_seconds(),
-    )  # fmt: skip
-    return {
-        "client_kwargs": {"timeout": timeout, **configured.get("client_kwargs", {})},
-        "headers": {"Accept-Encoding": "identity", **configured.get("headers", {})},
-    }
 
 
 def _read_at(opened: Any, offset: int, size: int) -> bytes:

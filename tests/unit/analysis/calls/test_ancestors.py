@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.counted import counted
 
 from stepscope.analysis.calls import ancestors
 from stepscope.analysis.calls.ancestors import (
     depths,
     depths_by_loop,
     depths_vectorised,
+    highest,
     is_outermost,
     nearest,
     nearest_above,
@@ -54,7 +56,9 @@ def test_against_walking(forest):
     assert nearest_vectorised(parent, chosen).tolist() == expected
     assert nearest_by_loop(parent, chosen).tolist() == expected
     assert nearest_above(parent, np.arange(len(parent)), chosen).tolist() == above
-    assert outermost_vectorised(parent, keys).tolist() == first
+    top = [next((row for row in way[::-1] if chosen[row]), -1) for way in chains]
+    assert highest(parent, chosen).tolist() == top
+    assert outermost_vectorised(parent, keys, 30)[0].tolist() == first
     assert outermost_by_loop(parent, keys).tolist() == first
     assert depths_vectorised(parent).tolist() == [len(way) - 1 for way in chains]
     assert depths_by_loop(parent).tolist() == [len(way) - 1 for way in chains]
@@ -68,3 +72,43 @@ def test_compiled_or_not_is_the_same(monkeypatch, threshold):
     keys = np.array([5, 6, 5, 7, 5, 5])
     assert is_outermost(parent, keys).tolist() == [True, True, False, True, False, True]
     assert depths(parent).tolist() == [0, 1, 2, 2, 1, 0]
+
+
+def test_a_deep_forest_is_walked_by_the_loop(monkeypatch):
+    """What the vectors would take many rounds for, the compiled loop answers alike."""
+    random = np.random.default_rng(3)
+    parent = np.maximum(np.arange(-1, 3999), -1)
+    parent[random.random(4000) < 0.001] = 5
+    parent[:6] = -1
+    keys = random.choice([-3, 7, 10**12, 10**15], 4000, p=[0.001, 0.001, 0.001, 0.997])
+    keys[100:3000] = np.arange(2900) + 50
+    deep = is_outermost(parent, keys)
+    assert not outermost_vectorised(parent, keys, ancestors.SHALLOW_LEVELS)[1]
+    assert deep.tolist() == outermost_vectorised(parent, keys, 4000)[0].tolist()
+    assert 0 < deep.sum() < 4000
+
+
+def a_chain(number):
+    return np.arange(-1, number - 1, dtype=np.int64)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda parent: nearest_vectorised(parent, np.zeros(len(parent), bool)),
+        lambda parent: highest(parent, np.zeros(len(parent), bool)),
+        depths_vectorised,
+        depths_by_loop,
+        lambda parent: nearest_by_loop(parent, np.zeros(len(parent), bool)),
+        lambda parent: outermost_by_loop(parent, np.arange(len(parent))),
+        lambda parent: is_outermost(parent, np.arange(len(parent))),
+    ],
+)
+def test_work_grows_as_the_rows_do(asked):
+    """Even if every row lies in the one before it."""
+    read = []
+    for number in (1_000, 8_000):
+        parent, count = counted(a_chain(number))
+        asked(parent)
+        read.append(count())
+    assert 0 < read[1] < 12 * read[0]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.support.counted import counted
 
 from stepscope.trace.derive import nesting
 from stepscope.trace.derive.nesting import clock_resolution_ns, nest
@@ -154,3 +155,36 @@ def test_times_too_far_apart_for_one_sort_key():
     found = nest(lane, start, dur)
     assert found.parent.tolist() == [3, 2, -1, -1, 1]
     assert found.self_ns.tolist() == [9, 7, 3, 11, 2]
+
+
+def test_deep_stacks_with_many_rows_after_them():
+    """Rows that search their whole stack are left to the loop, whose work is linear."""
+    deep, flat = 2_000, 2_000
+    start = np.concatenate((np.arange(deep), 10**6 + 10 * np.arange(flat)))
+    dur = np.concatenate((2 * (deep - np.arange(deep)), np.full(flat, 5)))
+    lane = np.zeros(deep + flat, np.int64)
+    found = nest(lane, start, dur)
+    assert found.depth.tolist() == [*range(deep), *([0] * flat)]
+    new_lane = np.diff(lane, prepend=-1) != 0
+    assert nesting.nest_vectorised(new_lane, start, start + dur, 0) is None
+    read = []
+    for number in (1_000, 8_000):
+        start = np.concatenate((np.arange(number), 10**6 + 10 * np.arange(number)))
+        dur = np.concatenate((2 * (number - np.arange(number)), np.full(number, 5)))
+        end, count = counted(start + dur)
+        nesting.nest_by_loop(np.arange(2 * number) == 0, start, end, 0)
+        read.append(count())
+    assert 0 < read[1] < 10 * read[0]
+
+
+@given(EVENTS, st.lists(st.tuples(st.integers(0, 1), st.integers(0, 30)), max_size=5))
+def test_the_innermost_event_at_a_moment(events, moments):
+    lane, start, dur = columns(events)
+    order = order_of(events)
+    expected = []
+    for where, at in moments:
+        around = [r for r in order if lane[r] == where and start[r] <= at < start[r] + dur[r]]
+        expected.append(around[-1] if around else -1)
+    lanes = np.array([where for where, _ in moments], np.int64)
+    times = np.array([at for _, at in moments], np.int64)
+    assert nesting.innermost_at(lane, start, start + dur, lanes, times).tolist() == expected

@@ -19,13 +19,13 @@ from tests.support.chrome_traces import assert_same_tables, kernel, operator, re
 from tests.support.trace_server import Served, serving
 
 from stepscope.errors import UnreadableInputError, UsageError
-from stepscope.run.remote import version_of
+from stepscope.run.remote import redacted, version_of
 from stepscope.trace import load as load_module
 from stepscope.trace.formats.chrome import format as chrome
 from stepscope.trace.load import load
 from stepscope.trace.source import opening as source_module
 from stepscope.trace.source.opening import open_source
-from stepscope.trace.source.remote import RemoteFile, find_remote, redacted
+from stepscope.trace.source.remote import RemoteFile, find_remote
 from stepscope.trace.store.directory import MANIFEST, read_manifest
 
 CONTENT = write([make(start=str(number)) for number in range(50) for make in (operator, kernel)])
@@ -228,6 +228,34 @@ def test_nobody_there() -> None:
         pass
     with pytest.raises(UnreadableInputError, match=r"cannot be opened.*network"):
         load(f"{root}/trace.json")
+
+
+def test_a_server_that_drips(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("aiohttp", reason="reading over HTTP needs aiohttp")
+    monkeypatch.setenv("STEPSCOPE_REMOTE_TIMEOUT", "0.4")
+    words = r"only \d+ bytes in .* s; .*STEPSCOPE_REMOTE_TIMEOUT=SECONDS raises.*at byte \d+ of"
+    with (
+        serving(Served(CONTENT, has_ranges=False, version=None, byte_seconds=0.01)) as root,
+        pytest.raises(UnreadableInputError, match=words),
+    ):
+        load(f"{root}/trace.json")
+
+
+def test_a_server_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("aiohttp", reason="reading over HTTP needs aiohttp")
+    monkeypatch.setenv("STEPSCOPE_REMOTE_TOTAL", "1")
+    endless = Served(CONTENT, has_ranges=False, version=None, is_endless=True)
+    with (
+        serving(endless) as root,
+        pytest.raises(UnreadableInputError, match=r"1 s.*STEPSCOPE_REMOTE_TOTAL=SECONDS raises"),
+    ):
+        load(f"{root}/trace.json")
+
+
+def test_the_time_for_all_is_a_number(monkeypatch: pytest.MonkeyPatch, bucket: str) -> None:
+    monkeypatch.setenv("STEPSCOPE_REMOTE_TOTAL", "-1")
+    with pytest.raises(UsageError, match="STEPSCOPE_REMOTE_TOTAL=-1 is not a positive number"):
+        load(put(f"{bucket}/trace.json"))
 
 
 class _Short:

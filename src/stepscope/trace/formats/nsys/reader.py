@@ -42,6 +42,7 @@ from stepscope.trace.schema import METADATA, PROBLEMS
 from stepscope.trace.tables import Tables
 
 _SIGNS_OF_NSYS = ("StringIds", "TARGET_INFO_SESSION_START_TIME", "META_DATA_EXPORT", "NVTX_EVENTS")
+_LATEST_NS = 2**62  # so that no difference of two times overflows
 _READ_ELSEWHERE = ("PROCESSES", "ThreadNames", "StringIds")
 
 
@@ -167,7 +168,14 @@ _LANE_KEY = ["process", "thread", "device", "stream", "lane_kind"]
 
 
 def _with_sound_durations(records: Records, events: pl.DataFrame) -> pl.DataFrame:
-    """Replaces ends that are missing or before the start."""
+    """Replaces ends that are missing or before the start; leaves out times out of range."""
+    times = [pl.col(name) for name in ("start_ns", "end_ns")]
+    is_odd = [~time.is_between(-_LATEST_NS, _LATEST_NS) for time in times]
+    odd = int(events.select(pl.any_horizontal(is_odd).sum()).item())
+    records.note("odd_time", odd, "left out times that no clock has")
+    events = events.with_columns(
+        pl.when(~beyond).then(time) for time, beyond in zip(times, is_odd, strict=True)
+    )
     without_start = events["start_ns"].null_count()
     records.note("no_time", without_start, "skipped records without a start")
     events = events.drop_nulls("start_ns")

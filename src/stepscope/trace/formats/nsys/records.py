@@ -92,6 +92,11 @@ class Records:
         """Returns all of `COLUMNS`, with nulls for those missing from the frame."""
         if "category" not in frame.columns:
             frame = frame.with_columns(pl.lit(category.value).alias("category"))
+        if "device" in frame.columns:
+            is_odd = ~pl.col("device").is_between(-(2**31), 2**31 - 1)
+            odd = int(frame.select(is_odd.sum()).item())
+            self.note("odd_device", odd, "left out device numbers that no device has")
+            frame = frame.with_columns(device=pl.when(~is_odd).then("device"))
         unnamed = frame["name"].null_count()
         self.unnamed += unnamed
         defaults = {"raw_category": pl.lit(raw_category), "lane_kind": pl.lit("")}

@@ -12,6 +12,9 @@ import polars as pl
 from stepscope.errors import UnreadableInputError
 
 _ROWS_AT_ONCE = 100_000
+_TEXT = "CAST({0} AS TEXT)"
+# SQLite would read any text as a number, such as 0.
+_INTEGER = "CASE WHEN typeof({0}) IN ('integer', 'real') THEN CAST({0} AS INTEGER) END"
 
 
 class SqliteTables:
@@ -27,6 +30,9 @@ class SqliteTables:
         address = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
         try:
             self._connection = sqlite3.connect(address, uri=True)
+        except sqlite3.Error as error:
+            raise self._unreadable(error) from error
+        try:
             self._connection.execute("PRAGMA trusted_schema = OFF")
             self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             found = self._connection.execute(
@@ -34,6 +40,7 @@ class SqliteTables:
                 " WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
             ).fetchall()
         except sqlite3.Error as error:
+            self._connection.close()
             raise self._unreadable(error) from error
         self._tables = {name.lower(): name for (name,) in found}
 
@@ -82,10 +89,10 @@ class SqliteTables:
 
         Args:
             table: Name of the table. If it is missing, the result has no rows.
-            integers: Columns to read as int64.
+            integers: Columns to read as int64; text among them is read as null.
             texts: Columns to read as text.
         """
-        wanted = [(name, "INTEGER") for name in integers] + [(name, "TEXT") for name in texts]
+        wanted = [(name, _INTEGER) for name in integers] + [(name, _TEXT) for name in texts]
         schema: dict[str, type[pl.DataType]] = {
             **dict.fromkeys(integers, pl.Int64),
             **dict.fromkeys(texts, pl.String),
@@ -94,8 +101,8 @@ class SqliteTables:
         if not present:
             return pl.DataFrame(schema=schema)
         parts = ", ".join(
-            f"CAST({_quoted(name)} AS {kind})" if name.lower() in present else "NULL"
-            for name, kind in wanted
+            read_as.format(_quoted(name)) if name.lower() in present else "NULL"
+            for name, read_as in wanted
         )
         source = _quoted(self._tables[table.lower()])
         blocks = [pl.DataFrame(schema=schema)]
