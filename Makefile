@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint check-js format check matrix clean
+.PHONY: help setup demo test test-all lint check-js format check matrix site pictures clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -50,6 +50,13 @@ check: lint check-js test  ## What CI runs
 
 matrix:  ## Install on each Python at hand, with the newest and lowest dependencies, and try it
 	$(PYTHON) scripts/install_matrix.py
+
+site: setup  ## Build the site of the documentation in build/site, with strict links
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+pictures: setup  ## Take the pictures of README and docs (needs Chromium)
+	$(BIN)/python scripts/screenshots.py build/pictures --keep
 
 clean:  ## Remove the environment and what tools left behind
 	rm -rf $(VENV) node_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist

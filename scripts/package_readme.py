@@ -11,12 +11,13 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
+_IMAGE = re.compile(r"^!\[[^\]]*\]\((?![a-z]+:)[^)]*\)\n+", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\((?![a-z]+:)([^)#\s]+)(?:#[^)]*)?\)")
 
 
 def without_relative_links(text: str) -> str:
-    """Replace `[text](docs/page.md)` by "text (`docs/page.md`)"."""
-    return _LINK.sub(r"\1 (`\2`)", text)
+    """Replace `[text](docs/page.md)` by "text (`docs/page.md`)", and leave out images."""
+    return _LINK.sub(r"\1 (`\2`)", _IMAGE.sub("", text))
 
 
 class ReadmeHook(MetadataHookInterface):

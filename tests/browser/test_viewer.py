@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from tests.support.browser import browsing, chromium
+from tests.support.gpu_trace import GpuTrace, us
 from tests.support.real_traces import path_of
 from tests.support.viewer import training, viewing
 
@@ -385,6 +387,46 @@ def test_two_traces_are_compared(browser, tmp_path):
         page.until(
             "() => document.querySelector('.waterfall') && document.querySelector('.flame-canvas')"
         )
+        check(page, client)
+        page.page.close()
+
+
+def test_the_work_of_both_is_compared_on_the_gpu_s_clock(browser, tmp_path):
+    """The host has launched all steps before the GPU has done the first."""
+    ahead = GpuTrace()
+    for _ in range(3):
+        with ahead.step():
+            for _ in range(10):
+                ahead.op("aten::mm").launch("sgemm", us(900))
+    for name in ("before", "after"):
+        (tmp_path / f"{name}.json").write_bytes(ahead.json())
+    with viewing([tmp_path / "before.json", tmp_path / "after.json"]) as client:
+        page = browser()
+        page.page.goto(f"{client.link}#view=compare&with=1")
+        page.until("() => document.querySelector('.flame-canvas')")
+        steps = client.get("/api/traces/{}/overview")["device_steps"]
+        asked = [parse_qs(urlsplit(url).query) for url in page.requests if "/flame?" in url]
+        assert len(asked) == 2
+        for window in asked:
+            assert window["start"] == [str(steps[0]["start_ns"])]
+            assert window["end"] == [str(steps[-1]["end_ns"])]
+        assert steps[-1]["end_ns"] - steps[0]["start_ns"] >= us(27_000)
+        check(page, client)
+        page.page.close()
+
+
+def test_one_step_of_each_is_drawn_again_in_another_theme(browser, tmp_path):
+    for name in ("before", "after"):
+        (tmp_path / f"{name}.json").write_bytes(training().json())
+    with viewing([tmp_path / "before.json", tmp_path / "after.json"]) as client:
+        page = browser()
+        page.page.emulate_media(color_scheme="light")
+        page.page.goto(f"{client.link}#view=compare&with=1")
+        drawn = """() => { const canvas = document.querySelector('canvas.mini');
+            return canvas?.style.height && canvas.toDataURL() }"""
+        light = page.until(drawn)
+        page.page.emulate_media(color_scheme="dark")
+        page.when(lambda: page.page.evaluate(drawn) != light)
         check(page, client)
         page.page.close()
 

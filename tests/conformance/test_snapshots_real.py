@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 from tests.support.traces import trace_path
 
+from stepscope.advice.rules import memory_fragmented
+from stepscope.advice.subject import Subject
 from stepscope.memory.load import load_snapshot
+from stepscope.memory.questions.settings import settings
 from stepscope.memory.replay.replay import replay
+from stepscope.memory.view import MemoryView
 
 
+@pytest.mark.slow
 def test_the_snapshot_of_mosaic():
     snapshot = load_snapshot(trace_path("snapshots/mosaic_output.pickle"))
     found = replay(snapshot)
@@ -18,3 +24,11 @@ def test_the_snapshot_of_mosaic():
     assert found.curve["requested_bytes"][-1] == live["requested_bytes"].sum()
     assert set(found.curve["reserved_bytes"]) == {5 * 52_428_800}
     assert len(snapshot.annotations) == 6
+
+
+def test_no_setting_is_advised_where_the_history_of_segments_is_missing():
+    """More is held than the file says was reserved, so no simulation can be right about it."""
+    view = MemoryView(load_snapshot(trace_path("snapshots/mosaic_output.pickle")))
+    assert settings(view).reproduction_error_share > 1
+    (found,) = memory_fragmented.find(Subject(0, memory=view))
+    assert not any(one.label.startswith("saved by") for one in found.evidence)

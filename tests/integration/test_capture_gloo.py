@@ -61,6 +61,7 @@ UNTIL = """
 """.strip()
 
 
+@pytest.mark.slow
 def test_the_clocks_are_compared_and_the_mesh_is_noted(tmp_path):
     output = tmp_path / "out"
     options = 'wait=1, active=1, coordinates={"dp": rank}'
@@ -104,6 +105,7 @@ for number in range(3):
 """
 
 
+@pytest.mark.slow
 def test_several_runs_of_one_job_have_a_directory_each(tmp_path):
     """A rank that comes to the next run before rank 0 does must not go on with the last name."""
     output = tmp_path / "out"

@@ -261,6 +261,7 @@ def test_files_that_grow_are_copied_again_and_half_written_ones_never(tmp_path):
     assert uploader.problems() == []
 
 
+@pytest.mark.slow
 def test_ranks_copy_their_own_and_together_the_whole(tmp_path):
     body = f"""
 with stepscope.Profiler(

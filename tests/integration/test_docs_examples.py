@@ -129,6 +129,37 @@ def test_the_programs_of_a_page_run(page, folder, tmp_path):
         run_program(head + program, folder if page in READING else tmp_path)
 
 
+def run_tests(program: str, folder, expected_code: int) -> str:
+    (folder / "test_speed.py").write_text(program)
+    return run_program(
+        "import pytest\n"
+        "code = pytest.main(['-q', '-p', 'no:cacheprovider', 'test_speed.py'])\n"
+        f"assert code == {expected_code}, code\n",
+        folder,
+    )
+
+
+def test_the_performance_test(tmp_path):
+    (program,) = programs("docs/performance-tests.md")
+    assert "2 passed" in run_tests(program, tmp_path, 0)
+
+
+@pytest.mark.slow
+def test_the_performance_test_fails_for_a_loader_that_waits(tmp_path):
+    (program,) = programs("docs/performance-tests.md")
+    made = "return torch.utils.data.DataLoader(data, batch_size=64)"
+    assert made in program
+    waiting = program.replace(
+        made,
+        "import time\n"
+        "    loader = torch.utils.data.DataLoader(data, batch_size=64)\n"
+        "    return (time.sleep(0.15) or batch for batch in loader)",
+    )
+    shown = run_tests(waiting, tmp_path, 1)
+    assert "1 failed, 1 passed" in shown
+    assert "assert 'input-bound' not in" in shown
+
+
 def test_what_thresholds_md_prints(folder):
     printed = run_program(programs("docs/thresholds.md")[0], folder).splitlines()
     assert printed[0].startswith("input-bound: ")
@@ -138,6 +169,10 @@ def test_what_thresholds_md_prints(folder):
 def test_every_program_of_the_pages_runs_or_needs_a_framework():
     pages = [path for path in (ROOT / "docs").rglob("*.md") if programs(str(path))]
     names = {path.relative_to(ROOT).as_posix() for path in pages}
-    run_elsewhere = {"docs/quickstart.md", "docs/capture/index.md"}
+    run_elsewhere = {
+        "docs/quickstart.md",
+        "docs/capture/index.md",
+        "docs/performance-tests.md",
+    }
     framework = {name for name in names if name.startswith(("docs/integrations/", "docs/guides/"))}
     assert names - framework == {*READING, *RECORDING, *run_elsewhere}

@@ -144,7 +144,7 @@ def test_the_short_script(tmp_path, in_the_path):
     assert len(list((tmp_path / "traces").glob("rank0_*.pt.trace.json.gz"))) == 1
 
 
-@pytest.mark.parametrize("launcher", ["python", "torchrun"])
+@pytest.mark.parametrize("launcher", ["python", pytest.param("torchrun", marks=pytest.mark.slow)])
 def test_an_unmodified_script(launcher, tmp_path, in_the_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     script = str(EXAMPLES / "unmodified_script.py")

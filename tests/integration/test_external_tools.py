@@ -133,6 +133,7 @@ def put_program(folder, name, text):
 
 
 @needs_py_spy
+@pytest.mark.slow
 def test_a_chrome_trace_of_py_spy_opens_with_report(tmp_path):
     options = ["--py-spy", "--py-spy-format", "chrometrace", "--py-spy-rate", "200"]
     done = run(tmp_path, options, 0.04, 20, 0)
@@ -492,6 +493,7 @@ def test_an_interpreter_without_memray_stops_before_the_training(tmp_path):
 # -- tracemalloc, result file ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_tracemalloc_tells_where_its_table_is(tmp_path):
     text = SCRIPT.replace("torch.ones(1_000_000)", "bytearray(1_000_000)")
     done = run(tmp_path, ["--tracemalloc"], 0.001, 8, 0, text=text)

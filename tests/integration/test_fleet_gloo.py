@@ -46,8 +46,8 @@ def step(is_planted):
         while time.monotonic() < until:
             gc.collect()
     distributed.all_reduce(torch.ones(1000), group=pairs[rank // 2])
-    # The culprit's partner is always the last to go on from their pair.
-    time.sleep(0.012 if rank == culprit ^ 1 else 0.002)
+    # The culprit's partner is always the last to go on from their pair; in a healthy job none is.
+    time.sleep(0.012 if rank == culprit ^ 1 and problem != "none" else 0.002)
     distributed.all_reduce(torch.ones(1000))
 
 
@@ -116,10 +116,7 @@ def test_a_late_start_is_no_fault_of_the_steps(tmp_path):
     assert not any(row["cause"] == "late start" and row["is_notable"] for row in fixed["causes"])
 
 
-def test_a_healthy_job_accuses_nobody_twice(tmp_path):
+def test_a_healthy_job_accuses_nobody(tmp_path):
     """On a busy machine a process may lose its CPU for a while, but not the same one always."""
-    accused = [
-        {(row["rank"], row["cause"]) for row in answer["causes"] if row["is_notable"]}
-        for answer in recorded(tmp_path, "none", 0)
-    ]
-    assert accused[0] & accused[1] == set()
+    for answer in recorded(tmp_path, "none", 0):
+        assert [row for row in answer["causes"] if row["is_notable"]] == []

@@ -101,6 +101,7 @@ def test_a_plain_loop_is_counted_right_and_gives_the_same(tmp_path, workers, acc
     assert ("gradients are accumulated: 2 batches" in ours.stderr) == (accumulate == 2)
 
 
+@pytest.mark.slow
 def test_iterations_are_counted_if_asked_for(tmp_path):
     ours = recorded(tmp_path, PLAIN, [0, 2, 0], options=["--no-report", "--step-on", "iteration"])
     assert ours.returncode == 0, ours.stderr
@@ -211,7 +212,7 @@ with stepscope.Profiler(output_dir="own", wait=1, warmup=1, active=1) as profile
 )
 
 
-@pytest.mark.parametrize("before", ["", "next(iter(data))"])
+@pytest.mark.parametrize("before", ["", pytest.param("next(iter(data))", marks=pytest.mark.slow)])
 def test_a_script_that_records_itself_is_left_to_it(tmp_path, before):
     ours = recorded(tmp_path, OWN.replace("BEFORE", before))
     assert ours.returncode == 0, ours.stderr
@@ -233,6 +234,7 @@ def test_the_sitecustomize_that_would_have_run_still_runs(tmp_path):
     assert ours.stdout == "True False\n", ours.stderr
 
 
+@pytest.mark.slow
 def test_a_script_without_a_python_before_it(tmp_path):
     (tmp_path / "train.py").write_text(PLAIN)
     command = [sys.executable, "-m", "stepscope", "run", *QUICK, "--no-report"]
@@ -321,7 +323,9 @@ def run_ours(folder, text, *words, options=()):
     return done.stderr
 
 
-@pytest.mark.parametrize(("step_on", "steps"), [("batch", 12), ("forward", 24)])
+@pytest.mark.parametrize(
+    ("step_on", "steps"), [pytest.param("batch", 12, marks=pytest.mark.slow), ("forward", 24)]
+)
 def test_an_inference_loop_is_recorded(tmp_path, step_on, steps):
     said = run_ours(tmp_path, INFERENCE, options=["--step-on", step_on])
     assert f"recorded the times of {steps} steps and 1 window: steps 7 to 9\n" in said
@@ -343,6 +347,7 @@ def test_spawned_ranks_are_one_run_that_names_them(tmp_path):
     assert f"stepscope: one run of 2 processes, ranks 0, 1: {run.path}\n" in said
 
 
+@pytest.mark.slow
 def test_spawned_trainings_without_a_group_are_all_named(tmp_path):
     said = run_ours(tmp_path, SPAWNED, "alone")
     runs = list((tmp_path / "profiles").iterdir())

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 from stepscope.analysis.memory.opening import open_memory
 from stepscope.commands import memory
-from stepscope.memory.questions.fit import Run, will_it_fit
+from stepscope.memory.questions.fit import will_it_fit
+from stepscope.memory.questions.prediction import Run
 
 pytestmark = pytest.mark.slow
 

@@ -115,7 +115,9 @@ def test_it_is_off_unless_asked_for_and_its_options_are_checked(tmp_path):
             Profiler(**options)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_the_sampler_ends_with_its_training_however_that_ends(tmp_path, number):
     with subprocess.Popen(
         [sys.executable, "-c", TRAINING, tmp_path],
@@ -284,6 +286,7 @@ def test_run_monitors_a_script_without_a_change_to_it(tmp_path):
     assert report["ranks"][0]["metrics"]["gpus"] == []
 
 
+@pytest.mark.slow
 def test_each_rank_has_metrics_of_its_own(tmp_path):
     body = """
 with stepscope.Profiler(output_dir=output, activities="cpu", wait=1, active=1,

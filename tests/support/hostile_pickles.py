@@ -74,8 +74,9 @@ def plainly(data):
 
 
 def lists(value):
+    """A value with tuples as lists, and without what stands under other keys than text."""
     if isinstance(value, dict):
-        return {key: lists(inner) for key, inner in value.items()}
+        return {key: lists(inner) for key, inner in value.items() if isinstance(key, str)}
     if isinstance(value, (list, tuple)):
         return [lists(inner) for inner in value]
     return value

@@ -309,6 +309,18 @@ def _small_kernels() -> GpuTrace:
     return job(body)
 
 
+def _gradients_one_by_one() -> GpuTrace:
+    """Reduces 80 gradients in a loop, each with a copy before it."""
+
+    def body(t: GpuTrace, _step: int) -> None:
+        products(t)
+        for _ in range(80):
+            t.op("aten::clone", before=us(300)).launch(SMALL, us(15), call_ns=us(3))
+            t.collective("all_reduce", 4 << 10, us(12), waits_for_compute=False)
+
+    return job(body)
+
+
 def _unfused() -> GpuTrace:
     def body(t: GpuTrace, _step: int) -> None:
         products(t)
@@ -317,6 +329,18 @@ def _unfused() -> GpuTrace:
                 t.op("aten::addcdiv_", before=us(2)).launch(SMALL, us(15), call_ns=us(3))
 
     return job(body)
+
+
+def _unfused_on_a_cpu(operators: int, name: str) -> GpuTrace:
+    """15 ms of other work, and an optimizer that takes 10 ms."""
+
+    def body(t: GpuTrace, _step: int) -> None:
+        t.op("aten::linear").python(ms(5))
+        with t.annotate("Optimizer.step#Adam.step"):
+            for _ in range(operators):
+                t.op(name).python(ms(10) // operators)
+
+    return _on_a_cpu(body)
 
 
 def _checkpointing(again: int) -> GpuTrace:
@@ -661,7 +685,19 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
             ("full-precision-matmuls",),
         ),
         ("small kernels", _small_kernels, ("many-small-kernels",)),
+        (
+            "gradients one by one",
+            _gradients_one_by_one,
+            ("launch-bound", "low-gpu-utilisation", "many-small-collectives"),
+        ),
         ("unfused optimizer", _unfused, ("unfused-optimizer",)),
+        (
+            "unfused optimizer on a CPU",
+            lambda: _unfused_on_a_cpu(200, "aten::addcdiv_"),
+            ("unfused-optimizer",),
+        ),
+        ("fused optimizer on a CPU", lambda: _unfused_on_a_cpu(200, "aten::_fused_adam_"), ()),
+        ("optimizer of few tensors on a CPU", lambda: _unfused_on_a_cpu(20, "aten::add_"), ()),
         ("checkpointing", lambda: _checkpointing(6), ("heavy-recomputation",)),
         ("a little checkpointing", lambda: _checkpointing(1), ()),
         ("compiling", _compiling, ("compilation-in-window",)),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Protocol, TypeVar
 
 import polars as pl
 
@@ -17,7 +18,14 @@ from stepscope.advice.late_ranks import (
     lateness,
     skew_of_arrivals,
 )
-from stepscope.advice.rank_summary import RankSummary, Request, meeting_of, summarise_rank
+from stepscope.advice.rank_summary import (
+    Meeting,
+    RankSummary,
+    Request,
+    Waits,
+    meeting_of,
+    summarise_rank,
+)
 from stepscope.advice.ranks import (
     ODD_PARTS,
     RankComparison,
@@ -41,7 +49,7 @@ from stepscope.advice.window_details import WindowDetails
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
 from stepscope.run.rank_skew import RankSkew
-from stepscope.run.reader import Run, one_job, open_run
+from stepscope.run.reader import RankRun, Run, one_job, open_run
 from stepscope.trace.model import Trace
 
 _NOTABLE = 0.1  # of the step: what a saving must reach to become the verdict
@@ -51,6 +59,41 @@ _USEFUL = ("compute", "forward", "backward", "optimizer")
 _OF_ODD_STEPS = (slow_first_steps.ID, abnormal_collective.ID, stalled_steps.ID)
 """Findings that may be about start-up steps and stalls, which the step shown excludes."""
 _ORDER = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2, Severity.INFO: 3}
+
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+
+
+class EachRank(Protocol):
+    """Applies a function to each rank, wherever that happens."""
+
+    def __call__(self, function: Callable[[Item], Value], items: Sequence[Item]) -> list[Value]:
+        """The values in the order of the items. An error of the function is raised."""
+        ...
+
+
+def in_turn(function: Callable[[Item], Value], items: Sequence[Item]) -> list[Value]:
+    """Reads one rank after the other here, so that one trace at a time is in memory."""
+    return [function(item) for item in items]
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A rank to read, wherever that is done."""
+
+    rank: RankRun
+    request: Request
+    waits: Waits | None = None
+    met: Meeting | None = None
+
+
+def _meet(task: _Task) -> Meeting:
+    return meeting_of(task.rank, task.request.scope)
+
+
+def _summarise(task: _Task) -> RankSummary:
+    return summarise_rank(task.rank, task.request, task.waits, task.met)
 
 
 @dataclass(frozen=True)
@@ -91,8 +134,9 @@ def diagnose(
     thresholds: Thresholds | None = None,
     scope: Scope | None = None,
     baseline: Trace | None = None,
+    each: EachRank = in_turn,
 ) -> Diagnosis:
-    """Judge a run, rank by rank: the tables of one trace at a time are in memory.
+    """Judge a run, rank by rank.
 
     Of unrelated traces (`Run.unrelated`), the newest is judged.
 
@@ -102,6 +146,8 @@ def diagnose(
         scope: Steps of the recorded windows, devices and GPU events that count. With steps, the
             step record is not used, because it covers other steps.
         baseline: The trace of a healthy run, to compare collectives with.
+        each: Where ranks are read: in turn in this process, or in several
+            (`fleet.each_rank.in_processes`).
 
     Raises:
         UnreadableInputError: Nothing in the run can be read.
@@ -109,14 +155,17 @@ def diagnose(
     """
     limits, asked = thresholds or Thresholds(), scope or Scope()
     run = one_job(run if isinstance(run, Run) else open_run(run))
-    meetings = [meeting_of(rank, asked) for rank in run.ranks] if len(run.ranks) > 1 else []
+    alone = [_Task(rank, Request(asked, limits)) for rank in run.ranks]
+    meetings = each(_meet, alone) if len(alone) > 1 else []
     matched, notes = match_ranks(meetings)
     skew = skew_of(meetings) if asked.steps is None else None
     request = Request(asked, limits, skew is not None, baseline)
-    summaries = [
-        summarise_rank(rank, request, None if matched is None else matched.waits_of(rank.rank), met)
+    tasks = [
+        _Task(rank, request, None if matched is None else matched.waits_of(rank.rank), met)
         for rank, met in zip_longest(run.ranks, meetings)
     ]
+    # A baseline is a trace with its tables, which is not sent to another process.
+    summaries = (each if baseline is None else in_turn)(_summarise, tasks)
     return judge(run, summaries, limits, matched, skew, notes)
 
 

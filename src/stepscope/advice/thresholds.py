@@ -69,6 +69,7 @@ class Thresholds:
         small_kernel_ns: A kernel is small below this length.
         small_kernel_count: Minimum number of small kernels per step.
         small_kernel_share: Minimum share of all kernels that are small.
+        small_collectives: Minimum number of short collectives per step, one after the other.
         optimizer_kernels: An optimizer step with this many kernels is not fused.
         recomputation: Minimum share of the device's (without a GPU: the step's) time.
         compilation: Minimum share of the window spent in compiling.
@@ -123,6 +124,7 @@ class Thresholds:
     small_kernel_ns: int = 10_000
     small_kernel_count: int = 100
     small_kernel_share: float = 0.5
+    small_collectives: int = 50
     optimizer_kernels: int = 50
     recomputation: float = 0.1
     compilation: float = 0.05

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import keyword
 import os
 import sys
 import traceback
@@ -19,6 +20,7 @@ from stepscope.errors import StepscopeError
 VERBS: dict[str, str] = {
     "demo": "Plant a bottleneck in a small training, find it, fix it, measure.",
     "run": "Record a training script without changing its code.",
+    "try": "Try fixes on a training script without changing it, and measure.",
     "report": "Show where the step's time goes, why, and what to change.",
     "explain": "Print the page about a finding, or about a profiling guide.",
     "show": "Answer one question about a trace: idle time, kernels, operators.",
@@ -28,6 +30,7 @@ VERBS: dict[str, str] = {
     "compare": "Show what changed between two runs.",
     "hangs": "Show which collective hangs, and which rank began it.",
     "query": "Query a trace with SQL.",
+    "mcp": "Let a coding assistant ask: the verbs that read, as MCP tools.",
     "monitor": "Watch the hardware beside a training.",
     "attach": "Sample the Python stacks of a running training.",
     "trigger": "Ask a running training to record a window.",
@@ -37,7 +40,8 @@ VERBS: dict[str, str] = {
     "examples": "List, print or copy the ready-made examples.",
     "doctor": "Check this machine and its torch, and say how to fix problems.",
 }
-"""Verb to its line in the help, in the order of the help. A verb's module has its name."""
+"""Verb to its line in the help, in the order of the help. A verb's module has its name, with an
+underscore after it if Python reserves the word."""
 
 _UNEXPECTED = 1
 _OUT_OF_MEMORY = (
@@ -67,7 +71,8 @@ class VerbGroup(click.Group):
         """Import the verb's module and return its command; None if there is no such verb."""
         if cmd_name not in VERBS:
             return None
-        command = importlib.import_module(f"stepscope.commands.{cmd_name}").command
+        module = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        command = importlib.import_module(f"stepscope.commands.{module}").command
         assert isinstance(command, click.Command)
         _take_debug(command)
         return command

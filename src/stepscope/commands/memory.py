@@ -15,6 +15,7 @@ from stepscope.commands.options import (
 )
 from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import Layout, Output
+from stepscope.report.working import working
 
 
 @click.command("memory")
@@ -51,12 +52,18 @@ from stepscope.report.outputs import Layout, Output
     metavar="MOMENT",
     help="For diff: the moment to compare with.  [default: that of --at]",
 )
-@click.option("--size", type=float, metavar="N", help="For fit: the size at which PATH was run.")
+@click.option(
+    "--size",
+    type=float,
+    metavar="N",
+    help="For fit: the size at which PATH was run. For shard: the ranks that shared the state. "
+    " [default: 1]",
+)
 @click.option(
     "--also",
     multiple=True,
     metavar="PATH=N",
-    help="For fit: another run, and its size. Repeatable.",
+    help="For fit and shard: another run, and its size or ranks. Repeatable.",
 )
 @click.option(
     "--target",
@@ -64,15 +71,23 @@ from stepscope.report.outputs import Layout, Output
     type=float,
     multiple=True,
     metavar="N",
-    help="For fit: a size to predict. Repeatable.",
+    help="For fit and shard: a size, or a number of ranks, to predict. Repeatable.",
 )
 @click.option(
-    "--capacity", metavar="BYTES", help="For fit: what the GPU has for the allocator, as 76GiB."
+    "--capacity",
+    metavar="BYTES",
+    help="For fit and shard: what the GPU has for the allocator, as 76GiB.",
 )
 @click.option(
     "--census",
     metavar="FILE",
     help="What the training noted about its tensors.  [default: the file beside the snapshot]",
+)
+@click.option(
+    "--metrics",
+    metavar="FILE",
+    help="Samples of the GPU's memory: a metrics.csv, or what nvidia-smi wrote.  [default: those of"
+    " the run]",
 )
 @click.option(
     "--rules",
@@ -99,6 +114,7 @@ def command(
     targets: tuple[float, ...],
     capacity: str | None,
     census: str | None,
+    metrics: str | None,
     rules: str | None,
     table: str | None,
     columns: tuple[str, ...] | None,
@@ -108,10 +124,13 @@ def command(
 
     PATH is a memory snapshot (torch.cuda.memory._dump_snapshot, as a pickle or JSON, compressed or
     not), a run directory, a directory of snapshots (the newest is used), or a URL. For a trace with
-    memory events, and a run without snapshots, the host's memory is shown. QUESTION is one of
+    memory events, and a run without snapshots, the host's memory is shown. A memory timeline of
+    torch.profiler (export_memory_timeline) shows bytes by category over time. QUESTION is one of
     `stepscope memory --list`; by default an overview.
     """
-    from stepscope.memory.questions.fit import Run
+    from stepscope.memory.exported.answers import answer_of_timeline
+    from stepscope.memory.exported.reading import is_timeline_file
+    from stepscope.memory.questions.prediction import Run
     from stepscope.memory.questions.table import Asked, answer
     from stepscope.memory.questions.table import question as question_named
 
@@ -121,14 +140,21 @@ def command(
     if path is None:
         raise click.UsageError("no snapshot given: stepscope memory PATH")
     chosen = question_named(question)
+    if is_timeline_file(path):
+        answered = answer_of_timeline(path, question, device)
+        with sink_for(file) as sink:
+            output.write(answered, sink, Layout(table, rows, columns))
+        return
     from stepscope.analysis.memory.opening import open_memory
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
 
     keep_freed_memory()
-    found = open_memory(path, rank, census, rules)
-    if found.others:
-        click.echo(f"{found.path}: the newest; {path} has {found.others} more", err=True)
+    found = open_memory(path, rank, census, rules, metrics)
+    if said := found.remark(path):
+        click.echo(said, err=True)
     other = None if before is None else open_memory(before, rank, None, rules).view
+    if chosen.name == "shard" and size is None:
+        size = 1
     runs = [] if size is None else [Run(size, found.view)]
     for place, number in map(_path_and_size, also):
         runs.append(Run(number, open_memory(place, rank, None, rules).view))
@@ -142,8 +168,10 @@ def command(
         targets,
         None if capacity is None else _bytes(capacity),
     )
+    with working(f"Answering {chosen.name}"):
+        answered = answer(found.view, chosen, asked)
     with sink_for(file) as sink:
-        output.write(answer(found.view, chosen, asked), sink, Layout(table, rows, columns))
+        output.write(answered, sink, Layout(table, rows, columns))
 
 
 def _bytes(text: str) -> int:
@@ -168,14 +196,14 @@ def _path_and_size(text: str) -> tuple[str, float]:
 
 def _names_beginning(begun: str) -> list[str]:
     """Names of questions, for the shell's completion."""
-    from stepscope.memory.questions.table import QUESTIONS
+    from stepscope.memory.questions.names import ABOUT
 
-    return [one.name for one in QUESTIONS if one.name.startswith(begun)]
+    return [name for name in ABOUT if name.startswith(begun)]
 
 
 def _list_questions() -> None:
-    from stepscope.memory.questions.table import QUESTIONS
+    from stepscope.memory.questions.names import ABOUT
 
-    width = max(len(one.name) for one in QUESTIONS)
-    for one in QUESTIONS:
-        click.echo(f"{one.name:<{width}}  {one.about}")
+    width = max(map(len, ABOUT))
+    for name, about in ABOUT.items():
+        click.echo(f"{name:<{width}}  {about}")

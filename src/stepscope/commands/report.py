@@ -118,9 +118,13 @@ def _show_run(run: Run, asked: Request, output: Output, sink: Sink, layout: Layo
     from stepscope.advice.window_details import details_of
     from stepscope.analysis.python_functions import sampled_recordings
     from stepscope.errors import UnreadableInputError
+    from stepscope.fleet.each_rank import reader_for
+    from stepscope.run.reader import one_job
 
+    run = one_job(run)
     try:
-        diagnosis = diagnose(run, asked.limits, asked.scope, asked.baseline)
+        each = reader_for(run)
+        diagnosis = diagnose(run, asked.limits, asked.scope, asked.baseline, each)
     except UnreadableInputError:
         # A py-spy recording has no steps or kernels to diagnose, but functions to show.
         recordings = sampled_recordings(run)

@@ -1,11 +1,14 @@
-"""`stepscope show QUESTION PATH…`: the answer to one question about traces, as tables."""
+"""`stepscope show QUESTION PATH…`: the answer to one question about traces or snapshots."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import click
 
 from stepscope.commands.options import (
     INTEGERS,
+    check_one_document,
     engine_of,
     engine_options,
     format_option,
@@ -17,6 +20,12 @@ from stepscope.commands.options import (
 )
 from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import Layout, Output
+from stepscope.report.outputs import output as output_of
+from stepscope.report.working import working
+
+if TYPE_CHECKING:
+    from stepscope.analysis.selection.scope import Scope
+    from stepscope.memory.questions.table import MemoryQuestion
 
 
 @click.command("show")
@@ -55,12 +64,14 @@ def command(
     workers: int | None,
     rows: int | None,
 ) -> None:
-    """Answer one question about traces, as tables.
+    """Answer one question about traces or memory snapshots, as tables.
 
     PATH is a trace file, a run directory (the last window of each rank is used), a directory of
-    traces, a quoted glob, a URL, or - for standard input. `stepscope show --list` lists the
-    questions.
+    traces, a quoted glob, a URL, or - for standard input. For questions that begin with "memory-",
+    it is a memory snapshot, or a run (its newest snapshot is used). `stepscope show --list` lists
+    the questions.
     """
+    from stepscope.analysis.memory.named import memory_question
     from stepscope.analysis.questions import ask_all
     from stepscope.analysis.questions import question as question_named
 
@@ -69,9 +80,16 @@ def command(
         if question is None and not list_questions:
             click.echo("\n`stepscope show QUESTION PATH` answers one of them.")
         return
+    about_memory = memory_question(question, paths)
+    if about_memory is not None:
+        _check_paths(question, paths)
+        if steps is not None or baseline is not None:
+            raise click.UsageError(f"'{question}' takes no --steps and no --baseline")
+        asked = scope_of(steps, device, events)
+        _show_memory(about_memory, paths, asked, output, file, Layout(table, rows, columns))
+        return
     chosen = question_named(question)
-    if not paths:
-        raise click.UsageError(f"no trace given: stepscope show {question} PATH")
+    _check_paths(question, paths)
     scope = scope_of(steps, device, events)
     layout = Layout(table, rows, columns)
     if baseline is not None and chosen.over_ranks:
@@ -97,16 +115,62 @@ def command(
         output.write(ask_all(chosen, traces, scope, known), sink, layout)
 
 
-def _names_beginning(begun: str) -> list[str]:
-    """Names of questions, for the shell's completion."""
+def _check_paths(question: str, paths: tuple[str, ...]) -> None:
+    if not paths:
+        raise click.UsageError(f"no trace given: stepscope show {question} PATH")
+
+
+def _show_memory(
+    question: MemoryQuestion,
+    paths: tuple[str, ...],
+    scope: Scope,
+    output: Output,
+    file: str | None,
+    layout: Layout,
+) -> None:
+    """Show the answers about snapshots."""
+    check_one_document(len(paths), output)
+    if scope.devices is not None and len(scope.devices) != 1:
+        raise click.UsageError(f"'{question.name}' about a snapshot takes one --device")
+    from stepscope.analysis.memory.opening import open_memory
+    from stepscope.memory.exported.answers import answer_of_timeline
+    from stepscope.memory.exported.reading import is_timeline_file
+    from stepscope.memory.questions.table import Asked, answer
+    from stepscope.trace.arrays.memory_reuse import keep_freed_memory
+
+    keep_freed_memory()
+    asked = Asked(scope.devices[0] if scope.devices else None)
+    to_memory = output_of("memory", output.format.name)
+    with sink_for(file) as sink:
+        for number, path in enumerate(paths):
+            if is_timeline_file(path):
+                answered = answer_of_timeline(path, question.name, asked.device)
+            else:
+                found = open_memory(path)
+                if said := found.remark(path):
+                    click.echo(said, err=True)
+                with working(f"Answering {question.name}"):
+                    answered = answer(found.view, question, asked)
+            if number:
+                sink.write("\n")
+            to_memory.write(answered, sink, layout)
+
+
+def _all_questions() -> list[tuple[str, str]]:
+    """Name of each question, and what it answers."""
+    from stepscope.analysis.memory.named import names
     from stepscope.analysis.questions import QUESTIONS
 
-    return [one.name for one in QUESTIONS if one.name.startswith(begun)]
+    return [*((one.name, one.about) for one in QUESTIONS), *names()]
+
+
+def _names_beginning(begun: str) -> list[str]:
+    """Names of questions, for the shell's completion."""
+    return [name for name, _ in _all_questions() if name.startswith(begun)]
 
 
 def _list_questions() -> None:
-    from stepscope.analysis.questions import QUESTIONS
-
-    width = max(len(one.name) for one in QUESTIONS)
-    for one in QUESTIONS:
-        click.echo(f"{one.name:<{width}}  {one.about}")
+    questions = _all_questions()
+    width = max(len(name) for name, _ in questions)
+    for name, about in questions:
+        click.echo(f"{name:<{width}}  {about}")

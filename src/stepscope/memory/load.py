@@ -65,14 +65,15 @@ def _from_store(origin: Origin, name: str) -> Snapshot | None:
 
 
 def _read(source: Source) -> tuple[Tables, int]:
-    # Each byte is read once and walked over twice.
-    total = None if source.size_bytes is None or source.is_compressed else 3 * source.size_bytes
+    # Each byte is read once, walked over twice, and counted once more for the tables.
+    total = None if source.size_bytes is None or source.is_compressed else 4 * source.size_bytes
     progress = Progress(source.name, total)
     try:
         data = read_content(source, progress)
         if not len(data):
             raise UnreadableInputError(f"{source.name}: empty; the recorder wrote nothing")
-        return tables_of(parse(data, source.name, progress.advance), source.name), len(data)
+        tree = parse(data, source.name, progress.advance)
+        return tables_of(tree, source.name, progress.advance), len(data)
     finally:
         progress.close()
 

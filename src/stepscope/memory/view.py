@@ -16,6 +16,7 @@ from stepscope.memory.program.lines import NO_STACK, lines_of
 from stepscope.memory.replay.arrays import gathered, whole
 from stepscope.memory.replay.replay import Replay, replay
 from stepscope.memory.replay.state import event_at
+from stepscope.memory.sampled import SampledMemory
 from stepscope.memory.schema import Action
 
 START = -1
@@ -48,12 +49,14 @@ class MemoryView:
         census: What the training noted about its tensors.
         rules: The user's rules for categories.
         remarks: What could not be read beside the snapshot.
+        sampled: What was sampled of the memory of GPUs meanwhile.
     """
 
     snapshot: Snapshot
     census: Census | None = None
     rules: tuple[Rule, ...] = ()
     remarks: tuple[str, ...] = ()
+    sampled: tuple[SampledMemory, ...] = ()
 
     @cached_property
     def replay(self) -> Replay:

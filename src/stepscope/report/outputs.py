@@ -171,6 +171,18 @@ OUTPUTS: Mapping[str, tuple[Output, ...]] = {
     "dialects": (Output(TABLE, "dialects.terminal"), Output(JSON, "dialects.json")),
     # The stores of traces on disk: a sequence of trace.store.listing.StoreInfo.
     "stores": (Output(TABLE, "stores.terminal"), Output(JSON, "stores.json")),
+    # What trials of fixes brought: run.trials.TrialsRecord.
+    "trial": (
+        Output(TABLE, "trial.terminal"),
+        Output(JSON, "trial.json"),
+        Output(MARKDOWN, "trial.markdown"),
+    ),
+    # The fixes that can be tried: a sequence of trial.fixes.fix.Fix.
+    "fixes": (
+        Output(TABLE, "fixes.terminal"),
+        Output(JSON, "fixes.json"),
+        Output(MARKDOWN, "fixes.terminal"),
+    ),
     # What the demo predicted and measured: demo.runner.DemoOutcome.
     "demo": (Output(TABLE, "demo.terminal"), Output(JSON, "demo.json")),
 }

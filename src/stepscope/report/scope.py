@@ -13,12 +13,17 @@ if TYPE_CHECKING:
 
 def describe_scope(scope: AnsweredScope) -> str:
     """The scope in one line."""
+    return f"Scope: {scope_words(scope)}"
+
+
+def scope_words(scope: AnsweredScope) -> str:
+    """The scope without the word, for lines that begin otherwise."""
     asked = scope.asked
     if asked.steps is None:
         where = "the whole file" + (f", {_steps(scope.steps)}" if scope.steps else "")
     else:
         where = _steps(scope.steps)
-    parts = [f"Scope: {where}"]
+    parts = [where]
     if scope.devices:
         word = "device" if len(scope.devices) == 1 else "devices"
         parts.append(f"{word} {', '.join(map(str, scope.devices))}")

@@ -11,11 +11,11 @@ from stepscope._package import IMPORT_ROOT
 _NICER = 5
 
 
-def command_of(module: str, argument: str) -> list[str]:
-    """The command that runs one of our modules with one argument."""
+def command_of(module: str, *arguments: str) -> list[str]:
+    """The command that runs one of our modules with arguments."""
     # The working directory must not decide which modules are found.
     safe_path = ["-P"] if sys.version_info >= (3, 11) else []
-    return [sys.executable, *safe_path, "-m", module, argument]
+    return [sys.executable, *safe_path, "-m", module, *arguments]
 
 
 def environment_of(search_path: Sequence[str] = ()) -> dict[str, str]:

@@ -76,19 +76,25 @@ def are_of_one_run(files: Sequence[TraceFile]) -> bool:
     """Whether names say that the files are ranks, or windows of ranks, of one run.
 
     Each file has a rank, and files of the same rank differ only in numbers, as in
-    `iteration_10/rank0.json` and `iteration_20/rank0.json`.
+    `iteration_10/rank0.json` and `iteration_20/rank0.json`. The worker of TensorBoard's names is
+    the same in all of a rank: `slow_worker0.1623143089861.pt.trace.json` is another run's file
+    than `fast_worker0.1623212756351.pt.trace.json`.
     """
-    families: dict[int, str] = {}
+    families: dict[int, tuple[str, str]] = {}
     for file in files:
         if file.rank is None:
             return False
-        is_numbered = _TENSORBOARD_NAME.match(file.path.name)
-        family = str(file.path.parent if is_numbered else file.path)
-        if families.setdefault(file.rank, re.sub(r"\d+", "0", family)) != re.sub(
-            r"\d+", "0", family
-        ):
+        family = _family(file.path)
+        if families.setdefault(file.rank, family) != family:
             return False
     return True
+
+
+def _family(path: Path) -> tuple[str, str]:
+    """What files of one rank have in common: the path but for numbers, and the worker."""
+    match = _TENSORBOARD_NAME.match(path.name)
+    varying = path if match is None else path.parent
+    return re.sub(r"\d+", "0", str(varying)), "" if match is None else match["worker"]
 
 
 def ranks_in_headers(files: Sequence[TraceFile]) -> list[int] | None:

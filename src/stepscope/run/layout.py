@@ -21,6 +21,7 @@ CENSUS_FILE = "memory_census.jsonl"
 OLDER_CENSUS_FILE = "memory_census.older.jsonl"
 SNAPSHOTS_DIRECTORY = "snapshots"
 EXTERNAL_DIRECTORY = "external"
+TRIALS_FILE = "trials.json"
 
 _RANK_DIRECTORY = re.compile(r"rank(\d{5,})")
 
@@ -39,6 +40,11 @@ class RunLayout:
     def run_file(self) -> Path:
         """The description of the job: `run.json`."""
         return self.root / RUN_FILE
+
+    @property
+    def trials(self) -> Path:
+        """What trials of fixes brought, in the run of the script as it is: `trials.json`."""
+        return self.root / TRIALS_FILE
 
     @property
     def external(self) -> Path:

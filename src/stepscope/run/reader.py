@@ -31,6 +31,7 @@ from stepscope.run.manifest import (
 )
 from stepscope.run.remote import fetch_run, is_url
 from stepscope.run.step_record import StepRecord, read_steps
+from stepscope.run.trials import TrialsRecord, read_trials
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,8 @@ class Run:
         source: URL that it was fetched from; empty for a local run.
         unrelated: If its traces are not known to be ranks of one run: how many there are. 0 if
             they are.
+        trials: What trials of fixes brought, if it records a script that `stepscope try` tried
+            them on.
     """
 
     path: Path
@@ -134,6 +137,7 @@ class Run:
     external: tuple[ExternalRecording, ...] = ()
     source: str = ""
     unrelated: int = 0
+    trials: TrialsRecord | None = None
 
     @property
     def location(self) -> str:
@@ -253,7 +257,18 @@ def _open_home(home: Path) -> Run:
             manifest = RankManifest(rank=rank, state="unknown", ended="the manifest is missing")
         ranks.append(RankRun(rank, directory, manifest, _windows_of(rank, directory, manifest)))
     external = _external_recordings(layout, problems)
-    return Run(home, job, tuple(ranks), tuple(problems), external)
+    trials = _trials(layout, problems)
+    return Run(home, job, tuple(ranks), tuple(problems), external, trials=trials)
+
+
+def _trials(layout: RunLayout, problems: list[str]) -> TrialsRecord | None:
+    if not layout.trials.is_file():
+        return None
+    try:
+        return read_trials(layout.trials)
+    except UnreadableInputError as error:
+        problems.append(str(error))
+        return None
 
 
 def _external_recordings(layout: RunLayout, problems: list[str]) -> tuple[ExternalRecording, ...]:

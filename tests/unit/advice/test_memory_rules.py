@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import pickle
 
+import polars as pl
 import pytest
 from tests.support.allocator import MIB, Allocator, OutOfMemory, Settings
+from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.snapshot_tables import loaded
 from tests.support.snapshots import Frames, plain_training, train
 
@@ -14,22 +16,29 @@ from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.finding import Severity
 from stepscope.advice.rules import (
     RULES,
+    abnormal_collective,
     activations_dominate,
+    memory_far_below_limit,
     memory_fragmented,
     memory_leak,
+    memory_near_limit,
     one_tensor_dominates,
     optimizer_state_dominates,
     out_of_memory,
+    reserved_without_bound,
 )
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
+from stepscope.advice.window_view import WindowView
 from stepscope.analysis.memory.opening import memory_of_rank
 from stepscope.errors import UnreadableInputError
+from stepscope.memory.sampled import SampledMemory
 from stepscope.memory.view import MemoryView
 from stepscope.run.layout import RunLayout
 from stepscope.run.reader import open_run
 
 OF_MEMORY = (
+    reserved_without_bound,
     memory_leak,
     out_of_memory,
     memory_fragmented,
@@ -39,9 +48,9 @@ OF_MEMORY = (
 )
 
 
-def subject(snapshot, **limits):
-    view = MemoryView(loaded(pickle.dumps(snapshot)))
-    return Subject(0, memory=view, thresholds=Thresholds().changed(limits))
+def subject(snapshot, window=None, sampled=(), **limits):
+    view = MemoryView(loaded(pickle.dumps(snapshot)), sampled=tuple(sampled))
+    return Subject(0, window=window, memory=view, thresholds=Thresholds().changed(limits))
 
 
 def evidence(finding):
@@ -201,3 +210,151 @@ def test_a_run_that_ended_in_its_first_step_says_why(tmp_path):
     (layout.snapshots / "a").write_bytes(pickle.dumps(allocator.snapshot()))
     with pytest.raises(UnreadableInputError, match="out-of-memory: .*model.py:4 forward"):
         diagnose(open_run(tmp_path / "run"))
+
+
+def samples(used, total, first_us, last_us):
+    """Ten samples within a history, each with so many bytes in use."""
+    times = [1000 * (first_us + (last_us - first_us) * k // 11) for k in range(1, 11)]
+    table = pl.DataFrame({"time_ns": times, "used_bytes": [used] * 10})
+    return SampledMemory("metrics.csv", 0, "GPU 0", total, table)
+
+
+def held_long(**parts):
+    """`annotated`, and then nothing happens for a second."""
+    snapshot = annotated(**parts)
+    last = dict(snapshot["device_traces"][0][-1])
+    first_us = last["time_us"]
+    last |= {"action": "snapshot", "addr": 0, "size": 0, "time_us": first_us + 1_000_000}
+    snapshot["device_traces"][0].append(last)
+    return snapshot, first_us, first_us + 1_000_000
+
+
+def test_a_gpu_that_is_nearly_full_is_found_with_what_is_left():
+    snapshot, first, last = held_long(parameter=60, activation=38)
+    sampled = samples(150 * MIB, 160 * MIB, first, last)  # of which 98 + 2 MiB are torch's
+    (found,) = memory_near_limit.find(subject(snapshot, sampled=[sampled]))
+    told = evidence(found)
+    reserved = told["reserved at the peak"]
+    assert told["limit of the allocator"] == 160 * MIB - (150 * MIB - reserved)
+    assert told["left"] == told["limit of the allocator"] - reserved
+    assert "samples" in told["limit known from"]
+    assert memory_near_limit.find(subject(snapshot)) == []  # nothing says how large the GPU is
+    wide = samples(150 * MIB, 400 * MIB, first, last)
+    assert memory_near_limit.find(subject(snapshot, sampled=[wide])) == []
+
+
+def test_the_size_of_the_gpu_is_taken_from_the_trace_where_nobody_sampled():
+    trace = GpuTrace(memory_bytes=110 * MIB)
+    with trace.step():
+        trace.memory(MIB)
+        trace.op("aten::mm").launch("gemm", us(100))
+        trace.memory(-MIB)
+    window = WindowView(trace.load())
+    (found,) = memory_near_limit.find(subject(annotated(parameter=100), window=window))
+    assert evidence(found)["limit of the allocator"] == 110 * MIB
+    assert evidence(found)["reserved at the peak"] == 100 * MIB
+
+
+def test_a_request_that_failed_is_said_once():
+    allocator = Allocator(total=200 * MIB)
+    with pytest.raises(OutOfMemory):
+        for _ in range(12):
+            allocator.malloc(20 * MIB)
+    assert memory_near_limit.find(subject(allocator.snapshot())) == []
+
+
+def test_room_for_a_larger_batch_is_counted():
+    snapshot, first, last = held_long(parameter=30, activation=40, input=10)
+    sampled = samples(120 * MIB, 1040 * MIB, first, last)
+    (found,) = memory_far_below_limit.find(subject(snapshot, sampled=[sampled]))
+    told = evidence(found)
+    assert told["limit of the allocator"] == 1040 * MIB - (120 * MIB - 80 * MIB)
+    # At nine tenths of 1000 MiB, 80 MiB are reserved, and 50 MiB of them grow with the batch.
+    assert told["room for a batch larger by"] == pytest.approx(1 + (900 - 80) / 50)
+    assert memory_far_below_limit.find(subject(snapshot)) == []
+
+
+@pytest.mark.parametrize(("grows", "severity"), [(True, Severity.MEDIUM), (False, Severity.LOW)])
+def test_splitting_limits_with_expandable_segments_are_found(grows, severity):
+    allocator = Allocator()
+    held = [allocator.malloc(20 * MIB) for _ in range(10)]
+    for _ in range(10):
+        if not grows:
+            allocator.free(held.pop())
+        held.append(allocator.malloc(20 * MIB))
+    snapshot = allocator.snapshot()
+    conf = {"expandable_segments": True, "max_split_size": 100 * MIB}
+    snapshot["allocator_settings"] |= conf
+    (found,) = reserved_without_bound.find(subject(snapshot))
+    assert found.severity is severity
+    assert evidence(found)["max_split_size_mb"] == 100
+    grown = evidence(found)["grown in the second half of the recording"]
+    assert grown == (200 * MIB if grows else 0)
+    snapshot["allocator_settings"] |= {"expandable_segments": False}
+    assert reserved_without_bound.find(subject(snapshot)) == []
+
+
+BASE_NS = 1_759_252_584_000_000_000
+
+
+def with_a_slow_collective():
+    """A window in which the last all-reduce but one takes 60 ms, and when that began."""
+    trace = GpuTrace(world_size=2, header={"baseTimeNanoseconds": BASE_NS})
+    slow_ns = 0
+    for number in range(5):
+        with trace.step():
+            trace.op("aten::mm").launch("gemm", us(500))
+            is_slow = number == 3
+            slow_ns = trace.now if is_slow else slow_ns
+            done = trace.collective("all_reduce", 1 << 20, ms(60) if is_slow else us(100))
+            trace.wait_collective(done)
+            trace.item()
+    return WindowView(trace.load()), slow_ns
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        ("retry", abnormal_collective.RETRIED),
+        ("segment", abnormal_collective.DEVICE_CALLS),
+        ("nothing", "not known: no memory records (profile_memory=True)"),
+    ],
+)
+def test_an_abnormal_collective_is_joined_with_the_snapshot(cause, words):
+    window, slow_ns = with_a_slow_collective()
+    at_us = (BASE_NS + slow_ns) // 1000
+    allocator = Allocator(total=100 * MIB)
+    allocator.time_us = at_us - 900_000
+    block = allocator.malloc(60 * MIB)
+    allocator.free(block)
+    if cause == "retry":  # 80 MiB fit only if the cached 60 MiB go
+        allocator.time_us = at_us + 20_000
+        allocator.malloc(80 * MIB)
+    elif cause == "segment":
+        allocator.malloc(50 * MIB)
+        allocator.time_us = at_us + 20_000
+        allocator.malloc(30 * MIB)
+    (found,) = abnormal_collective.find(subject(allocator.snapshot(), window=window))
+    assert evidence(found)["seen at the time"] == words
+    assert ("Leave memory free on this rank" in found.advice) == (cause != "nothing")
+
+
+def test_recomputing_activations_is_priced_by_the_trace():
+    trace = GpuTrace()
+    for _ in range(4):
+        with trace.step(), trace.frame("train.py(3): main"):
+            with trace.frame("net/model.py(30): forward"), trace.op("aten::mm"):
+                trace.launch("gemm", us(700))
+            with trace.frame("net/model.py(50): forward"), trace.op("aten::mm"):
+                trace.launch("gemm", us(200))
+            with trace.op("aten::mm"):
+                trace.launch("gemm", us(100))
+    window = WindowView(trace.load())
+    allocator, stack = Allocator(), Frames()
+    for line, size in ((40, 20), (55, 30)):
+        block = allocator.malloc(size * MIB, frames=stack(f"/home/net/model.py:{line}:forward"))
+        allocator.annotate(block, "stepscope:activation")
+    (found,) = activations_dominate.find(subject(allocator.snapshot(), window=window))
+    told = evidence(found)
+    assert told["recomputing net/model.py:40 forward takes at most, per step"] == us(700)
+    assert told["recomputing net/model.py:55 forward takes at most, per step"] == us(200)

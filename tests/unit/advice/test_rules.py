@@ -11,6 +11,7 @@ from stepscope.advice.rules import (
     cpu_bound_python,
     garbage_collector,
     input_bound,
+    many_small_collectives,
     slow_first_steps,
     slow_phase,
     uneven_steps,
@@ -172,3 +173,45 @@ def test_one_interruption_does_not_make_a_small_model_slow():
             t.python(ms(9) if number == 3 else us(300))
     (finding,) = cpu_bound_python.find(Subject(0, window=WindowView(t.load())))
     assert "too small" in finding.title
+
+
+def test_the_function_that_takes_most_of_the_python_is_named():
+    def title(*stretches):
+        t = GpuTrace(device_name=None)
+        for _ in range(3):
+            with t.step():
+                for name, stretch in stretches:
+                    t.op("aten::linear").python(ms(5))
+                    with t.frame(f"train.py(7): {name}"):
+                        t.python(stretch)
+        (finding,) = cpu_bound_python.find(Subject(0, window=WindowView(t.load())))
+        return finding.title
+
+    mostly = title(("tokenize", ms(9)), ("log", ms(3)))
+    assert mostly == "Python in train.py(7): tokenize holds the step up"
+    assert (
+        title(("tokenize", ms(5)), ("log", ms(5))) == "Python outside operators holds the step up"
+    )
+
+
+def collectives_with(between, count=80):
+    """A job that reduces tensors with so many kernels between two of them."""
+    t = GpuTrace(world_size=2)
+    for _ in range(4):
+        with t.step():
+            t.op("aten::mm").launch("sgemm", ms(2))
+            for _ in range(count):
+                for _ in range(between):
+                    t.op("aten::clone", before=us(30)).launch("copy_kernel", us(15))
+                t.collective("all_reduce", 4 << 10, us(12), waits_for_compute=False)
+    return Subject(0, window=WindowView(t.load()))
+
+
+def test_collectives_one_after_the_other_are_small_ones():
+    (finding,) = many_small_collectives.find(collectives_with(1))
+    assert finding.title == "80 small collectives per step, one after the other"
+    assert many_small_collectives.find(collectives_with(1, count=40)) == []
+
+
+def test_collectives_between_layers_are_not_meant():
+    assert many_small_collectives.find(collectives_with(3)) == []

@@ -8,6 +8,8 @@ import io
 import json
 import os
 import pickle
+import statistics
+import time
 
 import pytest
 from click.testing import CliRunner
@@ -15,9 +17,13 @@ from rich.console import Console
 from tests.support.allocator import MIB, Allocator
 from tests.support.snapshots import PROGRAMS, Frames, plain_training, train
 
+from stepscope.analysis.memory.named import PREFIX
 from stepscope.commands import info, memory, report, show
 from stepscope.errors import StepscopeError, UnreadableInputError, UsageError
+from stepscope.memory.questions.names import ABOUT, NEEDS
 from stepscope.memory.questions.table import QUESTIONS, question
+from stepscope.report import working
+from stepscope.report.answer.columns import FIRST
 from stepscope.report.memory import terminal
 from stepscope.run.layout import RunLayout
 
@@ -49,11 +55,89 @@ def smaller(tmp_path_factory):
 def options(name, smaller):
     if name == "fit":
         return ["--size", "8", "--also", f"{smaller}=4", "--target", "9"]
+    if name == "outside":
+        return ["--metrics", str(write_metrics(smaller.with_name("gpu.csv")))]
     return ["--before-at", "start"] if name == "diff" else []
+
+
+FIRST_NS = 1_759_252_584_000_000_000
+
+
+def write_metrics(path, gpus=((0, 900),)):
+    """Ten samples of each GPU from just before the first event on, 50 µs apart."""
+    lines = ["time_ns, index, name, memory.used [MiB], memory.total [MiB]"]
+    lines += [
+        f"{FIRST_NS + 50_000 * k - 20_000}, {index}, H100, {used + k} MiB, 1000 MiB"
+        for k in range(10)
+        for index, used in gpus
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_memory_outside_the_allocator_is_what_the_driver_counts_beyond_it(snapshot, tmp_path):
+    """Held against the plain allocator's own account of what was reserved at each moment."""
+    allocator = train(Allocator(total=2000 * MIB), steps=2)
+    path = tmp_path / "known"
+    path.write_bytes(pickle.dumps(allocator.snapshot()))
+    file = write_metrics(tmp_path / "gpu.csv", [(0, 900), (1, 300)])
+    found = json.loads(run(path, "outside", "--metrics", file, "--format", "json").stdout)
+    events = allocator.snapshot()["device_traces"][0]
+    expected = []
+    for k in range(10):
+        time_ns = FIRST_NS + 50_000 * k - 20_000
+        reserved = 0
+        for event in events:
+            if event["time_us"] * 1000 <= time_ns:
+                reserved += {"segment_alloc": 1, "segment_free": -1}.get(event["action"], 0) * (
+                    event["size"]
+                )
+        if events[0]["time_us"] * 1000 <= time_ns <= events[-1]["time_us"] * 1000:
+            expected.append((900 + k) * MIB - reserved)
+    assert 3 <= len(expected) < 10  # the first sample came before the first event
+    assert [row["outside_bytes"] for row in found["samples"]] == expected
+    assert found["outside_bytes"] == int(statistics.median(expected))
+    assert (found["outside_least_bytes"], found["outside_most_bytes"]) == (
+        min(expected), max(expected),
+    )  # fmt: skip
+    assert found["limit_bytes"] == 1000 * MIB - found["outside_bytes"]
+    assert found["gpu"] == "GPU 0 (H100)"
+    with pytest.raises(UsageError, match="no samples of the memory of GPU 0: .*--metrics"):
+        run(snapshot, "outside")
+    write_metrics(file, [(1, 300), (2, 300)])
+    with pytest.raises(UsageError, match="no samples of the memory of GPU 0"):
+        run(path, "outside", "--metrics", file)
+    file.write_text("time_ns, memory.used [MiB]\n5, 3 MiB\n")
+    with pytest.raises(UsageError, match="no sample .* lies within the history"):
+        run(path, "outside", "--metrics", file)
+    file.write_text("timestamp, utilization.gpu [%]\n2025/01/01 00:00:00.000, 3 %\n")
+    with pytest.raises(UnreadableInputError, match="no samples of a GPU's memory"):
+        run(path, "outside", "--metrics", file)
+
+
+def test_the_samples_of_a_rank_are_found_beside_its_snapshots(tmp_path):
+    layout = RunLayout(tmp_path / "run").rank(0)
+    layout.snapshots.mkdir(parents=True)
+    layout.manifest.write_text(json.dumps({"rank": 0}))
+    (tmp_path / "run" / "run.json").write_text("{}")
+    (layout.snapshots / "a").write_bytes(pickle.dumps(plain_training()))
+    write_metrics(layout.metrics)
+    for path in (tmp_path / "run", layout.snapshots / "a"):
+        shown = run("memory-outside", path, "--format", "csv", verb=show).stdout
+        assert shown == run(path, "outside", "--format", "csv").stdout
+        assert len(shown.splitlines()) > 3
+    layout.metrics.write_text("damaged")
+    assert run(tmp_path / "run", "peak").exit_code == 0
+
+
+def asked_of(name, snapshot, smaller):
+    """The snapshot that has an answer: nothing of the other is known to be state of the model."""
+    return smaller if name == "shard" else snapshot
 
 
 @pytest.mark.parametrize("name", [one.name for one in QUESTIONS])
 def test_every_question_in_every_format(snapshot, smaller, name):
+    snapshot = asked_of(name, snapshot, smaller)
     document = json.loads(run(snapshot, name, "--format", "json", *options(name, smaller)).stdout)
     assert (document["question"], document["path"]) == (name, str(snapshot))
     tables = {key: value for key, value in document.items() if isinstance(value, list)}
@@ -72,6 +156,80 @@ def test_every_question_in_every_format(snapshot, smaller, name):
         assert len(rows) == len(tables[field])
         if rows:
             assert list(rows[0]) == list(tables[field][0])
+
+
+BARE = [one.name for one in QUESTIONS if not one.needs and one.name != "outside"]
+
+
+@pytest.mark.parametrize("name", BARE)
+def test_show_answers_as_memory_does(snapshot, smaller, name):
+    snapshot = asked_of(name, snapshot, smaller)
+    for words in (["--format", "json"], ["--format", "csv"], ["--device", "0"]):
+        shown = run(f"memory-{name}", snapshot, *words, "--rows", "15", verb=show).stdout
+        assert shown == run(snapshot, name, *words, "--rows", "15").stdout
+
+
+def test_show_lists_the_questions_about_snapshots_that_it_answers(snapshot):
+    listed = run("--list", verb=show).stdout
+    for one in QUESTIONS:
+        assert (f"memory-{one.name} " in listed) == (not one.needs)
+        if one.needs:
+            with pytest.raises(UsageError, match=f"{one.name} {one.needs}"):
+                run(f"memory-{one.name}", snapshot, verb=show)
+
+
+def test_show_memory_of_a_snapshot_is_its_overview(snapshot, smaller):
+    shown = run("memory", snapshot, "--format", "json", verb=show).stdout
+    assert shown == run(snapshot, "--format", "json").stdout
+    both = run("memory-peak", snapshot, smaller, verb=show).stdout
+    assert str(snapshot) in both
+    assert str(smaller) in both
+    assert run("memory-peak", snapshot, smaller, "--format", "json", verb=show).exit_code == 2
+    for words in (["--device", "0,1"], ["--steps", "1"]):
+        assert run("memory-peak", snapshot, *words, verb=show).exit_code == 2
+    assert run("memory-peak", verb=show).exit_code == 2
+
+
+def test_the_columns_that_people_see_first_exist(snapshot, smaller):
+    seen = 0
+    for (name, table), columns in FIRST.items():
+        if not name.startswith(PREFIX):
+            continue
+        path = asked_of(name.removeprefix(PREFIX), snapshot, smaller)
+        found = json.loads(run(name, path, "--format", "json", verb=show).stdout)
+        assert set(columns) <= set(found[table][0]), (name, table)
+        seen += 1
+    assert seen == 3
+
+
+def test_a_table_is_not_cut_to_the_columns_of_a_question_about_traces(smaller):
+    """Both have a question `timeline` with a table of steps."""
+    for words in ([], ["--format", "md"]):
+        text = run(smaller, "timeline", *words).stdout
+        assert "peak reserved" in text.partition("Steps")[2]
+
+
+def test_the_names_are_those_of_the_table():
+    assert list(ABOUT) == [one.name for one in QUESTIONS]
+    assert {one.name: one.needs for one in QUESTIONS if one.needs} == NEEDS
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_long_work_is_shown_on_a_terminal(monkeypatch):
+    for name in ("_PATIENCE_SECONDS", "_INTERVAL_SECONDS"):
+        monkeypatch.setattr(working, name, 0.01)
+    for stream in (Terminal(), io.StringIO()):
+        with working.working("Answering growth", stream):
+            deadline = time.monotonic() + 20
+            while stream.isatty() and not stream.getvalue() and time.monotonic() < deadline:
+                time.sleep(0.01)
+        said = stream.getvalue()
+        assert said.startswith("\r\x1b[KAnswering growth · 0 s") == stream.isatty()
+        assert said.endswith("\r\x1b[K") == stream.isatty()
 
 
 def test_the_overview_as_json(snapshot):
@@ -105,7 +263,7 @@ def test_a_question_that_is_not_there(snapshot):
         (["held", "--at", "event 99999"], "event 99999 is not one of device 0"),
         (["diff"], "--before FILE"),
         (["settings", "--settings", "treasure:1"], "no option"),
-        (["peak", "--target", "4"], "'peak' takes no --target; fit does"),
+        (["peak", "--target", "4"], "'peak' takes no --target; fit, shard does"),
         (["fit", "--size", "4"], "fit needs two or three runs"),
         (["peak", "--device", "4"], "no device 4"),
         (["peak", "--format", "csv", "--table", "gold"], "has no table 'gold'"),

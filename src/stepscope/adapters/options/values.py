@@ -12,6 +12,8 @@ _TRUE = {"true", "yes", "on", "1", "t", "y"}
 _FALSE = {"false", "no", "off", "0", "f", "n"}
 _NONE = {"none", ""}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smh]?)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -50,6 +52,19 @@ def parse_size(value: object) -> int:
     base = 1024 if match.group(3) else 1000
     factor: int = base ** _POWERS[match.group(2).lower()]
     return round(Fraction(match.group(1)) * factor)
+
+
+def parse_seconds(text: str) -> float:
+    """Parse a time in seconds, such as "90s", "10m" or "1.5h"; a bare number is in seconds.
+
+    Raises:
+        ValueError: It is not a time, or not above 0.
+    """
+    match = _TIME.fullmatch(text.strip())
+    seconds = float(match.group(1)) * _SECONDS[match.group(2)] if match is not None else 0.0
+    if seconds <= 0:
+        raise ValueError("a time such as 90s, 10m or 1h")
+    return seconds
 
 
 def as_text(value: object) -> str:

@@ -15,6 +15,7 @@ import shutil
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from multiprocessing import util as process_util
 from pathlib import Path
 from types import TracebackType
@@ -41,11 +42,14 @@ _OTHERS_BEFORE_CHANGE = 50
 """After this many steps of other optimizers, the one that ends steps counts as unused."""
 
 
-def install(launch: dict[str, Any]) -> None:
+def install(launch: dict[str, Any]) -> ScriptRecorder:
     """Hook into torch, which has just been imported.
 
     Args:
         launch: The request of `stepscope run`: "options", "step_on", "notes".
+
+    Returns:
+        What counts the steps of this process.
     """
     options = dict(launch["options"])
     recorder = ScriptRecorder(options, launch["step_on"], Path(launch["notes"]))
@@ -64,6 +68,7 @@ def install(launch: dict[str, Any]) -> None:
         before(kind, error, traceback)
 
     sys.excepthook = keep_error
+    return recorder
 
 
 class ScriptRecorder:
@@ -83,6 +88,8 @@ class ScriptRecorder:
         engines: Reports engines that have their own optimizers.
         calls: Reports the outermost calls of modules.
         error: The error that ended the script, if any.
+        after_step: Called after each step with the number of steps so far; may raise to end the
+            script.
     """
 
     def __init__(self, options: dict[str, Any], step_on: str, notes: Path) -> None:
@@ -99,6 +106,7 @@ class ScriptRecorder:
         self.engines = EngineSteps(self)
         self.calls = ModuleCalls(self)
         self.error: BaseException | None = None
+        self.after_step: Callable[[int], None] | None = None
         self._has_trained = False
         self._backwards = 0
         self._most_backwards = 0
@@ -242,6 +250,8 @@ class ScriptRecorder:
         self._backwards = 0
         self._fetched.clear()
         profiler.step()
+        if self.after_step is not None:
+            self.after_step(profiler.step_number)
 
     def _ends_steps(self, optimizer: Any) -> bool:
         """Whether the steps of this optimizer are counted: those of the first one used are."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -30,6 +31,23 @@ _STEP_UNITS = {
 }
 """What ends a step, to the unit of a step."""
 _FORWARDED = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+
+
+Runner = Callable[[Sequence[str], dict[str, str]], int]
+
+
+@dataclass(frozen=True)
+class Companion:
+    """A module that joins the recording in each process that imports torch.
+
+    Attributes:
+        module: Its full name. Its function `join(recorder, wishes)` is called with the
+            `ScriptRecorder` once the hooks are installed.
+        wishes: What it is told, as plain values.
+    """
+
+    module: str
+    wishes: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -60,6 +78,8 @@ def launch(
     settings: Settings,
     step_on: str = "optimizer",
     memray: Mapping[str, object] | None = None,
+    companion: Companion | None = None,
+    runner: Runner | None = None,
 ) -> Launched:
     """Run a command and wait for it; signals are passed on to it.
 
@@ -69,6 +89,8 @@ def launch(
         step_on: What ends a step; see `stepscope.adapters.script.hooks.ScriptRecorder`.
         memray: How processes that import torch should track their memory with memray; None to skip
             this.
+        companion: What else joins the recording in each process; None for nothing.
+        runner: Runs a command in an environment and returns its exit code; `run_command` if None.
 
     Raises:
         UsageError: The program cannot be started.
@@ -98,8 +120,9 @@ def launch(
             "root": str(IMPORT_ROOT),
             "python": list(sys.version_info[:2]),
             "memray": memray,
+            "companion": None if companion is None else dataclasses.asdict(companion),
         }
-        code = run_command(command, _environment(wishes))
+        code = (runner or run_command)(command, _environment(wishes))
         return _launched(code, Path(notes))
 
 

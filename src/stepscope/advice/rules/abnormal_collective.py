@@ -1,18 +1,18 @@
 """Abnormal collective: one takes far longer than others of the same kind and size.
 
 `stepscope.analysis.abnormal_collectives` compares each with collectives of the same or a larger
-size in the trace, and reports what the device's memory did at the time. If sizes were not recorded,
-a collective is compared with those at the same place in the other steps. Such outliers come from a
-late rank, from the network, or from memory that is close to full; the finding says which if the
-other ranks' traces or the memory records show it. The saving assumes that each takes its expected
-time.
+size in the trace, and reports what the device's memory did at the time; a memory snapshot of the
+rank shows retries of the allocator, too. If sizes were not recorded, a collective is compared with
+those at the same place in the other steps. Such outliers come from a late rank, from the network,
+or from memory that is close to full; the finding says which if the other ranks' traces or the
+memory records show it. The saving assumes that each takes its expected time.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from stepscope.advice.collectives import outliers, shortened
+from stepscope.advice.collectives import collectives, outliers, shortened
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving, replayed_finding
 from stepscope.advice.subject import Subject
@@ -22,12 +22,18 @@ from stepscope.analysis.abnormal_collectives import (
     BASELINE,
     MEMORY_FULL,
     MEMORY_FULL_AND_ALLOCATION,
+    NO_MEMORY_RECORDS,
+    NOT_KNOWN,
 )
 from stepscope.analysis.graph.replay import unchanged
+from stepscope.analysis.memory.meanwhile import allocator_meanwhile
+from stepscope.memory.model import EXACT_SIZES
 
 ID = "abnormal-collective"
 _JOINED_BY = "rank "
-_MEMORY = (MEMORY_FULL, ALLOCATION, MEMORY_FULL_AND_ALLOCATION)
+RETRIED = "the allocator gave all cached memory back and tried again (memory snapshot)"
+DEVICE_CALLS = "the allocator got memory from the device or gave it back (memory snapshot)"
+_MEMORY = (MEMORY_FULL, ALLOCATION, MEMORY_FULL_AND_ALLOCATION, RETRIED, DEVICE_CALLS)
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -42,9 +48,10 @@ def find(subject: Subject) -> list[Finding]:
 
 
 def _in(subject: Subject, window: WindowView) -> list[Finding]:
-    odd = _with_waits(outliers(window, subject.thresholds), subject.waits)
+    odd = outliers(window, subject.thresholds)
     if not len(odd):
         return []
+    odd = _with_waits(_with_snapshot(odd, subject, window), subject.waits)
     worst = odd.sort(
         pl.col("dur_ns") - pl.col("expected_ns"), descending=True, maintain_order=True
     ).row(0, named=True)
@@ -129,6 +136,45 @@ def _with_waits(odd: pl.DataFrame, waits: pl.DataFrame | None) -> pl.DataFrame:
         )
         .select(odd.columns)
     )
+
+
+def _with_snapshot(odd: pl.DataFrame, subject: Subject, window: WindowView) -> pl.DataFrame:
+    """Outliers with what the allocator did from their launch to their end as their cause.
+
+    A retry is more than the trace shows; calls count where the trace shows no cause.
+    """
+    view = subject.memory
+    if view is None or view.snapshot.settings.get(EXACT_SIZES):
+        return odd
+    base = window.trace.base_time_ns
+    columns = window.trace.columns("start_ns", "dur_ns", "device")[odd["event"]]
+    launch = odd.join(
+        collectives(window).select("event", "launch").unique("event"),
+        on="event",
+        how="left",
+        maintain_order="left",
+    )["launch"]
+    starts = window.trace.columns("start_ns")["start_ns"]
+    first = pl.select(pl.coalesce(starts.gather(launch), columns["start_ns"])).to_series()
+    last = columns["start_ns"] + columns["dur_ns"]
+    rows = odd.with_row_index("row").with_columns(
+        device=columns["device"], first_ns=first + base, last_ns=last + base
+    )
+    parts = []
+    for device in view.devices:
+        mine = rows.filter(pl.col("device") == device)
+        times = mine["first_ns"].to_numpy(), mine["last_ns"].to_numpy()
+        parts.append(mine.select("row").hstack(allocator_meanwhile(view, device, *times)))
+    seen = rows.join(pl.concat(parts), on="row", how="left", maintain_order="left")
+    is_open = pl.col("cause").is_null() | pl.col("cause").is_in([NO_MEMORY_RECORDS, NOT_KNOWN])
+    cause = (
+        pl.when(pl.col("retries") > 0)
+        .then(pl.lit(RETRIED))
+        .when(is_open & (pl.col("device_calls") > 0))
+        .then(pl.lit(DEVICE_CALLS))
+        .otherwise("cause")
+    )
+    return seen.with_columns(cause=cause).select(odd.columns)
 
 
 def _step(window: WindowView, index: int) -> int:

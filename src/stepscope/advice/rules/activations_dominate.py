@@ -1,6 +1,8 @@
 """Activations dominate: much of the peak is kept from the forward for the backward pass.
 
-Measured from the rank's memory snapshot, or from the host's memory with a census.
+Measured from the rank's memory snapshot, or from the host's memory with a census. What it would
+cost to compute the activations again is the time of the functions that make them, in the recorded
+window.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.advice.finding import Evidence, Finding, Severity, short
+from stepscope.advice.recomputation_cost import recomputation_ns
 from stepscope.advice.replayed import finding_without_saving
 from stepscope.advice.subject import Subject
 from stepscope.memory.categories.kinds import MemoryCategory
@@ -34,6 +37,13 @@ def find(subject: Subject) -> list[Finding]:
         .sort("allocated_bytes", "place", descending=[True, False])
         .head(_MOST)
     )
+    lines = (
+        kept.group_by("line")
+        .agg(pl.col("allocated_bytes").sum())
+        .sort("allocated_bytes", "line", descending=[True, False])
+        .head(_MOST)
+    )
+    costs = recomputation_ns(subject.window, lines["line"].to_list())
     return finding_without_saving(
         subject,
         rule=ID,
@@ -44,6 +54,10 @@ def find(subject: Subject) -> list[Finding]:
             Evidence("activations at the peak", size, "bytes"),
             Evidence("held at the peak", held.allocated_bytes, "bytes"),
             *(Evidence(f"of them in {short(p)}", n, "bytes") for p, n in where.iter_rows()),
+            *(
+                Evidence(f"recomputing {short(line)} takes at most, per step", cost, "ns")
+                for line, cost in costs.items()
+            ),
         ),
         advice=(
             "Checkpoint the modules that keep most (torch.utils.checkpoint, or the framework's "

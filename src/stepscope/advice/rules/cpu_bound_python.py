@@ -33,8 +33,8 @@ from stepscope.trace.arrays.intervals import Intervals
 ID = "cpu-bound-python"
 
 _ADVICE = (
-    "Move that Python out of the step: vectorise the loop as tensor operations, do logging and "
-    "bookkeeping less often or in another thread."
+    "Move that Python out of the step: prepare data in DataLoader workers, vectorise loops as "
+    "tensor operations, do logging and bookkeeping less often or in another thread."
 )
 _TOO_SMALL = "the model is too small for its machine: Python around its operators takes its time"
 _MORE_WORK = (
@@ -44,6 +44,8 @@ _MORE_WORK = (
 _STACKS = "Record with stacks to see the lines."
 _MEETINGS = ("backward", "communication")
 """Phases in which ranks wait for each other."""
+_MOST_LOOKED_AT = 8
+"""How many stretches may make up half of them for the title to name their function."""
 _DATA_PARALLEL = "DistributedDataParallel.forward"
 _COLLECTIVE = "c10d::"
 
@@ -79,7 +81,7 @@ def find(subject: Subject) -> list[Finding]:
         window,
         unchanged(graph).scale_host(long, 0.0, lanes=(graph.main_lane,)),
         rule=ID,
-        title=_TOO_SMALL if is_small else "Python outside operators holds the step up",
+        title=_TOO_SMALL if is_small else f"Python {_mostly_in(window, long)} holds the step up",
         assumption="the long stretches of Python are gone, or run beside the training thread",
         evidence=tuple(evidence),
         steps=tuple(int(graph.steps[i]) for i in np.nonzero(uneven)[0]) if graph.steps else (),
@@ -141,6 +143,22 @@ def _meetings(window: WindowView, plain: Intervals, has_peers: bool) -> Interval
         spans = intervals.merge(phases["start_ns"].to_numpy(), phases["end_ns"].to_numpy())
         waits = intervals.union(waits, spans)
     return waits
+
+
+def _mostly_in(window: WindowView, long: Intervals) -> str:
+    """The function in which the longest stretches are that make up half of all; else what they are.
+
+    Many short ones have no function in common, so only a few are looked at.
+    """
+    order = np.argsort(-long.lengths, kind="stable")
+    half = int(np.searchsorted(2 * np.cumsum(long.lengths[order]), long.total_ns)) + 1
+    if half <= _MOST_LOOKED_AT:
+        starts, ends = long.starts[order[:half]], long.ends[order[:half]]
+        frames = {window.frame_over(*span) for span in zip(starts, ends, strict=True)}
+        frame = frames.pop()
+        if frame is not None and not frames:
+            return f"in {frame}"
+    return "outside operators"
 
 
 def _place(window: WindowView, start_ns: int, end_ns: int) -> str:

@@ -25,6 +25,7 @@ from stepscope.trace.arrays import intervals
 
 ID = "input-bound"
 WORKERS_LABEL = "loader workers to begin with"
+ALONE_LABEL = "step with these workers alone"
 _RECORD, _HOST, _REPLAY = "step record", "trace", "trace, replayed"
 _SHARE_LABELS = {
     _RECORD: "share of waiting in the step",
@@ -88,7 +89,7 @@ def _of_the_loader(facts: LoaderFacts, loader: LoaderAdvice) -> tuple[Evidence, 
     if loader.workers is not None:
         found.append(Evidence(WORKERS_LABEL, loader.workers, "count"))
     if loader.alone_ns is not None:
-        found.append(Evidence("step with these workers alone", loader.alone_ns, "ns"))
+        found.append(Evidence(ALONE_LABEL, loader.alone_ns, "ns"))
     return tuple(found)
 
 

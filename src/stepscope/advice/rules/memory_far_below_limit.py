@@ -1,8 +1,10 @@
 """Memory far below the limit: most of the GPU's memory is never used.
 
-Measured from the `[memory]` events against the size of the device. A larger batch would use the GPU
-better if the step is bound by launches or communication, but it changes the training, so there is
-no saving per step.
+Measured from the rank's memory snapshot, or from the `[memory]` events, against the size of the
+device, less what samples show outside torch's allocator. A larger batch would use the GPU better if
+the step is bound by launches or communication, but it changes the training, so there is no saving
+per step. From a snapshot, the finding says how much larger the batch could be if activations,
+inputs and temporaries grow with it, nothing else does, and a tenth stays free.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from stepscope.advice.figures import percent
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving
+from stepscope.advice.room import Room, rooms
 from stepscope.advice.subject import Subject
 from stepscope.analysis.selection.names import is_training
 
@@ -19,29 +22,39 @@ _TRAINING = (
     "fewer shards, and compare samples per second."
 )
 _INFERENCE = "Try a larger batch, and compare samples per second."
+_FILLED = 0.9
+"""Share of the limit that a larger batch may fill."""
 
 
 def find(subject: Subject) -> list[Finding]:
     """One finding for the fullest device, if even there most memory is unused."""
+    known = rooms(subject)
+    if not known:
+        return []
+    room = max(known, key=lambda one: one.share)
+    if room.share > subject.thresholds.memory_far_below:
+        return []
     window = subject.window
-    if window is None:
-        return []
-    known = window.memory.drop_nulls("total_bytes")
-    if not len(known):
-        return []
-    row = known.sort("reserved_bytes", descending=True, maintain_order=True).row(0, named=True)
-    share = row["reserved_bytes"] / max(1, row["total_bytes"])
-    if share > subject.thresholds.memory_far_below:
-        return []
+    is_inference = window is not None and not is_training(window.trace)
+    times = larger_batch(room)
+    larger = () if times is None else (Evidence("room for a batch larger by", times, "factor"),)
     return finding_without_saving(
         subject,
         rule=ID,
-        title=f"only {percent(share)} of the GPU's memory is ever reserved",
+        title=f"only {percent(room.share)} of the GPU's memory is ever reserved",
         severity=Severity.INFO,
         reason="a larger batch does other work per step; judge it by samples per second",
         evidence=(
-            Evidence("reserved at the peak", row["reserved_bytes"], "bytes"),
-            Evidence("memory of the device", row["total_bytes"], "bytes"),
+            Evidence("reserved at the peak", room.reserved_bytes, "bytes"),
+            Evidence("limit of the allocator", room.limit_bytes, "bytes"),
+            *larger,
         ),
-        advice=_TRAINING if is_training(window.trace) else _INFERENCE,
+        advice=_INFERENCE if is_inference else _TRAINING,
     )
+
+
+def larger_batch(room: Room) -> float | None:
+    """How many times as large the batch could be; None: what grows with it is not known."""
+    if not room.batch_bytes:
+        return None
+    return 1 + (_FILLED * room.limit_bytes - room.reserved_bytes) / room.batch_bytes

@@ -1,38 +1,40 @@
-"""Memory near the limit: almost all of the GPU's memory is reserved.
+"""Memory near the limit: almost all that the allocator can have of the GPU is reserved.
 
-Measured from the `[memory]` events against the size of the device. Nothing is lost yet: but the
-next larger batch fails, and an allocator that finds nothing free stops the step to free memory.
+Measured from the rank's memory snapshot, or from the `[memory]` events, against the size of the
+device, less what samples show outside torch's allocator. Nothing is lost yet: but the next larger
+batch fails, and an allocator that finds nothing free stops the step to free memory. A GPU on which
+a request failed has a finding of its own.
 """
 
 from __future__ import annotations
 
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving
+from stepscope.advice.room import rooms
 from stepscope.advice.subject import Subject
 
 ID = "memory-near-limit"
 
 
 def find(subject: Subject) -> list[Finding]:
-    """One finding per device whose reserved memory comes near to its size."""
-    window = subject.window
-    if window is None:
-        return []
+    """One finding per device whose reserved memory comes near to its limit."""
     found = []
-    for row in window.memory.drop_nulls("total_bytes").iter_rows(named=True):
-        share = row["reserved_bytes"] / max(1, row["total_bytes"])
-        if share < subject.thresholds.memory_near_limit:
+    for room in rooms(subject):
+        if room.share < subject.thresholds.memory_near_limit or room.has_failed:
             continue
+        source = (Evidence("limit known from", room.limit_source, "text"),)
         found += finding_without_saving(
             subject,
             rule=ID,
-            title=f"{share:.0%} of the memory of GPU {row['device']} is reserved",
+            title=f"{room.share:.0%} of the memory of GPU {room.device} is reserved",
             severity=Severity.MEDIUM,
             reason="room in memory makes no step shorter by itself",
             evidence=(
-                Evidence("reserved at the peak", row["reserved_bytes"], "bytes"),
-                Evidence("allocated at the peak", row["allocated_bytes"], "bytes"),
-                Evidence("memory of the device", row["total_bytes"], "bytes"),
+                Evidence("left", max(0, room.limit_bytes - room.reserved_bytes), "bytes"),
+                Evidence("reserved at the peak", room.reserved_bytes, "bytes"),
+                Evidence("allocated at the peak", room.allocated_bytes, "bytes"),
+                Evidence("limit of the allocator", room.limit_bytes, "bytes"),
+                *(source if room.limit_source else ()),
             ),
             advice=(
                 "Leave a tenth free: a smaller batch, activation checkpointing, or sharded "

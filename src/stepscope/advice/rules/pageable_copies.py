@@ -26,9 +26,10 @@ _ADVICE = (
     "do not change on the GPU."
 )
 _SMALL_ADVICE = (
-    "They are small: it is the waiting that costs. Make such tensors on the GPU (torch.full, "
-    "arange, device=...) instead of torch.tensor(...).to(device), keep those that do not change "
-    "there, and put the rest into one pinned tensor copied with non_blocking=True."
+    "Make such tensors on the GPU (torch.full, arange, device=...) instead of "
+    "torch.tensor(...).to(device), keep those that do not change there, and put the rest into one "
+    "pinned tensor copied with non_blocking=True. The copies are small: the waiting costs, not "
+    "their size."
 )
 
 

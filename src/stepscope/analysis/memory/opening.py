@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from stepscope.analysis.memory.samples import sampled_memory
 from stepscope.analysis.memory.trace_history import history_of_trace
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.categories.census import Census, read_census
@@ -20,6 +21,7 @@ from stepscope.memory.opening import (
 from stepscope.memory.view import MemoryView
 from stepscope.run.layout import RankLayout
 from stepscope.run.reader import RankRun
+from stepscope.run.regular import is_regular
 from stepscope.trace.model import Trace
 from stepscope.trace.paths import resolve_path
 
@@ -38,9 +40,17 @@ class OpenedMemory:
     path: str
     others: int = 0
 
+    def remark(self, asked: str) -> str:
+        """Which file was opened, if what was asked for stands for several; else nothing."""
+        return f"{self.path}: the newest; {asked} has {self.others} more" if self.others else ""
+
 
 def open_memory(
-    path: str, rank: int | None = None, census: str | None = None, rules: str | None = None
+    path: str,
+    rank: int | None = None,
+    census: str | None = None,
+    rules: str | None = None,
+    metrics: str | None = None,
 ) -> OpenedMemory:
     """Opens memory.
 
@@ -50,6 +60,7 @@ def open_memory(
         rank: The rank of a run; None: the first.
         census: The file of a census; None: the one beside.
         rules: A file of rules for categories.
+        metrics: A file with samples of the GPU's memory; None: the one beside.
 
     Raises:
         UnreadableInputError: There is nothing that can be read.
@@ -69,7 +80,8 @@ def open_memory(
         if last is None:
             raise
         return _open_trace(last.name, census, rules)
-    return OpenedMemory(found.open(census, rules), found.path, found.others)
+    view = found.open(census, rules)
+    return OpenedMemory(_with_samples(view, found.path, metrics), found.path, found.others)
 
 
 def memory_of_rank(rank: RankRun, trace: Trace | None) -> MemoryView | None:
@@ -87,13 +99,33 @@ def memory_of_rank(rank: RankRun, trace: Trace | None) -> MemoryView | None:
     layout = RankLayout(rank.directory)
     snapshots = snapshots_in(layout.snapshots)
     if snapshots:
-        return SnapshotRef(str(snapshots[-1])).open()
+        newest = str(snapshots[-1])
+        return _with_samples(SnapshotRef(newest).open(), newest, None)
     if trace is None:
         return None
     census, remarks = read_censuses([path for path in layout.censuses if path.is_file()])
     if census is None:
         return None
     return MemoryView(history_of_trace(trace, census), census, remarks=remarks)
+
+
+def _with_samples(view: MemoryView, path: str, metrics: str | None) -> MemoryView:
+    """A view with samples of the GPU's memory: of a file, or those in the folder of its rank.
+
+    Raises:
+        UnreadableInputError: The file cannot be read.
+    """
+    if metrics is not None:
+        return replace(view, sampled=sampled_memory(Path(metrics)))
+    if "://" in path:
+        return view
+    beside = RankLayout(Path(path).absolute().parent.parent).metrics
+    if not is_regular(beside):
+        return view
+    try:
+        return replace(view, sampled=sampled_memory(beside))
+    except UnreadableInputError:  # sampled on a machine without a GPU
+        return view
 
 
 def _open_trace(path: str, census: str | None, rules: str | None) -> OpenedMemory:

@@ -9,13 +9,13 @@ Definitions
     others, and each is named.
     Gain: how much shorter the recording would be, replayed without the excess (`replay.py`),
     divided by the number of steps. A late start counts once in the recording, not in each step.
-    Accused: a rank and cause whose gain is at least a fiftieth of the mean step. On healthy ranks
-    somebody is always last, but not for long, and without that rank the next one is. Its excess of
-    the cause is also at least three times that of the median of the other ranks: where all have as
-    much, it is noise, or nobody's fault in particular. And it comes back: of three steps or more,
-    at least two have it (the second most has a quarter of the most). A link is
-    accused only if at least a fifth of the transfers in its slow groups take half as long again as
-    usual, and five median deviations longer: single slow transfers happen on healthy links too.
+    Accused: a rank and cause whose gain is at least a fiftieth of the mean step, and whose excess
+    is more than chance gives (`beyond_chance.py`). On healthy ranks somebody is always last, but
+    not for long, and without that rank the next one is. A link is accused only if at least a fifth
+    of the transfers in its slow groups take half as long again as usual, and five median deviations
+    longer, and that happens more often than in the other groups of the dimension: single slow
+    transfers happen on healthy links too, many on a machine that is busy with something else.
+    A late start is accused only if the rank comes late by a step or more.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from stepscope.fleet.blame.beyond_chance import is_beyond_chance, is_more_often
 from stepscope.fleet.blame.delays import Delays, pass_back
 from stepscope.fleet.blame.replay import Replay
 from stepscope.fleet.blame.usual import Usual, find_usual
@@ -39,9 +40,6 @@ _SLOW = 0.5
 """A transfer is slow that exceeds the usual by this share of it."""
 _BEYOND_NOISE = 5
 """And by more than this many median deviations of its like."""
-_STANDS_OUT = 3
-"""By what factor an accused rank's excess exceeds that of the median other rank."""
-_FEW_STEPS = 3
 _PERSISTENT = 0.2
 """A link is slow if this share of its transfers is."""
 
@@ -137,7 +135,7 @@ def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blam
     stands_out = [
         links.is_persistent(rank)
         if cause == SLOW_LINK
-        else _stands_out(matched, usual, rank, cause)
+        else _stands_out(matched, usual, delays, step_ns, rank, cause)
         for rank, cause in gaining.select("rank", "cause").iter_rows()
     ]
     accused = gaining.filter(pl.Series(stands_out, dtype=pl.Boolean)).sort(
@@ -222,19 +220,30 @@ class _Links:
         ).filter(pl.col("caused_wait_ns") > 0)
 
     def is_persistent(self, rank: int) -> bool:
-        """Whether most transfers in the slow groups of a rank are slow, not a few of them."""
+        """Whether most transfers in the slow groups of a rank are slow, and others' are not."""
         charged = self.collectives_of(rank)
         if not len(charged):
             return False
-        in_groups = np.flatnonzero(np.isin(self._matched.group, self._matched.group[charged]))
-        excess, transfer = self._excess[in_groups], self._matched.transfer_ns[in_groups]
-        usual = _SLOW * (transfer - excess)
-        is_slow = excess > np.maximum(usual, _BEYOND_NOISE * self._spread[in_groups])
+        matched = self._matched
+        usual = _SLOW * (matched.transfer_ns - self._excess)
+        is_slow = self._excess > np.maximum(usual, _BEYOND_NOISE * self._spread)
+        in_groups = np.isin(matched.group, matched.group[charged])
         # Groups that are slow once by chance do not excuse those that always are.
         lost = self._lost[in_groups].astype(np.float64)
-        groups = self._matched.group[in_groups]
-        shares = np.bincount(groups, is_slow) / np.maximum(np.bincount(groups), 1)
-        return bool(np.average(shares[groups], weights=lost + 1e-9) >= _PERSISTENT)
+        groups = matched.group[in_groups]
+        slow, all_of = np.bincount(groups, is_slow[in_groups]), np.bincount(groups)
+        shares = slow / np.maximum(all_of, 1)
+        if np.average(shares[groups], weights=lost + 1e-9) < _PERSISTENT:
+            return False
+        # A group of all ranks cannot tell one of them from the others: prefer smaller groups.
+        is_small = np.diff(matched.first_row)[in_groups] < len(matched.ranks)
+        telling = is_small if is_small.any() else ~is_small
+        worst = int(np.argmax(np.bincount(groups[telling], lost[telling])))
+        dimension = matched.dimension.cast(pl.String)
+        alike = ~in_groups & (dimension == matched.groups["dimension"][worst]).to_numpy()
+        return is_more_often(
+            int(slow[worst]), int(all_of[worst]), int(is_slow[alike].sum()), int(alike.sum())
+        )
 
     def collectives_of(self, rank: int) -> Numbers:
         """The collectives that a rank is charged with."""
@@ -244,22 +253,20 @@ class _Links:
         return found
 
 
-def _stands_out(matched: Matched, usual: Usual, rank: int, cause: str) -> bool:
-    """Whether a rank has far more of a cause than the others, and not in one step only."""
+def _stands_out(
+    matched: Matched, usual: Usual, delays: Delays, step_ns: float, rank: int, cause: str
+) -> bool:
+    """Whether a rank has far more of a cause than the others, and not by chance."""
     if cause not in matched.causes:
-        return True  # a late start: only one rank can be the last to begin
+        # A late start: only one rank can be the last to begin.
+        return int(delays.late_start_ns[matched.ranks[matched.rank] == rank].max()) >= step_ns
     excess = usual.excess_ns[:, matched.causes.index(cause)]
-    of_rank = np.bincount(matched.rank, excess, len(matched.ranks))
-    is_it = matched.ranks == rank
-    others = of_rank[~is_it]
-    if len(others) and of_rank[is_it].sum() < _STANDS_OUT * np.median(others):
-        return False
-    own = matched.ranks[matched.rank] == rank
-    steps, place = np.unique(matched.step[own], return_inverse=True)
-    if len(steps) < _FEW_STEPS:
-        return True
-    by_step = np.sort(np.bincount(place.reshape(-1), excess[own]))
-    return bool(by_step[-2] >= by_step[-1] / 4)
+    steps, step = np.unique(matched.step, return_inverse=True)
+    ranks = len(matched.ranks)
+    place = step.reshape(-1) * ranks + matched.rank
+    cells = np.bincount(place, excess, len(steps) * ranks).astype(np.float64)
+    of_rank = int(np.flatnonzero(matched.ranks == rank)[0])
+    return is_beyond_chance(cells.reshape(len(steps), ranks), of_rank)
 
 
 def _without(

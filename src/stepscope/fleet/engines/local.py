@@ -48,12 +48,13 @@ class LocalEngine:
         is_cancelled: Callable[[], bool] | None = None,
     ) -> Outcome[Value]:
         """See `Engine.run`."""
-        workers = min(self.workers or min(_usable_cpus(), 16), len(items))
+        workers = min(self.workers or min(usable_cpus(), 16), len(items))
         run = _Run(function, items, combine, self.attempts, progress, is_cancelled)
         return run.here() if workers <= 1 else run.in_processes(workers)
 
 
-def _usable_cpus() -> int:
+def usable_cpus() -> int:
+    """CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

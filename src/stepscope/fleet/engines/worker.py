@@ -7,6 +7,7 @@ one task. What a task prints goes to standard error.
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import struct
@@ -50,11 +51,20 @@ def _exactly(stream: BinaryIO, length: int) -> bytes:
     return bytes(data)
 
 
+class _NoTerminal(io.TextIOWrapper):
+    """A stream on which nothing is drawn, even if it leads to a terminal."""
+
+    def isatty(self) -> bool:
+        return False
+
+
 def work() -> None:
     """Does tasks until there are no more."""
     tasks = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    # Several processes would draw their progress over one another.
+    sys.stderr = _NoTerminal(sys.stderr.buffer, line_buffering=True)
     try:
         function = receive(tasks)
         while True:

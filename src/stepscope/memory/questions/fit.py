@@ -20,10 +20,17 @@ import polars as pl
 
 from stepscope.errors import UsageError
 from stepscope.memory.allocator.settings import AllocatorSettings, settings_of
+from stepscope.memory.questions.prediction import (
+    Peaks,
+    Run,
+    fits_into,
+    observed_peaks,
+    peak_requested,
+    predicted_peaks,
+)
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.schema import Types
-from stepscope.memory.simulator.simulate import simulate
-from stepscope.memory.view import START, MemoryView
+from stepscope.memory.view import MemoryView
 
 _MOST_RUNS = 3
 _LARGEST_SIZE = 1 << 20
@@ -35,19 +42,6 @@ TARGETS: Types = {
     "peak_reserved_bytes": pl.Int64,
     "fits": pl.Boolean,
 }
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run at a known size.
-
-    Attributes:
-        size: The batch size, the sequence length, or whatever was varied.
-        view: Its memory.
-    """
-
-    size: float
-    view: MemoryView
 
 
 @dataclass(frozen=True)
@@ -120,8 +114,10 @@ def will_it_fit(
             f"{1 - model.matched_share:.1%} of the requested bytes have no like in the other runs, "
             "and keep their size"
         )
-    rows = [_observed(run, chosen) for run in ordered]
-    rows += [_predicted(model, size, settings, capacity_bytes) for size in targets]
+    rows = [_row(run.size, observed_peaks(run.view, chosen), is_observed=True) for run in ordered]
+    for size in targets:
+        peaks = predicted_peaks(model.at(size), chosen, settings, capacity_bytes)
+        rows.append(_row(size, peaks, is_observed=False))
     return Fit(
         device=chosen,
         sizes=sizes,
@@ -147,7 +143,8 @@ class _Model:
         self.device = device
         self.replay: Replay = runs[-1].view.replay
         self._sizes = np.array([run.size for run in runs])
-        keyed = [_keyed(run.view, device) for run in runs]
+        keys: dict[str, int] = {}
+        keyed = [_keyed(run.view, device, keys) for run in runs]
         base = keyed[-1]
         for number, other in enumerate(keyed[:-1]):
             base = base.join(
@@ -194,8 +191,14 @@ class _Model:
         return total
 
 
-def _keyed(view: MemoryView, device: int) -> pl.DataFrame:
-    """The allocations of a device, each with its stack as text and its place among its like."""
+def _keyed(view: MemoryView, device: int, keys: dict[str, int]) -> pl.DataFrame:
+    """The allocations of a device, each with the number of its key and its place among its like.
+
+    Args:
+        view: The run.
+        device: The device.
+        keys: The number of each key; those that are new are added.
+    """
     snapshot = view.snapshot
     frame = snapshot.frames.select(
         "frame",
@@ -212,67 +215,36 @@ def _keyed(view: MemoryView, device: int) -> pl.DataFrame:
         .group_by("stack", maintain_order=True)
         .agg(pl.col("text").str.join("\n"))
     )
-    is_before = pl.col("start_event").is_null()
+    of_stack = stacks.select("stack", key=_numbered(stacks["text"].fill_null(""), keys))
+    mine = view.allocations.filter(pl.col("device") == device)
+    # What was there before has no stack of its own: its name, or its size, tells it.
+    names = mine.select("name").unique(maintain_order=True)
+    before = "before " + names["name"].fill_null("")
+    of_name = names.with_columns(before=_numbered(before, keys))
     return (
-        view.allocations.filter(pl.col("device") == device)
-        .join(stacks, on="stack", how="left", maintain_order="left")
+        mine.join(of_stack, on="stack", how="left", maintain_order="left")
+        .join(of_name, on="name", how="left", maintain_order="left", nulls_equal=True)
         .select(
             "allocation",
             "requested_bytes",
             "start_event",
-            # What was there before has no stack of its own: its name, or its size, tells it.
-            key=pl.when(is_before)
-            .then(pl.concat_str(pl.lit("before "), pl.col("name").fill_null("")))
-            .otherwise(pl.col("text").fill_null("")),
+            key=pl.when(pl.col("start_event").is_null())
+            .then("before")
+            .otherwise(pl.col("key").fill_null(keys.setdefault("", len(keys)))),
         )
         .sort("start_event", "requested_bytes", "allocation", nulls_last=False)
         .with_columns(place=pl.int_range(pl.len()).over("key"))
     )
 
 
-def _peak_requested(replay: Replay, device: int) -> int:
-    """The most that is asked for and held at any time."""
-    held = replay.allocations.filter(
-        (pl.col("device") == device)
-        & (pl.col("free_event").is_not_null() | pl.col("end_event").is_null())
-    )
-    size = pl.col("requested_bytes")
-    changes = pl.concat(
-        [
-            held.select(pl.col("start_event").fill_null(START).alias("event"), change=size),
-            held.filter(pl.col("free_event").is_not_null()).select(
-                pl.col("free_event").alias("event"), change=-size
-            ),
-        ]
-    )
-    sums = changes.group_by("event").agg(pl.col("change").sum()).sort("event")["change"]
-    return int(sums.cum_sum().max() or 0)  # type: ignore[arg-type]
+def _numbered(texts: pl.Series, keys: dict[str, int]) -> pl.Series:
+    """The number of each text: stacks are long, and every allocation has one."""
+    return pl.Series([keys.setdefault(text, len(keys)) for text in texts], dtype=pl.Int64)
 
 
-def _observed(run: Run, device: int) -> tuple[object, ...]:
-    curve = run.view.curve(device)
-    most = curve.select(pl.col("requested_bytes", "allocated_bytes", "reserved_bytes").max()).row(0)
-    return (float(run.size), True, *most, None)
-
-
-def _predicted(
-    model: _Model, size: float, settings: AllocatorSettings, capacity: int | None
-) -> tuple[object, ...]:
-    changed = model.at(size)
-    run = simulate(changed, model.device, settings)
-    return (
-        float(size),
-        False,
-        _peak_requested(changed, model.device),
-        run.peak_allocated_bytes,
-        run.peak_reserved_bytes,
-        None if capacity is None else _fits(changed, model.device, settings, capacity),
-    )
-
-
-def _fits(replay: Replay, device: int, settings: AllocatorSettings, capacity: int) -> bool:
-    run = simulate(replay, device, settings, capacity_bytes=capacity, limit_bytes=capacity)
-    return run.failed_event is None
+def _row(size: float, peaks: Peaks, *, is_observed: bool) -> tuple[object, ...]:
+    sizes = (peaks.requested_bytes, peaks.allocated_bytes, peaks.reserved_bytes)
+    return (float(size), is_observed, *sizes, peaks.fits)
 
 
 def _largest(model: _Model, settings: AllocatorSettings, capacity: int | None) -> int | None:
@@ -281,7 +253,7 @@ def _largest(model: _Model, settings: AllocatorSettings, capacity: int | None) -
         return None
 
     def fits(size: int) -> bool:
-        return _fits(model.at(size), model.device, settings, capacity)
+        return fits_into(model.at(size), model.device, settings, capacity)
 
     low, high = 0, 1
     while high < _LARGEST_SIZE and fits(high):
@@ -300,7 +272,7 @@ def _error(runs: Sequence[Run], device: int) -> float:
     worst = 0.0
     for number, left_out in enumerate(runs):
         model = _Model([run for other, run in enumerate(runs) if other != number], device)
-        predicted = _peak_requested(model.at(left_out.size), device)
-        observed = _peak_requested(left_out.view.replay, device)
+        predicted = peak_requested(model.at(left_out.size), device)
+        observed = peak_requested(left_out.view.replay, device)
         worst = max(worst, abs(predicted - observed) / max(1, observed))
     return worst

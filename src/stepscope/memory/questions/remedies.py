@@ -19,6 +19,7 @@ from stepscope.memory.questions.growth import Growth
 from stepscope.memory.replay.replay import Replay
 from stepscope.memory.schema import Types
 from stepscope.memory.simulator.capacity import Capacity
+from stepscope.memory.simulator.requests import Requests
 from stepscope.memory.simulator.simulate import simulate
 from stepscope.memory.view import MemoryView
 
@@ -86,11 +87,13 @@ def remedies(
     """
     device = held.device
     recorded = settings_of(view.snapshot.settings)
-    before = _needs(view.replay, device, recorded, failed)
+    requests = Requests(view.replay, device)
+    before = _needs(view.replay, requests, device, recorded, failed)
     rows = []
     for remedy in _candidates(view, held, grown, recorded):
         changed = _changed(view.replay, remedy)
-        needs = _needs(changed, device, remedy.settings, failed)
+        requests = Requests(changed, device)
+        needs = _needs(changed, requests, device, remedy.settings, failed)
         rows.append(
             (
                 remedy.rank,
@@ -98,7 +101,7 @@ def remedies(
                 remedy.cost,
                 before - needs,
                 needs,
-                _is_enough(changed, device, remedy.settings, failed, capacity),
+                _is_enough(changed, requests, device, remedy.settings, failed, capacity),
                 remedy.assumption,
             )
         )
@@ -257,19 +260,26 @@ def _changed(replay: Replay, remedy: _Remedy) -> Replay:
     )
 
 
-def _needs(replay: Replay, device: int, settings: AllocatorSettings, failed: int) -> int:
+def _needs(
+    replay: Replay, requests: Requests, device: int, settings: AllocatorSettings, failed: int
+) -> int:
     """What is reserved when the failed request has been served, without a bound."""
-    run = simulate(replay, device, settings)
+    run = simulate(replay, device, settings, requests=requests)
     before = run.curve.filter(pl.col("event") <= failed)
     return int(before["reserved_bytes"][-1])
 
 
 def _is_enough(
-    replay: Replay, device: int, settings: AllocatorSettings, failed: int, capacity: Capacity
+    replay: Replay,
+    requests: Requests,
+    device: int,
+    settings: AllocatorSettings,
+    failed: int,
+    capacity: Capacity,
 ) -> bool | None:
     if capacity.bytes is None:
         return None
-    run = simulate(replay, device, settings, capacity_bytes=capacity.bytes)
+    run = simulate(replay, device, settings, capacity_bytes=capacity.bytes, requests=requests)
     if run.failed_event is not None and run.failed_event <= failed:
         return False
     return bool(run.failures.filter(pl.col("event") <= failed)["is_served"].all())

@@ -22,6 +22,7 @@ from stepscope.memory.allocator.settings import (
 from stepscope.memory.schema import Types
 from stepscope.memory.simulator.capacity import capacity_of
 from stepscope.memory.simulator.reproduce import reproduce
+from stepscope.memory.simulator.requests import Requests
 from stepscope.memory.simulator.simulate import Simulation, simulate
 from stepscope.memory.view import MemoryView
 
@@ -91,7 +92,8 @@ def settings(
     recorded = settings_of(view.snapshot.settings)
     candidates = [parse_settings(text, recorded) for text in asked] or usual_settings(recorded)
     capacity = capacity_of(view.replay, chosen)
-    made = reproduce(view.replay, chosen)
+    requests = Requests(view.replay, chosen)
+    made = reproduce(view.replay, chosen, requests)
     peak = view.peak(chosen, "reserved_bytes")
     curve = view.curve(chosen)
     notes = view.notes(chosen)
@@ -102,8 +104,15 @@ def settings(
         )
         notes = (*notes, doubt)
     runs = [
-        simulate(
-            view.replay, chosen, one, capacity_bytes=capacity.bytes, limit_bytes=capacity.bytes
+        _outcome(
+            simulate(
+                view.replay,
+                chosen,
+                one,
+                capacity_bytes=capacity.bytes,
+                limit_bytes=capacity.bytes,
+                requests=requests,
+            )
         )
         for one in (recorded, *(one for one in candidates if one != recorded))
         if capacity.bytes is not None or not one.garbage_collection_threshold
@@ -136,32 +145,61 @@ def settings(
 
 
 def usual_settings(recorded: AllocatorSettings) -> list[AllocatorSettings]:
-    """The settings that help most often, each as one change of the recorded ones."""
+    """The settings that help most often, each as one change of the recorded ones.
+
+    Expandable segments come without a limit for splitting: with both, reserved memory can grow
+    without a bound.
+    """
     fixed = replace(recorded, expandable_segments=False)
+    grown = replace(recorded, expandable_segments=True, max_split_bytes=None)
     return [
-        replace(recorded, expandable_segments=not recorded.expandable_segments),
+        fixed if recorded.expandable_segments else grown,
         *(replace(fixed, max_split_bytes=size * MIB) for size in _SPLITS_MIB),
         *(replace(recorded, power2_divisions=(parts,) * INTERVALS) for parts in _DIVISIONS),
     ]
 
 
-def _table(runs: Sequence[Simulation]) -> pl.DataFrame:
+@dataclass(frozen=True)
+class _Outcome:
+    """What a row of the table needs of a simulation, which is itself as large as the history."""
+
+    settings: AllocatorSettings
+    peak_reserved_bytes: int
+    allocated_bytes: int
+    device_allocs: int
+    device_frees: int
+    retries: int
+    is_failing: bool
+
+
+def _outcome(run: Simulation) -> _Outcome:
+    at_peak = run.curve.row(int(run.curve["reserved_bytes"].to_numpy().argmax()), named=True)
+    return _Outcome(
+        settings=run.settings,
+        peak_reserved_bytes=int(at_peak["reserved_bytes"]),
+        allocated_bytes=int(at_peak["allocated_bytes"]),
+        device_allocs=run.device_allocs,
+        device_frees=run.device_frees,
+        retries=run.retries,
+        is_failing=run.failed_event is not None or not all(run.failures["is_served"]),
+    )
+
+
+def _table(runs: Sequence[_Outcome]) -> pl.DataFrame:
     base = runs[0]
     rows = []
     for number, run in enumerate(runs):
-        at_peak = run.curve.row(int(run.curve["reserved_bytes"].to_numpy().argmax()), named=True)
-        most = int(at_peak["reserved_bytes"])
-        is_failing = run.failed_event is not None or not all(run.failures["is_served"])
+        most = run.peak_reserved_bytes
         rows.append(
             (
                 str(run.settings),
                 most,
                 base.peak_reserved_bytes - most,
-                1 - at_peak["allocated_bytes"] / most if most else None,
+                1 - run.allocated_bytes / most if most else None,
                 run.device_allocs,
                 run.device_frees,
                 run.retries,
-                is_failing,
+                run.is_failing,
                 number == 0,
             )
         )

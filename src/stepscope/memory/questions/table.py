@@ -1,4 +1,4 @@
-"""All questions about a snapshot in one table, and how each is asked.
+"""All questions about a snapshot in one table, and how each is asked. Their names: `names`.
 
 An answer is a frozen dataclass: its polars frames are tables, `notes` is what a reader must know,
 and its other fields are numbers. Names carry units (`_ns`, `_bytes`, `_share`).
@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from stepscope.errors import UsageError
-from stepscope.memory.allocator.settings import parse_settings
+from stepscope.memory.allocator.settings import AllocatorSettings, parse_settings
 from stepscope.memory.questions import (
     churn,
     composition,
@@ -23,11 +23,15 @@ from stepscope.memory.questions import (
     fragmentation,
     growth,
     oom,
+    outside,
     settings,
+    shard,
     timeline,
     totals,
 )
 from stepscope.memory.questions.moments import moment_of
+from stepscope.memory.questions.names import ABOUT, NEEDS, NamedQuestion
+from stepscope.memory.questions.prediction import Run
 from stepscope.memory.view import MemoryView, Moment
 
 
@@ -51,7 +55,7 @@ class Asked:
     settings: tuple[str, ...] = ()
     before: MemoryView | None = None
     before_at: str | None = None
-    runs: tuple[fit.Run, ...] = ()
+    runs: tuple[Run, ...] = ()
     targets: tuple[float, ...] = ()
     capacity_bytes: int | None = None
 
@@ -66,6 +70,7 @@ class MemoryQuestion:
         ask: Answers it.
         titles: Field of the answer to the title of its table, in display order.
         takes: The fields of `Asked` that it heeds, beside the device.
+        needs: Options that it cannot do without, as on the command line.
     """
 
     name: str
@@ -73,6 +78,7 @@ class MemoryQuestion:
     ask: Callable[[MemoryView, Asked], Any]
     titles: Mapping[str, str] = field(default_factory=dict)
     takes: frozenset[str] = frozenset()
+    needs: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,12 +90,14 @@ class MemoryAnswer:
         path: The snapshot.
         origin_ns: The time of its first event; people read other moments relative to it.
         result: The answer.
+        kind: What the file is, in words.
     """
 
-    question: MemoryQuestion
+    question: MemoryQuestion | NamedQuestion
     path: str
     origin_ns: int
     result: Any
+    kind: str = "memory snapshot"
 
 
 def answer(view: MemoryView, question: MemoryQuestion, asked: Asked | None = None) -> MemoryAnswer:
@@ -154,10 +162,22 @@ def _difference(view: MemoryView, asked: Asked) -> difference.Difference:
     )
 
 
-def _fit(_view: MemoryView, asked: Asked) -> fit.Fit:
+def _shard(view: MemoryView, asked: Asked) -> shard.Shard:
+    runs = asked.runs or (Run(1, view),)
+    return shard.shard(
+        runs, asked.targets, asked.device, asked.capacity_bytes, _settings_of(asked, "shard")
+    )
+
+
+def _settings_of(asked: Asked, name: str) -> AllocatorSettings | None:
+    """The allocator's settings that a prediction assumes; None: as recorded."""
     if len(asked.settings) > 1:
-        raise UsageError("fit simulates one value of --settings")
-    settings = parse_settings(asked.settings[0]) if asked.settings else None
+        raise UsageError(f"{name} simulates one value of --settings")
+    return parse_settings(asked.settings[0]) if asked.settings else None
+
+
+def _fit(_view: MemoryView, asked: Asked) -> fit.Fit:
+    settings = _settings_of(asked, "fit")
     return fit.will_it_fit(asked.runs, asked.targets, asked.device, asked.capacity_bytes, settings)
 
 
@@ -172,7 +192,7 @@ _HELD = {
 QUESTIONS: tuple[MemoryQuestion, ...] = (
     MemoryQuestion(
         "overview",
-        "the numbers of each device, and what the peak consists of",
+        ABOUT["overview"],
         lambda view, asked: totals.totals(view, asked.device),
         {
             "categories": "Held at the peak, by category",
@@ -183,32 +203,32 @@ QUESTIONS: tuple[MemoryQuestion, ...] = (
     ),
     MemoryQuestion(
         "peak",
-        "what was held when most was: by category, line, module and size",
+        ABOUT["peak"],
         lambda view, asked: composition.peak(view, asked.device),
         _HELD,
     ),
     MemoryQuestion(
         "held",
-        "what is held at any other moment (--at)",
+        ABOUT["held"],
         lambda view, asked: composition.composition(view, _moment(view, asked, "end")),
         _HELD,
         frozenset({"at"}),
     ),
     MemoryQuestion(
         "timeline",
-        "allocated, reserved, and what the allocated bytes are for, over time",
+        ABOUT["timeline"],
         lambda view, asked: timeline.timeline(view, asked.device),
         {"steps": "Steps", "timeline": "Over time"},
     ),
     MemoryQuestion(
         "growth",
-        "what survives the steps, and the line that leaks",
+        ABOUT["growth"],
         lambda view, asked: growth.growth(view, asked.device),
         {"lines": "Made in earlier steps, and still held", "steps": "Steps"},
     ),
     MemoryQuestion(
         "oom",
-        "why a request failed, whose the memory was, and what would have helped",
+        ABOUT["oom"],
         lambda view, asked: oom.out_of_memory(view, asked.device),
         {
             "remedies": "What would have helped, the cheapest first",
@@ -219,7 +239,7 @@ QUESTIONS: tuple[MemoryQuestion, ...] = (
     ),
     MemoryQuestion(
         "fragmentation",
-        "what is reserved and not in use, and what pins it",
+        ABOUT["fragmentation"],
         _fragmentation,
         {
             "groups": "By pool, size class and stream",
@@ -230,29 +250,44 @@ QUESTIONS: tuple[MemoryQuestion, ...] = (
     ),
     MemoryQuestion(
         "settings",
-        "what other values of PYTORCH_CUDA_ALLOC_CONF would have reserved (--settings)",
+        ABOUT["settings"],
         lambda view, asked: settings.settings(view, asked.device, asked.settings),
         {"alternatives": "By simulation"},
         frozenset({"settings"}),
     ),
     MemoryQuestion(
         "churn",
-        "how often memory is requested, and how often that reaches the device",
+        ABOUT["churn"],
         lambda view, asked: churn.churn(view, asked.device),
         {"lines": "By line", "steps": "Steps"},
     ),
     MemoryQuestion(
         "diff",
-        "what changed between two moments (--before-at) or two snapshots (--before)",
+        ABOUT["diff"],
         _difference,
         {"categories": "By category", "lines": "By line", "modules": "By module"},
         frozenset({"at", "before", "before_at"}),
+        needs=NEEDS["diff"],
+    ),
+    MemoryQuestion(
+        "outside",
+        ABOUT["outside"],
+        lambda view, asked: outside.outside(view, asked.device),
+        {"samples": "Samples"},
     ),
     MemoryQuestion(
         "fit",
-        "the peak at another batch size or sequence length, from runs at two or three sizes",
+        ABOUT["fit"],
         _fit,
         {"targets": "By size"},
+        frozenset({"settings", "runs", "targets", "capacity_bytes"}),
+        needs=NEEDS["fit"],
+    ),
+    MemoryQuestion(
+        "shard",
+        ABOUT["shard"],
+        _shard,
+        {"targets": "By ranks, and what they divide"},
         frozenset({"settings", "runs", "targets", "capacity_bytes"}),
     ),
 )

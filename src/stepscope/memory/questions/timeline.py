@@ -61,7 +61,7 @@ def timeline(view: MemoryView, device: int | None = None, buckets: int = BUCKETS
     curve = view.curve(chosen)
     is_by_event = len(curve) < 2 or curve["time_ns"][1:].null_count() > 0
     at = np.arange(len(curve)) if is_by_event else _times(curve)
-    rows = _shown_rows(at, curve["allocated_bytes"].to_numpy(), buckets)
+    rows = shown_rows(at, curve["allocated_bytes"].to_numpy(), buckets)
     most_reserved = _most_within(at, curve["reserved_bytes"].to_numpy(), rows, buckets)
     shown = (
         curve[rows]
@@ -105,7 +105,7 @@ def _bucket(at: Int64Array, buckets: int) -> Int64Array:
     return bucket
 
 
-def _shown_rows(at: Int64Array, allocated: Int64Array, buckets: int) -> Int64Array:
+def shown_rows(at: Int64Array, allocated: Int64Array, buckets: int) -> Int64Array:
     """For each bucket with an event the first row with the most allocated."""
     number = _bucket(at, buckets)
     order = np.lexsort((np.arange(len(at)), -allocated, number))

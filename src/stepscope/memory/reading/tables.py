@@ -64,25 +64,27 @@ class Tables:
     settings: dict[str, Any]
 
 
-def tables_of(tree: Tree, name: str) -> Tables:
+def tables_of(tree: Tree, name: str, progress: Callable[[int], None] | None = None) -> Tables:
     """Reads the tables.
 
     Args:
         tree: Of the file.
         name: What the file is called in messages.
+        progress: Is told of bytes of the file that were worked on: each byte once.
 
     Raises:
         UnreadableInputError: It is no snapshot, or was made to take more than its size allows.
     """
-    return _Reader(tree, name).read()
+    return _Reader(tree, name, progress).read()
 
 
 class _Reader:
     """One file, on its way from a tree to tables."""
 
-    def __init__(self, tree: Tree, name: str) -> None:
+    def __init__(self, tree: Tree, name: str, progress: Callable[[int], None] | None) -> None:
         self.tree = tree
         self.name = name
+        self._progress = progress
         self.problems = Problems()
         self.arrays = (
             tree.data, tree.kinds, tree.firsts, tree.starts, tree.counts, tree.nexts, tree.items,
@@ -101,7 +103,9 @@ class _Reader:
         sections = self._sections()
         segments, blocks = self._segments(sections.segments)
         events = self._events(sections.histories)
+        self._advance()
         found, frames, stack_rows = self._stacks([events, blocks, segments])
+        self._advance()
         self._tell_tallies()
         settings, annotations = self._settings(sections), self._annotations(sections)
         frames_table = self._frames(frames)  # before the texts: it may tell of problems
@@ -117,6 +121,11 @@ class _Reader:
             problems=self.problems.frame(),
             settings=settings,
         )
+
+    def _advance(self) -> None:
+        """Says that a third of the work is done."""
+        if self._progress is not None:
+            self._progress(len(self.tree.data) // 3)
 
     # -- the parts of the file
 

@@ -9,6 +9,7 @@ import polars as pl
 
 from stepscope.memory.allocator.settings import settings_of
 from stepscope.memory.replay.replay import Replay
+from stepscope.memory.simulator.requests import Requests
 from stepscope.memory.simulator.simulate import Simulation, simulate_as_recorded
 
 TOLERANCE = 0.01
@@ -43,14 +44,16 @@ class Reproduction:
         return self.within_tolerance == 1.0
 
 
-def reproduce(replay: Replay, device: int) -> Reproduction:
+def reproduce(replay: Replay, device: int, requests: Requests | None = None) -> Reproduction:
     """Simulates a recording with its own settings, and compares.
 
     Args:
         replay: The history.
         device: Its number.
+        requests: What the history asked for, if it is known already from another simulation.
     """
-    simulation = simulate_as_recorded(replay, device, settings_of(replay.snapshot.settings))
+    settings = settings_of(replay.snapshot.settings)
+    simulation = simulate_as_recorded(replay, device, settings, requests)
     compared = simulation.curve.filter(pl.col("event") >= 0).join(
         replay.curve.select("event", pl.col("reserved_bytes").alias("observed")),
         on="event",

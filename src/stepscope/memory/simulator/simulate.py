@@ -27,14 +27,9 @@ from stepscope.memory.simulator.initial import (
     give_addresses,
     load_state,
     new_machine,
-    stretches_of,
 )
-from stepscope.memory.simulator.operations import (
-    Operations,
-    operations_of,
-    place_numbers,
-    requests_before,
-)
+from stepscope.memory.simulator.operations import Operations
+from stepscope.memory.simulator.requests import Requests
 from stepscope.memory.simulator.run import (
     FAILED,
     LET_POOL_GO,
@@ -111,6 +106,7 @@ def simulate(
     capacity_bytes: int | None = None,
     limit_bytes: int | None = None,
     initial: Literal["recorded", "anew"] = "anew",
+    requests: Requests | None = None,
 ) -> Simulation:
     """Runs a history through an allocator with some settings.
 
@@ -125,6 +121,7 @@ def simulate(
         limit_bytes: What the process is allowed (`set_per_process_memory_fraction`); garbage
             collection needs it.
         initial: What to begin with, as `Simulation` has it.
+        requests: What the history asked for, if it is known already from another simulation.
 
     Raises:
         UsageError: A threshold for garbage collection without a limit.
@@ -134,14 +131,16 @@ def simulate(
             "garbage_collection_threshold has an effect only with a limit of the process: say "
             "how many bytes it is allowed"
         )
-    run = _Run(replay, device, settings, initial)
+    run = _Run(replay, device, settings, initial, requests)
     operations = run.history.operations.rows(~run.history.retries)
     if initial == "anew":
-        operations = operations.after(requests_before(replay, device, run.places))
+        operations = operations.after(run.requests.before)
     return run.run(operations, capacity_bytes, limit_bytes, is_tried=True)
 
 
-def simulate_as_recorded(replay: Replay, device: int, settings: AllocatorSettings) -> Simulation:
+def simulate_as_recorded(
+    replay: Replay, device: int, settings: AllocatorSettings, requests: Requests | None = None
+) -> Simulation:
     """Runs a history through an allocator that gives memory back when the recorded one did.
 
     It begins with the recorded state, and new segments are where they were. With the settings of
@@ -151,9 +150,10 @@ def simulate_as_recorded(replay: Replay, device: int, settings: AllocatorSetting
         replay: The history.
         device: Its number.
         settings: Of the simulated allocator.
+        requests: What the history asked for, if it is known already from another simulation.
     """
-    run = _Run(replay, device, settings, "recorded")
-    give_addresses(run.machine, run.stretches, run.places)
+    run = _Run(replay, device, settings, "recorded", requests)
+    give_addresses(run.machine, run.requests.stretches, run.requests.places)
     return run.run(run.history.operations, None, None, is_tried=False)
 
 
@@ -166,27 +166,22 @@ class _Run:
         device: int,
         settings: AllocatorSettings,
         initial: Literal["recorded", "anew"],
+        requests: Requests | None,
     ) -> None:
-        self.replay = replay
         self.device = device
         self.settings = settings
         self.initial: Literal["recorded", "anew"] = initial
-        self.stretches = stretches_of(replay, device)
-        self.places: dict[tuple[int, int], int] = {(0, 0): 0}
-        mine = replay.allocations.filter(pl.col("device") == device)
-        for things in (self.stretches, mine):
-            place_numbers(things, self.places)
+        self.requests = requests or Requests(replay, device)
         is_by_segment = (
             settings.max_split_bytes is not None or settings.garbage_collection_threshold > 0
         )
-        self.history = operations_of(
-            replay, device, self.places, self.stretches, is_by_segment=is_by_segment
-        )
-        pools = [pool for pool, _ in self.places]
+        self.history = self.requests.history(is_by_segment=is_by_segment)
+        places = self.requests.places
+        pools = [pool for pool, _ in places]
         self.machine = new_machine(len(replay.allocations), 2 * len(pools), pools)
         if initial == "recorded":
             state = state_at(replay, device, -1)
-            load_state(self.machine, state, self.stretches, settings, self.places, _BOUNDLESS)
+            load_state(self.machine, state, self.requests.stretches, settings, places, _BOUNDLESS)
 
     def run(
         self,
@@ -230,7 +225,7 @@ class _Run:
             device_allocs=int(numbers[b.DEVICE_ALLOCS]),
             device_frees=int(numbers[b.DEVICE_FREES]),
             retries=int(numbers[b.RETRIES]),
-            blocks=_blocks(self.machine, list(self.places)),
+            blocks=_blocks(self.machine, list(self.requests.places)),
         )
 
     def _initial_blocks(self) -> tuple[Int64Array, Int64Array]:
@@ -271,15 +266,16 @@ def _curve(
     before: tuple[int, int],
 ) -> pl.DataFrame:
     """What holds after each event; several operations of one event count as one."""
-    table = pl.DataFrame(
-        {
-            "event": np.append(-1, operations.event[:done]),
-            "reserved_bytes": np.append(before[0], reserved[:done]),
-            "allocated_bytes": np.append(before[1], allocated[:done]),
-        }
-    )
-    shows = np.append(True, operations.what[:done] != LET_POOL_GO)  # which changes nothing itself
-    return table.filter(pl.Series(shows)).group_by("event", maintain_order=True).last()
+    # What lets a pool go changes nothing itself.
+    rows = np.flatnonzero(operations.what[:done] != LET_POOL_GO)
+    event = np.append(-1, operations.event[rows])
+    last = np.append(event[1:] != event[:-1], True)
+    table = {
+        "event": event,
+        "reserved_bytes": np.append(before[0], reserved[rows]),
+        "allocated_bytes": np.append(before[1], allocated[rows]),
+    }
+    return pl.DataFrame({name: values[last] for name, values in table.items()})
 
 
 def _placed(addresses: Int64Array, sizes: Int64Array) -> pl.DataFrame:

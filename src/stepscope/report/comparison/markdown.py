@@ -19,12 +19,14 @@ from stepscope.report.text import markdown_text
 
 def write(checked: CheckedComparison, sink: Sink, layout: Layout) -> None:
     """Write the comparison."""
-    sink.write(comparison_to_markdown(checked.comparison, layout.rows))
+    sink.write(comparison_to_markdown(checked.comparison, checked.failed, layout.rows))
 
 
-def comparison_to_markdown(comparison: Comparison, rows: int | None) -> str:
-    """The comparison, as on a terminal."""
+def comparison_to_markdown(comparison: Comparison, failed: str | None, rows: int | None) -> str:
+    """The comparison, as on a terminal; below the headline the conditions that failed it."""
     lines = [headline(comparison.step), ""]
+    if failed:
+        lines += [f"**Failed:** {markdown_text(failed)}", ""]
     lines += [
         f"- {word}: {markdown_text(side.path)}, {steps_of(side)}"
         for word, side in (("before", comparison.a), ("after", comparison.b))

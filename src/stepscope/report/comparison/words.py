@@ -10,7 +10,7 @@ import polars as pl
 from stepscope.analysis.comparison.compare import PART, THREAD_PART, Comparison, StepChange
 from stepscope.analysis.comparison.side import SEPARATOR, Side
 from stepscope.report import units
-from stepscope.report.scope import describe_scope
+from stepscope.report.scope import scope_words
 from stepscope.report.text import printable
 
 TITLES = {
@@ -45,12 +45,16 @@ def steps_of(side: Side) -> str:
 def scopes(comparison: Comparison) -> list[str]:
     """The scope of parts, kernels and operators; one line if both sides agree."""
     told = [
-        "" if side.scope is None else describe_scope(side.scope)
+        "" if side.scope is None else scope_words(side.scope)
         for side in (comparison.a, comparison.b)
     ]
     if told[0] == told[1]:
-        return [told[0]] if told[0] else []
-    return [f"{word}: {text}" for word, text in zip(("before", "after"), told, strict=True) if text]
+        return [f"Scope: {told[0]}"] if told[0] else []
+    return [
+        f"Scope {word}: {text}"
+        for word, text in zip(("before", "after"), told, strict=True)
+        if text
+    ]
 
 
 def chosen_rows(comparison: Comparison, table: str, rows: int | None) -> pl.DataFrame:

@@ -35,6 +35,8 @@ from stepscope.report.page import blocks
 from stepscope.report.page.document import page
 from stepscope.report.page.step_groups import StepGroups
 from stepscope.report.scope import describe_scope
+from stepscope.report.trial.words import COLUMNS
+from stepscope.report.trial.words import rows as trial_rows
 
 _MOST_NOTES = 200
 _MOST_STEPS = 12
@@ -120,17 +122,20 @@ def _content(diagnosis: Diagnosis, rows: int) -> dict[str, Any]:
         _compute(diagnosis.shown),
         _steps(diagnosis),
         _findings(diagnosis),
+        _tried(diagnosis, rows),
         *details,
         _ranks(diagnosis, rows),
         _metrics(diagnosis, rows),
         _environment(diagnosis),
         _left_out(diagnosis, left_out),
     ]
+    title = diagnosis.run.path.name or str(diagnosis.run.path)
+    location = diagnosis.run.location
     return {
-        "title": diagnosis.run.path.name or str(diagnosis.run.path),
+        "title": title,
         "kind": "Report",
         "subtitle": header(diagnosis),
-        "path": diagnosis.run.location,
+        "path": "" if location == title else location,
         "sections": [one for one in sections if one["blocks"]],
     }
 
@@ -261,6 +266,20 @@ def _finding(finding: Finding, where: str) -> dict[str, Any]:
         "steps": steps + more,
         "page": finding.explained_by,
     }
+
+
+def _tried(diagnosis: Diagnosis, rows: int) -> dict[str, Any]:
+    """What trials of fixes brought, if the script was tried."""
+    trials = diagnosis.run.trials
+    if trials is None:
+        return blocks.section("tried", "Tried")
+    found = pl.DataFrame(trial_rows(trials), schema=dict.fromkeys(COLUMNS, pl.String), orient="row")
+    return blocks.section(
+        "tried",
+        "Tried",
+        blocks.text(_sentence(trials.verdict)),
+        blocks.table("", found, rows, labels=lambda names: dict(zip(names, names, strict=True))),
+    )
 
 
 def _details(diagnosis: Diagnosis, rows: int) -> tuple[list[dict[str, Any]], list[str]]:

@@ -37,6 +37,7 @@ def diagnosis_to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "between_ranks": _between(diagnosis.between),
         "odd_parts": plain(diagnosis.odd_parts),
         "findings": [_finding(finding) for finding in diagnosis.findings],
+        "trials": plain(diagnosis.run.trials),
         "problems": list(diagnosis.run.problems),
         "notes": list(diagnosis.notes),
     }

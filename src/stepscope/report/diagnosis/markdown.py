@@ -27,6 +27,7 @@ from stepscope.report.diagnosis.words import (
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.scope import describe_scope
 from stepscope.report.text import markdown_text
+from stepscope.report.trial.markdown import trials_table
 
 
 def write(diagnosis: Diagnosis, sink: Sink, _layout: Layout) -> None:
@@ -62,6 +63,9 @@ def diagnosis_to_markdown(diagnosis: Diagnosis) -> str:
     overlap = together(diagnosis)
     if overlap:
         lines += [markdown_text(overlap), ""]
+    trials = diagnosis.run.trials
+    if trials is not None:
+        lines += ["## Tried", "", markdown_text(trials.verdict), "", *trials_table(trials)]
     told = notes(diagnosis)
     if told:
         lines += ["", "## Notes", "", *(f"- {markdown_text(note)}" for note in told)]

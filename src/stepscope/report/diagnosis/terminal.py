@@ -38,6 +38,7 @@ from stepscope.report.metrics.terminal import print_metrics
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.scope import describe_scope
 from stepscope.report.text import printable
+from stepscope.report.trial.terminal import print_trials
 from stepscope.run.figures import significant
 
 _STYLES = {
@@ -82,6 +83,7 @@ def print_summary(diagnosis: Diagnosis, console: Console) -> None:
         console.print(_beside("Ranks", Group(*lines)))
     console.print()
     _print_short_findings(diagnosis, console)
+    _print_trials(diagnosis, console)
     problems = notes(diagnosis)
     for note in problems[:_MOST_SHORT_NOTES]:
         console.print(_line(Text.assemble(("Note: ", "yellow"), _plain(note)), console))
@@ -150,6 +152,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     _print_hardware(diagnosis.ranks, console)
     console.print()
     console.print(_findings(diagnosis))
+    _print_trials(diagnosis, console)
     told = notes(diagnosis)
     if told:
         console.print()
@@ -159,6 +162,16 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
         if len(told) > _MOST_NOTES:
             rest = len(told) - _MOST_NOTES
             console.print(Padding(Text(f"and {rest} more: see --format json", "dim"), (0, 0, 0, 2)))
+
+
+def _print_trials(diagnosis: Diagnosis, console: Console) -> None:
+    """What trials of fixes brought, if the script was tried."""
+    trials = diagnosis.run.trials
+    if trials is None:
+        return
+    console.print(Text.assemble(("Tried  ", "bold"), printable(trials.verdict)))
+    print_trials(trials, console)
+    console.print()
 
 
 def _plain(text: str, style: str = "") -> Text:

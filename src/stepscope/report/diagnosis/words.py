@@ -60,6 +60,8 @@ def step_basis(diagnosis: Diagnosis, rank: RankSummary) -> str:
     if summary is None and rank.window is not None and not rank.window_steps:
         return f"{whose}the whole file: it has no steps; recording slows it down"
     if summary is None:
+        if len(rank.window_steps) == 1 and not rank.step_source:
+            return f"{whose}the only steady step in the trace; recording slows it down"
         steps = rank.step_source or "the steps in the trace"
         words = f"{whose}mean of {steps}; recording slows them down"
         return words + _median(rank.step_ns, rank.window_median_ns)
@@ -338,5 +340,6 @@ def compute_title(rank: RankSummary) -> str:
     if summary is None:
         return ""
     each_ns = summary.total_ns / max(1, summary.steps) / summary.devices
-    words = f"{units.duration(each_ns)} of kernels {'per step' if summary.steps else 'in all'}"
-    return f"What the GPU computes   {words}{' and GPU' if summary.devices > 1 else ''}"
+    of_each = ["on each GPU, their mean"] if summary.devices > 1 else []
+    words = ", ".join(["per step" if summary.steps else "in the whole file", *of_each])
+    return f"What the GPU computes   {units.duration(each_ns)} of kernels {words}"

@@ -36,7 +36,7 @@ def _content(answer: MemoryAnswer, rows: int) -> dict[str, Any]:
     return {
         "title": Path(answer.path).name,
         "kind": "Report",
-        "subtitle": "A memory snapshot",
+        "subtitle": answer.kind.capitalize(),
         "path": answer.path,
         "sections": sections,
     }

@@ -12,7 +12,7 @@ def write(answer: MemoryAnswer, sink: Sink, _layout: Layout) -> None:
     """Write one object: the question, the numbers and tables by field, and the notes."""
     result = answer.result
     document = {
-        "kind": "memory snapshot",
+        "kind": answer.kind,
         "question": answer.question.name,
         "path": answer.path,
         **{name: plain(value) for name, value in numbers_of(result).items()},

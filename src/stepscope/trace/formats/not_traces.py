@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -44,6 +45,26 @@ def is_memory_snapshot(beginning: bytes) -> bool:
     return start[:1] in (b"{", b"[") and any(key in start for key in _SNAPSHOT_KEYS)
 
 
+_TIMELINES = tuple(
+    re.compile(form)
+    for form in (
+        rb'^\s*\{\s*"format"\s*:\s*"stepscope-memory-timeline"',
+        # torch.profiler's raw form: [[time, action, change in bytes, category], …]
+        rb"^\s*\[\s*\[\s*-?\d+\s*,\s*[1-4]\s*,\s*-?\d+\s*,\s*[0-7]\s*\]",
+        # and its other one: [[times], [[bytes by category], …]]
+        rb"^\s*\[\s*\[(?:\s*-?\d+\s*,)*\s*(?:-?\d*\s*$|-?\d+\s*\]\s*,\s*\[\s*\[)",
+    )
+)
+
+
+def is_memory_timeline(beginning: bytes) -> bool:
+    """Whether content that starts with these bytes is a memory timeline.
+
+    That of torch.profiler (`export_memory_timeline`) is nothing but lists of numbers.
+    """
+    return any(form.match(beginning) for form in _TIMELINES)
+
+
 def _begins_with(*magic: bytes) -> Callable[[bytes], bool]:
     return lambda beginning: beginning.startswith(magic)
 
@@ -63,6 +84,11 @@ NOT_TRACES = (
         "a memory snapshot of torch's caching allocator, not a trace",
         "`stepscope memory FILE` shows it",
         is_memory_snapshot,
+    ),
+    NotATrace(
+        "a memory timeline, not a trace",
+        "`stepscope memory FILE` shows it",
+        is_memory_timeline,
     ),
     NotATrace(
         "a file of torch.save, such as a checkpoint, not a trace",

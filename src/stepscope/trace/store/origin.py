@@ -88,10 +88,16 @@ def cache_directory() -> Path:
     return user_cache() / "traces"
 
 
-def store_paths(path: Path) -> tuple[Path, Path]:
-    """Returns the paths for the store of a local trace: next to it, and in the cache directory."""
+def store_paths(path: Path) -> tuple[Path, ...]:
+    """Returns the paths for the store of a local trace: next to it, and in the cache directory.
+
+    With `STEPSCOPE_STORES=cache` in the cache directory only, so that nothing is written elsewhere.
+    """
     absolute = path.absolute()
-    return absolute.with_name(path.name + SUFFIX), _in_cache(str(absolute), path.name)
+    cached = _in_cache(str(absolute), path.name)
+    if os.environ.get("STEPSCOPE_STORES") == "cache":
+        return (cached,)
+    return absolute.with_name(path.name + SUFFIX), cached
 
 
 def _in_cache(location: str, name: str) -> Path:

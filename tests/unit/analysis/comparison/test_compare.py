@@ -277,7 +277,7 @@ def test_on_a_gpu_the_records_parts_stand_beside_those_of_the_windows():
     assert set(of_gpu["status"]) == {"same"}
     assert row(comparison, PART, "compute")["a_ns"] == us(9_000)
     assert any("(9.5 ms a step before, 9.5 ms after), not scaled" in n for n in comparison.notes)
-    assert "Parts of the training thread's step" in comparison_to_markdown(comparison, None)
+    assert "Parts of the training thread's step" in comparison_to_markdown(comparison, None, None)
     assert FailOn.parse("input>5%").reason(compare(fast, slow)) is not None
     assert FailOn.parse("compute>5%").reason(compare(fast, slow)) is None
 
@@ -360,7 +360,7 @@ def test_what_took_no_time_is_not_printed_and_places_tell_operators_apart():
         return t
 
     comparison = compare(side(built(100, 1)), side(built(300, 5)))
-    text = comparison_to_markdown(comparison, 15)
+    text = comparison_to_markdown(comparison, None, 15)
     assert "aten::mm in encoder" in text
     assert "aten::mm in decoder" in text
     assert "aten::view" not in text

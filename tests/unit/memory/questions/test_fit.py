@@ -11,7 +11,8 @@ from tests.support.snapshots import train
 
 from stepscope.errors import UsageError
 from stepscope.memory.allocator.settings import AllocatorSettings
-from stepscope.memory.questions.fit import Run, will_it_fit
+from stepscope.memory.questions.fit import will_it_fit
+from stepscope.memory.questions.prediction import Run
 from stepscope.memory.view import MemoryView
 
 

@@ -133,6 +133,17 @@ def test_where_nothing_can_be_written(path: Path, monkeypatch: pytest.MonkeyPatc
         load(path, store=True)
 
 
+def test_stores_are_kept_in_the_cache_alone_on_request(
+    path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPSCOPE_STORES", "cache")
+    load(path, store=True)
+    assert [one.name for one in path.parent.iterdir()] == ["trace.json"]
+    found = find_store(path)
+    assert found is not None
+    assert found.parent == cache
+
+
 def test_a_full_disk_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: pl.DataFrame, target: Path, **options: object) -> None:
         target.write_bytes(b"PAR1")

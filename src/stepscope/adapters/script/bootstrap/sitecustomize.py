@@ -78,7 +78,10 @@ def _install() -> None:
     """Install the hooks; if that fails, report it and let the script continue without them."""
     try:
         launch = json.loads(os.environ["STEPSCOPE_LAUNCH"])
-        _ours("stepscope.adapters.script.hooks", launch).install(launch)
+        recorder = _ours("stepscope.adapters.script.hooks", launch).install(launch)
+        companion = launch.get("companion")
+        if companion:
+            _ours(companion["module"], launch).join(recorder, companion["wishes"])
     except Exception as error:  # noqa: BLE001 - nothing of ours may end the script
         what = f"{type(error).__name__}: {error}"
         _say(f"nothing is recorded in process {os.getpid()}: {what}")

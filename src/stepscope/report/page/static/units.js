@@ -63,6 +63,8 @@ export function flops(value) {
 export function inUnit(value, unit) {
   if (unit === "bytes") return size(value);
   if (unit === "mebibytes") return size(value * 2 ** 20);
+  if (unit === "bytes_per_second") return `${size(value)}/s`;
+  if (unit === "share") return share(value);
   if (unit === "percent") return `${count(value)} %`;
   if (unit === "watts") return `${count(value)} W`;
   if (unit === "celsius") return `${count(value)} °C`;
@@ -93,10 +95,31 @@ export function cell(name, value) {
 }
 
 const NOISE = /^void |\(anonymous namespace\)::|at::native::|at::cuda::/g;
+const MODULE = "nn.Module: ";
+const FEWEST_LETTERS = 4;
 
-/** A kernel's name without what nearly all of them begin with. @param {string} name */
+/** A name without what nearly all of its kind begin with. @param {string} name */
 export function shortName(name) {
+  if (name.startsWith(MODULE)) return name.slice(MODULE.length);
   return name.length > 24 ? name.replace(NOISE, "") : name;
+}
+
+/**
+ * A short name, cut where it does not fit; empty where too little of it would be left.
+ * @param {CanvasRenderingContext2D} context
+ * @param {string} name
+ * @param {number} room in pixels
+ * @param {number} letter the width of most letters
+ */
+export function fittingName(context, name, room, letter) {
+  const short = shortName(name);
+  let letters = Math.floor(room / letter);
+  if (short.length <= letters && context.measureText(short).width <= room) return short;
+  for (; letters >= FEWEST_LETTERS; letters--) {
+    const text = `${short.slice(0, letters - 1)}…`;
+    if (context.measureText(text).width <= room) return text;
+  }
+  return "";
 }
 
 const LONGEST_PATH = 52;

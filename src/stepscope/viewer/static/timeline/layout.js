@@ -18,7 +18,9 @@ const GROUP = 24;
 const LANE_GAP = 6;
 const COUNTER = 40;
 const BUSY = 30;
-const COUNTER_GROUPS = { memory: "Memory", queue: "Queue", metrics: "Metrics", counters: "Counters" };
+const COUNTER_GROUPS = { memory: "Memory", queue: "Queue", metrics: "Metrics", counters: "Counters", busy: "Share of time busy", bandwidth: "Bandwidth of copies" };
+/** Groups below the threads: other lanes show much of the same. */
+const LAST_GROUPS = new Set([COUNTER_GROUPS.busy, COUNTER_GROUPS.bandwidth]);
 
 /** Whether a lane is folded by default because it shows little. @param {Lane} lane */
 function isMinor(lane) {
@@ -115,10 +117,10 @@ export class Layout {
     this.scrollTo(this.scroll);
   }
 
-  /** Steps and GPUs first, then counters, then the processes. @param {Map<string, Place[]>} groups */
+  /** Steps and GPUs first, then counters, the processes, and what is looked at least. @param {Map<string, Place[]>} groups */
   _groupOrder(groups) {
     const names = new Set(Object.values(COUNTER_GROUPS));
-    const rank = (/** @type {string} */ group) => (group === "Steps" ? 0 : group.startsWith("GPU ") ? 1 : names.has(group) ? 2 : 3);
+    const rank = (/** @type {string} */ group) => (group === "Steps" ? 0 : group.startsWith("GPU ") ? 1 : LAST_GROUPS.has(group) ? 4 : names.has(group) ? 2 : 3);
     return [...groups].sort((a, b) => rank(a[0]) - rank(b[0]));
   }
 

@@ -1,13 +1,15 @@
 // @ts-check
 /** What lies over the slices: grid, texts, counters, the selection, search hits, the slice under the mouse. */
 
-import { colour, token } from "../theme.js";
-import { shortName } from "../units.js";
+import { token } from "../theme.js";
+import { fittingName } from "../units.js";
 import { marks } from "./axis.js";
 import { itemsInView, rowsInView } from "./scenes.js";
 
 const LEAST_LABEL = 26;
 const MOST_LABELS = 900;
+/** @type {Record<string, string>} */
+const COUNTER_INKS = { memory: "idle-pageable-copy", queue: "call", busy: "compute", bandwidth: "copy" };
 
 /** @typedef {{event: number, of: string, row: number, start_ns: number, dur_ns: number}} Mark */
 
@@ -88,10 +90,7 @@ function labelRow(context, scene, slot, camera, middle, names, letter, left) {
     if (room < LEAST_LABEL - 10) continue;
     const name = names.get(scene.name[at]);
     if (!name) continue;
-    const short = shortName(name);
-    const letters = Math.floor(room / letter);
-    const fits = short.length <= letters && context.measureText(short).width <= room;
-    const text = fits ? short : letters > 3 ? `${short.slice(0, letters - 1)}…` : "";
+    const text = fittingName(context, name, room, letter);
     if (text) context.fillText(text, x0 + 4, middle + 0.5);
     left--;
   }
@@ -177,7 +176,7 @@ export function paintCounter(context, tile, place, top, camera) {
   const bottom = top + place.height;
   /** @param {number} value */
   const y = (value) => bottom - Math.max(0, Math.min(1, value / highest)) * (place.height - 4);
-  const ink = colour(counter.group === "memory" ? 20 : counter.group === "queue" ? 8 : 2);
+  const ink = token(`colour-${COUNTER_INKS[counter.group] ?? "communication"}`);
   context.beginPath();
   let value = tile.before;
   let x = camera.x(tile.start);

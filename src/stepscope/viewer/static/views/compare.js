@@ -82,7 +82,7 @@ function parts(found, titles) {
 /** @param {any} found @param {[string, string]} titles */
 function steps(found, titles) {
   const runs = [found.a, found.b].map((side, at) => ({ title: titles[at], steps: side.steps, ns: side.step_ns }));
-  return h("section", {}, h("h3", {}, "Steps"), stepStrip(runs, 900), h("p", { class: "note" }, found.a.basis === found.b.basis ? found.a.basis : `${found.a.basis}; ${found.b.basis}`));
+  return h("section", {}, h("h3", {}, "Steps"), stepStrip(runs, 900), h("p", { class: "note" }, found.a.basis === found.b.basis ? `Durations of ${found.a.basis}.` : `Durations of ${found.a.basis} before, of ${found.b.basis} after.`));
 }
 
 /** One step of each, drawn from the same moment and at the same scale. @param {any[]} pair @param {any[]} overviews */
@@ -91,7 +91,7 @@ function aligned(pair, overviews) {
   const choices = overviews.map((overview, at) => {
     const steps = overview.device_steps.length ? overview.device_steps : overview.steps;
     const middle = Math.floor(steps.length / 2);
-    const choose = h("select", { "aria-label": "Step", onchange: () => draw() }, ...steps.map((/** @type {any} */ step, /** @type {number} */ number) => h("option", { value: number, selected: number === middle }, `step ${step.step}${step.device === undefined ? "" : `, GPU ${step.device}`}: ${duration(step.end_ns - step.start_ns)}`)));
+    const choose = h("select", { "aria-label": "Step", onchange: () => redraw() }, ...steps.map((/** @type {any} */ step, /** @type {number} */ number) => h("option", { value: number, selected: number === middle }, `step ${step.step}${step.device === undefined ? "" : `, GPU ${step.device}`}: ${duration(step.end_ns - step.start_ns)}`)));
     return h("label", {}, `${pair[at].title} `, choose);
   });
   async function draw() {
@@ -103,7 +103,13 @@ function aligned(pair, overviews) {
     const span = Math.max(...chosen.map((step) => step.end_ns - step.start_ns), 1);
     await Promise.all(canvases.map((canvas, at) => drawStep(canvas, pair[at].id, overviews[at], chosen[at], span)));
   }
-  draw().catch(() => {});
+  const redraw = () => draw().catch(() => {});
+  // The pictures keep their colours, so another theme draws them again, as long as they are shown.
+  window.addEventListener("theme-changed", function again() {
+    if (canvases[0].isConnected) redraw();
+    else window.removeEventListener("theme-changed", again);
+  });
+  redraw();
   return h("section", {}, h("h3", {}, "One step of each, at the same scale"), ...choices.flatMap((choice, at) => [choice, canvases[at]]));
 }
 
@@ -124,15 +130,28 @@ async function drawStep(canvas, trace, overview, step, span) {
 function differential(pair, overviews) {
   const holder = h("div", {}, h("p", { class: "note" }, "Building the trees…"));
   (async () => {
-    const windows = overviews.map((overview) => {
-      const steps = overview.steps.filter((/** @type {any} */ step) => !step.is_empty);
-      return steps.length ? { start: steps[0].start_ns, end: steps.at(-1).end_ns, steps: steps.length } : { start: 0, end: overview.end_ns + 1, steps: 1 };
-    });
     const by = overviews.every((overview) => overview.lanes.some((/** @type {any} */ lane) => lane.kind === "busy")) ? "operator" : "host";
+    const windows = overviews.map((overview) => windowOf(overview, by));
     const flames = await Promise.all(pair.map((one, at) => getJson(`/api/traces/${one.id}/flame`, { by, start: windows[at].start, end: windows[at].end })));
     replace(holder, new FlameGraph(mergeFlames(flames[0], windows[0].steps, flames[1], windows[1].steps)).element);
   })().catch((error) => replace(holder, h("p", { class: "error" }, error.message)));
   return h("section", {}, h("h3", {}, "Where it changed"), h("p", { class: "note" }, "Per step, matched by path. Red grew, blue shrank; each node is as wide as the larger of the two."), holder);
+}
+
+/**
+ * All steps of a trace together, on the clock of what the tree consists of: the GPU works on a step long
+ * after a host that runs ahead has finished it.
+ * @param {any} overview @param {string} by
+ */
+function windowOf(overview, by) {
+  const isOfGpu = by === "operator" && overview.device_steps.length > 0;
+  const steps = isOfGpu ? overview.device_steps : overview.steps.filter((/** @type {any} */ step) => !step.is_empty);
+  if (!steps.length) return { start: 0, end: overview.end_ns + 1, steps: 1 };
+  return {
+    start: Math.min(...steps.map((/** @type {any} */ step) => step.start_ns)),
+    end: Math.max(...steps.map((/** @type {any} */ step) => step.end_ns)),
+    steps: new Set(steps.map((/** @type {any} */ step) => step.step)).size,
+  };
 }
 
 /** @param {any} found */

@@ -49,7 +49,7 @@ export function sqlView(context) {
   const side = h("aside", { class: "questions" });
   const run = h("button", { type: "button", class: "primary", onclick: () => ask() }, "Run");
   const save = h("button", { type: "button", onclick: () => keep() }, "Save");
-  const element = h("div", { class: "view has-side" }, side, h("div", { class: "view-main" }, text, h("div", { class: "view-head" }, run, save, h("span", { class: "note" }, "Ctrl+Enter runs it. One SELECT in DuckDB's dialect; times are integer nanoseconds.")), answer));
+  const element = h("div", { class: "view has-side" }, side, h("div", { class: "view-main" }, text, h("div", { class: "view-head" }, run, save, h("span", { class: "note" }, "Ctrl+Enter runs it. One SELECT in DuckDB's dialect. Columns that end in _ns or _bytes are shown in handy units.")), answer));
   text.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) ask();
   });

@@ -8,7 +8,7 @@
 
 import { oncePerFrame, h } from "../dom.js";
 import { channels, colour, shadeOf, token } from "../theme.js";
-import { count, duration, share, shortName, signed } from "../units.js";
+import { count, duration, fittingName, share, shortName, signed } from "../units.js";
 
 /**
  * @typedef {{name: string[], parent: number[], self_ns: number[], total_ns: number[], count: number[],
@@ -28,6 +28,7 @@ function hash(text) {
 /** Which colour a name has: kernels, modules, operators, frames. @param {string} name */
 function colourOf(name) {
   if (/^nn\.Module: |\.py\(\d+\)|^<built-in/.test(name)) return 7;
+  if (/^(enumerate\(DataLoader\)|ProfilerStep#|Optimizer\.\w+#)/.test(name)) return 6;
   if (/nccl|rccl|allreduce|all_reduce|allgather|broadcast/i.test(name)) return 2;
   if (/^(cuda|hip)[A-Z]/.test(name)) return 8;
   if (/^Mem(cpy|set)/.test(name)) return 3;
@@ -146,10 +147,8 @@ export class FlameGraph {
       }
       const room = x1 - x0 - 8;
       if (room < 20) continue;
-      const letters = Math.floor(room / letter);
-      const name = shortName(this._data.name[node]);
       context.fillStyle = ink;
-      context.fillText(name.length > letters ? `${name.slice(0, Math.max(1, letters - 1))}…` : name, x0 + 4, y + ROW / 2);
+      context.fillText(fittingName(context, this._data.name[node], room, letter), x0 + 4, y + ROW / 2);
     }
     context.globalAlpha = 1;
     this._showPath();

@@ -28,7 +28,7 @@ function plot(run, top, which, isOneOfTwo) {
   /** @param {number} ns */
   const y = (ns) => HEIGHT - (Math.min(ns, top) / top) * HEIGHT;
   const bars = run.first.flatMap((first, at) => {
-    const kind = `is-run-${which} ${run.kinds[at] ? `is-${slug(run.kinds[at])}` : ""}`;
+    const kind = `${isOneOfTwo && which === 0 ? "is-before" : "is-now"} ${run.kinds[at] ? `is-${slug(run.kinds[at])}` : ""}`;
     const words = `${steps(first, run.last[at])}: ${duration(run.median_ns[at])}${run.longest_ns[at] > run.median_ns[at] ? `, the longest ${duration(run.longest_ns[at])}` : ""}${run.kinds[at] ? `; ${run.kinds[at]}` : ""}`;
     return [["history-longest", run.longest_ns[at]], ["history-median", run.median_ns[at]]].map(([name, ns]) => {
       const tall = Math.max(1, HEIGHT - y(Number(ns)));

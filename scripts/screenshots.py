@@ -1,0 +1,231 @@
+"""Takes the pictures of the report, the viewer and the terminal, on traces made for them.
+
+    python scripts/screenshots.py FOLDER          # every view, 1280 and 1920 wide, light and dark
+    python scripts/screenshots.py FOLDER --keep   # and the few that README and docs show
+    python scripts/screenshots.py FOLDER --run R  # and the report of a run, such as the demo's
+
+Needs playwright and Chromium (`STEPSCOPE_CHROMIUM`, or on PATH).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.support.browser import Page, browsing  # noqa: E402
+from tests.support.transformer import FAST, SLOW  # noqa: E402
+
+PICTURES = ROOT / "docs" / "pictures"
+SIZES = {1280: 800, 1920: 1080}
+SCHEMES = ("light", "dark")
+KEPT = {
+    "report-1280-light": "report.png",
+    "close-1280-light": "viewer.png",
+    "close-1280-dark": "viewer-dark.png",
+    "flame-1280-light": "flame-graph.png",
+}
+MOST_BYTES = 150_000
+COLUMNS = 100
+SESSION = (("report", "slow.json"), ("compare", "slow.json", "fast.json", "--rows", "4"))
+SETTLED = "() => window.stepscope?.timeline?.timeline?.isSettled"
+READY = "() => document.querySelector('.view')?.dataset.ready"
+# rich's own frame fetches a font from a stranger's server.
+FRAME = """\
+<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
+<style>
+text {{ font: {char_height}px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; }}
+{styles}
+</style>
+<defs>
+<clipPath id="{unique_id}-clip-terminal">
+<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" />
+</clipPath>
+{lines}
+</defs>
+{chrome}
+<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}
+<g class="{unique_id}-matrix">
+{matrix}
+</g>
+</g>
+</svg>
+"""
+
+
+@dataclass(frozen=True)
+class View:
+    """A view of the viewer.
+
+    Attributes:
+        name: Its name in the files' names.
+        link: What follows # in its address; times of the second step are put in.
+        ready: An expression that is true once it is drawn.
+        click: What is clicked then; empty: nothing.
+    """
+
+    name: str
+    link: str
+    ready: str = READY
+    click: str = ""
+
+
+VIEWS = (
+    View("timeline", "range={start}-{end}", SETTLED),
+    View("close", "from={before}&to={after}", SETTLED),
+    View("flame", "view=flame&by=module"),
+    View("tables", "view=tables&question=kernels"),
+    View("sql", "view=sql", "() => document.querySelector('.query')", "button:text-is('Run')"),
+    View("compare", "view=compare"),
+)
+
+
+def main() -> None:
+    """Take the pictures."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="where the pictures go")
+    parser.add_argument("--keep", action="store_true", help="copy the few that the docs show there")
+    parser.add_argument("--run", type=Path, help="a run whose report is shown, too")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="stepscope-pictures-") as name:
+        work = Path(name)
+        for file, training in (("slow.json", SLOW), ("fast.json", FAST)):
+            (work / file).write_bytes(training.trace().json())
+        stepscope(work, "report", "slow.json", "-o", "report.html")
+        stepscope(work, "compare", "slow.json", "fast.json", "-o", "compare-page.html")
+        if given.run is not None:
+            stepscope(work, "report", str(given.run.resolve()), "-o", "run-report.html")
+        (given.folder / "terminal.svg").write_text(terminal_session(work), encoding="utf-8")
+        for width, height in SIZES.items():
+            with browsing(work / f"profile-{width}", width, height) as new_page:
+                take_pages(new_page(), work, given.folder, width)
+                with viewing(work) as link:
+                    take_views(new_page(), link, given.folder, width)
+    if given.keep:
+        keep(given.folder)
+
+
+def stepscope(work: Path, *words: str, **environment: str) -> str:
+    """What a verb prints."""
+    return subprocess.run(
+        [sys.executable, "-m", "stepscope", *words],
+        cwd=work,
+        env={**os.environ, **environment},
+        check=True,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+    ).stdout
+
+
+def terminal_session(work: Path) -> str:
+    """What a person types and sees, as SVG."""
+    import io
+
+    from rich.console import Console
+    from rich.text import Text
+
+    screen = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
+    for words in SESSION:
+        screen.print(Text.assemble(("$ ", "green"), (f"stepscope {' '.join(words)}", "bold")))
+        shown = stepscope(work, *words, FORCE_COLOR="1", COLUMNS=str(COLUMNS))
+        screen.print(Text.from_ansi(shown.rstrip()))
+        screen.print()
+    return screen.export_svg(title="stepscope", code_format=FRAME, unique_id="stepscope")
+
+
+@contextmanager
+def viewing(work: Path) -> Iterator[str]:
+    """A viewer of both traces; gives its link."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "stepscope", "view", "slow.json", "fast.json", "--no-browser"],
+        cwd=work,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def take_pages(page: Page, work: Path, folder: Path, width: int) -> None:
+    """Each page in one file, its beginning and as a whole."""
+    for file in sorted(work.glob("*.html")):
+        page.page.goto(file.as_uri())
+        page.until("() => document.documentElement.dataset.ready")
+        for scheme in SCHEMES:
+            page.page.emulate_media(color_scheme=scheme)
+            for ending, whole in (("", False), ("-whole", True)):
+                target = folder / f"{file.stem}-{width}-{scheme}{ending}.png"
+                page.page.screenshot(path=str(target), full_page=whole, animations="disabled")
+
+
+def take_views(page: Page, link: str, folder: Path, width: int) -> None:
+    """Each view of the viewer."""
+    page.page.goto(link)
+    page.until(SETTLED)
+    page.until("() => document.querySelector('[data-panel=findings][data-ready]')")
+    for view in VIEWS:
+        for scheme in SCHEMES:
+            page.page.emulate_media(color_scheme=scheme)
+            place = view.link.format(**second_step())
+            page.page.evaluate("place => { location.hash = place }", place)
+            page.until(view.ready)
+            if view.click:
+                page.page.locator(view.click).first.click()
+                page.until("() => !document.body.textContent.includes('Running…')")
+            page.page.wait_for_timeout(700)  # of a panel that fades in, or a tile that arrives
+            target = folder / f"{view.name}-{width}-{scheme}.png"
+            page.page.screenshot(path=str(target), animations="disabled")
+    if page.errors:
+        raise SystemExit(f"the viewer has errors: {page.errors}")
+
+
+def second_step() -> dict[str, int]:
+    """Start and end of the slow trace's second step, and times around the start of its work."""
+    trace = SLOW.trace()
+    first, second = (
+        round(event["ts"] * 1000) - trace.start_ns
+        for event in trace.document()["traceEvents"]
+        if event["name"] in {f"ProfilerStep#{trace.first_step + number}" for number in (1, 2)}
+    )
+    begins = first + SLOW.wait_ns
+    return {
+        "start": first,
+        "end": second,
+        "before": begins - 4_000_000,
+        "after": begins + 8_000_000,
+    }
+
+
+def keep(folder: Path) -> None:
+    """Copy the pictures of the docs to them, if they are small enough."""
+    PICTURES.mkdir(exist_ok=True)
+    kept: dict[Path, Path] = {folder / "terminal.svg": PICTURES / "terminal.svg"}
+    kept |= {folder / f"{name}.png": PICTURES / file for name, file in KEPT.items()}
+    for source, target in kept.items():
+        if source.stat().st_size > MOST_BYTES:
+            raise SystemExit(
+                f"{source}: {source.stat().st_size:,} bytes are more than {MOST_BYTES:,}"
+            )
+        shutil.copyfile(source, target)
+
+
+if __name__ == "__main__":
+    main()

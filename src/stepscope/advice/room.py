@@ -1,0 +1,88 @@
+"""How full each GPU gets, and of what: from the rank's memory snapshot, or from its window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepscope.advice.subject import Subject
+from stepscope.memory.categories.kinds import MemoryCategory
+from stepscope.memory.model import EXACT_SIZES
+from stepscope.memory.questions.composition import peak
+from stepscope.memory.questions.limit import limit_of
+from stepscope.memory.view import MemoryView
+
+_OF_BATCH = [
+    kind.value
+    for kind in (MemoryCategory.ACTIVATION, MemoryCategory.INPUT, MemoryCategory.TEMPORARY)
+]
+"""What grows with the batch."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """One GPU's memory.
+
+    Attributes:
+        device: The GPU.
+        reserved_bytes: The most that the allocator had reserved.
+        allocated_bytes: The most that the program held.
+        limit_bytes: What the allocator can have.
+        limit_source: How that is known; empty: the trace says how large the GPU is.
+        batch_bytes: Of what was held at the peak, activations, inputs and temporaries; None:
+            without a snapshot, or if most of the peak is of unknown category.
+        has_failed: Whether a request for memory failed.
+    """
+
+    device: int
+    reserved_bytes: int
+    allocated_bytes: int
+    limit_bytes: int
+    limit_source: str = ""
+    batch_bytes: int | None = None
+    has_failed: bool = False
+
+    @property
+    def share(self) -> float:
+        """The reserved share of the limit."""
+        return self.reserved_bytes / max(1, self.limit_bytes)
+
+
+def rooms(subject: Subject) -> list[Room]:
+    """Each GPU whose size is known, in order; the snapshot counts before the window."""
+    window = subject.window
+    of_window = {
+        row["device"]: row
+        for row in ([] if window is None else window.memory.iter_rows(named=True))
+    }
+    found = {
+        device: Room(device, row["reserved_bytes"], row["allocated_bytes"], row["total_bytes"])
+        for device, row in of_window.items()
+        if row["total_bytes"] is not None
+    }
+    view = subject.memory
+    if view is not None and not view.snapshot.settings.get(EXACT_SIZES):
+        for device in view.devices:
+            total = of_window[device]["total_bytes"] if device in of_window else None
+            room = _of_snapshot(view, device, total)
+            if room is not None:
+                found[device] = room
+    return [found[device] for device in sorted(found)]
+
+
+def _of_snapshot(view: MemoryView, device: int, total_bytes: int | None) -> Room | None:
+    limit = limit_of(view, device, total_bytes)
+    if limit is None:
+        return None
+    curve = view.curve(device)
+    shares = dict(peak(view, device).categories.select("category", "allocated_bytes").iter_rows())
+    held = sum(shares.values())
+    is_known = 2 * shares.get(MemoryCategory.UNKNOWN.value, 0) < held
+    return Room(
+        device=device,
+        reserved_bytes=int(curve["reserved_bytes"].to_numpy().max()),
+        allocated_bytes=view.peak_bytes(device),
+        limit_bytes=limit.bytes,
+        limit_source=limit.source,
+        batch_bytes=sum(shares.get(kind, 0) for kind in _OF_BATCH) if is_known else None,
+        has_failed=not view.out_of_memory(device).is_empty(),
+    )

@@ -1,0 +1,109 @@
+"""`stepscope try -- COMMAND`: apply fixes to a script without changing it, and measure them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from stepscope.commands.options import INTEGERS, format_option, output_option
+from stepscope.commands.sinks import sink_for
+from stepscope.report.outputs import Output
+from stepscope.report.outputs import output as output_of
+
+
+@click.command("try", context_settings={"allow_interspersed_args": False})
+@click.argument("command_line", metavar="COMMAND...", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--fix",
+    "only",
+    multiple=True,
+    metavar="NAME",
+    help="Try this fix, whatever the findings. Repeatable.",
+)
+@click.option(
+    "--not", "without", multiple=True, metavar="NAME", help="Do not try this fix. Repeatable."
+)
+@click.option(
+    "--all", "tries_all", is_flag=True, help="Try all fixes that apply, whatever the findings."
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=16),
+    default=40,
+    show_default=True,
+    help="Steps of each process.",
+)
+@click.option(
+    "--budget",
+    default="10m",
+    show_default=True,
+    metavar="TIME",
+    help="Time for everything, such as 90s, 10m or 1h.",
+)
+@click.option(
+    "--scratch",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("stepscope-try"),
+    show_default=True,
+    help="Folder for the runs, logs and files of the trials.",
+)
+@click.option(
+    "--fail-on",
+    "conditions",
+    multiple=True,
+    metavar="CONDITION",
+    help="Exit with 1 if a fix that leaves the losses alone gains more, such as 'gain>5%'."
+    " Repeatable.",
+)
+@click.option("--list", "lists", is_flag=True, help="List the fixes, and exit.")
+@format_option("trial", INTEGERS)
+@output_option
+def command(
+    command_line: tuple[str, ...],
+    only: tuple[str, ...],
+    without: tuple[str, ...],
+    tries_all: bool,
+    steps: int,
+    budget: str,
+    scratch: Path,
+    conditions: tuple[str, ...],
+    lists: bool,
+    output: Output,
+    file: str | None,
+) -> int:
+    """Try fixes on a training script without changing it, and say what each brings.
+
+    Put your usual command after `--`: `stepscope try -- python train.py`. The script runs for a few
+    dozen steps as it is, then with each fix that its findings name, in processes of their own.
+    `{scratch}` in the command stands for a folder of each process's own.
+    """
+    from stepscope.adapters.options.values import parse_seconds
+    from stepscope.report.trial.narration import Narration
+    from stepscope.trial.experiment import Request, try_fixes
+    from stepscope.trial.fixes import FIXES
+    from stepscope.trial.verdict import GainCheck
+
+    if lists:
+        with sink_for(file) as sink:
+            output_of("fixes", output.format.name).write(list(FIXES.values()), sink)
+        return 0
+    if not command_line:
+        raise click.UsageError("no command: stepscope try -- python train.py")
+    try:
+        budget_s = parse_seconds(budget)
+    except ValueError as error:
+        raise click.UsageError(f"--budget {budget}: not {error}") from None
+    checks = [GainCheck.parse(condition) for condition in conditions]
+    request = Request(command_line, scratch, steps, budget_s, only, without, tries_all)
+    record = try_fixes(request, Narration(_say))
+    with sink_for(file) as sink:
+        output.write(record, sink)
+    failed = [reason for check in checks if (reason := check.reason(record)) is not None]
+    for reason in failed:
+        _say(f"failed: {reason}")
+    return 1 if failed else 0
+
+
+def _say(message: str) -> None:
+    click.echo(f"stepscope: {message}", err=True)

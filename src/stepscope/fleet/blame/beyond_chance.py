@@ -1,0 +1,81 @@
+"""Whether a rank has more of a cause than chance gives it: somebody is always last.
+
+Definitions
+    Excess of a rank in a step: what its work takes beyond the usual (`usual.py`), for one cause.
+    A rank has too much of a cause if all of this holds.
+    Its excess over all steps is at least three times that of the median other rank: where all have
+    as much, nobody is at fault in particular.
+    It comes back: the second most of a step is at least a quarter of the most.
+    It is steady or great. Steady: in each step the excess is compared with the mean of the others
+    in that step, so that what disturbs all does not count; the mean difference is beyond what
+    Student's t allows in one of a thousand cases. Great: the second most of a step is at least
+    three times the most that any other rank has in any step. A process that loses its CPU now and
+    then, as on a shared machine, is neither.
+    With fewer than three steps only the first condition can be checked.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+_STANDS_OUT = 3
+_FEWEST_STEPS = 3
+_COMES_BACK = 0.25
+_NORMAL_LIMIT = 3.09
+"""What a normal variable exceeds in one of a thousand cases."""
+
+
+def is_beyond_chance(excess_ns: npt.NDArray[np.float64], rank: int) -> bool:
+    """Whether a rank has too much of a cause.
+
+    Args:
+        excess_ns: By step (rows) and rank (columns).
+        rank: The column of the rank.
+    """
+    own = excess_ns[:, rank]
+    others = np.delete(excess_ns, rank, axis=1)
+    if not others.size:
+        return True
+    if own.sum() < _STANDS_OUT * np.median(others.sum(axis=0)):
+        return False
+    if len(own) < _FEWEST_STEPS:
+        return True
+    second, most = np.sort(own)[-2:]
+    if second < _COMES_BACK * most:
+        return False
+    return bool(second >= _STANDS_OUT * others.max()) or _is_steady(own - others.mean(axis=1))
+
+
+def _is_steady(difference: npt.NDArray[np.float64]) -> bool:
+    steps = len(difference)
+    error = float(difference.std(ddof=1)) / math.sqrt(steps)
+    return float(difference.mean()) > _student_limit(steps - 1) * error
+
+
+def _student_limit(freedom: int) -> float:
+    """What Student's t exceeds in one of a thousand cases (Cornish and Fisher's expansion)."""
+    z = _NORMAL_LIMIT
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    return z + first / freedom + second / freedom**2
+
+
+def is_more_often(events: int, cases: int, other_events: int, other_cases: int) -> bool:
+    """Whether something happens more often here than elsewhere, beyond one chance in a thousand.
+
+    By the test of two proportions. Where there is no elsewhere, nothing contradicts it.
+
+    Args:
+        events: How often it happens here, in `cases`.
+        cases: At least 1.
+        other_events: How often elsewhere, in `other_cases`.
+        other_cases: 0 or more.
+    """
+    if not other_cases:
+        return True
+    pooled = (events + other_events) / (cases + other_cases)
+    error = math.sqrt(pooled * (1 - pooled) * (1 / cases + 1 / other_cases))
+    return events / cases - other_events / other_cases > _NORMAL_LIMIT * error

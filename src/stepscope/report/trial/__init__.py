@@ -1,0 +1,1 @@
+"""What trials of fixes brought."""

@@ -1,0 +1,264 @@
+"""One attempt: one process, or one job of several ranks, of the script with some fixes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stepscope.adapters.options.dialects import find_dialect
+from stepscope.adapters.options.settings import Settings, resolve
+from stepscope.adapters.script.launch import Companion, launch, startable
+from stepscope.errors import UnreadableInputError
+from stepscope.run.reader import open_run
+from stepscope.run.trials import CRASHED, HUNG, NOT_APPLIED, NOT_MEASURED, OUT_OF_MEMORY
+from stepscope.trial.fixes import FIXES
+from stepscope.trial.fixes.fix import Plan
+from stepscope.trial.measure import LEAST_STEPS, ProcessSteps, slowest_rank, steps_of
+from stepscope.trial.processes import Ended, Limits, run_apart
+
+SCRATCH_WORD = "{scratch}"
+"""In the command, stands for a folder of each process's own."""
+_COMPANION = "stepscope.trial.inside.companion"
+_TAIL_BYTES = 8192
+_LONGEST_REASON = 200
+_KILLED = {-9, 137}
+_LOGGERS = {"WANDB_MODE": "offline", "NEPTUNE_MODE": "offline", "COMET_MODE": "disabled"}
+"""Experiment trackers write to a folder, or not at all, rather than to a server."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The script with some fixes; with none, as it is.
+
+    Attributes:
+        name: Names of the fixes joined by " + ", or "as it is".
+        plans: Fix to plan.
+    """
+
+    name: str
+    plans: Mapping[str, Plan] = field(default_factory=dict)
+
+    @property
+    def start_up_s(self) -> float:
+        """How much longer its start may take."""
+        return sum(FIXES[name].start_up_s for name in self.plans)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What came of one attempt.
+
+    Attributes:
+        problem: Why it gave no steps, such as "crashed"; empty if it did.
+        reason: The same in more words.
+        steps: The steady steps of its slowest rank; None if there is a problem.
+        run: Its run directory; None if it left none.
+        losses: Losses of its first rank.
+        applied: Where its fixes took effect.
+        overrode: Where they overrode what the script says.
+        facts: What its first rank told of itself.
+        peak_resident_bytes: Most memory on the host, over its ranks.
+        peak_device_bytes: Most memory on a GPU, over its ranks.
+        wall_s: How long it took.
+    """
+
+    problem: str
+    reason: str
+    steps: ProcessSteps | None
+    run: Path | None
+    losses: tuple[float, ...]
+    applied: tuple[str, ...]
+    overrode: tuple[str, ...]
+    facts: Mapping[str, Any]
+    peak_resident_bytes: int
+    peak_device_bytes: int
+    wall_s: float
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where and how attempts run.
+
+    Attributes:
+        command: The script's command.
+        folder: Folder of all their files.
+        steps: Steps of each attempt.
+        warm_up: The first of them, which do not count.
+    """
+
+    command: tuple[str, ...]
+    folder: Path
+    steps: int
+    warm_up: int
+
+    def attempt(
+        self, variant: Variant, name: str, most_s: float, window_at: int | None = None
+    ) -> Attempt:
+        """Run the script once.
+
+        Args:
+            variant: The fixes.
+            name: Name of the run directory, which no other attempt has.
+            most_s: Time limit.
+            window_at: Step at which a window is recorded; None for none.
+
+        Raises:
+            UsageError: The command cannot be started.
+        """
+        notes = self.folder / "notes" / name
+        files = self.folder / "files" / name
+        log = self.folder / "logs" / f"{name}.log"
+        for path in (notes, files):
+            path.mkdir(parents=True)
+        wishes = {
+            "fixes": {fix: plan.value for fix, plan in variant.plans.items()},
+            "steps": self.steps,
+            "notes": str(notes),
+        }
+        more = _environment(variant, files)
+        ended: list[Ended] = []
+
+        def run(command: Sequence[str], environment: dict[str, str]) -> int:
+            limits = Limits(most_s, lambda: any(note["has_ended"] for note in _notes(notes)))
+            mark = uuid.uuid4().hex
+            ended.append(run_apart(command, {**environment, **more}, mark, log, limits))
+            return ended[0].exit_code or 0
+
+        command = startable([word.replace(SCRATCH_WORD, str(files)) for word in self.command])
+        settings = _settings(self.folder, name, window_at)
+        launched = launch(command, settings, companion=Companion(_COMPANION, wishes), runner=run)
+        told = _notes(notes)
+        shutil.rmtree(notes, ignore_errors=True)
+        for empty in (files, files.parent, notes.parent):
+            with suppress(OSError):
+                empty.rmdir()
+        run_path = next(iter(launched.runs), None)
+        problem, reason = self._problem(variant, ended[0], told, log, launched.problems)
+        steps = None if problem or run_path is None else self._steps(run_path)
+        if steps is None and not problem:
+            problem, reason = NOT_MEASURED, self._too_few(told)
+        first = told[0] if told else {}
+        peaks = [note["facts"] for note in told]
+        return Attempt(
+            problem,
+            reason,
+            steps,
+            run_path,
+            tuple(first.get("losses", ())),
+            tuple(first.get("applied", ())),
+            tuple(first.get("overrode", ())),
+            first.get("facts", {}),
+            max((peak["peak_resident_bytes"] for peak in peaks), default=0),
+            max((peak["peak_device_bytes"] for peak in peaks), default=0),
+            ended[0].wall_s,
+        )
+
+    def _steps(self, run: Path) -> ProcessSteps | None:
+        """The steady steps of the slowest rank; None if a rank has too few."""
+        try:
+            ranks = [steps_of(rank.steps, self.warm_up) for rank in open_run(run).ranks]
+        except UnreadableInputError:
+            return None
+        known = [rank for rank in ranks if rank is not None]
+        return slowest_rank(known) if known and len(known) == len(ranks) else None
+
+    def _too_few(self, notes: Sequence[Mapping[str, Any]]) -> str:
+        done = max((note["steps"] for note in notes), default=0)
+        if not done:
+            return "no training step was seen: no optimizer of torch stepped"
+        return (
+            f"{done} steps of {self.steps} were seen, of which the first {self.warm_up} are "
+            f"warm-up, and {LEAST_STEPS} steady ones are needed"
+        )
+
+    def _problem(
+        self,
+        variant: Variant,
+        ended: Ended,
+        notes: Sequence[Mapping[str, Any]],
+        log: Path,
+        problems: Sequence[str],
+    ) -> tuple[str, str]:
+        """What kept an attempt from being measured, and why; empty if nothing did."""
+        failed = [problem for note in notes for problem in note["problems"]]
+        if failed:
+            return NOT_APPLIED, failed[0]
+        if notes and variant.plans and not any(note["applied"] for note in notes):
+            refused = [why for note in notes for why in note["refused"]]
+            where = "; ".join(FIXES[name].applies_to for name in variant.plans)
+            return NOT_APPLIED, refused[0] if refused else f"it had no effect; applies to {where}"
+        if any(note["has_ended"] for note in notes):
+            return "", ""
+        if ended.exit_code is None:
+            return HUNG, f"still running after {ended.wall_s:.0f} s; ended"
+        if ended.exit_code != 0:
+            text = _tail(log)
+            errors = {note["error"] for note in notes}
+            is_oom = errors & {"OutOfMemoryError", "MemoryError"} or "out of memory" in text.lower()
+            problem = OUT_OF_MEMORY if is_oom or ended.exit_code in _KILLED else CRASHED
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
+            last = lines[-1][:_LONGEST_REASON] if lines else "no message"
+            return problem, f"exit code {ended.exit_code}: {last} (log: {log})"
+        if problems and not notes:
+            return NOT_MEASURED, problems[0]
+        return "", ""
+
+
+def _settings(folder: Path, name: str, window_at: int | None) -> Settings:
+    """The options of the recording. Those of the user's environment are for other recordings."""
+    given: dict[str, tuple[object, str]] = {
+        "output_dir": (str(folder), "--scratch"),
+        "run_name": (name, "stepscope try"),
+        "announce": (False, "stepscope try"),
+        "triggers": (False, "stepscope try"),
+    }
+    if window_at is None:
+        given["window_recorder"] = ("none", "stepscope try")
+    else:
+        given |= {
+            "skip_first": (window_at, "stepscope try"),
+            "wait": (0, "stepscope try"),
+        }
+    return resolve(find_dialect("native"), given, environment={}, folder=Path(folder.anchor))
+
+
+def _environment(variant: Variant, files: Path) -> dict[str, str]:
+    more = {name: os.environ.get(name, value) for name, value in _LOGGERS.items()}
+    more |= {"WANDB_DIR": str(files), "MLFLOW_TRACKING_URI": (files / "mlruns").as_uri()}
+    more["PYTHONHASHSEED"] = os.environ.get("PYTHONHASHSEED", "0")
+    for plan in variant.plans.values():
+        more |= plan.environment
+    return more
+
+
+def _notes(folder: Path) -> list[dict[str, Any]]:
+    """What the processes of an attempt told, by rank."""
+    found = []
+    for path in folder.glob("*.json"):
+        with suppress(OSError, ValueError):
+            found.append(json.loads(path.read_bytes()))
+    return sorted(found, key=lambda note: int(note["rank"]))
+
+
+def _tail(log: Path) -> str:
+    with suppress(OSError), log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+        return file.read().decode("utf-8", "replace")
+    return ""
+
+
+def new_folder(scratch: Path) -> Path:
+    """Create a folder for the attempts of one experiment."""
+    from stepscope.run.layout import run_name
+
+    folder = scratch.absolute() / run_name(time.time_ns(), os.getpid())
+    folder.mkdir(parents=True)
+    return folder

@@ -1,0 +1,79 @@
+"""What the diagnosis of the script as it is says to the fixes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stepscope.advice.diagnosis import Diagnosis
+from stepscope.advice.finding import Finding
+from stepscope.advice.rules import input_bound
+from stepscope.run.trials import UntriedRecord
+from stepscope.trial.fixes import FIXES
+from stepscope.trial.fixes.fix import Facts
+
+
+def facts_of(diagnosis: Diagnosis, told: Mapping[str, Any]) -> Facts:
+    """The facts that fixes are planned with.
+
+    Args:
+        diagnosis: The script as it is.
+        told: What its process told of itself; see `trial.inside.companion`.
+    """
+    loader = None
+    for rank in diagnosis.run.ranks:
+        if rank.manifest is not None and rank.manifest.loader is not None:
+            loader = rank.manifest.loader
+            break
+    promises: dict[str, float] = {}
+    for finding in diagnosis.findings:
+        ratio = promised_ratio(finding)
+        if ratio is not None:
+            promises.setdefault(finding.id, ratio)
+    inputs = next((one for one in diagnosis.findings if one.id == input_bound.ID), None)
+    workers = _evidence(inputs, input_bound.WORKERS_LABEL)
+    alone_ns = _evidence(inputs, input_bound.ALONE_LABEL)
+    step_ns = diagnosis.shown.step_ns
+    return Facts(
+        findings=frozenset(finding.id for finding in diagnosis.findings),
+        promises=promises,
+        workers_advised=None if workers is None else int(workers),
+        workers_alone_ratio=alone_ns / step_ns if alone_ns and step_ns else None,
+        loader_workers=None if loader is None else loader.workers,
+        prefetch_factor=None if loader is None else loader.prefetch_factor,
+        threads=told.get("threads", 1),
+        cpus=told.get("cpus", 1),
+        local_ranks=told.get("local_ranks", 1),
+        is_distributed=told.get("is_distributed", False),
+        uses_gpu=told.get("uses_gpu", False),
+    )
+
+
+def promised_ratio(finding: Finding) -> float | None:
+    """The step after a finding's fix over the step before; None if it promises nothing."""
+    if finding.saving_ns is None or finding.predicted_step_ns is None:
+        return None
+    before_ns = finding.predicted_step_ns + finding.saving_ns
+    return finding.predicted_step_ns / before_ns if before_ns > 0 else None
+
+
+def untried_of(findings: Sequence[Finding], tried: Sequence[str]) -> tuple[UntriedRecord, ...]:
+    """The findings that no fix answers which is tried.
+
+    Args:
+        findings: The findings of the script as it is.
+        tried: Names of the fixes that are tried.
+    """
+    answered = {answer for name in tried for answer in FIXES[name].answers}
+    left: dict[str, UntriedRecord] = {}
+    for finding in findings:
+        if finding.id not in answered:
+            left.setdefault(finding.id, UntriedRecord(finding.id, finding.advice))
+    return tuple(left.values())
+
+
+def _evidence(finding: Finding | None, label: str) -> float | None:
+    for item in () if finding is None else finding.evidence:
+        if item.label == label and not isinstance(item.value, str):
+            return float(item.value)
+    return None

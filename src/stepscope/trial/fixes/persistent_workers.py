@@ -1,0 +1,34 @@
+"""Keep the workers of a loader alive between epochs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepscope.trial.fixes.fix import Facts, Fix, Patches, Plan
+from stepscope.trial.fixes.loaders import INPUT_BOUND, change_loaders
+
+
+def _plan(facts: Facts) -> Plan | str:
+    if not facts.loader_workers:
+        return "its loader has no workers"
+    return Plan(
+        True,
+        "persistent_workers=True",
+        ("DataLoader(..., persistent_workers=True)",),
+        promise_basis="saves the start of workers in each epoch; no finding says how much that is",
+    )
+
+
+def _apply(patches: Patches, value: Any) -> None:
+    change_loaders(patches, {"persistent_workers": value}, least_workers=1)
+
+
+FIX = Fix(
+    name="persistent-workers",
+    title="keep loader workers alive between epochs",
+    answers=(INPUT_BOUND, "stalled-step", "uneven-steps"),
+    applies_to="scripts whose DataLoader has workers, with several epochs in the steps tried",
+    risks="the workers keep their memory between epochs",
+    plan=_plan,
+    apply=_apply,
+)

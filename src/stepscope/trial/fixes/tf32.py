@@ -1,0 +1,44 @@
+"""Compute matrix products and convolutions of float32 in TF32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepscope.trial.fixes.fix import Facts, Fix, Patches, Plan
+
+
+def _plan(facts: Facts) -> Plan | str:
+    if not facts.uses_gpu:
+        return "no GPU is in use"
+    return Plan(
+        "high",
+        "TF32 in matrix products and convolutions",
+        ('torch.set_float32_matmul_precision("high")', "torch.backends.cudnn.allow_tf32 = True"),
+    )
+
+
+def _apply(patches: Patches, precision: Any) -> None:
+    import torch
+
+    before, ours = torch.get_float32_matmul_precision(), torch.set_float32_matmul_precision
+
+    def keep(wanted: str) -> None:
+        patches.override(f"{patches.place()}: torch.set_float32_matmul_precision({wanted!r})")
+
+    ours(precision)
+    patches.later(lambda: ours(before))
+    patches.replace(torch, "set_float32_matmul_precision", lambda _: keep)
+    patches.assign(torch.backends.cudnn, "allow_tf32", True)
+    patches.did(f"torch.set_float32_matmul_precision({precision!r})")
+
+
+FIX = Fix(
+    name="tf32",
+    title="compute matrix products of float32 in TF32",
+    answers=("full-precision-matmuls", "tensor-cores-unused", "slow-matmuls"),
+    applies_to="float32 on GPUs from Ampere on",
+    risks="products have 10 bits of mantissa instead of 23",
+    plan=_plan,
+    apply=_apply,
+    promised_by=("full-precision-matmuls",),
+)

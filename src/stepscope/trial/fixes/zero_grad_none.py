@@ -1,0 +1,48 @@
+"""Drop gradients instead of filling them with zeros."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from stepscope.trial.fixes.fix import Facts, Fix, Patches, Plan
+
+
+def _plan(facts: Facts) -> Plan | str:  # noqa: ARG001 - whether it applies, the script decides
+    return Plan(
+        True,
+        "zero_grad(set_to_none=True)",
+        ("optimizer.zero_grad(set_to_none=True)",),
+        promise_basis="no finding says what filling gradients with zeros takes",
+    )
+
+
+def _apply(patches: Patches, value: Any) -> None:
+    from torch import nn, optim
+
+    def wrap(zero_grad: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(zero_grad)
+        def dropped(owner: Any, set_to_none: bool = True) -> None:
+            if not set_to_none:
+                where = patches.place()
+                patches.did(f"{where}: zero_grad")
+                patches.override(f"{where}: set_to_none=False")
+            zero_grad(owner, set_to_none=value)
+
+        return dropped
+
+    patches.replace(optim.Optimizer, "zero_grad", wrap)
+    patches.replace(nn.Module, "zero_grad", wrap)
+
+
+FIX = Fix(
+    name="zero-grad-none",
+    title="drop gradients instead of filling them with zeros",
+    answers=("unfused-optimizer", "launch-bound", "many-small-kernels", "unfused-elementwise"),
+    applies_to="scripts that call zero_grad(set_to_none=False)",
+    risks="code that reads .grad after zero_grad finds None; parameters without a gradient are "
+    "left alone by the optimizer",
+    plan=_plan,
+    apply=_apply,
+)

@@ -1,0 +1,174 @@
+"""Applies the fixes of a trial in each process of the script, and ends it after its steps.
+
+Loaded by the hooks of `stepscope run` (`adapters.script`) once torch is imported. What it did goes
+to a note, one file per process, that the experiment reads.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import random
+import sys
+from multiprocessing import util as process_util
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from stepscope.adapters.script.imports import when_imported
+from stepscope.run.files import write_atomically
+from stepscope.trial.fixes import FIXES
+from stepscope.trial.inside.losses import LossWatch
+from stepscope.trial.inside.patches import Patches
+
+_SEED = 20_240
+_LEAST_STEPS = 3
+"""A fix that has taken effect nowhere after so many steps does not apply."""
+
+
+class StepRecorder(Protocol):
+    """What counts the steps of this process."""
+
+    after_step: Any
+    error: BaseException | None
+
+    def finish(self) -> None:
+        """Save the step record."""
+
+
+def join(recorder: StepRecorder, wishes: dict[str, Any]) -> None:
+    """Apply the fixes of a trial to this process.
+
+    Args:
+        recorder: Counts its steps.
+        wishes: "fixes" (name to value), "steps" after which the script ends, "notes" (a folder).
+    """
+    companion = Companion(recorder, wishes)
+    companion.begin()
+
+
+class Companion:
+    """Stays with a training process while fixes are tried in it.
+
+    Args:
+        recorder: Counts its steps.
+        wishes: See `join`.
+    """
+
+    def __init__(self, recorder: StepRecorder, wishes: dict[str, Any]) -> None:
+        self._recorder = recorder
+        self._fixes: dict[str, Any] = wishes["fixes"]
+        self._steps: int = wishes["steps"]
+        self._notes = Path(wishes["notes"])
+        self._patches = Patches()
+        self._losses = LossWatch()
+        self._process_id = os.getpid()
+        self._done = 0
+        self._has_ended = False
+        self._is_noted = False
+
+    def begin(self) -> None:
+        """Seed, watch the losses, apply the fixes, and count the steps."""
+        self._seed()
+        self._patches.attempt("losses", lambda: self._losses.install(self._patches))
+        for name, value in self._fixes.items():
+            self._patches.attempt(name, lambda f=FIXES[name], v=value: f.apply(self._patches, v))  # type: ignore[misc]
+        self._recorder.after_step = self._after_step
+        os.register_at_fork(after_in_child=self._forked)
+        atexit.register(self._note)
+        # Forked processes of multiprocessing do not run atexit handlers.
+        process_util.Finalize(None, self._note, exitpriority=90)
+
+    def _seed(self) -> None:
+        """Seed what a script may forget to, so that two runs see the same data."""
+        import torch
+
+        random.seed(_SEED)
+        torch.manual_seed(_SEED)
+        when_imported("numpy", lambda numpy: numpy.random.seed(_SEED))
+
+    def _forked(self) -> None:
+        self._recorder.after_step = None
+
+    def _after_step(self, number: int) -> None:
+        if os.getpid() != self._process_id:
+            return
+        self._done = number
+        self._patches.stepped(number)
+        has_failed = bool(self._patches.problems)
+        is_idle = bool(self._fixes) and not self._patches.applied and number >= _LEAST_STEPS
+        if number >= self._steps or is_idle or has_failed:
+            self._end()
+
+    def _end(self) -> NoReturn:
+        """End the script: save, then leave by SystemExit, and at the next step without asking."""
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        self._has_ended = True
+        self._recorder.finish()
+        self._note()
+        # A script that catches everything and goes on does not go on for long.
+        register_optimizer_step_post_hook(lambda *_: _leave_at_once())
+        raise SystemExit(0)
+
+    def _note(self) -> None:
+        """Write what happened in this process."""
+        if self._is_noted or os.getpid() != self._process_id or not self._done:
+            return
+        self._is_noted = True
+        losses: list[float] = []
+        self._patches.attempt("losses", lambda: losses.extend(self._losses.values()))
+        note = {
+            "rank": _rank(),
+            "steps": self._done,
+            "has_ended": self._has_ended,
+            "applied": self._patches.applied,
+            "overrode": self._patches.overrode,
+            "refused": self._patches.refused,
+            "problems": self._patches.problems,
+            "losses": losses,
+            "facts": _facts(),
+            "error": "" if self._recorder.error is None else type(self._recorder.error).__name__,
+        }
+        with contextlib.suppress(OSError):
+            write_atomically(self._notes / f"{os.getpid()}.json", json.dumps(note).encode())
+
+
+def _leave_at_once() -> NoReturn:
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(0)
+
+
+def _rank() -> int:
+    from torch import distributed
+
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank()
+    return int(os.environ.get("RANK", "0") or 0)
+
+
+def _facts() -> dict[str, Any]:
+    """What the parent needs to know of this process to plan fixes."""
+    import resource
+
+    import torch
+
+    from stepscope.capture.steps.loaders import usable_cpus
+
+    uses_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
+    peak = 0
+    if uses_gpu:
+        devices = range(torch.cuda.device_count())
+        peak = max((torch.cuda.max_memory_allocated(one) for one in devices), default=0)
+    return {
+        "threads": torch.get_num_threads(),
+        "cpus": usable_cpus(),
+        "local_ranks": max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)),
+        "uses_gpu": uses_gpu,
+        "is_distributed": torch.distributed.is_available() and torch.distributed.is_initialized(),
+        "peak_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_device_bytes": peak,
+    }

@@ -1,0 +1,114 @@
+"""Compares steps of several processes: the ratio of their means, with its interval.
+
+A process gives the mean of its steady steps, warm-up left out: those that `summarise_steps` calls
+steady. The interval is Welch's, for the difference of the logarithms of the two sides' means over
+their processes: it makes no assumption about equal spreads. Each side's variance is that between
+its processes, or, if that is smaller, the variance that the steps within the processes leave: the
+standard error of means of blocks of consecutive steps, which allows for steps that depend on their
+neighbours. So two processes that happen to agree do not feign certainty, and a single process has
+an interval, too.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepscope.analysis.comparison.compare import student_95
+from stepscope.analysis.record.summary import summarise_steps
+from stepscope.run.step_record import StepRecord
+
+LEAST_STEPS = 6
+"""Steady steps that a process must have."""
+_BLOCKS = 6
+
+
+@dataclass(frozen=True)
+class ProcessSteps:
+    """The steady steps of one process.
+
+    Attributes:
+        mean_ns: Their mean.
+        error_ns: Standard error of the mean, from blocks of consecutive steps.
+        steps: How many there are.
+        blocks: In how many blocks.
+    """
+
+    mean_ns: float
+    error_ns: float
+    steps: int
+    blocks: int
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio of two mean steps with its 95 % interval.
+
+    Attributes:
+        value: The ratio.
+        low: Lower end.
+        high: Upper end.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+def steps_of(records: Sequence[StepRecord], warm_up: int) -> ProcessSteps | None:
+    """The steady steps of a process; None if it has too few.
+
+    Args:
+        records: Its step record.
+        warm_up: Number of first steps to leave out.
+    """
+    summary = summarise_steps([record for record in records if record.step >= warm_up])
+    if summary is None or len(summary.steps) < LEAST_STEPS:
+        return None
+    steady = set(summary.steps)
+    durations = [r.dur_ns for r in records if r.is_whole_step and r.step in steady]
+    size = max(1, len(durations) // _BLOCKS)
+    starts = range(0, len(durations) - size + 1, size)
+    means = [statistics.fmean(durations[start : start + size]) for start in starts]
+    error_ns = statistics.stdev(means) / math.sqrt(len(means))
+    return ProcessSteps(statistics.fmean(durations), error_ns, len(durations), len(means))
+
+
+def slowest_rank(ranks: Sequence[ProcessSteps]) -> ProcessSteps:
+    """The rank whose steps represent the job: the one with the longest mean step."""
+    return max(ranks, key=lambda rank: rank.mean_ns)
+
+
+def ratio_of(after: Sequence[ProcessSteps], before: Sequence[ProcessSteps]) -> Ratio:
+    """The mean step after over the mean step before, over processes; neither side is empty."""
+    sides = [_relative(after), _relative(before)]
+    variance = math.fsum(side.variance for side in sides)
+    value = sides[0].mean_ns / sides[1].mean_ns
+    if variance == 0:
+        return Ratio(value, value, value)
+    parts = math.fsum((side.variance / variance) ** 2 / side.freedom for side in sides)
+    reach = student_95(max(1.0, 1 / parts)) * math.sqrt(variance)
+    return Ratio(value, value * math.exp(-reach), value * math.exp(reach))
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One side: its mean, the variance of the mean's logarithm, and its degrees of freedom."""
+
+    mean_ns: float
+    variance: float
+    freedom: float
+
+
+def _relative(processes: Sequence[ProcessSteps]) -> _Side:
+    number = len(processes)
+    mean_ns = statistics.fmean(one.mean_ns for one in processes)
+    within = statistics.fmean(one.error_ns**2 for one in processes) / number
+    freedom = float(sum(one.blocks - 1 for one in processes))
+    if number > 1:
+        between = statistics.variance([one.mean_ns for one in processes]) / number
+        if between > within:
+            return _Side(mean_ns, between / mean_ns**2, number - 1.0)
+    return _Side(mean_ns, within / mean_ns**2, freedom)

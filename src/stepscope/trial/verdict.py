@@ -1,0 +1,78 @@
+"""What a trial shows: whether the fix helps, and which trial is the one to keep."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepscope.errors import UsageError
+from stepscope.run.trials import HELPS, NO_GAIN, SLOWER, UNCLEAR, TrialRecord, TrialsRecord
+from stepscope.trial.measure import Ratio
+
+LEAST_GAIN = 0.02
+"""A gain below this share of the step is not worth a line in a script."""
+_PRECISE = 0.05
+_CONDITION = re.compile(r"gain\s*>\s*(\d+(?:\.\d+)?)\s*%")
+
+
+@dataclass(frozen=True)
+class GainCheck:
+    """A condition on the gain of the best trial, such as "gain>5%".
+
+    Attributes:
+        text: The condition as given.
+        share: The gain that must not be exceeded, as a share of the step.
+    """
+
+    text: str
+    share: float
+
+    @classmethod
+    def parse(cls, text: str) -> GainCheck:
+        """Parse a condition.
+
+        Raises:
+            UsageError: It is not a condition on the gain.
+        """
+        match = _CONDITION.fullmatch(text.strip())
+        if match is None:
+            raise UsageError(f"--fail-on {text}: not a condition such as 'gain>5%'")
+        return cls(text, float(match[1]) / 100)
+
+    def reason(self, record: TrialsRecord) -> str | None:
+        """Why the condition holds; None if it does not."""
+        winner = record.winner
+        if winner is None or winner.ratio is None or 1 - winner.ratio <= self.share:
+            return None
+        return f"{winner.name} gains {1 - winner.ratio:.1%} ({self.text})"
+
+
+def judge(ratio: Ratio) -> str:
+    """What a measured ratio says.
+
+    A fix helps if its interval lies below 1 and it gains at least `LEAST_GAIN`. It is slower if its
+    interval lies above 1. It brings no gain if a gain of `LEAST_GAIN` lies outside its interval, or
+    if the whole interval is closer to 1 than that. Everything else is unclear.
+    """
+    if ratio.high < 1 and ratio.value <= 1 - LEAST_GAIN:
+        return HELPS
+    if ratio.low > 1:
+        return SLOWER
+    if ratio.low >= 1 - LEAST_GAIN:
+        return NO_GAIN
+    return UNCLEAR
+
+
+def is_clear(ratio: Ratio) -> bool:
+    """Whether further processes would not change the answer: it is known, and precisely."""
+    verdict = judge(ratio)
+    if verdict == HELPS:
+        return ratio.high <= 1 - LEAST_GAIN and ratio.high - ratio.low <= 2 * _PRECISE
+    return verdict != UNCLEAR
+
+
+def best_of(trials: Sequence[TrialRecord]) -> TrialRecord | None:
+    """The fastest trial that helps and leaves the losses alone."""
+    helping = [trial for trial in trials if trial.is_recommended]
+    return min(helping, key=lambda trial: trial.ratio or 1.0, default=None)

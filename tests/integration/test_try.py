@@ -1,0 +1,226 @@
+"""`stepscope try` on scripts that know nothing of it: what wins, fails and remains."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import psutil
+import pytest
+from tests.support.launching import TORCHRUN, paths_of_this_process
+from tests.support.planted_scripts import (
+    FRAMEWORKS,
+    HEAD,
+    HEALTHY,
+    PLANTED,
+    RANKS,
+    SLOW_DATA_SET,
+)
+
+from stepscope.commands.main import main
+from stepscope.run.reader import open_run
+from stepscope.run.trials import (
+    CHANGED,
+    CLOSE,
+    CRASHED,
+    HELPS,
+    HUNG,
+    NO_GAIN,
+    NOT_APPLIED,
+    OUT_OF_MEMORY,
+    SAME,
+    UNCLEAR,
+    read_trials,
+)
+from stepscope.trial.processes import MARK
+
+pytest.importorskip("torch")
+
+
+@pytest.fixture
+def tried(tmp_path, monkeypatch, capsys):
+    """Runs `stepscope try` on a script; the exit code, and the record if there is one."""
+
+    def run(text, *options, command=("train.py",)):
+        (tmp_path / "train.py").write_text(text)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("PYTHONPATH", paths_of_this_process())
+        code = main(["try", "--format", "json", *options, "--", sys.executable, *command])
+        out, err = capsys.readouterr()
+        assert left_behind(tmp_path) == []
+        if not out:
+            return code, err
+        folder = json.loads(out)["folder"]
+        record = read_trials(tmp_path / folder / "diagnosis" / "trials.json")
+        print(err, record.verdict, [(t.name, t.promised_ratio, t.ratio) for t in record.all_trials])
+        return code, record
+
+    return run
+
+
+def left_behind(folder):
+    """Processes of trials in a folder that still run."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            variables = process.environ()
+            is_ours = MARK in variables and str(folder) in variables.get("STEPSCOPE_LAUNCH", "")
+            if is_ours and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def by_name(record):
+    return {trial.name: trial for trial in record.all_trials}
+
+
+def test_a_slow_data_set_from_the_finding_to_the_report(tried, tmp_path, capsys):
+    """Whether the fix wins depends on the machine; that everything fits together does not."""
+    text = HEAD + SLOW_DATA_SET + '    open("notes.txt", "a").write("a step")\n'
+    text += '    open(sys.argv[1] + "/mine", "w").close()\n'
+    code, record = tried(
+        text,
+        *("--steps", "16", "--budget", "2m", "--fix", "loader-workers", "--fail-on", "gain>10%"),
+        command=("train.py", "{scratch}"),
+    )
+    (trial,) = record.trials
+    assert (trial.name, trial.findings) == ("loader-workers", ("input-bound",))
+    assert trial.losses.verdict == SAME
+    assert 0.2 < trial.promised_ratio < 0.8
+    assert trial.ratio_low <= trial.ratio <= trial.ratio_high
+    assert record.best == ("loader-workers" if trial.verdict == HELPS else "")
+    assert code == (1 if record.best and trial.ratio < 0.9 else 0)
+    (warning,) = record.warnings
+    assert "notes.txt" in warning
+    folder = tmp_path / record.folder
+    for one in (*record.baseline.runs, *trial.runs):
+        (rank,) = open_run(folder / one).ranks
+        assert len(rank.steps) == 16
+        assert (folder / "files" / one / "mine").exists()
+        assert (folder / "logs" / f"{one}.log").exists()
+    assert main(["report", str(folder / "diagnosis")]) == 0
+    shown = capsys.readouterr().out
+    assert f"Tried  {record.verdict}" in shown
+    assert "loader-workers" in shown.partition("Tried")[2]
+    assert main(["compare", *(str(folder / one.runs[0]) for one in (record.baseline, trial))]) == 0
+
+
+def test_a_script_that_cannot_be_tried_says_why(tried, monkeypatch):
+    code, err = tried("import sys; print('no data here'); sys.exit(5)")
+    assert code == 3
+    assert "cannot be measured: exit code 5: no data here" in err
+
+
+FAILING = (
+    HEAD
+    + """
+torch.set_num_threads(2)
+for batch in DataLoader(Samples(), batch_size=BATCH):
+    step(batch, 0.01)
+    if torch.get_num_threads() == 1:
+        raise RuntimeError("one thread is too few")
+    if gc.get_freeze_count():
+        time.sleep(1000)
+    if optimizer.defaults["fused"]:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    if optimizer.defaults["foreach"]:
+        os.kill(os.getpid(), 9)
+"""
+)
+
+
+@pytest.mark.slow
+def test_fixes_with_which_a_script_fails_are_answers(tried):
+    names = ("threads", "rare-gc", "fused-optimizer", "foreach-optimizer", "zero-grad-none")
+    code, record = tried(FAILING, "--steps", "16", *(f"--fix={name}" for name in names))
+    assert code == 0
+    trials = by_name(record)
+    assert trials["threads"].verdict == CRASHED
+    assert "one thread is too few" in trials["threads"].reason
+    assert trials["rare-gc"].verdict == HUNG
+    assert trials["fused-optimizer"].verdict == OUT_OF_MEMORY
+    assert trials["foreach-optimizer"].verdict == OUT_OF_MEMORY
+    assert trials["zero-grad-none"].verdict == NOT_APPLIED
+    assert record.best == ""
+
+
+@pytest.mark.slow
+def test_a_script_that_ignores_its_end_is_ended_and_measured(tried):
+    text = HEAD + (
+        "while True:\n"
+        "    for batch in DataLoader(Samples(), batch_size=BATCH):\n"
+        "        try:\n"
+        "            step(batch, 0.01)\n"
+        "        except:\n"
+        "            pass\n"
+    )
+    code, record = tried(text, "--steps", "16", "--fix", "zero-grad-none")
+    assert code == 0
+    assert record.baseline.processes == 0 or record.baseline.steps
+    assert by_name(record)["zero-grad-none"].verdict == NOT_APPLIED
+
+
+@pytest.mark.slow
+def test_a_script_that_never_steps_is_ended_with_the_budget(tried):
+    code, err = tried("import torch, time; time.sleep(1000)", "--budget", "15s")
+    assert code == 3
+    assert "still running after" in err
+
+
+@pytest.mark.slow
+def test_a_fix_that_changes_the_losses_is_marked(tried):
+    text = HEAD.replace("index % 7", "torch.rand(1).item()") + SLOW_DATA_SET
+    _, record = tried(text, "--steps", "24", "--fix", "loader-workers")
+    trial = by_name(record)["loader-workers"]
+    assert (trial.verdict, trial.losses.verdict) == (HELPS, CHANGED)
+    assert record.best == ""
+
+
+@pytest.mark.slow
+def test_two_ranks_of_torchrun(tried):
+    _, record = tried(
+        HEAD + RANKS,
+        *("--steps", "24", "--fix", "ddp-bucket-view", "--fix", "ddp-static-graph"),
+        command=(*TORCHRUN, "train.py"),
+    )
+    for trial in record.trials:
+        assert trial.ratio is not None, trial
+        assert trial.losses.verdict in (SAME, CLOSE)
+        assert trial.overrides == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_slow_data_set_in_a_framework(tried, framework):
+    pytest.importorskip(framework)
+    _, record = tried(FRAMEWORKS[framework], "--steps", "24", "--fix", "loader-workers")
+    assert record.best == "loader-workers"
+
+
+@pytest.mark.slow
+def test_a_healthy_script_gets_nothing(tried):
+    _, record = tried(HEAD + HEALTHY, "--all", "--budget", "5m")
+    assert record.best == ""
+    measured = [trial for trial in record.trials if trial.ratio is not None]
+    assert measured
+    for trial in measured:
+        assert trial.verdict in (NO_GAIN, UNCLEAR), trial
+        assert trial.ratio_low <= 1.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_right_fix_wins_and_the_promise_is_kept(tried, name):
+    """The promise may be off by what it may be, plus the interval of what was measured."""
+    planted = PLANTED[name]
+    _, record = tried(planted.text, "--budget", "4m", *planted.options)
+    assert record.best == planted.wins
+    for part in planted.wins.split(" + ") if planted.wins else ():
+        trial = by_name(record)[part]
+        assert trial.promised_ratio is not None
+        noise = (trial.ratio_high - trial.ratio_low) / 2 / trial.ratio
+        assert abs(trial.promise_error) <= planted.within + noise
+    # What the trials cost beside the script's own processes.
+    assert record.total_s - record.processes_s < 0.2 * record.total_s + 5

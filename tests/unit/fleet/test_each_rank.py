@@ -1,0 +1,67 @@
+"""Ranks read in several processes give the diagnosis that this process gives."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.planted import dump
+from tests.support.rank_jobs import rank_of_job
+
+from stepscope.advice.diagnosis import diagnose, in_turn
+from stepscope.analysis.selection.scope import Scope
+from stepscope.errors import UsageError
+from stepscope.fleet import each_rank
+from stepscope.fleet.each_rank import EachByEngine, reader_for
+from stepscope.fleet.engines.local import LocalEngine
+from stepscope.run.reader import open_run
+
+DELAYS_MS = (0, 40, 10)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("job")
+    for rank in range(len(DELAYS_MS)):
+        (folder / f"rank{rank}.pt.trace.json").write_bytes(dump(rank_of_job(rank, DELAYS_MS)))
+    return open_run(str(folder))
+
+
+def test_processes_give_the_same_diagnosis(run):
+    here = diagnose(run)
+    there = diagnose(run, each=EachByEngine(LocalEngine(2)))
+    assert there.verdict == here.verdict
+    assert there.findings == here.findings
+    assert there.ranks == here.ranks
+    assert there.between.straggler == 1
+
+
+def test_an_error_is_raised_as_in_this_process(run):
+    with pytest.raises(UsageError) as here:
+        diagnose(run, scope=Scope(steps=(99,)))
+    with pytest.raises(UsageError) as there:
+        diagnose(run, scope=Scope(steps=(99,)), each=EachByEngine(LocalEngine(2)))
+    assert str(there.value) == str(here.value)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "available", "least_bytes", "workers"),
+    [
+        (8, 1 << 40, 1, 3),  # no more than ranks
+        (2, 1 << 40, 1, 2),
+        (1, 1 << 40, 1, None),
+        (8, 1 << 40, 1 << 30, None),  # small traces
+        (8, 1, 1, None),  # no memory
+    ],
+)
+def test_as_many_processes_as_there_are_cpus_and_memory(
+    run, monkeypatch, cpus, available, least_bytes, workers
+):
+    monkeypatch.setattr(each_rank, "usable_cpus", lambda: cpus)
+    monkeypatch.setattr(each_rank.psutil, "virtual_memory", lambda: _Memory(available))
+    monkeypatch.setattr(each_rank, "_WORTH_PROCESSES_BYTES", least_bytes)
+    expected = in_turn if workers is None else EachByEngine(LocalEngine(workers))
+    assert reader_for(run) == expected
+
+
+class _Memory:
+    def __init__(self, available):
+        self.available = available

@@ -1,0 +1,98 @@
+"""Trials in each output."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from tests.support.trial_records import trials_record
+
+from stepscope.report.outputs import output
+from stepscope.report.trial.words import rows
+from stepscope.run.trials import read_trials, write_trials
+
+
+class Text:
+    """A sink that keeps what is written."""
+
+    is_terminal = False
+
+    def __init__(self):
+        self.text = ""
+
+    def write(self, content):
+        self.text += content
+
+    def flush(self):
+        pass
+
+    def isatty(self):
+        return False
+
+    def console(self, *, keeps_padding=False, width=None):
+        from stepscope.report.console import console_on
+
+        return console_on(self, keeps_padding=keeps_padding, width=width)
+
+
+def written(form, record=None):
+    sink = Text()
+    output("trial", form).write(record or trials_record(), sink)
+    return sink.text
+
+
+@pytest.mark.parametrize("form", ["table", "md"])
+def test_what_people_read_has_promise_outcome_and_what_to_write(form):
+    text = written(form).replace("\\", "")
+    for words in (
+        "loader-workers helps: 1.92× as fast",
+        "20.0 ms a step as it is: 96 steady steps of 3 processes",
+        "10.0 ms (−50.0 %)",
+        "10.4 ms (−48.0 %)",
+        "−49.0 % to −47.0 %",
+        "+12.0 MiB",
+        "helps, but changes the losses",
+        "changed (25 %)",
+        "crashed: exit code 1: a | pipe",
+        "DataLoader(..., num_workers=2, persistent_workers=True)",
+        "applied at train.py:12: num_workers=2",
+        "instead of train.py:12: num_workers=0",
+        "the promised step was 4% too low",
+        "the script wrote files of its own",
+        "tf32 does not apply: no GPU is in use",
+        "cpu-bound-python has no fix that was tried. Move that Python out.",
+        "1.05 min in all, of which 1.00 min",
+    ):
+        assert words in text, words
+
+
+def test_the_fastest_come_first_and_what_was_not_measured_last():
+    assert [row[0] for row in rows(trials_record())] == ["loader-workers", "rare-gc", "threads"]
+
+
+def test_markdown_tables_have_as_many_cells_in_each_row():
+    lines = [line for line in written("md").splitlines() if line.startswith("|")]
+    cells = {len(re.findall(r"(?<!\\)\|", line)) for line in lines}
+    assert cells == {8}
+    assert len(lines) == 5
+
+
+def test_json_is_what_the_run_keeps(tmp_path):
+    record = trials_record()
+    write_trials(tmp_path / "trials.json", record)
+    assert read_trials(tmp_path / "trials.json") == record
+    assert json.loads(written("json")) == json.loads((tmp_path / "trials.json").read_bytes())
+
+
+def test_the_list_of_fixes():
+    from stepscope.trial.fixes import FIXES
+
+    sink = Text()
+    output("fixes", "table").write(list(FIXES.values()), sink)
+    for name, fix in FIXES.items():
+        assert name in sink.text
+        assert fix.risks in sink.text
+    sink = Text()
+    output("fixes", "json").write(list(FIXES.values()), sink)
+    assert [one["name"] for one in json.loads(sink.text)] == list(FIXES)

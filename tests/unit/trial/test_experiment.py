@@ -1,0 +1,254 @@
+"""The schedule of the experiment, with attempts that take no time and tell what the test wants."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.support.step_records import step_records, write_run
+
+from stepscope.errors import UsageError
+from stepscope.run.reader import open_run
+from stepscope.run.trials import (
+    CHANGED,
+    CRASHED,
+    HELPS,
+    NO_GAIN,
+    NOT_APPLIED,
+    NOT_MEASURED,
+    SAME,
+    read_trials,
+)
+from stepscope.trial import experiment as module
+from stepscope.trial.attempts import Attempt, Bench
+from stepscope.trial.experiment import LEAST_ROUNDS, MOST_ROUNDS, Request, TrialError, try_fixes
+from stepscope.trial.measure import steps_of
+
+GC_MS, STEP_MS = 8.0, 20.0
+CURVE = (3.0, 2.0, 1.5, 1.2)
+
+
+class Machine:
+    """Stands in for the processes: each variant has a step, with noise, and may fail.
+
+    Args:
+        steps_ms: Variant to its step; others take as long as the script as it is.
+        noise: Relative spread of steps and of processes.
+        failures: Variant, or name of an attempt, to how it fails.
+        losses: Variant to its losses.
+        wall_s: How long each attempt takes.
+        seed: Seed of the noise.
+    """
+
+    def __init__(self, steps_ms, noise=0.003, failures=None, losses=None, wall_s=1.0, seed=3):
+        self.steps_ms = steps_ms
+        self.noise = noise
+        self.failures = failures or {}
+        self.losses = losses or {}
+        self.wall_s = wall_s
+        self.names = []
+        self.limits = []
+        self.now = 0.0
+        self.rng = np.random.default_rng(seed)
+
+    def attempt(self, bench, variant, name, most_s, window_at=None):
+        self.names.append(name)
+        self.limits.append(most_s)
+        self.now += self.wall_s
+        mean = self.steps_ms.get(variant.name, STEP_MS)
+        mean *= 1 + self.noise * self.rng.standard_normal()
+        durations = mean * (1 + self.noise * self.rng.standard_normal(bench.steps))
+        records = step_records(list(durations), gc_ms=GC_MS)
+        run = write_run(bench.folder, {0: records}, name)
+        problem = self.failures.get(variant.name, "") or self.failures.get(name, "")
+        return Attempt(
+            problem,
+            "because" if problem else "",
+            None if problem else steps_of(records, bench.warm_up),
+            run,
+            self.losses.get(variant.name, CURVE),
+            tuple(variant.plans),
+            (),
+            {"threads": 8, "cpus": 2},
+            100,
+            0,
+            self.wall_s,
+        )
+
+
+class Silent:
+    def ended(self, name, number, attempt):
+        pass
+
+    def diagnosed(self, diagnosis, names):
+        pass
+
+
+@pytest.fixture
+def try_on(tmp_path, monkeypatch):
+    """Runs an experiment on a machine."""
+
+    def run(machine, **more):
+        monkeypatch.chdir(tmp_path)
+
+        def attempt(bench, *given, **named):
+            return machine.attempt(bench, *given, **named)
+
+        monkeypatch.setattr(Bench, "attempt", attempt)
+        monkeypatch.setattr(module.time, "monotonic", lambda: machine.now)
+        scratch = tmp_path / f"scratch{len(list(tmp_path.iterdir()))}"
+        command = ("python", "train.py", "--api-key", "hunter2")
+        return try_fixes(Request(command, scratch, **more), Silent())
+
+    return run
+
+
+def by_name(record):
+    return {trial.name: trial for trial in record.all_trials}
+
+
+def test_the_finding_names_the_fix_and_its_promise_is_held_to_what_was_measured(try_on):
+    record = try_on(Machine({"rare-gc": STEP_MS - GC_MS}))
+    (trial,) = record.trials
+    assert (trial.name, trial.verdict, trial.losses.verdict) == ("rare-gc", HELPS, SAME)
+    assert trial.findings == ("garbage-collector",)
+    assert trial.promised_ratio == pytest.approx(0.6, rel=0.02)
+    assert abs(trial.promise_error) < 0.05
+    assert trial.ratio_low < 0.6 < trial.ratio_high
+    assert record.best == "rare-gc"
+    assert record.together is None
+    assert "rare-gc helps: 1.6" in record.verdict
+    assert any("gc.freeze()" in line for line in trial.lines)
+    assert record.baseline.ratio == 1
+
+
+def test_what_was_measured_is_kept_in_the_run_and_opens_again(try_on):
+    machine = Machine({"rare-gc": 12.0})
+    record = try_on(machine)
+    folder = Path(record.folder)
+    assert read_trials(folder / "diagnosis" / "trials.json") == record
+    assert open_run(folder / "diagnosis").trials == record
+    assert "hunter2" not in (folder / "diagnosis" / "trials.json").read_text()
+    assert open_run(folder / record.trials[0].runs[0]).trials is None
+    for trial in (record.baseline, *record.trials):
+        assert all((folder / run / "run.json").is_file() for run in trial.runs)
+    assert record.processes_s == machine.now == len(machine.names)
+
+
+def test_rounds_are_reversed_in_turns_and_end_when_the_answer_is_clear(try_on):
+    machine = Machine({"rare-gc": 12.0})
+    try_on(machine)
+    assert machine.names == ["diagnosis", "as-it-is-1", "rare-gc-1", "rare-gc-2", "as-it-is-2"]
+
+
+def test_rounds_end_at_last_if_the_answer_stays_open(try_on):
+    machine = Machine({"rare-gc": 19.5}, noise=0.2)
+    record = try_on(machine)
+    assert machine.names.count("as-it-is-6") == 1
+    assert len(machine.names) == 1 + 2 * MOST_ROUNDS
+    assert record.best == ""
+
+
+def test_a_healthy_script_gets_nothing_and_the_interval_says_so(try_on):
+    record = try_on(Machine({}, noise=0.002), only=("rare-gc", "zero-grad-none"))
+    assert {trial.verdict for trial in record.trials} == {NO_GAIN}
+    assert record.best == ""
+    assert record.verdict.startswith("nothing helped: none of the fixes gains more than")
+    for trial in record.trials:
+        assert trial.ratio_low <= 1.005
+        assert trial.ratio_high >= 0.995
+
+
+def test_fixes_that_help_are_tried_together_and_of_a_group_the_better_one(try_on):
+    together = "rare-gc + fused-optimizer"
+    machine = Machine(
+        {"rare-gc": 14.0, "fused-optimizer": 15.0, "foreach-optimizer": 16.0, together: 9.0}
+    )
+    record = try_on(machine, only=("rare-gc", "fused-optimizer", "foreach-optimizer"))
+    assert record.together.name == together
+    assert record.together.ratio == pytest.approx(0.45, rel=0.05)
+    assert record.best == together
+    assert record.together.promised_ratio is not None  # all findings with a saving are answered
+    assert len(record.together.lines) == 3
+    assert any(name.startswith("together-") for name in machine.names)
+
+
+def test_a_combination_that_is_worse_is_not_the_one_to_keep(try_on):
+    machine = Machine({"rare-gc": 14.0, "threads": 15.0, "rare-gc + threads": 18.0})
+    record = try_on(machine, only=("rare-gc", "threads"))
+    assert record.together.verdict == HELPS
+    assert record.best == "rare-gc"
+
+
+def test_a_fix_that_changes_the_losses_is_marked_and_not_kept(try_on):
+    losses = {"rare-gc": tuple(1.5 * loss for loss in CURVE)}
+    record = try_on(Machine({"rare-gc": 12.0}, losses=losses))
+    assert (record.trials[0].verdict, record.trials[0].losses.verdict) == (HELPS, CHANGED)
+    assert record.best == ""
+    assert record.verdict == "nothing helped without changing the losses"
+
+
+@pytest.mark.parametrize("problem", [CRASHED, NOT_APPLIED])
+def test_a_fix_that_fails_is_an_answer_and_ends_only_its_own_rounds(try_on, problem):
+    machine = Machine({"threads": 12.0}, failures={"rare-gc": problem})
+    record = try_on(machine, only=("rare-gc", "threads"))
+    trials = by_name(record)
+    assert (trials["rare-gc"].verdict, trials["rare-gc"].reason) == (problem, "because")
+    assert machine.names.count("rare-gc-1") == 1
+    assert not any(name.startswith("rare-gc-2") for name in machine.names)
+    assert record.best == "threads"
+
+
+def test_the_budget_ends_the_rounds_and_what_had_no_turn_says_so(try_on):
+    machine = Machine({"rare-gc": 12.0, "threads": 12.0}, wall_s=10.0)
+    record = try_on(machine, only=("rare-gc", "threads"), budget_s=35.0)
+    assert machine.now <= 35.0
+    trials = by_name(record)
+    assert trials["rare-gc"].verdict == HELPS
+    assert trials["threads"].verdict == NOT_MEASURED
+    assert "budget" in trials["threads"].reason
+    assert max(machine.limits[1:]) <= 25.0
+
+
+def test_a_process_may_take_three_times_as_long_as_usual(try_on):
+    machine = Machine({"rare-gc": 12.0}, wall_s=10.0)
+    try_on(machine, budget_s=10_000)
+    assert machine.limits[1:] == [35.0] * (2 * LEAST_ROUNDS)
+
+
+def test_a_script_that_fails_as_it_is_cannot_be_tried(try_on):
+    with pytest.raises(TrialError, match="as it is cannot be measured: because") as caught:
+        try_on(Machine({}, failures={"as it is": CRASHED}))
+    assert caught.value.exit_code == 3
+
+
+def test_a_script_that_fails_once_in_a_while_keeps_what_was_measured(try_on):
+    record = try_on(Machine({"rare-gc": 19.0}, noise=0.2, failures={"as-it-is-3": CRASHED}))
+    assert record.baseline.step_ns == pytest.approx(STEP_MS * 1e6, rel=0.5)
+    assert (record.baseline.processes, record.baseline.reason) == (2, "because")
+    assert record.trials[0].ratio is not None
+
+
+def test_findings_without_a_fix_are_listed_with_their_advice(try_on):
+    record = try_on(Machine({}), without=("rare-gc",))
+    assert record.trials == ()
+    assert [one.finding for one in record.untried] == ["garbage-collector"]
+    assert "gc.freeze" in record.untried[0].advice
+    assert record.verdict.startswith("nothing to try")
+
+
+def test_all_fixes_that_apply_and_none_that_was_not_asked_for(try_on):
+    record = try_on(Machine({}, noise=0.001), tries_all=True)
+    names = set(by_name(record))
+    assert {"rare-gc", "threads", "fused-optimizer"} <= names
+    assert not names & {"compile", "tf32", "loader-workers", "ddp-buckets"}
+    asked = try_on(Machine({}, noise=0.002, seed=4), only=("compile", "tf32"))
+    assert by_name(asked)["tf32"].verdict == NOT_APPLIED
+    assert by_name(asked)["tf32"].reason == "no GPU is in use"
+    assert by_name(asked)["compile"].processes
+
+
+def test_names_are_checked(tmp_path):
+    with pytest.raises(UsageError, match="no fix 'gc'"):
+        Request(("python",), tmp_path, only=("gc",))

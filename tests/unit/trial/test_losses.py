@@ -1,0 +1,58 @@
+"""Losses of a trial against those of the script as it is."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.run.trials import CHANGED, CLOSE, SAME, UNKNOWN, WITHIN_NOISE
+from stepscope.trial.losses import compare_losses
+
+CURVE = [2.0 / (1 + step) for step in range(40)]
+
+
+def scaled(curve, share, seed=0):
+    rng = np.random.default_rng(seed)
+    return [loss * (1 + share * rng.standard_normal()) for loss in curve]
+
+
+def test_equal_curves_are_the_same():
+    found = compare_losses([CURVE], [CURVE, CURVE])
+    assert (found.verdict, found.difference, found.noise) == (SAME, 0, 0)
+    assert found.compared == 40
+
+
+def test_rounding_is_close_and_a_different_training_is_changed():
+    assert compare_losses([scaled(CURVE, 1e-4)], [CURVE, CURVE]).verdict == CLOSE
+    found = compare_losses([scaled(CURVE, 0.05)], [CURVE, CURVE])
+    assert found.verdict == CHANGED
+    assert found.difference == pytest.approx(0.05, rel=0.4)
+
+
+def test_a_script_whose_own_runs_differ_sets_the_measure():
+    theirs = [scaled(CURVE, 0.1, seed) for seed in (1, 2, 3)]
+    assert compare_losses([scaled(CURVE, 0.1, 4)], theirs).verdict == WITHIN_NOISE
+    assert compare_losses([[2 * loss for loss in CURVE]], theirs).verdict == CHANGED
+
+
+@pytest.mark.parametrize("ours", [[], [[]], [[1.0, 1.0]]])
+def test_without_losses_nothing_is_known(ours):
+    assert compare_losses(ours, [CURVE]).verdict == UNKNOWN
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_breaks_is_changed_and_one_that_was_broken_is_not(bad):
+    broken = [*CURVE[:20], *[bad] * 20]
+    found = compare_losses([broken], [CURVE, CURVE])
+    assert (found.verdict, found.difference) == (CHANGED, None)
+    assert compare_losses([broken], [broken, broken]).verdict == SAME
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=3, max_size=30), st.integers(1, 20))
+def test_only_what_both_have_is_compared(curve, more):
+    longer = curve + [9.0] * more
+    assert compare_losses([longer], [curve]).verdict == SAME

@@ -1,0 +1,104 @@
+"""Commands in sessions of their own: how they end, and that nothing of them is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+
+import psutil
+import pytest
+
+from stepscope.errors import UsageError
+from stepscope.trial.processes import MARK, Limits, run_apart
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="POSIX sessions")
+# A child in the session, and one that leaves it and ignores the polite signal.
+FAMILY = """
+import signal, subprocess, sys, time
+sleep = [sys.executable, "-c",
+         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"]
+subprocess.Popen(sleep)
+subprocess.Popen(sleep, start_new_session=True)
+print("started", flush=True)
+{end}
+"""
+
+
+def run(tmp_path, code, most_s=60.0, is_done=lambda: False, linger_s=0.2):
+    mark = uuid.uuid4().hex
+    command = [sys.executable, "-c", code]
+    limits = Limits(most_s, is_done, linger_s)
+    ended = run_apart(command, dict(os.environ), mark, tmp_path / "log", limits)
+    assert left_of(mark) == []
+    return ended
+
+
+def left_of(mark):
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def test_an_end_of_its_own(tmp_path):
+    ended = run(tmp_path, "import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)")
+    assert ended.exit_code == 7
+    assert ended.wall_s > 0
+    assert sorted((tmp_path / "log").read_text().split()) == ["err", "out"]
+
+
+def test_a_signal(tmp_path):
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    assert run(tmp_path, code).exit_code == -9
+
+
+def test_one_that_hangs_is_ended_with_all_that_it_started(tmp_path):
+    ended = run(tmp_path, FAMILY.format(end="time.sleep(600)"), most_s=2.0)
+    assert ended.exit_code is None
+    assert "started" in (tmp_path / "log").read_text()
+
+
+def test_what_outlives_its_parent_is_ended(tmp_path):
+    assert run(tmp_path, FAMILY.format(end="sys.exit(0)")).exit_code == 0
+
+
+def test_one_that_is_done_and_lingers_is_a_success(tmp_path):
+    assert run(tmp_path, "import time; time.sleep(600)", is_done=lambda: True).exit_code == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_left_if_we_are_ended(tmp_path, number):
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        run(
+            tmp_path,
+            FAMILY.format(end="time.sleep(600)"),
+            is_done=lambda: os.kill(os.getpid(), number),
+        )
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert not [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if child.status() != psutil.STATUS_ZOMBIE
+    ]
+
+
+def test_a_bystander_is_left_alone(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as bystander:
+        try:
+            run(tmp_path, "pass")
+            assert bystander.poll() is None
+        finally:
+            bystander.kill()
+
+
+def test_a_program_that_does_not_exist(tmp_path):
+    with pytest.raises(UsageError, match="no-such-program"):
+        run_apart(["no-such-program"], {}, "mark", tmp_path / "log", Limits(1.0, lambda: False))

@@ -1,0 +1,67 @@
+"""What a measured ratio says, and which trial is kept."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.errors import UsageError
+from stepscope.run.trials import (
+    CHANGED,
+    HELPS,
+    NO_GAIN,
+    SAME,
+    SLOWER,
+    UNCLEAR,
+    LossRecord,
+    TrialRecord,
+)
+from stepscope.trial.measure import Ratio
+from stepscope.trial.verdict import best_of, is_clear, judge
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict", "clear"),
+    [
+        ((0.50, 0.48, 0.52), HELPS, True),
+        ((0.50, 0.30, 0.80), HELPS, False),  # by how much is not known yet
+        ((0.97, 0.945, 0.995), HELPS, False),  # less than 2 % is possible
+        ((0.985, 0.97, 0.999), UNCLEAR, False),  # too little to be worth it, or just enough
+        ((1.00, 0.99, 1.01), NO_GAIN, True),
+        ((1.01, 0.985, 1.20), NO_GAIN, True),
+        ((0.95, 0.80, 1.12), UNCLEAR, False),
+        ((1.20, 1.10, 1.30), SLOWER, True),
+    ],
+)
+def test_verdicts(ratio, verdict, clear):
+    assert judge(Ratio(*ratio)) == verdict
+    assert is_clear(Ratio(*ratio)) == clear
+
+
+@given(st.floats(0.1, 3), st.floats(0, 1), st.floats(0, 1))
+def test_nothing_helps_whose_interval_holds_no_change(value, down, up):
+    ratio = Ratio(value, value / (1 + down), value * (1 + up))
+    if ratio.low <= 1 <= ratio.high:
+        assert judge(ratio) in (NO_GAIN, UNCLEAR)
+
+
+def trial(name, ratio, verdict=HELPS, losses=SAME):
+    return TrialRecord(name, (name,), verdict=verdict, ratio=ratio, losses=LossRecord(losses))
+
+
+def test_the_fastest_is_kept_unless_it_changes_the_losses():
+    trials = [trial("a", 0.8), trial("b", 0.5, losses=CHANGED), trial("c", 0.9)]
+    trials.append(trial("d", 0.4, verdict=UNCLEAR))
+    assert best_of(trials).name == "a"
+    assert best_of(trials[1:2]) is None
+    assert best_of([]) is None
+
+
+def test_conditions(trials_record):
+    from stepscope.trial.verdict import GainCheck
+
+    assert "gains 48.0%" in GainCheck.parse("gain>5%").reason(trials_record)
+    assert GainCheck.parse("gain > 48.5 %").reason(trials_record) is None
+    with pytest.raises(UsageError, match="gain>5%"):
+        GainCheck.parse("gain<5%")
