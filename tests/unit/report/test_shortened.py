@@ -18,7 +18,7 @@ def test_what_distinguishes_texts_is_seen() -> None:
     names = [f"volta_sgemm_128x{size}" for size in ("32_nt", "32_nn", "64_nt")]
     assert shortened(names, 16) == ["volta…_128x32_nt", "volta…_128x32_nn", "volta…_128x64_nt"]
     long = [f"elementwise_kernel<4, {name}<float>, {'x' * 90}>" for name in ("Add", "Mul")]
-    assert shortened(long, 24) == ["elementw…<4, Add<float>…", "elementw…<4, Mul<float>…"]
+    assert shortened(long, 21) == ["element…<4, Add<floa…", "element…<4, Mul<floa…"]
     assert shortened([*names, names[0]], 16)[-1] == "volta…_128x32_nt"
 
 
