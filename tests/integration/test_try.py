@@ -7,9 +7,15 @@ import sys
 
 import psutil
 import pytest
-from tests.support.guides import environment
-from tests.support.launching import TORCHRUN
-from tests.support.planted_scripts import HEAD, HEALTHY, PLANTED, RANKS, SLOW_DATA_SET
+from tests.support.launching import TORCHRUN, paths_of_this_process
+from tests.support.planted_scripts import (
+    FRAMEWORKS,
+    HEAD,
+    HEALTHY,
+    PLANTED,
+    RANKS,
+    SLOW_DATA_SET,
+)
 
 from stepscope.commands.main import main
 from stepscope.run.reader import open_run
@@ -38,10 +44,10 @@ def tried(tmp_path, monkeypatch, capsys):
     def run(text, *options, command=("train.py",)):
         (tmp_path / "train.py").write_text(text)
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+        monkeypatch.setenv("PYTHONPATH", paths_of_this_process())
         code = main(["try", "--format", "json", *options, "--", sys.executable, *command])
         out, err = capsys.readouterr()
-        assert left_behind() == []
+        assert left_behind(tmp_path) == []
         if not out:
             return code, err
         folder = json.loads(out)["folder"]
@@ -52,12 +58,14 @@ def tried(tmp_path, monkeypatch, capsys):
     return run
 
 
-def left_behind():
-    """Processes of trials that still run."""
+def left_behind(folder):
+    """Processes of trials in a folder that still run."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARK) and process.status() != psutil.STATUS_ZOMBIE:
+            variables = process.environ()
+            is_ours = MARK in variables and str(folder) in variables.get("STEPSCOPE_LAUNCH", "")
+            if is_ours and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except (psutil.Error, OSError):
             continue
@@ -69,20 +77,21 @@ def by_name(record):
 
 
 def test_a_slow_data_set_from_the_finding_to_the_report(tried, tmp_path, capsys):
+    """Whether the fix wins depends on the machine; that everything fits together does not."""
     text = HEAD + SLOW_DATA_SET + '    open("notes.txt", "a").write("a step")\n'
     text += '    open(sys.argv[1] + "/mine", "w").close()\n'
     code, record = tried(
         text,
-        *("--steps", "16", "--not", "threads", "--fail-on", "gain>10%"),
+        *("--steps", "16", "--budget", "2m", "--fix", "loader-workers", "--fail-on", "gain>10%"),
         command=("train.py", "{scratch}"),
     )
-    assert code == 1
-    trial = record.trials[0]
-    assert (trial.name, trial.verdict, trial.losses.verdict) == ("loader-workers", HELPS, SAME)
-    assert trial.findings == ("input-bound",)
-    assert trial.promised_ratio < 0.8
-    assert trial.ratio < 0.9
-    assert record.best == "loader-workers"
+    (trial,) = record.trials
+    assert (trial.name, trial.findings) == ("loader-workers", ("input-bound",))
+    assert trial.losses.verdict == SAME
+    assert 0.2 < trial.promised_ratio < 0.8
+    assert trial.ratio_low <= trial.ratio <= trial.ratio_high
+    assert record.best == ("loader-workers" if trial.verdict == HELPS else "")
+    assert code == (1 if record.best and trial.ratio < 0.9 else 0)
     (warning,) = record.warnings
     assert "notes.txt" in warning
     folder = tmp_path / record.folder
@@ -180,6 +189,14 @@ def test_two_ranks_of_torchrun(tried):
         assert trial.ratio is not None, trial
         assert trial.losses.verdict in (SAME, CLOSE)
         assert trial.overrides == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_slow_data_set_in_a_framework(tried, framework):
+    pytest.importorskip(framework)
+    _, record = tried(FRAMEWORKS[framework], "--steps", "24", "--fix", "loader-workers")
+    assert record.best == "loader-workers"
 
 
 @pytest.mark.slow

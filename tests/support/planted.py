@@ -331,6 +331,18 @@ def _unfused() -> GpuTrace:
     return job(body)
 
 
+def _unfused_on_a_cpu(operators: int, name: str) -> GpuTrace:
+    """15 ms of other work, and an optimizer that takes 10 ms."""
+
+    def body(t: GpuTrace, _step: int) -> None:
+        t.op("aten::linear").python(ms(5))
+        with t.annotate("Optimizer.step#Adam.step"):
+            for _ in range(operators):
+                t.op(name).python(ms(10) // operators)
+
+    return _on_a_cpu(body)
+
+
 def _checkpointing(again: int) -> GpuTrace:
     def body(t: GpuTrace, _step: int) -> None:
         products(t, 6)
@@ -679,6 +691,13 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
             ("launch-bound", "low-gpu-utilisation", "many-small-collectives"),
         ),
         ("unfused optimizer", _unfused, ("unfused-optimizer",)),
+        (
+            "unfused optimizer on a CPU",
+            lambda: _unfused_on_a_cpu(200, "aten::addcdiv_"),
+            ("unfused-optimizer",),
+        ),
+        ("fused optimizer on a CPU", lambda: _unfused_on_a_cpu(200, "aten::_fused_adam_"), ()),
+        ("optimizer of few tensors on a CPU", lambda: _unfused_on_a_cpu(20, "aten::add_"), ()),
         ("checkpointing", lambda: _checkpointing(6), ("heavy-recomputation",)),
         ("a little checkpointing", lambda: _checkpointing(1), ()),
         ("compiling", _compiling, ("compilation-in-window",)),

@@ -48,22 +48,22 @@ def step(batch, rest_s=0.0):
 """
 
 SLOW_DATA_SET = """
-for batch in DataLoader(Samples(0.004), batch_size=BATCH, shuffle=True):
-    step(batch, 0.04)
+for batch in DataLoader(Samples(0.02), batch_size=BATCH, shuffle=True):
+    step(batch, 0.15)
 """
 SLOW_COLLATE = """
 def collate(samples):
-    time.sleep(0.03)
+    time.sleep(0.12)
     return torch.stack(samples)
 
 
 for batch in DataLoader(Samples(), batch_size=BATCH, shuffle=True, collate_fn=collate):
-    step(batch, 0.04)
+    step(batch, 0.15)
 """
 GARBAGE_COLLECTOR = """
-kept = [[number] for number in range(200_000)]
+kept = [[number] for number in range(60_000)]
 for batch in DataLoader(Samples(), batch_size=BATCH, shuffle=True):
-    step(batch, 0.04)
+    step(batch, 0.15)
     gc.collect()
 """
 UNFUSED_OPTIMIZER = """
@@ -75,7 +75,7 @@ for batch in DataLoader(Samples(), batch_size=BATCH, shuffle=True):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    time.sleep(0.01)
+    time.sleep(0.02)
 """
 TOO_MANY_THREADS = """
 torch.set_num_threads(16 * os.cpu_count())
@@ -97,9 +97,9 @@ for batch in DataLoader(Samples(), batch_size=1, shuffle=True):
     step(batch)
 """
 TWO_FINDINGS = """
-kept = [[number] for number in range(200_000)]
-for batch in DataLoader(Samples(0.004), batch_size=BATCH, shuffle=True):
-    step(batch, 0.04)
+kept = [[number] for number in range(60_000)]
+for batch in DataLoader(Samples(0.02), batch_size=BATCH, shuffle=True):
+    step(batch, 0.15)
     gc.collect()
 """
 RANKS = """
@@ -113,7 +113,7 @@ torch.distributed.destroy_process_group()
 """
 HEALTHY = """
 for batch in DataLoader(Samples(), batch_size=BATCH, shuffle=True):
-    step(batch, 0.04)
+    step(batch, 0.15)
 """
 
 
@@ -149,3 +149,60 @@ PLANTED = {
         PlantedScript("two findings", HEAD + TWO_FINDINGS, "loader-workers + rare-gc"),
     )
 }
+
+
+TRAINER = (
+    HEAD
+    + """
+from tests.support.frameworks import trainer_of
+
+
+class Slow(Dataset):
+    def __init__(self, data):
+        self.data = data
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, index):
+        time.sleep(0.04)
+        return self.data[index]
+
+
+if __name__ == "__main__":
+    trainer = trainer_of("out", samples=4000, max_steps=500)
+    trainer.train_dataset = Slow(trainer.train_dataset)
+    compute_loss = trainer.compute_loss
+    trainer.compute_loss = lambda *given, **named: time.sleep(0.15) or compute_loss(*given, **named)
+    trainer.train()
+"""
+)
+LIGHTNING = (
+    HEAD
+    + """
+from tests.support.frameworks import lightning_model, pytorch_of
+
+
+class Pairs(Samples):
+    def __getitem__(self, index):
+        sample = super().__getitem__(index)
+        return sample[:8], sample[:2]
+
+
+if __name__ == "__main__":
+    model = lightning_model("lightning")
+    train = model.training_step
+    model.training_step = lambda *given: time.sleep(0.15) or train(*given)
+    trainer = pytorch_of("lightning").Trainer(
+        accelerator="cpu",
+        max_steps=500,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(model, DataLoader(Pairs(0.02), batch_size=BATCH, shuffle=True))
+"""
+)
+FRAMEWORKS = {"transformers": TRAINER, "lightning": LIGHTNING}
+"""Framework to a script with a slow data set."""

@@ -43,6 +43,7 @@ WORKERS = TrialRecord(
     losses=LossRecord(SAME, 0.0, 0.0, 40),
     peak_resident_bytes=312 << 20,
     lines=("DataLoader(..., num_workers=2, persistent_workers=True)",),
+    applied=("train.py:12: num_workers=2, persistent_workers=True",),
     overrides=("train.py:12: num_workers=0",),
     risks="more memory on the host",
     runs=("loader-workers-1", "loader-workers-2"),

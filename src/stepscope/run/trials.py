@@ -68,6 +68,7 @@ class TrialRecord:
         peak_resident_bytes: Most memory that the training process held on the host.
         peak_device_bytes: Most memory that it allocated on its fullest GPU; 0 without one.
         lines: What to write into the script to keep the fix.
+        applied: Where the fix took effect, such as "train.py:41: num_workers=2".
         overrides: Where the fix overrode what the script says itself.
         risks: What the fix may cost.
         runs: Its run directories, relative to the folder of the trials.
@@ -91,6 +92,7 @@ class TrialRecord:
     peak_resident_bytes: int = 0
     peak_device_bytes: int = 0
     lines: tuple[str, ...] = ()
+    applied: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     risks: str = ""
     runs: tuple[str, ...] = ()
@@ -126,7 +128,7 @@ class TrialsRecord:
     """`trials.json`: all trials of one script.
 
     Attributes:
-        command: The script's command.
+        command: The script's command; values that look like secrets are replaced.
         verdict: What came of the trials, in one sentence.
         baseline: The script as it is.
         trials: Each fix tried, in the order of the schedule.

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from stepscope.advice.diagnosis import Diagnosis, diagnose
+from stepscope.capture.record.job import hide_secrets
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.run.layout import RunLayout
 from stepscope.run.reader import open_run
@@ -158,7 +159,7 @@ class Experiment:
         processes = [first, *baseline.attempts.values()]
         processes += [one for each in tried for one in each.attempts.values()]
         record = TrialsRecord(
-            command=self.request.command,
+            command=hide_secrets(self.request.command),
             verdict=_verdict(best, singles),
             baseline=self._record(baseline, baseline, diagnosis, facts),
             trials=trials,
@@ -306,12 +307,13 @@ class Experiment:
             peak_resident_bytes=max((each.peak_resident_bytes for each in attempts), default=0),
             peak_device_bytes=max((each.peak_device_bytes for each in attempts), default=0),
             lines=tuple(line for plan in variant.plans.values() for line in plan.lines),
+            applied=tuple(dict.fromkeys(w for each in attempts for w in each.applied)),
             overrides=tuple(dict.fromkeys(w for each in attempts for w in each.overrode)),
             risks="; ".join(FIXES[name].risks for name in variant.plans),
             runs=tuple(each.run.name for each in one.attempts.values() if each.run is not None),
         )
         failure = one.failure
-        if failure is not None:
+        if failure is not None and one is not baseline:
             return dataclasses.replace(record, verdict=failure.problem, reason=failure.reason)
         ratio = _ratio(one, baseline)
         if ratio is None:
@@ -320,7 +322,7 @@ class Experiment:
         return dataclasses.replace(
             record,
             verdict="" if one is baseline else judge(ratio),
-            reason=one.note,
+            reason=failure.reason if failure is not None else one.note,
             ratio=ratio.value,
             ratio_low=ratio.low,
             ratio_high=ratio.high,

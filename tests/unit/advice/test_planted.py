@@ -96,6 +96,13 @@ def test_every_finding_keeps_its_promises_in_form(judged):
             assert finding.predicted_step_ns >= 0
 
 
+def test_a_fused_optimizer_on_a_cpu_is_promised_to_take_a_fifth(judged):
+    (finding,) = judged["unfused optimizer on a CPU"].findings
+    # 10 ms that are planted, and 1 ms of the optimizer that every such step has.
+    assert finding.saving_ns == pytest.approx(0.8 * 11_000_000, rel=0.05)
+    assert {one.label for one in finding.evidence} >= {"operators per optimizer step"}
+
+
 def test_the_partition_of_every_judged_trace_adds_up(judged):
     for diagnosis in judged.values():
         partition = diagnosis.ranks[0].partition

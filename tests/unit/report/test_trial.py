@@ -56,6 +56,7 @@ def test_what_people_read_has_promise_outcome_and_what_to_write(form):
         "changed (25 %)",
         "crashed: exit code 1: a | pipe",
         "DataLoader(..., num_workers=2, persistent_workers=True)",
+        "applied at train.py:12: num_workers=2",
         "instead of train.py:12: num_workers=0",
         "the promised step was 4% too low",
         "the script wrote files of its own",

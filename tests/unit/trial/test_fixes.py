@@ -172,6 +172,13 @@ def test_threads_are_what_the_cpus_allow(facts, number):
     assert FIXES["threads"].plan(facts).value == number
 
 
+def test_threads_are_never_added():
+    for threads in range(1, 9):
+        for cpus in range(1, 17):
+            plan = FIXES["threads"].plan(Facts(threads=threads, cpus=cpus))
+            assert isinstance(plan, str) or 1 <= plan.value < threads
+
+
 def test_threads_are_kept_whatever_the_script_says(patches):
     before = torch.get_num_threads()
     FIXES["threads"].apply(patches, 1)

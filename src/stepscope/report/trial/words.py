@@ -117,6 +117,8 @@ def costs(record: TrialsRecord) -> str:
 def notes(record: TrialsRecord) -> list[str]:
     """What limits the answer, or is left to do."""
     found = [f"warning: {warning}" for warning in record.warnings]
+    if record.baseline.reason:
+        found.append(f"the rounds ended early: {record.baseline.reason}")
     found += [
         f"{one.name} does not apply: {one.reason}" for one in record.trials if _never_ran(one)
     ]
@@ -128,8 +130,9 @@ def notes(record: TrialsRecord) -> list[str]:
 
 
 def lines_to_write(trial: TrialRecord) -> list[str]:
-    """What to write into the script, and what is there instead."""
-    return [*trial.lines, *(f"# instead of {place}" for place in trial.overrides)]
+    """What to write into the script, where the trial did so, and what is there instead."""
+    applied = [f"# applied at {place}" for place in trial.applied]
+    return [*trial.lines, *applied, *(f"# instead of {place}" for place in trial.overrides)]
 
 
 def next_commands(record: TrialsRecord) -> list[str]:

@@ -120,7 +120,7 @@ class Companion:
         losses: list[float] = []
         self._patches.attempt("losses", lambda: losses.extend(self._losses.values()))
         note = {
-            "rank": int(os.environ.get("RANK", "0") or 0),
+            "rank": _rank(),
             "steps": self._done,
             "has_ended": self._has_ended,
             "applied": self._patches.applied,
@@ -140,6 +140,14 @@ def _leave_at_once() -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(0)
+
+
+def _rank() -> int:
+    from torch import distributed
+
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank()
+    return int(os.environ.get("RANK", "0") or 0)
 
 
 def _facts() -> dict[str, Any]:
