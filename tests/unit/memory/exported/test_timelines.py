@@ -93,9 +93,10 @@ def test_every_output_and_show(exported, question):
     assert "torch's raw memory timeline" in text
     assert "Held at the peak, by category" in text
     assert asked(f"memory-{question}", path, verb=show).split("\n")[0] == text.split("\n")[0]
-    for output in ("md", "html", "csv"):
-        assert "parameter" in asked(path, question, "--format", output)
-    assert asked("memory", path, "--format", "csv", verb=show) == asked(path, "--format", "csv")
+    if question == "overview":
+        for output in ("md", "html", "csv"):
+            assert "parameter" in asked(path, question, "--format", output)
+        assert asked("memory", path, "--format", "csv", verb=show) == asked(path, "--format", "csv")
 
 
 @pytest.mark.filterwarnings(TORCH)
