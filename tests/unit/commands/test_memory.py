@@ -164,9 +164,9 @@ BARE = [one.name for one in QUESTIONS if not one.needs and one.name != "outside"
 @pytest.mark.parametrize("name", BARE)
 def test_show_answers_as_memory_does(snapshot, smaller, name):
     snapshot = asked_of(name, snapshot, smaller)
-    for words in (["--format", "json"], ["--format", "csv"], ["--device", "0"]):
-        shown = run(f"memory-{name}", snapshot, *words, "--rows", "15", verb=show).stdout
-        assert shown == run(snapshot, name, *words, "--rows", "15").stdout
+    words = ["--format", "json", "--device", "0"]
+    shown = run(f"memory-{name}", snapshot, *words, verb=show).stdout
+    assert shown == run(snapshot, name, *words).stdout
 
 
 def test_show_lists_the_questions_about_snapshots_that_it_answers(snapshot):

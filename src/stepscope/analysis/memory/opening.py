@@ -19,7 +19,7 @@ from stepscope.memory.opening import (
     snapshots_in,
 )
 from stepscope.memory.view import MemoryView
-from stepscope.run.layout import RankLayout
+from stepscope.run.layout import SNAPSHOTS_DIRECTORY, RankLayout
 from stepscope.run.reader import RankRun
 from stepscope.run.regular import is_regular
 from stepscope.trace.model import Trace
@@ -117,9 +117,10 @@ def _with_samples(view: MemoryView, path: str, metrics: str | None) -> MemoryVie
     """
     if metrics is not None:
         return replace(view, sampled=sampled_memory(Path(metrics)))
-    if "://" in path:
+    folder = Path(path).absolute().parent
+    if "://" in path or folder.name != SNAPSHOTS_DIRECTORY:
         return view
-    beside = RankLayout(Path(path).absolute().parent.parent).metrics
+    beside = RankLayout(folder.parent).metrics
     if not is_regular(beside):
         return view
     try:

@@ -38,7 +38,8 @@ _THERE_BEFORE, _MADE = 1, 2
 """torch's numbers of actions; 3 is a change in place, 4 a release."""
 
 _BEGINNING_BYTES = 16 * 1024
-_MOST_BYTES = 1 << 30
+_MOST_BYTES = 256 * 1024**2
+"""Unpacked: some four million moments, which take about three gigabytes as numbers of Python's."""
 _PAGE = re.compile(rb"<title>(?:GPU Memory Timeline HTML|Memory over time)</title>")
 _LONGEST_TIME_US = 2**53
 
@@ -93,13 +94,16 @@ def read_timelines(path: str) -> list[ExportedTimeline]:
             )
         path = str(beside)
     with open_source(path) as source:
-        if source.size_bytes is not None and source.size_bytes > _MOST_BYTES:
-            raise UnreadableInputError(f"{path}: more than 1 GiB, larger than any memory timeline")
         progress = Progress(source.name, source.size_bytes)
         try:
             data = read_content(source, progress)
         finally:
             progress.close()
+    if len(data) > _MOST_BYTES:
+        raise UnreadableInputError(
+            f"{path}: {len(data) / 1e6:,.0f} MB unpacked, larger than any memory timeline of a few "
+            "steps; record fewer"
+        )
     try:
         document = orjson.loads(data.tobytes())
     except orjson.JSONDecodeError as error:

@@ -13,6 +13,7 @@ from stepscope.memory.questions.composition import composition
 from stepscope.memory.questions.fragmentation import fragmentation
 from stepscope.memory.questions.growth import growth
 from stepscope.memory.questions.remedies import remedies
+from stepscope.memory.sampled import of_device
 from stepscope.memory.simulator.capacity import capacity_of, needed_bytes
 from stepscope.memory.view import MemoryView, Moment
 
@@ -35,6 +36,8 @@ class OutOfMemory:
         releasable_bytes: Free, and would have gone back to the device.
         pinned_bytes: Free, but in segments that were partly in use.
         largest_free_bytes: The largest free block.
+        outside_bytes: What of the GPU was neither free nor reserved: outside torch's allocator (the
+            CUDA context, NCCL, other processes). None: nobody sampled how large the GPU is.
         capacity_bytes: The most that the allocator could reserve; None where nothing says.
         cause: What the request failed of, in one sentence.
         remedies: What would have helped, the cheapest first: `remedies.REMEDIES`.
@@ -57,6 +60,7 @@ class OutOfMemory:
     releasable_bytes: int
     pinned_bytes: int
     largest_free_bytes: int
+    outside_bytes: int | None
     capacity_bytes: int | None
     cause: str
     remedies: pl.DataFrame
@@ -101,6 +105,7 @@ def out_of_memory(view: MemoryView, device: int | None = None) -> OutOfMemory:
         releasable_bytes=parts.releasable_bytes,
         pinned_bytes=parts.pinned_bytes,
         largest_free_bytes=parts.largest_free_bytes,
+        outside_bytes=_outside(view, chosen, parts.reserved_bytes, free),
         capacity_bytes=capacity.bytes,
         cause=_cause(asked, needed, free, parts.pinned_bytes),
         remedies=remedies(view, moment.event, held, growth(view, chosen), capacity),
@@ -122,6 +127,13 @@ def _device(view: MemoryView, device: int | None) -> int:
         f"{view.snapshot.path}: no request failed{where}; ask for the peak instead, or record "
         "with oom_snapshot"
     )
+
+
+def _outside(view: MemoryView, device: int, reserved: int, free: int | None) -> int | None:
+    sampled = of_device(view.sampled, device)
+    if sampled is None or sampled.total_bytes is None or free is None:
+        return None
+    return sampled.total_bytes - free - reserved
 
 
 def _cause(asked: int, needed: int, free: int | None, pinned: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -19,6 +20,7 @@ from stepscope.memory.questions.churn import churn
 from stepscope.memory.questions.fragmentation import fragmentation
 from stepscope.memory.questions.oom import out_of_memory
 from stepscope.memory.questions.settings import settings as other_settings
+from stepscope.memory.sampled import SampledMemory
 from stepscope.memory.view import MemoryView
 
 
@@ -217,8 +219,16 @@ def test_a_failed_request_is_explained():
     assert found.pinned_bytes == 90 * MIB
     assert found.largest_free_bytes == 18 * MIB
     assert found.cause.startswith("fragmentation")
+    assert found.outside_bytes is None
     assert found.categories["allocated_bytes"].sum() == found.allocated_bytes
     assert found.failures == 1
+
+
+def test_what_was_outside_the_allocator_when_a_request_failed_is_the_rest_of_the_gpu():
+    samples = pl.DataFrame({"time_ns": [0], "used_bytes": [0]})
+    sampled = SampledMemory("metrics.csv", 0, "GPU 0", 160 * MIB, samples)
+    view = replace(viewed(fragmented().snapshot()), sampled=(sampled,))
+    assert out_of_memory(view).outside_bytes == (160 - 125) * MIB
 
 
 def test_the_setting_that_helps_is_tried_out():
