@@ -151,7 +151,7 @@ def browser(trace: Trace, index: TraceIndex) -> None:
     from tests.support.browser import browsing
 
     from stepscope.viewer import opened
-    from stepscope.viewer.app import ViewerServer, link_of, listen
+    from stepscope.viewer.app import ViewerServer, link_of, listen, make_app
     from stepscope.viewer.security import Secrets
 
     library = opened.Library([opened.Origin("benchmark", "benchmark", "benchmark")])
@@ -161,7 +161,7 @@ def browser(trace: Trace, index: TraceIndex) -> None:
     one.stage = "ready"
     listening, keys = listen(), Secrets()
     listening.listen(128)
-    server = ViewerServer(library, keys)
+    server = ViewerServer(make_app(library, keys))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     import tempfile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
-from tests.support.real_traces import NAMES, real_trace
+from tests.support.real_traces import EACH, real_trace
 from tests.support.traces import trace_path
 
 from stepscope.analysis.abnormal_collectives import find_abnormal_collectives
@@ -17,7 +17,7 @@ from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH)
 def test_collectives_add_up(name):
     report = analyse_communication(real_trace(name))
     devices = report.devices

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
-from tests.support.real_traces import NAMES, real_trace
+from tests.support.real_traces import EACH, real_trace
 
 from stepscope.analysis.input_pipeline import input_pipeline
 from stepscope.analysis.launches import launches
@@ -13,7 +13,7 @@ from stepscope.analysis.steps import step_table
 from stepscope.analysis.timeline import timeline
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH)
 def test_no_step_is_dropped_and_steps_add_up(name: str) -> None:
     trace = real_trace(name)
     table = step_table(trace).steps
@@ -24,7 +24,7 @@ def test_no_step_is_dropped_and_steps_add_up(name: str) -> None:
         assert rows["device_ns"].sum() == mine["end_ns"].max() - mine["start_ns"].min()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH)
 def test_launches_cover_all_linked_work(name: str) -> None:
     trace = real_trace(name)
     answer = launches(trace)
@@ -51,7 +51,7 @@ def test_roctracer_calls_are_launches_and_waits_too() -> None:
     assert waits == {"hipMemcpyWithStream": 9}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH)
 def test_waits_fit_into_their_steps(name: str) -> None:
     answer = input_pipeline(real_trace(name))
     assert (answer.steps["wait_ns"] <= answer.steps["wall_ns"]).all()
@@ -69,7 +69,7 @@ def test_the_loader_contrast() -> None:
     assert four.wait_share < 0.05
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH)
 def test_what_is_held_at_the_peak_is_the_peak(name: str) -> None:
     answer = memory_timeline(real_trace(name))
     for row in answer.devices.rows(named=True):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.real_traces import NAMES, real_trace
+from tests.support.real_traces import EACH, real_trace
 
 from stepscope.analysis.flops import analyse_flops
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH)
 def test_nothing_is_faster_than_the_device(name):
     report = analyse_flops(real_trace(name))
     shares = report.operators["attained_share"].drop_nulls()

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import polars as pl
 import pytest
-from tests.support.real_traces import NAMES, real_trace
+from tests.support.real_traces import EACH, real_trace
 from tests.support.traces import trace_path
 
 from stepscope.analysis.kernels import kernels
@@ -52,7 +52,7 @@ def test_tracelens_kernel_summary(folder: str) -> None:
     assert all(name.startswith(("Memcpy", "Memset")) for name in missing)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH)
 def test_kernels_add_up_to_the_timeline(name: str) -> None:
     trace = real_trace(name)
     answer = kernels(trace)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.real_traces import NAMES, real_trace
+from tests.support.real_traces import EACH, real_trace
 
 from stepscope.analysis.call_tree import build_call_tree
 from stepscope.analysis.modules import PHASES, analyse_modules
 from stepscope.analysis.operators import analyse_operators
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH)
 def test_device_time_is_conserved(name):
     trace = real_trace(name)
     whole = analyse_operators(trace).device_ns

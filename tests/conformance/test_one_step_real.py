@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from tests.support.one_step import check_trace
-from tests.support.real_traces import all_names, path_of
+from tests.support.real_traces import EACH, path_of
 
 
-@pytest.mark.parametrize("name", all_names())
+@pytest.mark.parametrize("name", EACH)
 def test_every_answer_states_one_step(name):
     check_trace(path_of(name))
 

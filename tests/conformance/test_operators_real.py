@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
-from tests.support.real_traces import NAMES, real_trace
+from tests.support.real_traces import EACH, real_trace
 from tests.support.traces import trace_path
 
 from stepscope.analysis.operators import OperatorReport, analyse_operators
@@ -18,7 +18,7 @@ On NVIDIA it counts `cudaMemsetAsync`. We count both: 2.3 % and 4.3 % of these o
 """
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH)
 def test_device_time_is_conserved(name):
     trace = real_trace(name)
     kinds = pl.concat(

@@ -7,7 +7,7 @@ import csv
 import numpy as np
 import polars as pl
 import pytest
-from tests.support.real_traces import NAMES, real_trace
+from tests.support.real_traces import EACH, real_trace
 from tests.support.traces import trace_path
 
 from stepscope.analysis.host.idle_gaps import IDLE_CAUSES
@@ -145,7 +145,7 @@ def test_hta_overlap() -> None:
     assert round(whole.overlap_share, 4) == 0.4664
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize("events", list(EventChoice))
 def test_parts_add_up_and_steps_divide_the_time(name: str, events: EventChoice) -> None:
     trace = real_trace(name)
@@ -163,7 +163,7 @@ def test_parts_add_up_and_steps_divide_the_time(name: str, events: EventChoice) 
     assert scoped.compute_ns == answer.steps["compute_ns"].sum()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize("events", list(EventChoice))
 def test_idle_causes_add_up_to_the_idle_time(name: str, events: EventChoice) -> None:
     trace = real_trace(name)

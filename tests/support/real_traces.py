@@ -31,6 +31,18 @@ NAMES = (
     "v100_train_5steps/trace.json.gz",
 )
 """Every trace at hand in Kineto's format."""
+_LIKE_OTHERS = (
+    *(f"amd_resnet_ddp_4rank/rank{rank}." for rank in (1, 2)),
+    *(f"v100_dlrm_8rank/rank{rank}." for rank in range(1, 7)),
+    "v100_dataloader_contrast/num_workers_0_worker0.1623143566756.",
+    "v100_dataloader_contrast/num_workers_4_worker0.1623212756351.",
+)
+"""Ranks and windows of a job of which others are tested: only where the slow tests run."""
+EACH = [
+    pytest.param(name, marks=pytest.mark.slow) if name.startswith(_LIKE_OTHERS) else name
+    for name in NAMES
+]
+"""`NAMES` to parametrise with."""
 
 
 def real_trace(name: str) -> Trace:
@@ -49,12 +61,6 @@ def path_of(name: str) -> Path:
 def load_real(name: str) -> Trace:
     """One trace, read once for several tests; skips the test where it is absent."""
     return _load(str(path_of(name)))
-
-
-def all_names() -> list[str]:
-    """Names of all traces at hand, for parametrising; one that will skip where there are none."""
-    found = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("*/*.json.gz"))
-    return found or ["a100_nccl_train/trace.json.gz"]
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from stepscope.viewer.app import ViewerServer, link_of, listen
+from stepscope.viewer.app import ViewerServer, link_of, listen, make_app
 from stepscope.viewer.opened import Library
 from stepscope.viewer.origins import origins_of
 from stepscope.viewer.security import Secrets
@@ -130,7 +130,7 @@ def serving(paths: Sequence[Path | str]) -> Iterator[Client]:
     keys = Secrets()
     listening = listen()
     listening.listen(128)
-    server = ViewerServer(library, keys)
+    server = ViewerServer(make_app(library, keys))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     library.start()
     thread.start()

@@ -76,7 +76,8 @@ def replayed_finding(
             "; then the host sets the pace: it needs this long for a step, even if it never waits "
             "for the GPU"
         )
-        alone_ns = window.per_step(host_alone_ns(unchanged(graph)))
+        # The host's steps may begin and end farther apart than the device's, which are shown.
+        alone_ns = min(window.per_step(host_alone_ns(unchanged(graph))), window.step_ns)
         evidence = (*evidence, Evidence("what the host alone needs for a step now", alone_ns, "ns"))
     severity = severity_of(share, limits)
     factor = subject.recording_factor

@@ -19,13 +19,36 @@ import click
     default=None,
     help="Whether to open a browser; by default where this machine has a screen.",
 )
-def command(paths: tuple[str, ...], port: int, browser: bool | None) -> None:
+@click.option(
+    "--perfetto",
+    "with_perfetto",
+    is_flag=True,
+    help="Open in Perfetto's page instead: it gets the trace from a tab of the browser.",
+)
+@click.option(
+    "--perfetto-address",
+    metavar="URL",
+    help="Perfetto's page, if you run your own.  [default: https://ui.perfetto.dev]",
+)
+def command(
+    paths: tuple[str, ...],
+    port: int,
+    browser: bool | None,
+    with_perfetto: bool,
+    perfetto_address: str | None,
+) -> None:
     """Open traces and runs in the browser, served by this machine alone.
 
     PATH is a trace file of any format, a URL of one, a run directory, a directory of traces, or a
     quoted glob. The page shows the first trace; the others open when they are chosen, and any two
     can be compared. Ctrl-C ends it.
+
+    With --perfetto, PATH is one trace or run. It is exported with findings, idle causes and
+    counters, and Perfetto's page gets it from tab to tab, without an upload.
     """
+    if with_perfetto or perfetto_address is not None:
+        _hand_over(paths, port, browser, perfetto_address)
+        return
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
     from stepscope.viewer.app import serve
     from stepscope.viewer.opened import Library
@@ -37,10 +60,7 @@ def command(paths: tuple[str, ...], port: int, browser: bool | None) -> None:
     def started(link: str) -> None:
         click.echo(link)
         _explain(link, len(origins))
-        if _has_screen() if browser is None else browser:
-            import webbrowser
-
-            webbrowser.open(link)
+        _open(link, browser)
 
     try:
         serve(Library(origins), port, started)
@@ -48,12 +68,57 @@ def command(paths: tuple[str, ...], port: int, browser: bool | None) -> None:
         click.echo("", err=True)
 
 
+def _hand_over(
+    paths: tuple[str, ...], port: int, browser: bool | None, address: str | None
+) -> None:
+    """Export one trace or run, and serve the page that sends it to Perfetto's."""
+    import tempfile
+    from pathlib import Path
+
+    from stepscope.export.request import request
+    from stepscope.export.selection import Selection
+    from stepscope.export.to_perfetto import export
+    from stepscope.trace.paths import resolve_path
+    from stepscope.viewer.handover import PERFETTO, hand_over
+
+    if len(paths) > 1:
+        raise click.UsageError("--perfetto takes one trace or run")
+    with tempfile.TemporaryDirectory(prefix="stepscope-") as folder:
+        file = Path(folder, "trace.pftrace")
+        done = export(request(resolve_path(paths[0]), file, Selection()))
+        for note in done.notes:
+            click.echo(note, err=True)
+        name = paths[0].rstrip("/").rpartition("/")[2]
+
+        def started(link: str) -> None:
+            click.echo(link)
+            click.echo(f"{name}: {done.summary}. Ctrl-C ends it.", err=True)
+            _explain_forwarding(link)
+            _open(link, browser)
+
+        try:
+            hand_over(file, name, address or PERFETTO, port, started)
+        except KeyboardInterrupt:  # the way to end it
+            click.echo("", err=True)
+
+
+def _open(link: str, browser: bool | None) -> None:
+    if _has_screen() if browser is None else browser:
+        import webbrowser
+
+        webbrowser.open(link)
+
+
 def _explain(link: str, number: int) -> None:
     """Say on stderr what the link is good for; through SSH also how to reach it."""
-    import os
-
     traces = "1 trace" if number == 1 else f"{number} traces"
     click.echo(f"Serving {traces} at the link above. Ctrl-C ends it.", err=True)
+    _explain_forwarding(link)
+
+
+def _explain_forwarding(link: str) -> None:
+    import os
+
     if os.environ.get("SSH_CONNECTION"):
         from urllib.parse import urlsplit
 

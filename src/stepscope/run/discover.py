@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 import glob
+import itertools
 import os
 import re
 import zlib
@@ -11,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.errors import UnreadableInputError
+from stepscope.run.status_line import StatusLine
 
 MOST_ENTRIES = 100_000
 """How many files and folders are searched for traces."""
@@ -55,19 +58,16 @@ def has_wildcard(text: str) -> bool:
 def find_traces(root: Path) -> list[TraceFile]:
     """The trace files at `root`: the file itself, those in the folder, or the matches of the glob.
 
-    Folders are searched recursively, without stores, hidden folders and links to folders. The
-    result is sorted by path, so that positions are stable.
+    Folders, and `**` in a pattern, are searched recursively, without stores, hidden folders and
+    links to folders. The result is sorted by path, so that positions are stable. A search that
+    lasts is shown on stderr if that is a terminal.
 
     Raises:
         UnreadableInputError: There are more than `MOST_ENTRIES` files and folders in it.
     """
     if root.is_file():
         return [TraceFile(root, rank_of(root))]
-    if root.is_dir():
-        candidates = list(_entries_below(root))
-    else:
-        # Path.glob needs a folder to start from; a user's pattern may start anywhere.
-        candidates = [Path(name) for name in glob.iglob(str(root), recursive=True)]  # noqa: PTH207
+    candidates = list(_entries_below(root) if root.is_dir() else _matching(root))
     paths = sorted(path for path in candidates if is_trace_name(path.name) and path.is_file())
     return [TraceFile(path, rank) for path, rank in zip(paths, _ranks_of(paths), strict=True)]
 
@@ -158,9 +158,52 @@ def _ranks_of(paths: list[Path]) -> list[int | None]:
     return ranks
 
 
+def _matching(pattern: Path) -> Iterator[Path]:
+    """Files that match a pattern."""
+    parts = pattern.parts
+    deep = parts.index("**") if "**" in parts else len(parts)
+    # Path.glob needs a folder to start from; a user's pattern may start anywhere.
+    begins = glob.iglob(str(Path(*parts[:deep])))  # noqa: PTH207
+    found = map(Path, itertools.islice(begins, MOST_ENTRIES + 1))
+    if deep == len(parts):
+        for count, path in enumerate(found):
+            if count == MOST_ENTRIES:
+                raise _too_many(pattern)
+            yield path
+        return
+    for folder in found:
+        if folder.is_dir():
+            for path in _entries_below(folder):
+                if _is_match(path.relative_to(folder).parts, parts[deep:]):
+                    yield path
+
+
+def _is_match(names: tuple[str, ...], patterns: tuple[str, ...]) -> bool:
+    """Whether the names of a path match the parts of a pattern; `**` is any number of folders."""
+    if not patterns:
+        return not names
+    if patterns[0] == "**":
+        if len(patterns) == 1:
+            return True
+        return any(_is_match(names[skipped:], patterns[1:]) for skipped in range(len(names)))
+    return (
+        bool(names)
+        and fnmatch.fnmatchcase(names[0], patterns[0])
+        and _is_match(names[1:], patterns[1:])
+    )
+
+
+def _too_many(place: Path) -> UnreadableInputError:
+    return UnreadableInputError(
+        f"{place}: more than {MOST_ENTRIES:,} files and folders: name a folder nearer to the"
+        " traces, or one trace"
+    )
+
+
 def _entries_below(root: Path) -> Iterator[Path]:
     """Files below a folder, without stores, hidden ones, and what links to folders lead to."""
     ahead, count = [root], 0
+    status = StatusLine()
     while ahead:
         folder = ahead.pop()
         try:
@@ -170,11 +213,10 @@ def _entries_below(root: Path) -> Iterator[Path]:
                 raise
             continue
         count += len(entries)
+        status.update(f"Searching {root} for traces · {count:,} files")
         if count > MOST_ENTRIES:
-            raise UnreadableInputError(
-                f"{root}: more than {MOST_ENTRIES:,} files and folders: name a folder nearer to the"
-                " traces, or one trace"
-            )
+            status.close()
+            raise _too_many(root)
         for entry in entries:
             if entry.name.startswith(".") or entry.name.endswith(".stepscope"):
                 continue
@@ -182,6 +224,7 @@ def _entries_below(root: Path) -> Iterator[Path]:
                 ahead.append(Path(entry.path))
             else:
                 yield Path(entry.path)
+    status.close()
 
 
 def _looks_like_trace(path: Path) -> bool:

@@ -71,10 +71,10 @@ def link_of(listening: socket.socket, keys: Secrets) -> str:
 class ViewerServer(uvicorn.Server):
     """The server of one viewer."""
 
-    def __init__(self, library: Library, keys: Secrets) -> None:
+    def __init__(self, app: Guard) -> None:
         super().__init__(
             uvicorn.Config(
-                make_app(library, keys),
+                app,
                 log_level="critical",
                 access_log=False,
                 lifespan="off",
@@ -98,11 +98,30 @@ def serve(library: Library, port: int = 0, started: Callable[[str], None] = lamb
         UsageError: The port is taken.
     """
     keys = Secrets()
+
+    def begin(link: str) -> None:
+        library.start()
+        started(link)
+
+    serve_app(make_app(library, keys), keys, port, begin)
+
+
+def serve_app(app: Guard, keys: Secrets, port: int, started: Callable[[str], None]) -> None:
+    """Serve an application until interrupted.
+
+    Args:
+        app: The application.
+        keys: What its guard asks for.
+        port: 0: any free one.
+        started: Called with the link as soon as requests are accepted.
+
+    Raises:
+        UsageError: The port is taken.
+    """
     listening = listen(port)
     listening.listen(128)  # from here on a browser can connect
     try:
-        library.start()
         started(link_of(listening, keys))
-        ViewerServer(library, keys).run(sockets=[listening])
+        ViewerServer(app).run(sockets=[listening])
     finally:
         listening.close()

@@ -63,11 +63,20 @@ class Secrets:
 
 
 class Guard:
-    """Refuses unauthorised requests, and adds security headers to responses."""
+    """Refuses unauthorised requests, and adds security headers to responses.
 
-    def __init__(self, app: ASGIApp, keys: Secrets) -> None:
+    Args:
+        app: The application.
+        keys: What authorises a request.
+        opens_other_sites: Whether its pages may talk to tabs of other sites that they open.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Secrets, *, opens_other_sites: bool = False) -> None:
         self._app = app
         self._keys = keys
+        self._headers = dict(_HEADERS)
+        if opens_other_sites:
+            self._headers["cross-origin-opener-policy"] = "same-origin-allow-popups"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or refuse it."""
@@ -85,7 +94,7 @@ class Guard:
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 answer = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
+                for name, value in self._headers.items():
                     answer[name] = value
                 answer.setdefault("cache-control", "no-store")
                 if brings_token:

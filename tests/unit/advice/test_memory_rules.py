@@ -356,5 +356,5 @@ def test_recomputing_activations_is_priced_by_the_trace():
         allocator.annotate(block, "stepscope:activation")
     (found,) = activations_dominate.find(subject(allocator.snapshot(), window=window))
     told = evidence(found)
-    assert told["at most, to compute net/model.py:40 forward again in each step"] == us(700)
-    assert told["at most, to compute net/model.py:55 forward again in each step"] == us(200)
+    assert told["recomputing net/model.py:40 forward takes at most, per step"] == us(700)
+    assert told["recomputing net/model.py:55 forward takes at most, per step"] == us(200)

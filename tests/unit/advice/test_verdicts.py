@@ -81,8 +81,10 @@ def test_times_on_several_gpus_are_those_of_the_mean_gpu(tmp_path, annotate_step
     assert exposed <= rank.step_ns
     assert ("mean step of the window" in seen) is annotate_steps
     assert seen["mean step of the window" if annotate_steps else "the whole file"] == rank.step_ns
-    words = "5.00 ms of kernels per step and GPU" if annotate_steps else "15.0 ms of kernels in all"
-    assert words in compute_title(rank)
+    words = (
+        "5.00 ms of kernels per step" if annotate_steps else "15.0 ms of kernels in the whole file"
+    )
+    assert compute_title(rank).endswith(f"{words}, on each GPU, their mean")
     assert {label for label, _ in compute_rows(rank)} <= {
         "by kind",
         "by operator",

@@ -17,11 +17,13 @@ from rich.console import Console
 from tests.support.allocator import MIB, Allocator
 from tests.support.snapshots import PROGRAMS, Frames, plain_training, train
 
+from stepscope.analysis.memory.named import PREFIX
 from stepscope.commands import info, memory, report, show
 from stepscope.errors import StepscopeError, UnreadableInputError, UsageError
 from stepscope.memory.questions.names import ABOUT, NEEDS
 from stepscope.memory.questions.table import QUESTIONS, question
 from stepscope.report import working
+from stepscope.report.answer.columns import FIRST
 from stepscope.report.memory import terminal
 from stepscope.run.layout import RunLayout
 
@@ -186,6 +188,25 @@ def test_show_memory_of_a_snapshot_is_its_overview(snapshot, smaller):
     for words in (["--device", "0,1"], ["--steps", "1"]):
         assert run("memory-peak", snapshot, *words, verb=show).exit_code == 2
     assert run("memory-peak", verb=show).exit_code == 2
+
+
+def test_the_columns_that_people_see_first_exist(snapshot, smaller):
+    seen = 0
+    for (name, table), columns in FIRST.items():
+        if not name.startswith(PREFIX):
+            continue
+        path = asked_of(name.removeprefix(PREFIX), snapshot, smaller)
+        found = json.loads(run(name, path, "--format", "json", verb=show).stdout)
+        assert set(columns) <= set(found[table][0]), (name, table)
+        seen += 1
+    assert seen == 3
+
+
+def test_a_table_is_not_cut_to_the_columns_of_a_question_about_traces(smaller):
+    """Both have a question `timeline` with a table of steps."""
+    for words in ([], ["--format", "md"]):
+        text = run(smaller, "timeline", *words).stdout
+        assert "peak reserved" in text.partition("Steps")[2]
 
 
 def test_the_names_are_those_of_the_table():

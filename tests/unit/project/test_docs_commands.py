@@ -58,7 +58,7 @@ def test_the_command_line_takes_it(page, text):
     words = words[words.index("stepscope") + 1 :]
     ends = [place for place, word in enumerate(words) if word in {"|", ">", "&&", "2>", "&", ";"}]
     words = words[: min(ends, default=len(words))]
-    context = click.Context(cli, info_name="stepscope")
+    context = click.Context(cli, info_name="stepscope", **cli.context_settings)
     while words and words[0].startswith("-"):
         if words[0] in {"--help", "--version", "-h"}:
             return

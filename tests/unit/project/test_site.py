@@ -79,3 +79,15 @@ def test_the_notebook_is_shown_with_what_its_cells_answer(hooks):
     assert "NVIDIA H100" in trace
     assert "sm90_xmma_gemm" in kernels
     assert "idle_ns" in idle
+
+
+def test_pictures_are_small_and_shown():
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    shown = {
+        (page.parent / link).resolve()
+        for page in pages
+        for link in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+    }
+    pictures = set((ROOT / "docs" / "pictures").iterdir())
+    assert pictures == shown
+    assert max(picture.stat().st_size for picture in pictures) <= 150_000

@@ -55,7 +55,7 @@ def find(subject: Subject) -> list[Finding]:
             Evidence("held at the peak", held.allocated_bytes, "bytes"),
             *(Evidence(f"of them in {short(p)}", n, "bytes") for p, n in where.iter_rows()),
             *(
-                Evidence(f"at most, to compute {short(line)} again in each step", cost, "ns")
+                Evidence(f"recomputing {short(line)} takes at most, per step", cost, "ns")
                 for line, cost in costs.items()
             ),
         ),

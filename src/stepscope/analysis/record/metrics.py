@@ -148,8 +148,23 @@ def _typed(frame: pl.DataFrame) -> pl.DataFrame:
     frame = frame.select(columns)
     if "timestamp" in frame.columns and "time_ns" not in frame.columns:
         moment = pl.col("timestamp").str.to_datetime("%Y/%m/%d %H:%M:%S%.f", strict=False)
-        frame = frame.with_columns(moment.dt.timestamp("ns").alias("time_ns"))
+        moments = frame.select(moment).to_series()
+        frame = frame.with_columns(_since_1970(moments).alias("time_ns"))
     return frame
+
+
+def _since_1970(local: pl.Series) -> pl.Series:
+    """Nanoseconds since 1970 of moments in this machine's time zone, as nvidia-smi writes them."""
+    hours = local.dt.truncate("1h")
+    offsets_ns = {}  # they change with the seasons
+    for hour in hours.drop_nulls().unique().to_list():
+        with contextlib.suppress(OverflowError, ValueError, OSError):  # no year of a calendar
+            offset = hour.astimezone().utcoffset()
+            offsets_ns[hour] = round(offset.total_seconds() * 1e9) if offset else 0
+    shift = hours.replace_strict(
+        list(offsets_ns), list(offsets_ns.values()), default=None, return_dtype=pl.Int64
+    )
+    return local.dt.timestamp("ns") - shift
 
 
 def _gpus(frame: pl.DataFrame) -> pl.DataFrame:

@@ -30,7 +30,7 @@ class ExportedTotals:
 
     Attributes:
         form: What wrote the file.
-        device: The device, in words; empty: the file does not say.
+        device: The device, in words; None: the file does not say.
         allocations: How often memory was requested; None: the file does not say.
         span_ns: From the first moment to the last.
         peak_allocated_bytes: The most that was held at any moment.
@@ -46,7 +46,7 @@ class ExportedTotals:
     """
 
     form: str
-    device: str
+    device: str | None
     allocations: int | None
     span_ns: int
     peak_allocated_bytes: int
@@ -133,7 +133,7 @@ def _totals(timeline: ExportedTimeline, others: list[str]) -> ExportedTotals:
     reserved = table["reserved_bytes"].max() if "reserved_bytes" in table.columns else None
     return ExportedTotals(
         form=timeline.form,
-        device=timeline.device,
+        device=timeline.device or None,
         allocations=timeline.allocations,
         span_ns=int(times[-1] - times[0]),
         peak_allocated_bytes=int(held[at]),

@@ -34,6 +34,9 @@ CATEGORIES = (
 )  # fmt: skip
 """torch's categories in the order of their numbers."""
 
+_THERE_BEFORE, _MADE = 1, 2
+"""torch's numbers of actions; 3 is a change in place, 4 a release."""
+
 _BEGINNING_BYTES = 16 * 1024
 _MOST_BYTES = 1 << 30
 _PAGE = re.compile(rb"<title>(?:GPU Memory Timeline HTML|Memory over time)</title>")
@@ -171,8 +174,7 @@ def _raw(path: str, rows: list[list[int]]) -> ExportedTimeline:
         name: np.cumsum(np.where(category == place, change, 0)[order])
         for place, name in enumerate(CATEGORIES)
     }
-    # Actions: 0 was there before, 1 is made, 2 is changed in place, 3 is freed.
-    made = int(np.isin(action, (0, 1)).sum())
+    made = int(np.isin(action, (_THERE_BEFORE, _MADE)).sum())
     form = "torch's raw memory timeline"
     return ExportedTimeline(path, form, "", time_ns[order], parts, made, None)
 

@@ -145,10 +145,15 @@ def settings(
 
 
 def usual_settings(recorded: AllocatorSettings) -> list[AllocatorSettings]:
-    """The settings that help most often, each as one change of the recorded ones."""
+    """The settings that help most often, each as one change of the recorded ones.
+
+    Expandable segments come without a limit for splitting: with both, reserved memory can grow
+    without a bound.
+    """
     fixed = replace(recorded, expandable_segments=False)
+    grown = replace(recorded, expandable_segments=True, max_split_bytes=None)
     return [
-        replace(recorded, expandable_segments=not recorded.expandable_segments),
+        fixed if recorded.expandable_segments else grown,
         *(replace(fixed, max_split_bytes=size * MIB) for size in _SPLITS_MIB),
         *(replace(recorded, power2_divisions=(parts,) * INTERVALS) for parts in _DIVISIONS),
     ]

@@ -22,6 +22,7 @@ import polars as pl
 from stepscope.errors import UsageError
 from stepscope.memory.allocator.settings import AllocatorSettings, settings_of
 from stepscope.memory.categories.kinds import MemoryCategory
+from stepscope.memory.model import EXACT_SIZES
 from stepscope.memory.questions.composition import peak
 from stepscope.memory.questions.prediction import (
     Peaks,
@@ -94,8 +95,9 @@ class Shard:
         settings: Of the simulated allocator.
         targets: One row per run, then for each target one for each of what can be divided: ranks,
             divided, is_observed, peak_requested_bytes, peak_allocated_bytes (rounded to blocks),
-            peak_reserved_bytes (by simulation), saved_bytes (of the reserved peak of the run),
-            buffer_bytes (what travels, within the peaks), fits (null without a capacity).
+            peak_reserved_bytes, saved_bytes (of the reserved peak, both by simulation; null for
+            runs), buffer_bytes (what travels, within the peaks; null for runs), fits (null without
+            a capacity).
         notes: What a reader must know.
     """
 
@@ -150,16 +152,18 @@ def shard(
         )
     settings = settings or settings_of(base.view.snapshot.settings)
     model = _Model(base, chosen)
-    first = observed_peaks(base.view, chosen)
-    rows = [_row(base.size, NOTHING, first, first, 0, is_observed=True)]
-    for run in others:
+    rows = []
+    for run in (base, *others):
         peaks = observed_peaks(run.view, run.view.device(device))
-        rows.append(_row(run.size, NOTHING, peaks, first, 0, is_observed=True))
+        rows.append(_row(run.size, NOTHING, peaks, is_observed=True))
+    # Simulations are compared with a simulation: of host memory, say, nothing is rounded.
+    simulated = predicted_peaks(base.view.replay, chosen, settings)
     for ranks in asked:
         for stage in _STAGES:
             peaks = predicted_peaks(model.at(ranks, stage), chosen, settings, capacity_bytes)
-            buffers = model.buffer_bytes(stage)
-            rows.append(_row(ranks, stage.name, peaks, first, buffers, is_observed=False))
+            saved = simulated.reserved_bytes - peaks.reserved_bytes
+            row = _row(ranks, stage.name, peaks, saved, model.buffer_bytes(stage))
+            rows.append(row)
     error = _error(model, others, device)
     share = held.get(_UNKNOWN, 0) / max(1, sum(held.values()))
     return Shard(
@@ -174,20 +178,27 @@ def shard(
         capacity_bytes=capacity_bytes,
         settings=str(settings),
         targets=pl.DataFrame(rows, schema=TARGETS, orient="row"),
-        notes=(*_notes(base, error, share), *base.view.notes(chosen)),
+        notes=(*_notes(base, error, share, held.get(_PARAMETER, 0)), *base.view.notes(chosen)),
     )
 
 
-def _notes(base: Run, error: float | None, unknown_share: float) -> list[str]:
+def _notes(base: Run, error: float | None, unknown_share: float, parameter_bytes: int) -> list[str]:
     notes = [_KEPT]
     if error is None:
         notes.append(
             "with one run the error is not known: add a run at another degree (--also RUN=RANKS)"
         )
+    if not parameter_bytes:
+        notes.append("no parameters are known at the peak: dividing them changes nothing")
     if unknown_share >= _NOTABLE:
         notes.append(
             f"{unknown_share:.0%} of the peak is of unknown category, and is not divided: record "
             "with memory_census=True"
+        )
+    if base.view.snapshot.settings.get(EXACT_SIZES):
+        notes.append(
+            "recorded on the host, which has no caching allocator: what the predictions reserve is "
+            "what a GPU's allocator would"
         )
     if base.size > 1:
         notes.append(
@@ -259,11 +270,16 @@ def _largest_unit(allocations: pl.DataFrame) -> int:
 
 
 def _row(
-    ranks: float, divided: str, peaks: Peaks, first: Peaks, buffers: int, *, is_observed: bool
+    ranks: float,
+    divided: str,
+    peaks: Peaks,
+    saved_bytes: int | None = None,
+    buffer_bytes: int | None = None,
+    *,
+    is_observed: bool = False,
 ) -> tuple[object, ...]:
     sizes = (peaks.requested_bytes, peaks.allocated_bytes, peaks.reserved_bytes)
-    saved = first.reserved_bytes - peaks.reserved_bytes
-    return (int(ranks), divided, is_observed, *sizes, saved, buffers, peaks.fits)
+    return (int(ranks), divided, is_observed, *sizes, saved_bytes, buffer_bytes, peaks.fits)
 
 
 def _error(model: _Model, others: Sequence[Run], device: int | None) -> float | None:

@@ -86,12 +86,12 @@ FIRST: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("abnormal-collectives", "table"): (
         "step", "device", "kind", "message_bytes", "dur_ns", "expected_ns", "times", "cause",
     ),
-    ("oom", "remedies"): ("remedy", "frees_bytes", "is_enough", "cost"),
-    ("settings", "alternatives"): (
+    ("memory-oom", "remedies"): ("remedy", "frees_bytes", "is_enough", "cost"),
+    ("memory-settings", "alternatives"): (
         "settings", "peak_reserved_bytes", "saved_bytes", "unused_share", "retries",
         "is_out_of_memory",
     ),
-    ("shard", "targets"): (
+    ("memory-shard", "targets"): (
         "ranks", "divided", "peak_allocated_bytes", "peak_reserved_bytes", "saved_bytes",
         "buffer_bytes", "fits",
     ),

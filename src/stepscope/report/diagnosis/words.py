@@ -340,5 +340,6 @@ def compute_title(rank: RankSummary) -> str:
     if summary is None:
         return ""
     each_ns = summary.total_ns / max(1, summary.steps) / summary.devices
-    words = f"{units.duration(each_ns)} of kernels {'per step' if summary.steps else 'in all'}"
-    return f"What the GPU computes   {words}{' and GPU' if summary.devices > 1 else ''}"
+    of_each = ["on each GPU, their mean"] if summary.devices > 1 else []
+    words = ", ".join(["per step" if summary.steps else "in the whole file", *of_each])
+    return f"What the GPU computes   {units.duration(each_ns)} of kernels {words}"

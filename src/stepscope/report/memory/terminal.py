@@ -7,7 +7,7 @@ from rich.text import Text
 from stepscope.memory.questions.table import MemoryAnswer
 from stepscope.report.answer.terminal import print_notes, print_tables
 from stepscope.report.console import width_for
-from stepscope.report.memory.words import heading
+from stepscope.report.memory.words import heading, question_of
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.text import printable
 
@@ -18,7 +18,7 @@ def write(answer: MemoryAnswer, sink: Sink, layout: Layout) -> None:
     console.print(Text(printable(heading(answer)), "dim"))
     print_tables(
         answer.result,
-        answer.question,
+        question_of(answer),
         console,
         origin_ns=answer.origin_ns,
         rows=layout.rows,

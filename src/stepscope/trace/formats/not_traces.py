@@ -50,7 +50,7 @@ _TIMELINES = tuple(
     for form in (
         rb'^\s*\{\s*"format"\s*:\s*"stepscope-memory-timeline"',
         # torch.profiler's raw form: [[time, action, change in bytes, category], …]
-        rb"^\s*\[\s*\[\s*-?\d+\s*,\s*[0-3]\s*,\s*-?\d+\s*,\s*[0-7]\s*\]",
+        rb"^\s*\[\s*\[\s*-?\d+\s*,\s*[1-4]\s*,\s*-?\d+\s*,\s*[0-7]\s*\]",
         # and its other one: [[times], [[bytes by category], …]]
         rb"^\s*\[\s*\[(?:\s*-?\d+\s*,)*\s*(?:-?\d*\s*$|-?\d+\s*\]\s*,\s*\[\s*\[)",
     )

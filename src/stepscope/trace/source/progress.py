@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from typing import TextIO
 
-_INTERVAL_SECONDS = 0.2
-_PATIENCE_SECONDS = 1.0
+from stepscope.run.status_line import StatusLine
 
 
 class Progress:
     """One line on stderr with share, rate and time left. Silent unless stderr is a terminal."""
 
     def __init__(self, name: str, total_bytes: int | None, stream: TextIO | None = None) -> None:
-        self._stream = sys.stderr if stream is None else stream
+        self._status = StatusLine(stream)
         self._name = name
         self._total = total_bytes
         self._done = 0
-        self._began = time.monotonic()
-        self._shown = self._began + _PATIENCE_SECONDS  # nothing is shown for short reads
-        self._visible = False
-        self._enabled = self._stream is not None and self._stream.isatty()
 
     @property
     def done_bytes(self) -> int:
@@ -31,11 +24,7 @@ class Progress:
     def advance(self, count: int) -> None:
         """Counts bytes read from the file, as stored."""
         self._done += count
-        now = time.monotonic()
-        if self._enabled and now - self._shown >= _INTERVAL_SECONDS:
-            self._shown, self._visible = now, True
-            self._stream.write(f"\r\x1b[K{self.line(now - self._began)}")
-            self._stream.flush()
+        self._status.update(self.line)
 
     def line(self, seconds: float) -> str:
         """Returns the line to show after some seconds."""
@@ -49,6 +38,4 @@ class Progress:
 
     def close(self) -> None:
         """Clears the line."""
-        if self._visible:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+        self._status.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import statistics
+import time
+from datetime import datetime, timezone
 
 import pytest
 from hypothesis import given
@@ -200,3 +202,27 @@ def test_the_record_beside_the_file_comes_along(tmp_path):
     other = tmp_path / "gpu.csv"
     write_metrics_record(other, record)
     assert (tmp_path / "gpu.csv.json").exists()
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="the time zone cannot be changed here")
+def test_the_times_of_nvidia_smi_are_in_the_machines_time_zone(tmp_path, monkeypatch):
+    path = tmp_path / "gpu.csv"
+    path.write_text(
+        "timestamp, memory.used [MiB]\n2025/01/15 08:00:00.250, 5 MiB\n[N/A], 5 MiB\n"
+        "0001/01/01 00:00:00.000, 5 MiB\n"
+        "2025/07/15 08:00:00.250, 5 MiB\n"
+    )
+    try:
+        for zone, winter, summer in (("UTC0", 8, 8), ("EST5EDT,M3.2.0,M11.1.0", 13, 12)):
+            monkeypatch.setenv("TZ", zone)
+            time.tzset()
+            expected = [
+                int(datetime(2025, month, 15, hour, tzinfo=timezone.utc).timestamp()) * 10**9
+                + 250_000_000
+                for month, hour in ((1, winter), (7, summer))
+            ]
+            found = read_metrics(path)[0]["time_ns"].to_list()
+            assert (found[0], found[1], found[-1]) == (expected[0], None, expected[1])
+    finally:
+        monkeypatch.undo()
+        time.tzset()

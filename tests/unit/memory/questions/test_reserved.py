@@ -176,6 +176,10 @@ def test_settings_that_do_not_go_together_are_named():
     view = viewed(plain_training(settings=Settings(expandable=True, max_split=64 * MIB)))
     assert "without bound" in other_settings(view, asked=["default"]).notes[-1]
     assert other_settings(viewed(plain_training()), asked=["default"]).notes == ()
+    limited = viewed(plain_training(settings=Settings(max_split=64 * MIB)))
+    names = other_settings(limited).alternatives["settings"].to_list()
+    assert "expandable_segments:True" in names
+    assert not any("expandable" in name and "max_split" in name for name in names)
 
 
 # -- failed requests

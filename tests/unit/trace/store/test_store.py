@@ -18,6 +18,7 @@ from tests.support.chrome_traces import assert_same_tables, kernel, operator, re
 
 from stepscope.commands.cache import command
 from stepscope.errors import UnreadableInputError, UsageError
+from stepscope.run import status_line
 from stepscope.trace.formats.chrome import format as chrome
 from stepscope.trace.load import load
 from stepscope.trace.schema import ARGS, EVENTS
@@ -320,16 +321,15 @@ class _Terminal(io.StringIO):
         return True
 
 
-def test_progress_only_on_a_terminal() -> None:
+def test_progress_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_line, "_PATIENCE_SECONDS", -1.0)
     silent = io.StringIO()
     progress = Progress("trace", 100, silent)
-    progress._shown = 0.0
     progress.advance(50)
     progress.close()
     assert silent.getvalue() == ""
     terminal = _Terminal()
     progress = Progress("trace", 1_000_000, terminal)
-    progress._shown = 0.0
     progress.advance(500_000)
     progress.close()
     assert "Reading trace · 50%" in terminal.getvalue()

@@ -18,7 +18,7 @@ from stepscope.trace.formats.chrome.names_and_lanes import (
     NamesAndLanes,
     categories_of,
 )
-from stepscope.trace.formats.chrome.pairing import Pairing, rows_of_closed
+from stepscope.trace.formats.chrome.pairing import Pairing
 from stepscope.trace.formats.chrome.phases import BEGIN_ROLE, END_ROLE, EVENT_ROLE
 from stepscope.trace.formats.chrome.rows import (
     HAS_BYTES,
@@ -93,16 +93,14 @@ class EventColumns:
         if not len(paired):
             return frame, args
         closed = self._pairing.take(rows, paired, ids)
-        closed_rows, closed_ids = rows_of_closed(closed)
-        closed_at = np.array([one.row for one in closed], np.intp)
-        order = np.argsort(np.concatenate([at, closed_at]), kind="stable")
-        frame = pl.concat([frame, self._all_of(closed_rows, closed_ids)])[order]
-        return frame, pl.concat([args, closed_rows.args]).gather(order)
+        order = np.argsort(np.concatenate([at, closed.at]), kind="stable")
+        frame = pl.concat([frame, self._all_of(closed.rows, closed.ids)])[order]
+        return frame, pl.concat([args, closed.rows.args]).gather(order)
 
     def of_unclosed(self, end_ns: int) -> tuple[pl.DataFrame, pl.Series]:
         """Returns the events without an end, closed at the end of the file, and their arguments."""
-        rows, ids = rows_of_closed(self._pairing.close(end_ns))
-        return self._all_of(rows, ids), rows.args
+        closed = self._pairing.close(end_ns)
+        return self._all_of(closed.rows, closed.ids), closed.rows.args
 
     def _count(self, rows: Rows, kind: str, wrong: npt.NDArray[np.bool_]) -> None:
         count_rows(rows, self._problems, kind, wrong)

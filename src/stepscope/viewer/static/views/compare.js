@@ -82,7 +82,7 @@ function parts(found, titles) {
 /** @param {any} found @param {[string, string]} titles */
 function steps(found, titles) {
   const runs = [found.a, found.b].map((side, at) => ({ title: titles[at], steps: side.steps, ns: side.step_ns }));
-  return h("section", {}, h("h3", {}, "Steps"), stepStrip(runs, 900), h("p", { class: "note" }, found.a.basis === found.b.basis ? found.a.basis : `${found.a.basis}; ${found.b.basis}`));
+  return h("section", {}, h("h3", {}, "Steps"), stepStrip(runs, 900), h("p", { class: "note" }, found.a.basis === found.b.basis ? `Durations of ${found.a.basis}.` : `Durations of ${found.a.basis} before, of ${found.b.basis} after.`));
 }
 
 /** One step of each, drawn from the same moment and at the same scale. @param {any[]} pair @param {any[]} overviews */

@@ -28,6 +28,7 @@ function hash(text) {
 /** Which colour a name has: kernels, modules, operators, frames. @param {string} name */
 function colourOf(name) {
   if (/^nn\.Module: |\.py\(\d+\)|^<built-in/.test(name)) return 7;
+  if (/^(enumerate\(DataLoader\)|ProfilerStep#|Optimizer\.\w+#)/.test(name)) return 6;
   if (/nccl|rccl|allreduce|all_reduce|allgather|broadcast/i.test(name)) return 2;
   if (/^(cuda|hip)[A-Z]/.test(name)) return 8;
   if (/^Mem(cpy|set)/.test(name)) return 3;

@@ -1,0 +1,44 @@
+"""One line about what goes on, on a terminal that somebody watches."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+_INTERVAL_SECONDS = 0.2
+_PATIENCE_SECONDS = 1.0
+
+
+class StatusLine:
+    """One line on stderr that is replaced again and again. Silent unless stderr is a terminal.
+
+    Nothing is shown for work that is done within a second.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._began = time.monotonic()
+        self._shown = self._began + _PATIENCE_SECONDS
+        self._visible = False
+        self._enabled = self._stream is not None and self._stream.isatty()
+
+    def update(self, line: Callable[[float], str] | str) -> None:
+        """Shows a line, unless another was shown just now.
+
+        Args:
+            line: The line, or a function that returns it for the seconds since the beginning.
+        """
+        now = time.monotonic()
+        if self._enabled and now - self._shown >= _INTERVAL_SECONDS:
+            self._shown, self._visible = now, True
+            text = line if isinstance(line, str) else line(now - self._began)
+            self._stream.write(f"\r\x1b[K{text}")
+            self._stream.flush()
+
+    def close(self) -> None:
+        """Clears the line."""
+        if self._visible:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()

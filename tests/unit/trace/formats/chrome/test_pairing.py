@@ -1,0 +1,78 @@
+"""Beginnings and ends: paired as a stack per lane, wherever the blocks of the file are cut."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepscope.trace.formats.chrome import event_list
+from stepscope.trace.formats.chrome.reader import read_tables
+from stepscope.trace.problems import Problems
+from stepscope.trace.source.content import Content
+
+ARGS = st.none() | st.sampled_from([{}, {"a": 1}, {"a": 2, "b": [3]}])
+MOMENTS = st.lists(
+    st.tuples(st.sampled_from("BE"), st.integers(1, 2), st.integers(-2, 9), ARGS), max_size=14
+)
+
+
+def by_hand(moments):
+    """Name, start, duration and arguments of the events, in file order of their ends."""
+    stacks, found, wrong = {}, [], 0
+    for number, (phase, lane, at, args) in enumerate(moments):
+        stack = stacks.setdefault(lane, [])
+        if phase == "B":
+            stack.append((number, at, args))
+        elif stack:
+            begun, start, first = stack.pop()
+            merged = None if first is None and args is None else (first or {}) | (args or {})
+            found.append((f"n{begun}", 1000 * start, max(0, 1000 * (at - start)), merged))
+        else:
+            wrong += 1
+    end = max([0, *(1000 * at for _, _, at, _ in moments)])
+    for lane in sorted(stacks):
+        found += [
+            (f"n{begun}", 1000 * at, max(0, end - 1000 * at), args)
+            for begun, at, args in stacks[lane]
+        ]
+    return found, wrong, sum(map(len, stacks.values()))
+
+
+@settings(max_examples=60, deadline=None)
+@given(MOMENTS, st.integers(1, 400))
+def test_pairs_are_those_of_a_stack_per_lane(moments, size):
+    texts = []
+    for number, (phase, lane, at, args) in enumerate(moments):
+        event = {"ph": phase, "name": f"n{number}", "cat": "c", "pid": 1, "tid": lane, "ts": at}
+        texts.append(json.dumps(event if args is None else {**event, "args": args}))
+    data = ("[" + ",".join(texts) + "]").encode()
+    stream = io.BytesIO(data)
+    tables = read_tables("t", Content(iter(lambda: stream.read(size), b"")), Problems())
+    expected, unmatched, unclosed = by_hand(moments)
+    rows = tables.events.join(tables.names.select("name_id", "name"), on="name_id", how="left")
+    rows = rows.join(tables.args, on="event", how="left")
+    found = [
+        (name, start, dur, None if args is None else json.loads(args))
+        for name, start, dur, args in rows.select("name", "start_ns", "dur_ns", "args").iter_rows()
+    ]
+    key = lambda one: (one[0], one[1])  # noqa: E731 - names are distinct
+    assert sorted(found, key=key) == sorted(expected, key=key)
+    counts = dict(tables.problems.select("problem", "count").iter_rows())
+    assert counts.get("unmatched_end", 0) == unmatched
+    assert counts.get("unclosed", 0) == unclosed
+
+
+@pytest.mark.parametrize("kind", ["lone", "long"])
+def test_offsets_of_text_that_is_no_utf8(kind):
+    """Each bad byte is one character, and one byte."""
+    data = b"\xff" * (1 if kind == "lone" else 1000) + "é😀\0".encode() + b"\xc3"
+    text = event_list.decode(data)
+    offsets = event_list.byte_offsets(text)
+    assert offsets is not None
+    assert [data[: offsets[at]] for at in range(len(text) + 1)] == [
+        text[:at].encode("utf-8", "surrogateescape") for at in range(len(text) + 1)
+    ]
