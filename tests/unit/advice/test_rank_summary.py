@@ -10,8 +10,8 @@ import weakref
 import numpy as np
 import polars as pl
 import pytest
-from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.planted import SCENARIOS, dump
+from tests.support.rank_jobs import rank_of_job
 from tests.support.step_records import step_records
 
 from stepscope.advice import rank_summary
@@ -25,20 +25,6 @@ from stepscope.analysis.selection.scope import Scope
 from stepscope.run.rank_skew import RankSteps, rank_skew
 from stepscope.run.reader import open_run
 from stepscope.trace.model import Trace
-
-
-def rank_of_job(rank, delays_ms, *, steps=3, layers=4):
-    """A rank of a data-parallel job: what it computes before the collectives takes its own time."""
-    t = GpuTrace(rank=rank, world_size=len(delays_ms), device=rank)
-    for _ in range(steps):
-        with t.step():
-            t.python(ms(delays_ms[rank]))
-            for layer in range(layers):
-                t.op("aten::mm").launch("sgemm", us(300))
-                waiting = ms(max(delays_ms) - delays_ms[rank]) if layer == 0 else 0
-                t.collective("all_reduce", 1 << 20, us(200) + waiting)
-            t.sync()
-    return t
 
 
 @pytest.fixture(scope="module")

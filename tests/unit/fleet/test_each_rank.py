@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.planted import dump
+from tests.support.rank_jobs import rank_of_job
 
 from stepscope.advice.diagnosis import diagnose, in_turn
 from stepscope.analysis.selection.scope import Scope
@@ -17,25 +17,11 @@ from stepscope.run.reader import open_run
 DELAYS_MS = (0, 40, 10)
 
 
-def late_by(rank):
-    """A rank of a data-parallel job that computes before its collectives."""
-    trace = GpuTrace(rank=rank, world_size=len(DELAYS_MS), device=rank)
-    for _ in range(3):
-        with trace.step():
-            trace.python(ms(DELAYS_MS[rank]))
-            for layer in range(4):
-                trace.op("aten::mm").launch("sgemm", us(300))
-                waiting = ms(max(DELAYS_MS) - DELAYS_MS[rank]) if layer == 0 else 0
-                trace.collective("all_reduce", 1 << 20, us(200) + waiting)
-            trace.sync()
-    return trace
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("job")
     for rank in range(len(DELAYS_MS)):
-        (folder / f"rank{rank}.pt.trace.json").write_bytes(dump(late_by(rank)))
+        (folder / f"rank{rank}.pt.trace.json").write_bytes(dump(rank_of_job(rank, DELAYS_MS)))
     return open_run(str(folder))
 
 

@@ -1,0 +1,23 @@
+"""Traces of the ranks of a job in which some come late."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.support.gpu_trace import GpuTrace, ms, us
+
+
+def rank_of_job(
+    rank: int, delays_ms: Sequence[float], *, steps: int = 3, layers: int = 4
+) -> GpuTrace:
+    """A rank of a data-parallel job: what it computes before the collectives takes its own time."""
+    t = GpuTrace(rank=rank, world_size=len(delays_ms), device=rank)
+    for _ in range(steps):
+        with t.step():
+            t.python(ms(delays_ms[rank]))
+            for layer in range(layers):
+                t.op("aten::mm").launch("sgemm", us(300))
+                waiting = ms(max(delays_ms) - delays_ms[rank]) if layer == 0 else 0
+                t.collective("all_reduce", 1 << 20, us(200) + waiting)
+            t.sync()
+    return t
