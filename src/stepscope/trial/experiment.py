@@ -24,6 +24,7 @@ from stepscope.run.layout import RunLayout
 from stepscope.run.reader import open_run
 from stepscope.run.trials import (
     HELPS,
+    HUNG,
     NOT_APPLIED,
     NOT_MEASURED,
     UNCLEAR,
@@ -46,7 +47,7 @@ MOST_ROUNDS = 6
 LEAST_STEPS_OF_TRIAL = 16
 _WINDOW_STEPS = 5
 """Warm-up and recorded steps of the window of the diagnosis."""
-_BUDGET_SPENT = "the budget was spent before its turn"
+_BUDGET_SPENT = "the budget was spent"
 
 
 class TrialError(StepscopeError):
@@ -93,11 +94,19 @@ class Audience(Protocol):
 
 @dataclass
 class _Tried:
-    """A variant with its attempts by round."""
+    """A variant with its attempts by round.
+
+    Attributes:
+        variant: The variant.
+        attempts: Round to attempt.
+        note: Why there are no more of them, if not for an answer.
+        cut_s: How long the attempt ran that the end of the budget cut short.
+    """
 
     variant: Variant
     attempts: dict[int, Attempt] = field(default_factory=dict)
     note: str = ""
+    cut_s: float = 0.0
 
     @property
     def measured(self) -> dict[int, Attempt]:
@@ -172,7 +181,8 @@ class Experiment:
             warm_up=self.bench.warm_up,
             budget_s=self.request.budget_s,
             total_s=time.monotonic() - self.begun,
-            processes_s=sum(one.wall_s for one in processes),
+            processes_s=sum(one.wall_s for one in processes)
+            + sum(one.cut_s for one in (baseline, *tried)),
             load=load,
             created_ns=created_ns,
         )
@@ -216,20 +226,26 @@ class Experiment:
             for one in order if number % 2 else reversed(order):
                 longest = max((each.wall_s for each in one.attempts.values()), default=usual_s)
                 left_s = self.request.budget_s - (time.monotonic() - self.begun)
-                if left_s < longest:
+                if left_s >= longest:
+                    self._attempt(one, number, left_s, _limit_s(longest, one.variant))
+                else:
                     one.note = _BUDGET_SPENT
-                    if one is baseline:
-                        return
-                    continue
-                self._attempt(one, number, min(left_s, _limit_s(longest, one.variant)))
+                if one is baseline and one.note:
+                    return
             if baseline.failure is not None:
                 return
 
-    def _attempt(self, one: _Tried, number: int, most_s: float) -> None:
+    def _attempt(self, one: _Tried, number: int, left_s: float, limit_s: float) -> None:
+        """Run a variant once, for as long as the budget and its own limit allow."""
         name = one.variant.name
         file_name = "together" if " + " in name else name.replace(" ", "-")
-        attempt = self.bench.attempt(one.variant, f"{file_name}-{number}", most_s)
-        one.attempts[number] = attempt
+        attempt = self.bench.attempt(one.variant, f"{file_name}-{number}", min(left_s, limit_s))
+        if attempt.problem == HUNG and left_s < limit_s:
+            # Whether it hangs was not to be seen.
+            attempt = dataclasses.replace(attempt, problem=NOT_MEASURED, reason=_BUDGET_SPENT)
+            one.note, one.cut_s = _BUDGET_SPENT, attempt.wall_s
+        else:
+            one.attempts[number] = attempt
         self.audience.ended(name, number, attempt)
 
     def _is_clear(self, one: _Tried, baseline: _Tried) -> bool:

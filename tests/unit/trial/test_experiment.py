@@ -14,6 +14,7 @@ from stepscope.run.trials import (
     CHANGED,
     CRASHED,
     HELPS,
+    HUNG,
     NO_GAIN,
     NOT_APPLIED,
     NOT_MEASURED,
@@ -39,14 +40,18 @@ class Machine:
         losses: Variant to its losses.
         wall_s: How long each attempt takes.
         seed: Seed of the noise.
+        slow: Name of an attempt to how long it takes instead.
     """
 
-    def __init__(self, steps_ms, noise=0.003, failures=None, losses=None, wall_s=1.0, seed=3):
+    def __init__(
+        self, steps_ms, noise=0.003, failures=None, losses=None, wall_s=1.0, seed=3, slow=None
+    ):
         self.steps_ms = steps_ms
         self.noise = noise
         self.failures = failures or {}
         self.losses = losses or {}
         self.wall_s = wall_s
+        self.slow = slow or {}
         self.names = []
         self.limits = []
         self.now = 0.0
@@ -55,13 +60,15 @@ class Machine:
     def attempt(self, bench, variant, name, most_s, window_at=None):
         self.names.append(name)
         self.limits.append(most_s)
-        self.now += self.wall_s
+        wall_s = self.slow.get(name, self.wall_s)
+        self.now += min(wall_s, most_s)
         mean = self.steps_ms.get(variant.name, STEP_MS)
         mean *= 1 + self.noise * self.rng.standard_normal()
         durations = mean * (1 + self.noise * self.rng.standard_normal(bench.steps))
         records = step_records(list(durations), gc_ms=GC_MS)
         run = write_run(bench.folder, {0: records}, name)
         problem = self.failures.get(variant.name, "") or self.failures.get(name, "")
+        problem = HUNG if wall_s > most_s else problem
         return Attempt(
             problem,
             "because" if problem else "",
@@ -73,7 +80,7 @@ class Machine:
             {"threads": 8, "cpus": 2},
             100,
             0,
-            self.wall_s,
+            min(wall_s, most_s),
         )
 
 
@@ -209,6 +216,17 @@ def test_the_budget_ends_the_rounds_and_what_had_no_turn_says_so(try_on):
     assert trials["threads"].verdict == NOT_MEASURED
     assert "budget" in trials["threads"].reason
     assert max(machine.limits[1:]) <= 25.0
+
+
+def test_an_attempt_that_the_budget_cuts_short_does_not_count_as_hung(try_on):
+    machine = Machine({"rare-gc": 12.0}, noise=0.1, wall_s=10.0, slow={"rare-gc-2": 30.0})
+    record = try_on(machine, budget_s=50.0)
+    (trial,) = record.trials
+    assert (trial.processes, trial.reason) == (1, "the budget was spent")
+    assert trial.ratio is not None
+    assert record.processes_s == machine.now == record.total_s == 50.0
+    hung = try_on(Machine({}, wall_s=10.0, slow={"rare-gc-2": 100.0}), budget_s=500.0).trials[0]
+    assert hung.verdict == HUNG
 
 
 def test_a_process_may_take_three_times_as_long_as_usual(try_on):

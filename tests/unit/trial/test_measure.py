@@ -82,18 +82,18 @@ def test_processes_that_agree_by_chance_are_not_taken_for_certain():
 
 @pytest.mark.parametrize(
     ("processes", "between"),
-    [(1, 0.0), (2, 0.0), (2, 0.03), (3, 0.03), (5, 0.1)],
+    [(1, 0.0), (2, 0.03), (4, 0.1)],
 )
 def test_the_interval_holds_the_true_ratio_as_often_as_it_says(processes, between):
     """By simulation: 95 % with a margin for the simulation itself; it may hold it more often."""
     rng = np.random.default_rng(7)
-    rounds, hits = 400, 0
+    rounds, hits = 150, 0
     for _ in range(rounds):
         before = [process(rng, 1e8, between, 0.1) for _ in range(processes)]
         after = [process(rng, 0.7e8, between, 0.1) for _ in range(processes)]
         ratio = ratio_of(after, before)
         hits += ratio.low <= 0.7 <= ratio.high
-    assert hits / rounds > 0.925
+    assert hits / rounds > 0.91
 
 
 def test_students_t_against_the_tables():
