@@ -209,6 +209,7 @@ os._exit(0)  # letting go of so many objects is not measured
 """
 OURS = """
 import polars as pl
+from stepscope.memory.categories.rules import parse_rules
 from stepscope.memory.load import load_snapshot
 from stepscope.memory.questions.prediction import Run
 from stepscope.memory.questions.table import QUESTIONS, Asked, answer
@@ -221,7 +222,9 @@ found.append(["load_snapshot", *took, peak()])
 first = snapshot.events.select(pl.col("time_ns").min()).collect().item()
 samples = pl.DataFrame({"time_ns": [first + 10**8 * k for k in range(500)]})
 samples = samples.with_columns(used_bytes=pl.lit(70 << 30))
-view = MemoryView(snapshot, sampled=(SampledMemory("metrics.csv", 0, "GPU 0", 80 << 30, samples),))
+sampled = SampledMemory("metrics.csv", 0, "GPU 0", 80 << 30, samples)
+rules = parse_rules("optimizer_state: :forward_[12]$")  # something that sharding divides
+view = MemoryView(snapshot, rules=rules, sampled=(sampled,))
 replayed, took = measured(lambda: view.replay)
 found.append(["replay", *took, peak()])
 assert replayed.mismatches == 0
