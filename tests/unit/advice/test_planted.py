@@ -24,6 +24,7 @@ OF_THE_SNAPSHOT = {
     "one-tensor-dominates",
     "optimizer-state-dominates",
     "out-of-memory",
+    "reserved-without-bound",
 }
 """Rules of the memory snapshot alone: test_memory_rules.py has their cases."""
 
