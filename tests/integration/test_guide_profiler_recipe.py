@@ -58,7 +58,7 @@ def test_a_profiled_section_without_steps_is_judged_as_a_whole(tmp_path, capsys,
         "stepscope: recorded one section without steps, which the report judges as a whole" in said
     )
     assert "no window" not in said
-    assert main(["report", str(tmp_path / "profiles")]) == 0
+    assert main(["report", "--full", str(tmp_path / "profiles")]) == 0
     printed = capsys.readouterr().out
     assert "Verdict" in printed
     assert "optimizer" in printed

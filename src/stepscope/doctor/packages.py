@@ -31,6 +31,7 @@ CORE: dict[str, tuple[int, ...]] = {
 OPTIONAL: dict[str, tuple[str, ...]] = {
     "fleet": ("dask", "distributed"),
     "http": ("aiohttp",),
+    "mcp": ("mcp",),
     "tensorboard": ("tensorboard",),
     "xlsx": ("xlsxwriter",),
     "zstd": ("zstandard",),
@@ -40,6 +41,7 @@ OPTIONAL: dict[str, tuple[str, ...]] = {
 USES = {
     "fleet": "--engine dask",
     "http": "traces and runs at http(s) URLs",
+    "mcp": "stepscope mcp",
     "tensorboard": "--scalars tensorboard",
     "xlsx": "stepscope export --to xlsx",
     "zstd": "traces compressed with zstd (.json.zst)",

@@ -421,7 +421,7 @@ class TestPackages:
         }
         assert set(USES) == set(OPTIONAL)
         extras = PROJECT["optional-dependencies"]
-        assert set(OPTIONAL) | {"torch", "dev", "py-spy", "memray"} == set(extras)
+        assert set(OPTIONAL) | {"torch", "dev", "docs", "py-spy", "memray"} == set(extras)
         for extra, names in OPTIONAL.items():
             assert len(extras[extra]) == len(names)
             for line, name in zip(extras[extra], names, strict=True):

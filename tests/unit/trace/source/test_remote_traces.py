@@ -244,7 +244,8 @@ def test_a_server_that_drips(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_server_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("aiohttp", reason="reading over HTTP needs aiohttp")
     monkeypatch.setenv("STEPSCOPE_REMOTE_TOTAL", "1")
-    endless = Served(CONTENT, has_ranges=False, version=None, is_endless=True)
+    slow = {"is_endless": True, "byte_seconds": 0.002}
+    endless = Served(CONTENT, has_ranges=False, version=None, **slow)
     with (
         serving(endless) as root,
         pytest.raises(UnreadableInputError, match=r"1 s.*STEPSCOPE_REMOTE_TOTAL=SECONDS raises"),
