@@ -26,6 +26,7 @@ def test_the_snapshot_of_mosaic():
     assert len(snapshot.annotations) == 6
 
 
+@pytest.mark.slow
 def test_no_setting_is_advised_where_the_history_of_segments_is_missing():
     """More is held than the file says was reserved, so no simulation can be right about it."""
     view = MemoryView(load_snapshot(trace_path("snapshots/mosaic_output.pickle")))

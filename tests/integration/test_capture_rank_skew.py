@@ -70,7 +70,7 @@ with stepscope.Profiler(output_dir=output, activities="cpu", wait=10**6) as prof
         pytest.param(
             BORDERS, 2, 0, "communication", id="borders-with-auto-phases", marks=pytest.mark.slow
         ),
-        pytest.param(BORDERS, 2, 0, "step borders", id="borders"),
+        pytest.param(BORDERS, 2, 0, "step borders", id="borders", marks=pytest.mark.slow),
     ],
 )
 def test_a_planted_late_rank_is_found(tmp_path, body, ranks, late, basis):

@@ -204,6 +204,7 @@ def test_the_guides_nsys_command_is_built_from_options(monkeypatch, tmp_path):
     assert found == wanted
 
 
+@pytest.mark.slow
 def test_torchrun_below_nsys_leaves_a_report_that_opens(monkeypatch, tmp_path):
     make_nsys(tmp_path / "bin")
     path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"

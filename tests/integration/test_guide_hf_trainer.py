@@ -215,6 +215,7 @@ def test_py_spy_runs_the_training_directly(tmp_path):
 
 
 @needs_py_spy
+@pytest.mark.slow
 def test_py_spy_beside_a_training_that_runs(tmp_path):
     (tmp_path / "train.py").write_text(PLAIN)
     options = {"cwd": tmp_path, "env": environment(), "text": True}

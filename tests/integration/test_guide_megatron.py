@@ -107,6 +107,7 @@ def test_by_default_only_rank_0_records(tmp_path):
     assert name.startswith(f"{socket.gethostname()}_{process_id}.")
 
 
+@pytest.mark.slow
 def test_a_rank_out_of_range_is_said(tmp_path):
     flags = ["--tensorboard-dir", "board", "--torch-profile", "--torch-profile-ranks", "7"]
     result = run_script(tmp_path, SCRIPT, flags, before=TORCHRUN)

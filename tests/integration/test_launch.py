@@ -185,6 +185,7 @@ def test_signals_reach_the_script_and_its_end_is_ours(tmp_path):
     assert time.time_ns() > rank.steps[-1].start_ns
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_made_costs_the_recording_and_nothing_else(tmp_path):
     (tmp_path / "profiles").write_text("a file")
     ours = recorded(tmp_path, PLAIN, [0, 1, 0])

@@ -76,6 +76,7 @@ def by_name(record):
     return {trial.name: trial for trial in record.all_trials}
 
 
+@pytest.mark.slow
 def test_a_slow_data_set_from_the_finding_to_the_report(tried, tmp_path, capsys):
     """Whether the fix wins depends on the machine; that everything fits together does not."""
     text = HEAD + SLOW_DATA_SET + '    open("notes.txt", "a").write("a step")\n'

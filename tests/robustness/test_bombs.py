@@ -133,6 +133,7 @@ def test_a_footer_too_large_to_read_keeps_the_events(tmp_path: Path) -> None:
 
 
 @linux
+@pytest.mark.slow
 def test_a_snapshot_that_unpacks_to_gigabytes_is_refused(tmp_path: Path) -> None:
     path = write_bomb(tmp_path / "snapshot.pickle.gz", b"\x80\x04]", b"N", SIZE)
     ending = run_limited(

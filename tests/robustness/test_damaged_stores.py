@@ -192,6 +192,7 @@ answer = [main(["cache", "list", arguments[0]]), main(["info", arguments[1]])]
     assert ending.answer == [0, 0], ending.errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [

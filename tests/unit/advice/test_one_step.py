@@ -22,6 +22,7 @@ def test_every_answer_states_one_step(tmp_path, scenario: Scenario):
     check_trace(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_of_a_run_it_is_the_step_of_the_record(tmp_path, scenario: Scenario):
     """Whatever the record says, since a window's steps are longer or shorter than the others."""

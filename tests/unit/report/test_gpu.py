@@ -118,6 +118,7 @@ def test_a_file_that_is_cut_off_says_what_it_lacks(tmp_path):
     assert "trace-incomplete" in {finding.id for finding in diagnosis.findings}
 
 
+@pytest.mark.slow
 def test_thresholds_silence_every_rule():
     silent = Thresholds(
         **{

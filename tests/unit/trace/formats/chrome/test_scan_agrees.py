@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.chrome_traces import (
@@ -124,6 +125,7 @@ def test_on_damaged_files(damages: list[tuple[int, bytes, int]], layout: str, bl
 
 @quick
 @given(st.integers(1, 100), st.sampled_from(LAYOUTS))
+@pytest.mark.slow
 def test_on_strings_that_look_like_the_space_between_events(block: int, layout: str) -> None:
     trap = 'x"},{"ph":"X","name":"y"},{"ph": "X", "ts": 1},\n  {\n    "ph": "X"'
     listed = [
