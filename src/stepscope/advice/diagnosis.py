@@ -147,7 +147,7 @@ def diagnose(
             step record is not used, because it covers other steps.
         baseline: The trace of a healthy run, to compare collectives with.
         each: Where ranks are read: in turn in this process, or in several
-            (`fleet.each_rank.in_processes`).
+            (`fleet.each_rank.reader_for`).
 
     Raises:
         UnreadableInputError: Nothing in the run can be read.

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stepscope.run.cpus import allowed_cpus
+
 # Bits of the kernel's capability mask (capabilities(7)).
 _CAPABILITY_BITS = {"CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38}
 
@@ -84,9 +86,5 @@ class Machine:
 def this_machine() -> Machine:
     """The machine that runs this process."""
     user = os.geteuid() if hasattr(os, "geteuid") else None
-    if hasattr(os, "sched_getaffinity"):
-        cpu_count = len(os.sched_getaffinity(0))
-    else:
-        cpu_count = os.cpu_count() or 1
     beside = Path(sys.executable).parent if sys.executable else None
-    return Machine(sys.platform, Path("/"), dict(os.environ), user, cpu_count, beside)
+    return Machine(sys.platform, Path("/"), dict(os.environ), user, allowed_cpus(), beside)

@@ -6,6 +6,7 @@ few ranks or small traces, starting processes takes longer than it saves, so thi
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic
@@ -13,8 +14,9 @@ from typing import Generic
 import psutil
 
 from stepscope.advice.diagnosis import EachRank, Item, Value, in_turn
-from stepscope.fleet.engines.local import LocalEngine, usable_cpus
+from stepscope.fleet.engines.local import LocalEngine
 from stepscope.fleet.engines.outcome import Engine
+from stepscope.run.cpus import allowed_cpus
 from stepscope.run.reader import RankRun, Run
 
 _WORTH_PROCESSES_BYTES = 20_000_000
@@ -32,7 +34,7 @@ def reader_for(run: Run) -> EachRank:
     if sum(sizes) < _WORTH_PROCESSES_BYTES:
         return in_turn
     fitting = psutil.virtual_memory().available // (_PEAK_PER_BYTE * max(sizes))
-    workers = min(usable_cpus(), len(sizes), fitting)
+    workers = min(allowed_cpus(), len(sizes), fitting)
     return in_turn if workers < 2 else EachByEngine(LocalEngine(workers))
 
 
@@ -62,7 +64,7 @@ class EachByEngine:
         What fails in another process is tried here again, so that its error is the one of this
         process.
         """
-        outcome = self.engine.run(_Numbered(function), list(enumerate(items)), _both)
+        outcome = self.engine.run(_Numbered(function), list(enumerate(items)), operator.add)
         found = dict(outcome.value or ())
         return [
             found[number] if number in found else function(item)
@@ -79,9 +81,3 @@ class _Numbered(Generic[Item, Value]):
     def __call__(self, numbered: tuple[int, Item]) -> tuple[tuple[int, Value], ...]:
         number, item = numbered
         return ((number, self.function(item)),)
-
-
-def _both(
-    left: tuple[tuple[int, Value], ...], right: tuple[tuple[int, Value], ...]
-) -> tuple[tuple[int, Value], ...]:
-    return left + right

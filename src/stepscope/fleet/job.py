@@ -8,6 +8,7 @@ read is left out and named; so are ranks of the job that left no trace.
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -157,10 +158,6 @@ def _read(request: _Request) -> tuple[RankPart, ...]:
     return (read_part(request.trace.name, request.place, request.rank, trace, request.scope),)
 
 
-def _both(left: tuple[RankPart, ...], right: tuple[RankPart, ...]) -> tuple[RankPart, ...]:
-    return left + right
-
-
 def read_job(
     traces: Sequence[TraceRef],
     scope: Scope | None = None,
@@ -186,7 +183,9 @@ def read_job(
     requests = [_Request(ref, place, _rank_by_name(ref), scope) for place, ref in enumerate(traces)]
     if engine is None:
         engine = LocalEngine(1 if len(traces) < _WORTH_PROCESSES else None)
-    outcome = engine.run(_read, requests, _both, progress=progress, is_cancelled=is_cancelled)
+    outcome = engine.run(
+        _read, requests, operator.add, progress=progress, is_cancelled=is_cancelled
+    )
     reasons = tuple(failure.reason for failure in outcome.failures)
     if not outcome.value:
         raise UnreadableInputError("; ".join(reasons[:3]) or "no trace was read")

@@ -44,7 +44,6 @@ from stepscope.trial.verdict import best_of, is_clear, judge
 AS_IT_IS = "as it is"
 LEAST_ROUNDS = 2
 MOST_ROUNDS = 6
-LEAST_STEPS_OF_TRIAL = 16
 _WINDOW_STEPS = 5
 """Warm-up and recorded steps of the window of the diagnosis."""
 _BUDGET_SPENT = "the budget was spent"

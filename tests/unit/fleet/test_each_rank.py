@@ -55,7 +55,7 @@ def test_an_error_is_raised_as_in_this_process(run):
 def test_as_many_processes_as_there_are_cpus_and_memory(
     run, monkeypatch, cpus, available, least_bytes, workers
 ):
-    monkeypatch.setattr(each_rank, "usable_cpus", lambda: cpus)
+    monkeypatch.setattr(each_rank, "allowed_cpus", lambda: cpus)
     monkeypatch.setattr(each_rank.psutil, "virtual_memory", lambda: _Memory(available))
     monkeypatch.setattr(each_rank, "_WORTH_PROCESSES_BYTES", least_bytes)
     expected = in_turn if workers is None else EachByEngine(LocalEngine(workers))

@@ -109,7 +109,7 @@ def test_arguments_that_a_class_refuses_leave_the_object_as_the_script_wants_it(
                 raise ValueError("too large")
             self.size = size
 
-    patches.arguments(Picky, lambda _object, _all, _given: {"size": 9})
+    patches.arguments(Picky, lambda _said: {"size": 9})
     made = Picky(number for number in range(3))
     assert (made.size, made.items) == (1, [0, 1, 2])
     assert "too large" in patches.refused[0]
@@ -121,7 +121,7 @@ def test_a_change_that_fails_leaves_the_object_as_the_script_wants_it(patches):
         def __init__(self, size=1):
             self.size = size
 
-    def fail(_object, _all, _given):
+    def fail(_said):
         raise RuntimeError("broken")
 
     patches.arguments(Plain, fail)

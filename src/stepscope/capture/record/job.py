@@ -14,6 +14,7 @@ from stepscope._version import __version__
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.steps.recorder import Clock
 from stepscope.capture.together.ranks import RankIdentity
+from stepscope.run.cpus import allowed_cpus
 from stepscope.run.manifest import JobRecord
 
 _SECRET_NAME = re.compile(
@@ -37,7 +38,7 @@ def describe_job(
         host=socket.gethostname(),
         versions=_versions(),
         platform=platform.platform(),
-        cpu_count=_cpu_count(),
+        cpu_count=allowed_cpus(),
         devices=_devices(),
         world_size=identity.world_size,
         options=config.options(),
@@ -85,12 +86,6 @@ def _versions() -> dict[str, str]:
         if module is not None:
             versions[package] = getattr(module, "__version__", "unknown")
     return {name: str(version) for name, version in versions.items() if version}
-
-
-def _cpu_count() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _devices() -> tuple[str, ...]:

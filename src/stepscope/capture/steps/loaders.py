@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from stepscope.run.cpus import allowed_cpus
 from stepscope.run.manifest import LoaderRecord
 
 _EVERY_NS = 1_000_000_000
@@ -81,7 +82,7 @@ class LoaderWatch:
 
 def usable_cpus() -> int:
     """CPUs that this process may use: its affinity, less what a control group takes away."""
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cpus = allowed_cpus()
     with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
         cpus = min(cpus, max(1, math.ceil(int(quota) / int(period))))

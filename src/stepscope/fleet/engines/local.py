@@ -8,7 +8,6 @@ out of memory) is replaced, and the item it had is tried again: which one it had
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from typing import Any, BinaryIO, cast
 
 from stepscope.fleet.engines import worker
 from stepscope.fleet.engines.outcome import Failure, Item, Outcome, ProgressReport, Tree, Value
+from stepscope.run.cpus import allowed_cpus
 
 _ASK_S = 0.1
 """How often the caller is asked whether to go on."""
@@ -48,16 +48,9 @@ class LocalEngine:
         is_cancelled: Callable[[], bool] | None = None,
     ) -> Outcome[Value]:
         """See `Engine.run`."""
-        workers = min(self.workers or min(usable_cpus(), 16), len(items))
+        workers = min(self.workers or min(allowed_cpus(), 16), len(items))
         run = _Run(function, items, combine, self.attempts, progress, is_cancelled)
         return run.here() if workers <= 1 else run.in_processes(workers)
-
-
-def usable_cpus() -> int:
-    """CPUs that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class _Run:

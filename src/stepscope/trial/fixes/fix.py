@@ -23,7 +23,7 @@ class Patches(Protocol):
         """Call a function after each step, with the number of steps so far."""
 
     def arguments(
-        self, owner: type, change: Callable[[Any, dict[str, Any], set[str]], dict[str, Any] | None]
+        self, owner: type, change: Callable[[dict[str, Any]], dict[str, Any] | None]
     ) -> None:
         """Change the arguments with which objects of a class are made."""
 

@@ -19,11 +19,7 @@ def change_loaders(patches: Patches, wanted: dict[str, Any], *, least_workers: i
     """
     from torch.utils.data import DataLoader, IterableDataset
 
-    def change(
-        loader: Any,  # noqa: ARG001 - `Patches.arguments` gives it
-        said: dict[str, Any],
-        given: set[str],  # noqa: ARG001
-    ) -> dict[str, Any] | None:
+    def change(said: dict[str, Any]) -> dict[str, Any] | None:
         if said["num_workers"] < least_workers:
             patches.refuse("its loader has no workers")
             return None

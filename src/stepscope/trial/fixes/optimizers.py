@@ -21,11 +21,7 @@ def change_optimizers(patches: Patches, wanted: dict[str, Any]) -> None:
 
     from torch import optim
 
-    def change(
-        optimizer: Any,  # noqa: ARG001 - `Patches.arguments` gives it
-        said: dict[str, Any],
-        given: set[str],  # noqa: ARG001
-    ) -> dict[str, Any] | None:
+    def change(said: dict[str, Any]) -> dict[str, Any] | None:
         return wanted if any(said[name] != value for name, value in wanted.items()) else None
 
     for name, kind in vars(optim).items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stepscope.trial.fixes.fix import Facts, Fix, Patches, Plan
+from stepscope.trial.fixes.settings import hold
 
 
 def _plan(facts: Facts) -> Plan | str:
@@ -20,16 +21,8 @@ def _plan(facts: Facts) -> Plan | str:
 def _apply(patches: Patches, precision: Any) -> None:
     import torch
 
-    before, ours = torch.get_float32_matmul_precision(), torch.set_float32_matmul_precision
-
-    def keep(wanted: str) -> None:
-        patches.override(f"{patches.place()}: torch.set_float32_matmul_precision({wanted!r})")
-
-    ours(precision)
-    patches.later(lambda: ours(before))
-    patches.replace(torch, "set_float32_matmul_precision", lambda _: keep)
+    hold(patches, "float32_matmul_precision", precision)
     patches.assign(torch.backends.cudnn, "allow_tf32", True)
-    patches.did(f"torch.set_float32_matmul_precision({precision!r})")
 
 
 FIX = Fix(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stepscope.trial.fixes.fix import Facts, Fix, Patches, Plan
+from stepscope.trial.fixes.settings import hold
 
 
 def _plan(facts: Facts) -> Plan | str:
@@ -22,17 +23,7 @@ def _plan(facts: Facts) -> Plan | str:
 
 
 def _apply(patches: Patches, number: Any) -> None:
-    import torch
-
-    before, ours = torch.get_num_threads(), torch.set_num_threads
-
-    def keep(wanted: int) -> None:
-        patches.override(f"{patches.place()}: torch.set_num_threads({wanted})")
-
-    ours(number)
-    patches.later(lambda: ours(before))
-    patches.replace(torch, "set_num_threads", lambda _: keep)
-    patches.did(f"torch.set_num_threads({number})")
+    hold(patches, "num_threads", number)
 
 
 FIX = Fix(

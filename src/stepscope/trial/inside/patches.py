@@ -66,7 +66,7 @@ class Patches:
         self._after_step.append(act)
 
     def arguments(
-        self, owner: type, change: Callable[[Any, dict[str, Any], set[str]], dict[str, Any] | None]
+        self, owner: type, change: Callable[[dict[str, Any]], dict[str, Any] | None]
     ) -> None:
         """Change the arguments with which objects of a class are made.
 
@@ -75,15 +75,15 @@ class Patches:
 
         Args:
             owner: The class.
-            change: Is given the object, all its arguments by name including defaults, and the
-                names of those that the script gave. Returns what to change; None for nothing.
+            change: Is given all arguments by name, including defaults. Returns what to change;
+                None for nothing.
         """
         self.replace(owner, "__init__", lambda made: self._changed(made, change))
 
     def _changed(
         self,
         make: Callable[..., None],
-        change: Callable[[Any, dict[str, Any], set[str]], dict[str, Any] | None],
+        change: Callable[[dict[str, Any]], dict[str, Any] | None],
     ) -> Callable[..., None]:
         signature = inspect.signature(make)
 
@@ -99,7 +99,7 @@ class Patches:
                 bound = signature.bind(self_, *given, **keywords)
                 said = set(bound.arguments)
                 bound.apply_defaults()
-                changes = change(self_, dict(bound.arguments), said)
+                changes = change(dict(bound.arguments))
             except Exception as error:  # noqa: BLE001 - nothing of ours may end the script
                 self.refuse(f"{type(error).__name__}: {error}")
                 changes = None
