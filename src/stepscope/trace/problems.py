@@ -69,11 +69,11 @@ class Problems:
     def __bool__(self) -> bool:
         return bool(self._tally)
 
-    def moved(self, to: Callable[[int], int]) -> Problems:
-        """Returns the same counts with translated offsets."""
+    def moved(self, to: Callable[[int], int], base: int) -> Problems:
+        """Returns the same counts with each offset translated and then added to `base`."""
         result = Problems()
         for kind, (count, first, detail) in self._tally.items():
-            result.add(kind, None if first is None else to(first), count, detail)
+            result.add(kind, None if first is None else base + to(first), count, detail)
         return result
 
     def merge(self, other: Problems) -> None:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.trace.arrays.buffers import Buffers
-from stepscope.trace.formats.chrome.event_list import Ending, Take, byte_offsets, decode
+from stepscope.trace.formats.chrome.event_list import BytePositions, Ending, Take, decode
 from stepscope.trace.formats.chrome.event_text import Between, Outcome, Stretch, read_stretch
 from stepscope.trace.formats.chrome.rows import Event, Rows, Vocabulary, rows_from_events
 from stepscope.trace.formats.chrome.scan_bytes import (
@@ -155,15 +155,11 @@ class _ByHand:
 
     def add(self, stretch: Stretch, text: str, offset: int) -> int:
         """Adds a stretch, and returns how many bytes it used."""
-        in_bytes = byte_offsets(text)
-
-        def moved(position: int) -> int:
-            return offset + (position if in_bytes is None else int(in_bytes[position]))
-
+        in_bytes = BytePositions(text)
         self.events += stretch.events
-        self.offsets += [moved(position) for position in stretch.positions]
-        self.problems.merge(stretch.problems.moved(moved))
-        return moved(stretch.stop) - offset
+        self.offsets += [offset + in_bytes(position) for position in stretch.positions]
+        self.problems.merge(stretch.problems.moved(in_bytes, offset))
+        return in_bytes(stretch.stop)
 
 
 def _finish(scan: Scan, final: bool, fruitless: int) -> _Finished:
@@ -218,7 +214,7 @@ def _hand_over(scan: Scan, by_hand: _ByHand, final: bool, most: int) -> bool:
             return True
         if whole:
             return False
-        window *= 8
+        window *= 64
 
 
 def _merged(rows: Rows, by_hand: _ByHand) -> Rows:
