@@ -13,7 +13,7 @@ MESSAGES = {
     "(counted per event)",
     "invalid_json": "repaired events that are not valid JSON",
     "salvaged": "kept only the recognisable fields of events beyond repair; "
-    "their text is in args under 'unparsed'",
+    "their text, up to a million characters, is in args under 'unparsed'",
     "skipped": "skipped text in which no event could be recognised",
     "not_an_event": "skipped elements of the list of events that are not objects",
     "stray_comma": "ignored missing or extra commas between events",

@@ -149,6 +149,7 @@ class _ByHand:
     def __init__(self, fruitless: int) -> None:
         self.fruitless = fruitless
         self.given_up = False
+        self.used = 0  # bytes of the last stretch
         self.events: list[Event] = []
         self.offsets: list[int] = []
         self.problems = Problems()
@@ -159,7 +160,8 @@ class _ByHand:
         self.events += stretch.events
         self.offsets += [offset + in_bytes(position) for position in stretch.positions]
         self.problems.merge(stretch.problems.moved(in_bytes, offset))
-        return in_bytes(stretch.stop)
+        self.used = in_bytes(stretch.stop)
+        return self.used
 
 
 def _finish(scan: Scan, final: bool, fruitless: int) -> _Finished:
@@ -194,7 +196,8 @@ def _hand_over(scan: Scan, by_hand: _ByHand, final: bool, most: int) -> bool:
     """Reads a few events with the tolerant reader; False if it needs the next block."""
     at = int(scan.state[POSITION])
     between = Between(int(scan.state[BETWEEN]))
-    window = _FIRST_WINDOW * most
+    # Of many small elements, only about as much text as they need is decoded.
+    window = min(_FIRST_WINDOW * most, max(_FIRST_WINDOW, 4 * by_hand.used))
     while True:
         whole = at + window >= scan.end
         text = decode(bytes(scan.raw[at : min(at + window, scan.end)]))
