@@ -22,7 +22,7 @@ _OFFLINE = (advice, analysis, commands, fleet, memory, report, run, trace)
 def preloaded() -> list[str]:
     """Names of all modules that verbs import when they are needed, compiled loops included.
 
-    None of them starts a thread, which would be missing in a fork, beyond those of numpy and polars.
+    Only numpy and polars start threads, of which a fork has none, and both work without them.
     """
     found = [
         module.name
