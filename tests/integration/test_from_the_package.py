@@ -190,8 +190,7 @@ def beside_a_training(commands: list[str], programs: Path, folder: Path) -> None
         for words in commands:
             if words.startswith("attach") and shutil.which("py-spy") is None:
                 continue
-            once = " --once" if words.startswith("monitor --live") else ""
-            run(f"stepscope {words}{once}", programs, folder)
+            run(f"stepscope {words}", programs, folder)
     finally:
         end.touch()
         assert training.wait(240) == 0

@@ -34,7 +34,7 @@ VERBS = (
     ("show", "breakdown"),
     ("show", "metrics"),
     ("memory",),
-    ("monitor", "--live", "--once"),
+    ("monitor", "--live"),
 )
 RUN_VERBS = """
 import contextlib, io, signal
