@@ -25,7 +25,20 @@ from stepscope.memory.replay.arrays import Int64Array
 from stepscope.memory.view import START, MemoryView
 from stepscope.viewer.encoding import encode
 
-CATEGORIES = tuple(category.value for category in MemoryCategory)
+CATEGORIES = tuple(
+    category.value
+    for category in (
+        MemoryCategory.PARAMETER,
+        MemoryCategory.BUFFER,
+        MemoryCategory.OPTIMIZER_STATE,
+        MemoryCategory.GRADIENT,
+        MemoryCategory.ACTIVATION,
+        MemoryCategory.INPUT,
+        MemoryCategory.COMMUNICATION,
+        MemoryCategory.TEMPORARY,
+        MemoryCategory.UNKNOWN,
+    )
+)
 """In the order in which they are stacked: what stays is at the bottom."""
 MOST_COLUMNS = 2048
 MOST_DRAWN = 400
@@ -123,7 +136,7 @@ class DeviceHistory:
         return mine.select(
             "allocation",
             "size_bytes",
-            pl.col("category").to_physical().cast(pl.UInt8),
+            pl.col("category").cast(pl.Enum(CATEGORIES)).to_physical().cast(pl.UInt8),
             begin=pl.col("start_event").fill_null(START),
             end=pl.col("free_event").fill_null(_NEVER),
         ).sort("begin", "allocation")

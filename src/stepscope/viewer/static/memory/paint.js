@@ -168,13 +168,19 @@ function axis(context, scene) {
 function upright(context, scene, at, colour, dash) {
   const x = Math.round(scene.camera.x(at)) + 0.5;
   context.strokeStyle = colour;
-  context.lineWidth = 1.5;
+  context.lineWidth = 1;
   context.setLineDash(dash);
   context.beginPath();
   context.moveTo(x, TOP);
   context.lineTo(x, scene.height - AXIS);
   context.stroke();
   context.setLineDash([]);
+  context.fillStyle = colour;
+  context.beginPath();
+  context.moveTo(x - 5, TOP - 6);
+  context.lineTo(x + 5, TOP - 6);
+  context.lineTo(x, TOP + 2);
+  context.fill();
 }
 
 /** Columns that are on the screen. @param {Scene} scene @param {import("./columns.js").Stack} stack */

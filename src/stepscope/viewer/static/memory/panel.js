@@ -30,12 +30,16 @@ export function stateOf(state, pick) {
   ];
 }
 
-const WIDE = new Set(["requested_bytes", "confidence", "step", "phase", "stream", "since_event", "is_own", "largest_bytes"]);
+/** Columns of each table that a narrow panel has room for; the first stays for links. */
+const SHOWN = /** @type {Record<string, string[]>} */ ({
+  lines: ["line", "allocated_bytes", "allocated_share"], modules: ["module", "allocated_bytes", "allocated_share"],
+  allocations: ["allocation", "allocated_bytes", "category", "line"], sizes: ["size_class", "allocated_bytes", "allocations"],
+});
 
-/** The columns that a narrow panel has room for; the first stays for links. @param {any} data */
+/** @param {any} data */
 function narrow(data) {
-  const kept = data.columns.map((/** @type {any} */ one, /** @type {number} */ at) => at).filter((/** @type {number} */ at) => !WIDE.has(data.columns[at].name));
-  return { ...data, columns: kept.map((/** @type {number} */ at) => data.columns[at]), rows: data.rows.map((/** @type {unknown[]} */ row) => kept.map((/** @type {number} */ at) => row[at])) };
+  const kept = SHOWN[data.name].map((name) => data.columns.findIndex((/** @type {any} */ one) => one.name === name));
+  return { ...data, columns: kept.map((at) => data.columns[at]), rows: data.rows.map((/** @type {unknown[]} */ row) => kept.map((at) => row[at])) };
 }
 
 /** @param {any} one @param {boolean} hasTimes @returns {(Node | null)[]} */
