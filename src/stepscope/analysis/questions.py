@@ -36,6 +36,7 @@ class Question:
         takes_baseline: The function takes `baseline`, the trace of a healthy run.
         is_timed: The answer has step times, or times that only mean something beside the step's:
             of a run with a step record it says how long steps take that nobody recorded.
+        takes_links: The function takes stated link speeds (`fleet.link_speed.LinkSpeeds`).
     """
 
     name: str
@@ -45,6 +46,7 @@ class Question:
     over_ranks: bool = False
     takes_baseline: bool = False
     is_timed: bool = False
+    takes_links: bool = False
 
     def ask(self, trace: Trace, scope: Scope | None = None, baseline: Trace | None = None) -> Any:
         """Answer it.
@@ -88,16 +90,17 @@ class Question:
         records, _ = read_steps(step_record)
         return in_run_steps(result, trace, records)
 
-    def ask_job(self, job: Any) -> Any:
+    def ask_job(self, job: Any, links: Any = None) -> Any:
         """Answer it about the ranks of a job.
 
         Args:
             job: A `fleet.job.Job`.
+            links: A `fleet.link_speed.LinkSpeeds`, for questions that take it; None without.
 
         Raises:
             UsageError: There are too few ranks, or they are not of one job.
         """
-        return self._function()(job)
+        return self._function()(job) if links is None else self._function()(job, links)
 
     def _function(self) -> Callable[..., Any]:
         module, _, function = self.home.partition(":")
@@ -341,6 +344,7 @@ QUESTIONS: tuple[Question, ...] = (
             "uneven": "Uneven all-to-alls",
         },
         over_ranks=True,
+        takes_links=True,
     ),
     Question(
         "pipeline",

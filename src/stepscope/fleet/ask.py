@@ -8,6 +8,7 @@ from stepscope.analysis.questions import Answer, Answers, Question
 from stepscope.analysis.selection.scope import Scope
 from stepscope.fleet.engines.outcome import Engine, ProgressReport
 from stepscope.fleet.job import Job, read_job
+from stepscope.fleet.link_speed import LinkSpeeds
 from stepscope.fleet.pipeline import PipelineBubbles, find_bubbles
 from stepscope.trace.paths import TraceRef
 
@@ -20,6 +21,7 @@ def ask_of_job(
     scope: Scope | None = None,
     engine: Engine | None = None,
     *,
+    links: LinkSpeeds | None = None,
     progress: ProgressReport | None = None,
 ) -> Answers:
     """Asks a question about the ranks of a job.
@@ -29,6 +31,7 @@ def ask_of_job(
         traces: The traces of the ranks.
         scope: What the answer covers.
         engine: What reads the traces; by default this machine.
+        links: Stated link speeds, for questions with `takes_links`.
         progress: Is told of each trace.
 
     Raises:
@@ -36,7 +39,7 @@ def ask_of_job(
         UsageError: There are too few ranks, they are not of one job, or the scope does not fit.
     """
     job = read_job(traces, scope, engine, progress=progress)
-    result = question.ask_job(job)
+    result = question.ask_job(job, links)
     names = [part.name for part in job.parts]
     shown = ", ".join(names[:_MOST_NAMED])
     if len(names) > _MOST_NAMED:
