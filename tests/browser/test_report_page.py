@@ -191,7 +191,7 @@ def test_the_strip_draws_every_step_and_cuts_the_slow_one(opened):
 
 
 def test_a_typical_step_is_drawn_in_lanes_whose_slices_have_titles(opened):
-    found = opened("report")
+    found = opened("slow")
     data = found.page.evaluate("() => JSON.parse(document.getElementById('data').textContent)")
     (section,) = [one for one in data["sections"] if one["id"] == "typical-step"]
     lanes = section["blocks"][0]["lanes"]
