@@ -439,7 +439,11 @@ def test_one_step_of_each_is_drawn_again_in_another_theme(browser, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["a100_nccl_train/trace.json.gz", "mi300x_resnet_train/trace.json.gz"]
+    "name",
+    [
+        pytest.param("a100_nccl_train/trace.json.gz", marks=pytest.mark.slow),
+        "mi300x_resnet_train/trace.json.gz",
+    ],
 )
 def test_real_traces_are_shown_without_an_error(browser, name):
     with viewing([path_of(name)]) as client:
