@@ -6,6 +6,7 @@ see the same machine and are recorded alike; the median over several windows cou
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import statistics
@@ -35,6 +36,9 @@ pytestmark = pytest.mark.slow
 ROUNDS = 7
 STEPS = 12
 RANK_ROUNDS = 5
+WORKERS = 4
+PREFETCHED = 3 * WORKERS
+"""Batches that lie ready when a loader was left alone for a while, and some more."""
 WITHIN = 0.1
 """How far a promise may be off."""
 HALF = Thresholds(recomputation=0.05)
@@ -89,8 +93,9 @@ class Samples(torch.utils.data.Dataset):
         return torch.full((512,), float(index % 7))
 
 
-def batches(delay_s: float = 0.0):
-    return iter(torch.utils.data.DataLoader(Samples(delay_s), batch_size=64))
+def batches(delay_s: float = 0.0, workers: int = 0):
+    samples = Samples(delay_s)
+    return iter(torch.utils.data.DataLoader(samples, batch_size=64, num_workers=workers))
 
 
 def record(step: Callable[[], None], path: Path) -> None:
@@ -110,9 +115,7 @@ def record(step: Callable[[], None], path: Path) -> None:
 def hold_to_account(planted, fixed, rule, tmp_path):
     """Planted and fixed steps take turns; compare the finding's promise with the fixed ones."""
     before, predicted, after = [], [], []
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         for number in range(ROUNDS):
             path = tmp_path / f"{number}.json"
             turns = itertools.cycle((planted, fixed))
@@ -121,9 +124,17 @@ def hold_to_account(planted, fixed, rule, tmp_path):
             before.append(was)
             predicted.append(promised)
             after.append(is_now)
+    report(rule, before, predicted, after)
+
+
+@contextlib.contextmanager
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
     finally:
         torch.set_num_threads(threads)
-    report(rule, before, predicted, after)
 
 
 def promise_of(path, rule):
@@ -186,6 +197,29 @@ def test_a_slow_loader(tmp_path):
         "input-bound",
         tmp_path,
     )
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_bursts_of_four_workers(tmp_path):
+    """Four batches come at once, then none for a while: windows of their own, each with whole
+    bursts, because fixed steps in between would give the workers time.
+    """
+    training = Training()
+    slow, fast = batches(0.01, WORKERS), batches(0.0, WORKERS)
+    before, predicted, after = [], [], []
+    with one_thread():
+        for number in range(ROUNDS):
+            planted_path, fixed_path = (tmp_path / f"{number}_{kind}.json" for kind in "pf")
+            for _ in range(PREFETCHED):
+                training.step(next(slow))
+            record(lambda: training.step(next(slow)), planted_path)
+            record(lambda: training.step(next(fast)), fixed_path)
+            judged = diagnose(open_run(str(planted_path)))
+            assert judged.findings[0].id == "input-bound", judged.verdict
+            before.append(judged.ranks[0].step_ns)
+            predicted.append(judged.findings[0].predicted_step_ns)
+            after.append(diagnose(open_run(str(fixed_path))).ranks[0].step_ns)
+    report("bursts of four workers", before, predicted, after)
 
 
 def test_a_python_loop_in_the_step(tmp_path):

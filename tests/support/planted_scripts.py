@@ -126,6 +126,7 @@ class PlantedScript:
         text: The script.
         wins: The trial that is to be kept; empty if nothing can help.
         within: How far the promise may be off.
+        is_at_least: Whether the promise is a lower bound, as the page of `stepscope try` says.
         options: Options of `stepscope try`.
     """
 
@@ -133,6 +134,7 @@ class PlantedScript:
     text: str
     wins: str
     within: float = 0.1
+    is_at_least: bool = False
     options: tuple[str, ...] = ()
 
 
@@ -143,10 +145,15 @@ PLANTED = {
         PlantedScript("slow collate", HEAD + SLOW_COLLATE, "loader-workers"),
         PlantedScript("garbage collector", HEAD + GARBAGE_COLLECTOR, "rare-gc"),
         PlantedScript("unfused optimizer", HEAD + UNFUSED_OPTIMIZER, "fused-optimizer", 0.25),
-        PlantedScript("too many threads", HEAD + TOO_MANY_THREADS, "threads"),
+        PlantedScript("too many threads", HEAD + TOO_MANY_THREADS, "threads", is_at_least=True),
         PlantedScript("logging", HEAD + LOGGING, ""),
         PlantedScript("tiny batches", HEAD + TINY_BATCHES, ""),
-        PlantedScript("two findings", HEAD + TWO_FINDINGS, "loader-workers + rare-gc"),
+        PlantedScript(
+            "two findings",
+            HEAD + TWO_FINDINGS,
+            "loader-workers + rare-gc",
+            options=("--budget", "6m"),
+        ),
     )
 }
 

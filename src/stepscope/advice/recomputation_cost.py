@@ -1,40 +1,84 @@
-"""What it would cost to compute again what a line of the forward pass makes, from the trace.
+"""What it would cost to compute again what the forward pass keeps, from the trace.
 
-A line of a memory snapshot is found again in the trace as the Python function around it: the frame
-of the same file and name that begins last before the line. All that the function does counts, of
-the forward pass: so the cost is an upper bound. It is the GPU's time, or the host's without a GPU.
+A module of a memory census is found again in the trace by time: it is the innermost `nn.Module`
+that runs when the census sees it save an activation. Its calls are what checkpointing it would
+repeat.
+
+A line of a memory snapshot is found again as the Python function around it: the frame of the same
+file and name that begins last before the line. All that the function does counts, of the forward
+pass: so the cost is an upper bound. Either is the GPU's time, or the host's without a GPU.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import polars as pl
 
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.call_tree import CallTree, build_call_tree
+from stepscope.memory.categories.census import Census
+from stepscope.memory.categories.kinds import MemoryCategory
 from stepscope.trace.schema import Category
 
+_MODULE = "nn.Module: "
+_SAMPLES = 9
 _FRAME = re.compile(r"^(?:.*/)?([^/]+\.py)\((\d+)\): (.*)$")
 _LINE = re.compile(r"^(?:.*/)?([^/]+\.py):(\d+) (.*)$")
 
 
-def recomputation_ns(window: WindowView | None, lines: Sequence[str]) -> dict[str, int]:
+def modules_ns(window: WindowView, census: Census, modules: Sequence[str]) -> dict[str, int]:
+    """Nanoseconds per step that some modules take.
+
+    Args:
+        window: The recorded window.
+        census: The census that names the modules.
+        modules: Their names, as in the census.
+
+    Returns:
+        Of each module that was found in the trace.
+    """
+    base_ns = window.trace.base_time_ns
+    if not window.has_stacks or not base_ns:
+        return {}
+    running = window.host_events(pl.col("name").str.starts_with(_MODULE))
+    start_ns, end_ns = (base_ns + moment for moment in window.window)
+    saved = census.sightings.filter(
+        pl.col("kind") == MemoryCategory.ACTIVATION.value,
+        pl.col("time_ns").is_between(start_ns, end_ns),
+    )
+    frames = {}
+    for module in modules:
+        times = saved.filter(pl.col("name") == module)["time_ns"].head(_SAMPLES)
+        around = [_innermost(running, time_ns - base_ns) for time_ns in times]
+        known = [name for name in around if name is not None]
+        if known:
+            frames[module] = max(known, key=known.count)
+    return _spent_in(window, frames)
+
+
+def _innermost(running: pl.DataFrame, time_ns: int) -> str | None:
+    """The module that began last of those that run at some moment."""
+    now = running.filter(pl.col("start_ns") <= time_ns, pl.col("end_ns") >= time_ns)
+    return now.sort("start_ns", maintain_order=True)["name"][-1] if len(now) else None
+
+
+def lines_ns(window: WindowView, lines: Sequence[str]) -> dict[str, int]:
     """Nanoseconds per step that the functions of some lines take.
 
     Args:
-        window: The recorded window; None: there is none.
+        window: The recorded window.
         lines: Lines as in `memory.program.lines`.
 
     Returns:
         Of each line that was found in the trace.
     """
-    if window is None or not window.has_stacks:
+    if not window.has_stacks:
         return {}
-    nodes = window.once(_tree).nodes
-    names, parents = nodes["name"].to_list(), nodes["parent"].to_list()
-    spent = nodes["device_total_ns" if window.has_gpu else "host_total_ns"].to_list()
-    frames = {name: _FRAME.match(name) for name in set(names)}
-    costs = {}
+    names = window.once(_tree).nodes["name"].unique()
+    frames = {name: _FRAME.match(name) for name in names}
+    functions = {}
     for line in lines:
         found = _LINE.match(line)
         if found is None:
@@ -47,11 +91,21 @@ def recomputation_ns(window: WindowView | None, lines: Sequence[str]) -> dict[st
         before = [one for one in starts if one[0] <= int(found[2][:9])]
         if not before:
             continue
-        function = max(before)[1]
-        rows = {row for row, name in enumerate(names) if name == function}
+        functions[line] = max(before)[1]
+    return _spent_in(window, functions)
+
+
+def _spent_in(window: WindowView, frames: Mapping[str, str]) -> dict[str, int]:
+    """Per step, the time in the frame that stands for each key, if it took any."""
+    nodes = window.once(_tree).nodes
+    names, parents = nodes["name"].to_list(), nodes["parent"].to_list()
+    spent = nodes["device_total_ns" if window.has_gpu else "host_total_ns"].to_list()
+    costs = {}
+    for key, frame in frames.items():
+        rows = {row for row, name in enumerate(names) if name == frame}
         total = sum(spent[row] for row in rows if not _is_within(row, rows, parents))
-        costs[line] = window.per_step(total)
-    return {line: cost for line, cost in costs.items() if cost}
+        costs[key] = window.per_step(total)
+    return {key: cost for key, cost in costs.items() if cost}
 
 
 def _tree(window: WindowView) -> CallTree:

@@ -3,8 +3,9 @@
 First the script runs once as it is, with a window recorded, for its findings and what they promise.
 Then come rounds: in each, the script as it is and every fix whose answer is not clear yet run once,
 in processes of their own, in an order that is reversed every other round, so that a machine that
-becomes slower favours none. A fix is compared with the attempts of the same rounds. At last come
-rounds of the fixes that help, together.
+becomes slower favours none. A fix is compared with the attempts of the same rounds, or with all if
+the budget ended before there was one of the script as it is. At last come rounds of the fixes that
+help, together.
 """
 
 from __future__ import annotations
@@ -229,7 +230,7 @@ class Experiment:
                     self._attempt(one, number, left_s, _limit_s(longest, one.variant))
                 else:
                     one.note = _BUDGET_SPENT
-                if one is baseline and one.note:
+                if one is baseline and one.note and not _needs_any(open_ones, baseline):
                     return
             if baseline.failure is not None:
                 return
@@ -375,12 +376,19 @@ def _limit_s(longest_s: float, variant: Variant) -> float:
     return 3 * longest_s + 5 + variant.start_up_s
 
 
+def _needs_any(tried: Sequence[_Tried], baseline: _Tried) -> bool:
+    """Whether one that has not run could still be compared with earlier rounds."""
+    return bool(baseline.measured) and not any(one.attempts for one in tried)
+
+
 def _ratio(one: _Tried, baseline: _Tried) -> Ratio | None:
-    """The measured ratio over the rounds that both took part in."""
-    both = one.measured.keys() & baseline.measured.keys()
-    after = [steps for n in both if (steps := one.measured[n].steps) is not None]
-    before = [steps for n in both if (steps := baseline.measured[n].steps) is not None]
-    return ratio_of(after, before) if after and before else None
+    """The measured ratio over the rounds that both took part in; if there are none, over all."""
+    after, before = one.measured, baseline.measured
+    if both := after.keys() & before.keys():
+        after, before = ({n: each[n] for n in both} for each in (after, before))
+    with_it = [one.steps for one in after.values() if one.steps is not None]
+    without = [one.steps for one in before.values() if one.steps is not None]
+    return ratio_of(with_it, without) if with_it and without else None
 
 
 def _promise(

@@ -32,6 +32,7 @@ from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.memory.opening import memory_of_rank
 from stepscope.errors import UnreadableInputError
+from stepscope.memory.categories.census import SIGHTINGS, Census
 from stepscope.memory.sampled import SampledMemory
 from stepscope.memory.view import MemoryView
 from stepscope.run.layout import RunLayout
@@ -358,3 +359,36 @@ def test_recomputing_activations_is_priced_by_the_trace():
     told = evidence(found)
     assert told["recomputing net/model.py:40 forward takes at most, per step"] == us(700)
     assert told["recomputing net/model.py:55 forward takes at most, per step"] == us(200)
+
+
+def test_a_module_of_the_census_is_priced_by_its_calls_at_that_moment():
+    """Modules have other names in the trace: those that run when the census sees them save."""
+    trace, saved = GpuTrace(header={"baseTimeNanoseconds": BASE_NS}), []
+    for _ in range(4):
+        with trace.step(), trace.frame("nn.Module: Net_0"):
+            for module, frame, time_ns in (
+                ("layers.0", "nn.Module: Block_0", us(700)),
+                ("layers.1", "nn.Module: Block_1", us(200)),
+            ):
+                with trace.frame(frame), trace.op("aten::mm"):
+                    trace.launch("gemm", time_ns)
+                    saved.append((module, trace.now))
+    window = WindowView(trace.load())
+    base_ns = window.trace.base_time_ns
+    sightings = pl.DataFrame(
+        [
+            ("activation", 0, base_ns + at_ns, number // 2, 4096, 512, module)
+            for number, (module, at_ns) in enumerate(saved)
+        ],
+        schema=SIGHTINGS,
+        orient="row",
+    )
+    allocator = Allocator()
+    for module, size in (("layers.0", 20), ("layers.1", 30), ("head", 5)):
+        allocator.annotate(allocator.malloc(size * MIB), f"stepscope:activation:{module}")
+    view = MemoryView(loaded(pickle.dumps(allocator.snapshot())), census=Census(sightings, 0))
+    (found,) = activations_dominate.find(Subject(0, window=window, memory=view))
+    told = evidence(found)
+    assert told["recomputing layers.0 takes, per step"] == us(700)
+    assert told["recomputing layers.1 takes, per step"] == us(200)
+    assert not [label for label in told if "recomputing head" in label]

@@ -191,3 +191,32 @@ def test_communication_that_computation_hides_is_shown(judge):
     assert total_ns == ms(2)
     assert 0 < hidden_ns <= total_ns
     assert "of which computation hides" in communication(rank)
+
+
+@pytest.mark.parametrize(
+    ("known", "named"),
+    [
+        ({"gc_ms": 20.0}, "garbage-collector"),
+        ({"phases_ms": {"metrics": 20.0}}, "slow-phase"),
+        ({"gc_ms": 4.0}, "cpu-bound-python"),
+        ({}, "cpu-bound-python"),
+    ],
+)
+def test_the_record_names_the_cause_of_time_in_which_the_trace_is_empty(judge, known, named):
+    """21 ms of a 27 ms step without any event: the collector's, a phase's, or any Python's."""
+    judged = judge(_on_the_cpu([ms(21)] * 4), step_records([27.0] * 40, **known))
+    assert judged.findings[0].id == named
+    assert ("cpu-bound-python" in {one.id for one in judged.findings}) == (
+        named == "cpu-bound-python"
+    )
+
+
+def test_a_function_that_the_trace_names_is_said_rather_than_its_phase(judge):
+    t = GpuTrace()
+    for _ in range(4):
+        with t.step():
+            t.op("aten::mm").python(ms(6))
+            with t.annotate("accuracy"):
+                t.python(ms(21))
+    judged = judge(t, step_records([27.0] * 40, phases_ms={"metrics": 20.0}))
+    assert judged.findings[0].title == "Python in accuracy holds the step up"

@@ -181,6 +181,19 @@ def test_fixes_that_help_are_tried_together_and_of_a_group_the_better_one(try_on
     assert any(name.startswith("together-") for name in machine.names)
 
 
+def test_a_combination_is_compared_with_earlier_rounds_if_the_budget_ends(try_on):
+    """After the diagnosis and two rounds of 13 s in all, one more attempt of 1 s fits at most."""
+    slow = {f"as-it-is-{number}": 4.0 for number in range(1, 7)}
+    steps_ms = {"rare-gc": 14.0, "threads": 15.0, "rare-gc + threads": 9.0}
+    machine = Machine(steps_ms, slow=slow)
+    record = try_on(machine, only=("rare-gc", "threads"), budget_s=14.0)
+    assert machine.names[-1] == "together-3"
+    assert machine.now == 14
+    assert record.together.ratio == pytest.approx(0.45, rel=0.05)
+    assert record.together.processes == 1
+    assert record.best == "rare-gc + threads"
+
+
 def test_a_combination_that_is_worse_is_not_the_one_to_keep(try_on):
     machine = Machine({"rare-gc": 14.0, "threads": 15.0, "rare-gc + threads": 18.0})
     record = try_on(machine, only=("rare-gc", "threads"))

@@ -1,8 +1,8 @@
 """Activations dominate: much of the peak is kept from the forward for the backward pass.
 
 Measured from the rank's memory snapshot, or from the host's memory with a census. What it would
-cost to compute the activations again is the time of the functions that make them, in the recorded
-window.
+cost to compute the activations again is the time of the modules that keep them, in the recorded
+window, or of the functions that make them where no module is known.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.advice.finding import Evidence, Finding, Severity, short
-from stepscope.advice.recomputation_cost import recomputation_ns
+from stepscope.advice.recomputation_cost import lines_ns, modules_ns
 from stepscope.advice.replayed import finding_without_saving
 from stepscope.advice.subject import Subject
+from stepscope.advice.window_view import WindowView
+from stepscope.memory.categories.census import Census
 from stepscope.memory.categories.kinds import MemoryCategory
 from stepscope.memory.questions.composition import peak
 
@@ -43,7 +45,9 @@ def find(subject: Subject) -> list[Finding]:
         .sort("allocated_bytes", "line", descending=[True, False])
         .head(_MOST)
     )
-    costs = recomputation_ns(subject.window, lines["line"].to_list())
+    costs = _recomputation(
+        subject.window, subject.memory.census, where["place"].to_list(), lines["line"].to_list()
+    )
     return finding_without_saving(
         subject,
         rule=ID,
@@ -54,13 +58,28 @@ def find(subject: Subject) -> list[Finding]:
             Evidence("activations at the peak", size, "bytes"),
             Evidence("held at the peak", held.allocated_bytes, "bytes"),
             *(Evidence(f"of them in {short(p)}", n, "bytes") for p, n in where.iter_rows()),
-            *(
-                Evidence(f"recomputing {short(line)} takes at most, per step", cost, "ns")
-                for line, cost in costs.items()
-            ),
+            *costs,
         ),
         advice=(
             "Checkpoint the modules that keep most (torch.utils.checkpoint, or the framework's "
             "activation checkpointing), or use a smaller micro-batch with more accumulation."
         ),
     )
+
+
+def _recomputation(
+    window: WindowView | None, census: Census | None, places: list[str], lines: list[str]
+) -> list[Evidence]:
+    """What it costs to make the activations again: of their modules, else of their lines."""
+    if window is None:
+        return []
+    of_modules = modules_ns(window, census, places) if census is not None else {}
+    if of_modules:
+        return [
+            Evidence(f"recomputing {short(name)} takes, per step", cost_ns, "ns")
+            for name, cost_ns in of_modules.items()
+        ]
+    return [
+        Evidence(f"recomputing {short(line)} takes at most, per step", cost_ns, "ns")
+        for line, cost_ns in lines_ns(window, lines).items()
+    ]

@@ -6,10 +6,12 @@ Where several ranks train, stretches inside backward and communication and right
 a collective are left out: a wait for other ranks leaves no event on this thread and looks the same.
 The saving assumes that the long ones are gone.
 
-A thread that has no CPU looks the same. If the step record shows that it waited for one for at
-least half of the time in such stretches, there is no finding: `busy-cpus` has it. And in a step of
-a few milliseconds whose stretches are short in most steps, no Python is slow: the model is too
-small for its machine, and the finding says that.
+A thread that has no CPU looks the same, and so does one that the garbage collector stops, where
+torch does not write its pauses. If the step record shows that these are at least half of the time
+in such stretches, there is no finding: `busy-cpus` or `garbage-collector` has it. `slow-phase` has
+it if a phase that it reports holds at least half, unless the function is known. And in a step of a
+few milliseconds whose stretches are short in most steps, no Python is slow: the model is too small
+for its machine, and the finding says that.
 """
 
 from __future__ import annotations
@@ -21,11 +23,12 @@ import polars as pl
 
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import replayed_finding
+from stepscope.advice.rules import slow_phase
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.graph.replay import unchanged
-from stepscope.analysis.host.causes import CAUSES, UNNAMED
+from stepscope.analysis.host.causes import CAUSES, UNNAMED, HostCause
 from stepscope.analysis.host.waits import shows_collectives
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
@@ -42,6 +45,7 @@ _MORE_WORK = (
     "of the Python away. If the step is short enough for you, nothing is wrong."
 )
 _STACKS = "Record with stacks to see the lines."
+_ANYWHERE = "outside operators"
 _MEETINGS = ("backward", "communication")
 """Phases in which ranks wait for each other."""
 _MOST_LOOKED_AT = 8
@@ -58,7 +62,7 @@ def find(subject: Subject) -> list[Finding]:
     long = _stretches(window, subject.thresholds.python_stretch_ns, subject.has_peers)
     if not len(long):
         return []
-    if 2 * _queued_ns(subject) >= window.per_step(long.total_ns):
+    if 2 * _not_python_ns(subject, window) >= window.per_step(long.total_ns):
         return []
     lengths = long.lengths
     longest = int(np.argmax(lengths))
@@ -72,6 +76,9 @@ def find(subject: Subject) -> list[Finding]:
         evidence.append(Evidence("the longest is", place, "text"))
     graph = window.graph
     per_step = intervals.covered(long, graph.step_starts_ns, graph.step_ends_ns)
+    function = _mostly_in(window, long)
+    if function is None and _is_one_phase(subject, window.per_step(long.total_ns)):
+        return []
     # Where most of it falls into few steps, these are to be looked at.
     uneven = per_step > 2 * per_step.mean()
     is_small = _is_small(window, long, subject.thresholds)
@@ -81,7 +88,7 @@ def find(subject: Subject) -> list[Finding]:
         window,
         unchanged(graph).scale_host(long, 0.0, lanes=(graph.main_lane,)),
         rule=ID,
-        title=_TOO_SMALL if is_small else f"Python {_mostly_in(window, long)} holds the step up",
+        title=_TOO_SMALL if is_small else f"Python {function or _ANYWHERE} holds the step up",
         assumption="the long stretches of Python are gone, or run beside the training thread",
         evidence=tuple(evidence),
         steps=tuple(int(graph.steps[i]) for i in np.nonzero(uneven)[0]) if graph.steps else (),
@@ -106,11 +113,20 @@ def _is_small(window: WindowView, long: Intervals, limits: Thresholds) -> bool:
     return usual_ns <= limits.small_step_ns and 2 * int((has_slow > 0).sum()) < len(has_slow)
 
 
-def _queued_ns(subject: Subject) -> int:
-    """How long the training thread waited for a CPU in a recorded step, as far as known."""
+def _not_python_ns(subject: Subject, window: WindowView) -> int:
+    """What kept the training thread from running Python in a recorded step, as far as known.
+
+    Its wait for a CPU and the garbage collector's pauses, by the step record. Pauses that the trace
+    has as well are no part of the stretches, and those that a GPU may have waited for promise
+    nothing elsewhere.
+    """
     if subject.steps is None:
         return 0
-    return subject.steps.recorded_host.queued_ns or subject.steps.host.queued_ns or 0
+    recorded, usual = subject.steps.recorded_host, subject.steps.host
+    queued_ns = recorded.queued_ns or usual.queued_ns or 0
+    if usual.is_on_device or len(window.graph.host.of(HostCause.GARBAGE_COLLECTION)):
+        return queued_ns
+    return queued_ns + (recorded.gc_ns or usual.gc_ns)
 
 
 def _stretches(window: WindowView, least_ns: int, has_peers: bool) -> Intervals:
@@ -145,35 +161,61 @@ def _meetings(window: WindowView, plain: Intervals, has_peers: bool) -> Interval
     return waits
 
 
-def _mostly_in(window: WindowView, long: Intervals) -> str:
-    """The function in which the longest stretches are that make up half of all; else what they are.
+def _is_one_phase(subject: Subject, stretches_ns: int) -> bool:
+    """Whether a phase that `slow-phase` reports has at least half of the stretches in a step.
 
-    Many short ones have no function in common, so only a few are looked at.
+    Two parts of a step that are longer together than the step share what they exceed it by.
+    """
+    if subject.steps is None:
+        return False
+    for phase in slow_phase.dominating(subject, subject.steps):
+        phase_ns = phase.total_ns / len(subject.steps.steps)
+        if 2 * (stretches_ns + phase_ns - subject.steps.mean_ns) >= stretches_ns:
+            return True
+    return False
+
+
+def _mostly_in(window: WindowView, long: Intervals) -> str | None:
+    """The function or range that has the longest stretches, half of all, if one has.
+
+    Many short ones have none in common, so only a few are looked at.
     """
     order = np.argsort(-long.lengths, kind="stable")
     half = int(np.searchsorted(2 * np.cumsum(long.lengths[order]), long.total_ns)) + 1
     if half <= _MOST_LOOKED_AT:
         starts, ends = long.starts[order[:half]], long.ends[order[:half]]
-        frames = {window.frame_over(*span) for span in zip(starts, ends, strict=True)}
-        frame = frames.pop()
-        if frame is not None and not frames:
-            return f"in {frame}"
-    return "outside operators"
+        host = _operators_and_ranges(window)
+        names = {_within(window, host, *span) for span in zip(starts, ends, strict=True)}
+        name = names.pop()
+        if name is not None and not names:
+            return f"in {name}"
+    return None
 
 
-def _place(window: WindowView, start_ns: int, end_ns: int) -> str:
-    """Where a stretch lies: in which Python frame or range, else between which operators."""
-    frame = window.frame_over(start_ns, end_ns)
-    if frame is not None:
-        return f"in {frame}"
-    host = window.host_events(
+def _operators_and_ranges(window: WindowView) -> pl.DataFrame:
+    """What the training thread ran, without the ranges of its steps."""
+    return window.host_events(
         pl.col("category").is_in(["cpu_op", "user_annotation"])
         & (pl.col("group") != "profiler_step").fill_null(value=True)
     ).filter(pl.col("lane_id") == window.graph.main_lane)
+
+
+def _within(window: WindowView, host: pl.DataFrame, start_ns: int, end_ns: int) -> str | None:
+    """The Python frame in which a stretch lies, else the innermost operator or range."""
+    frame = window.frame_over(start_ns, end_ns)
+    if frame is not None:
+        return frame
     around = host.filter(pl.col("start_ns") <= start_ns, pl.col("end_ns") >= end_ns)
-    if len(around):
-        inner = around.sort(pl.col("end_ns") - pl.col("start_ns"), maintain_order=True)["name"][0]
-        return f"in {inner}"
+    order = around.sort(pl.col("end_ns") - pl.col("start_ns"), maintain_order=True)
+    return order["name"][0] if len(order) else None
+
+
+def _place(window: WindowView, start_ns: int, end_ns: int) -> str:
+    """Where a stretch lies: in what, else between which operators."""
+    host = _operators_and_ranges(window)
+    name = _within(window, host, start_ns, end_ns)
+    if name is not None:
+        return f"in {name}"
     before = host.filter(pl.col("end_ns") <= start_ns).sort("end_ns", maintain_order=True)["name"]
     after = host.filter(pl.col("start_ns") >= end_ns).sort("start_ns", maintain_order=True)["name"]
     words = [f"after {before[-1]}"] if len(before) else []

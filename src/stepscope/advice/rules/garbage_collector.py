@@ -19,7 +19,8 @@ _TITLE = "Python's garbage collector stops the step"
 _ASSUMPTION = "the collector does not run within steps"
 _ADVICE = (
     "Call gc.freeze() after start-up, gc.disable(), and gc.collect(1) every so many "
-    "steps; with several ranks, in the same step on all of them."
+    "steps; with several ranks, in the same step on all of them. Remove other calls of "
+    "gc.collect()."
 )
 
 

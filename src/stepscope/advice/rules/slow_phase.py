@@ -43,24 +43,38 @@ def find(subject: Subject) -> list[Finding]:
     if subject.steps is None:
         return []
     findings = []
+    dominant = dominating(subject, subject.steps)
     total_excess_ns = sum(p.excess_ns for p in subject.steps.phases if "/" not in p.name)
     for phase in subject.steps.phases:
         if "/" in phase.name or is_input_phase(phase.name):
             continue
         is_alone = phase.excess_ns >= _ALONE * total_excess_ns
         finding = _spikes(subject, subject.steps, phase) if is_alone else None
-        finding = finding or _dominates(subject, subject.steps, phase)
+        if finding is None and phase in dominant:
+            finding = _dominates(subject, subject.steps, phase)
         if finding is not None:
             findings.append(finding)
     return findings
 
 
-def _dominates(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Finding | None:
-    if phase.name.lower() in _OWN_WORK:
-        return None
-    share = phase.total_ns / summary.partition.total_ns
-    if share < subject.thresholds.slow_phase_share:
-        return None
+def dominating(subject: Subject, summary: StepSummary) -> list[PhaseTimes]:
+    """The outermost phases that take a large share of the step and are not its own work."""
+    return [
+        phase
+        for phase in summary.phases
+        if "/" not in phase.name
+        and not is_input_phase(phase.name)
+        and phase.name.lower() not in _OWN_WORK
+        and _share(phase, summary) >= subject.thresholds.slow_phase_share
+    ]
+
+
+def _share(phase: PhaseTimes, summary: StepSummary) -> float:
+    return phase.total_ns / summary.partition.total_ns
+
+
+def _dominates(subject: Subject, summary: StepSummary, phase: PhaseTimes) -> Finding:
+    share = _share(phase, summary)
     saving_ns = round(phase.total_ns / len(summary.steps))
     return Finding(
         id=ID,

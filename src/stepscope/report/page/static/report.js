@@ -22,7 +22,7 @@ const DRAW = {
   items: ({ items }) => h("ul", { class: "items" }, ...items.map((/** @type {string} */ one) => h("li", {}, one))),
   facts: (block) => facts(block.facts),
   numbers: ({ numbers }) => h("dl", { class: "large-numbers" }, ...numbers.map((/** @type {[string, string]} */ [label, text]) => h("div", {}, h("dt", {}, label), h("dd", {}, text)))),
-  bar: ({ parts, total_ns: total, steps }) => partitionBar(parts.map((/** @type {any} */ part) => ({ name: part.name, ns: part.total_ns / steps, colour: partPaint(part.name) })), total / steps),
+  bar: ({ parts, total_ns: total, steps }) => partitionBar(parts.map((/** @type {any} */ part) => ({ name: part.name, amount: part.total_ns / steps, colour: partPaint(part.name) })), total / steps),
   history: ({ runs }) => stepHistory(runs),
   waterfall: ({ parts, titles }) => waterfall(parts, WATERFALL_WIDTH, titles),
   findings: ({ findings }) => h("div", {}, ...findings.map(finding)),
