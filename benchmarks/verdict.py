@@ -173,7 +173,9 @@ def table(label: str, results: dict[str, dict[str, float] | str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("trace", type=Path)
-    parser.add_argument("--size", type=int, action="append", help="MB of JSON (250); stores are for more than 200")
+    parser.add_argument(
+        "--size", type=int, action="append", help="MB of JSON (250); stores are for more than 200"
+    )
     parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--peers-up-to", type=int, default=300, help="MB; peers need much memory")
     parser.add_argument("--directory", type=Path, help="where the inputs are created")
@@ -185,8 +187,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.directory, prefix="stepscope-benchmark-") as made:
         for megabytes in options.size or [250]:
             path = Path(made) / "trace.json"
-            most_bytes = megabytes * 1_000_000
-            write_scaled(path, options.trace, lambda size, _, most=most_bytes: size >= most)
+            # In a process of its own: a process starts with the peak memory of the one it is from.
+            arguments = [str(options.trace), str(megabytes * 1_000_000), str(path)]
+            subprocess.run([sys.executable, __file__, "--make", *arguments], check=True)
             label = f"{path.stat().st_size / 1e6:.0f} MB"
             with_peers = megabytes <= options.peers_up_to
             table(label, measured(path, options.repeat, with_peers))
@@ -198,5 +201,8 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
         stages = CHILDREN[sys.argv[2]](Path(sys.argv[3]))
         print(json.dumps(stages), file=sys.__stdout__)
+    elif sys.argv[1:2] == ["--make"]:
+        least_bytes = int(sys.argv[3])
+        write_scaled(Path(sys.argv[4]), Path(sys.argv[2]), lambda size, _: size >= least_bytes)
     else:
         main()
