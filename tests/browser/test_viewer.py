@@ -6,10 +6,12 @@ import json
 import pickle
 from urllib.parse import parse_qs, urlsplit
 
+import polars as pl
 import pytest
 from tests.support.allocator import Allocator
 from tests.support.browser import browsing, chromium
 from tests.support.gpu_trace import GpuTrace, us
+from tests.support.rank_jobs import rank_of_job
 from tests.support.real_traces import path_of
 from tests.support.snapshots import train
 from tests.support.viewer import serving, training, viewing
@@ -437,7 +439,11 @@ def test_one_step_of_each_is_drawn_again_in_another_theme(browser, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["a100_nccl_train/trace.json.gz", "mi300x_resnet_train/trace.json.gz"]
+    "name",
+    [
+        pytest.param("a100_nccl_train/trace.json.gz", marks=pytest.mark.slow),
+        "mi300x_resnet_train/trace.json.gz",
+    ],
 )
 def test_real_traces_are_shown_without_an_error(browser, name):
     with viewing([path_of(name)]) as client:
@@ -542,3 +548,53 @@ def test_memory_zooms_steps_through_moments_and_a_link_reproduces_it(memory_page
     page.until(MEMORY_SETTLED)
     number = view.curve(0).height - 1
     assert page.page.evaluate("() => window.stepscope.view.chart.camera.endNs") == number
+
+
+RANKS = "() => document.querySelector('.view')?.dataset.ready"
+CELL = """([rank, step]) => { const { map } = window.stepscope.view;
+    const { ranks, steps } = map._about, { tall, wide } = map._size;
+    const box = map._scroller.getBoundingClientRect();
+    const row = ranks.findIndex((one) => one.rank === rank), column = steps.indexOf(step);
+    return { x: box.x + 170 + (column + 0.5) * wide, y: box.y + 20 + (row + 0.5) * tall } }"""
+
+
+def test_the_blamed_rank_leads_and_a_cell_opens_its_timeline_at_that_step(browser, tmp_path):
+    delays = (1.0, 1.2, 7.0)
+    for rank in range(len(delays)):
+        (tmp_path / f"rank{rank}.json").write_bytes(rank_of_job(rank, delays).json())
+    with viewing([tmp_path]) as client:
+        check_ranks_view(browser, client, blamed=2, cause="host", rank=1)
+
+
+@pytest.mark.slow
+def test_the_ranks_of_a_real_job(browser):
+    path = path_of("amd_resnet_ddp_4rank")
+    with viewing([path]) as client:
+        check_ranks_view(browser, client, blamed=3, cause="host", rank=2)
+
+
+def check_ranks_view(browser, client, *, blamed, cause, rank):
+    """The map names the blamed rank; a click on another's cell goes to its trace and step."""
+    found = browser()
+    found.page.goto(f"{client.link}#view=ranks")
+    found.until(RANKS)
+    about = found.page.evaluate("() => window.stepscope.view.map._about")
+    assert (about["ranks"][0]["rank"], about["ranks"][0]["cause"]) == (blamed, cause)
+    assert f"rank {blamed}" in found.text(".verdict").lower()
+    step = about["steps"][1]
+    place = found.page.evaluate(CELL, [rank, step])
+    found.page.mouse.move(place["x"], place["y"])
+    found.when(lambda: f"rank {rank}, step {step}:" in found.text(".heat-tip"))
+    found.page.get_by_role("button", name="Compute", exact=True).click()
+    found.when(lambda: found.page.evaluate(RANKS) == "compute_ns")
+    assert "measure=compute_ns" in found.page.url
+    found.page.mouse.click(place["x"], place["y"])
+    found.until(SETTLED)
+    query = parse_qs(urlsplit(found.page.url).fragment)
+    assert client.library.traces[int(query["trace"][0])].origin.rank == rank
+    content = client.library.traces[int(query["trace"][0])].content
+    steps = content.trace.device_steps.filter(pl.col("step") == step).row(0, named=True)
+    origin = content.index.origin_ns
+    assert query["range"] == [f"{steps['start_ns'] - origin}-{steps['end_ns'] - origin}"]
+    check(found, client)
+    found.page.close()

@@ -36,7 +36,8 @@ class Question:
         takes_baseline: The function takes `baseline`, the trace of a healthy run.
         is_timed: The answer has step times, or times that only mean something beside the step's:
             of a run with a step record it says how long steps take that nobody recorded.
-        takes_links: The function takes stated link speeds (`fleet.link_speed.LinkSpeeds`).
+        takes_references: The function takes what bandwidths are compared with
+            (`fleet.collectives.References`).
     """
 
     name: str
@@ -46,7 +47,7 @@ class Question:
     over_ranks: bool = False
     takes_baseline: bool = False
     is_timed: bool = False
-    takes_links: bool = False
+    takes_references: bool = False
 
     def ask(self, trace: Trace, scope: Scope | None = None, baseline: Trace | None = None) -> Any:
         """Answer it.
@@ -90,17 +91,18 @@ class Question:
         records, _ = read_steps(step_record)
         return in_run_steps(result, trace, records)
 
-    def ask_job(self, job: Any, links: Any = None) -> Any:
+    def ask_job(self, job: Any, references: Any = None) -> Any:
         """Answer it about the ranks of a job.
 
         Args:
             job: A `fleet.job.Job`.
-            links: A `fleet.link_speed.LinkSpeeds`, for questions that take it; None without.
+            references: See `takes_references`; None without.
 
         Raises:
             UsageError: There are too few ranks, or they are not of one job.
         """
-        return self._function()(job) if links is None else self._function()(job, links)
+        function = self._function()
+        return function(job) if references is None else function(job, references)
 
     def _function(self) -> Callable[..., Any]:
         module, _, function = self.home.partition(":")
@@ -342,9 +344,10 @@ QUESTIONS: tuple[Question, ...] = (
             "groups": "Process groups",
             "abnormal": "Abnormal transfers",
             "uneven": "Uneven all-to-alls",
+            "inspector": "Beside NCCL Inspector",
         },
         over_ranks=True,
-        takes_links=True,
+        takes_references=True,
     ),
     Question(
         "pipeline",

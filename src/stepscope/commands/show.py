@@ -105,25 +105,29 @@ def command(
     layout = Layout(table, rows, columns)
     if baseline is not None and chosen.over_ranks:
         raise click.UsageError(f"'{chosen.name}' takes no baseline")
-    if link_speed and not chosen.takes_links:
+    if link_speed and not chosen.takes_references:
         raise click.UsageError(f"'{chosen.name}' takes no --link-speed, only collectives does")
+    from stepscope.fleet.ask import ask_collectives, ask_of_job
     from stepscope.fleet.link_speed import link_speeds
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
     from stepscope.trace.paths import remark_on, resolve_path, resolve_traces
 
-    links = link_speeds(link_speed)
     keep_freed_memory()
+    if chosen.takes_references:
+        runner = engine_of(engine, scheduler, workers)
+        with sink_for(file) as sink:
+            found = ask_collectives(chosen, paths, scope, runner, link_speeds(link_speed))
+            output.write(found, sink, layout)
+        return
     traces = resolve_traces(paths, scope.steps, with_unrelated=chosen.over_ranks)
     if not chosen.over_ranks:
         for path in paths:
             if said := remark_on(resolve_path(path)):
                 click.echo(said, err=True)
     if chosen.over_ranks:
-        from stepscope.fleet.ask import ask_of_job
-
         runner = engine_of(engine, scheduler, workers)
         with sink_for(file) as sink:
-            output.write(ask_of_job(chosen, traces, scope, runner, links=links), sink, layout)
+            output.write(ask_of_job(chosen, traces, scope, runner), sink, layout)
         return
     known = None if baseline is None else resolve_path(baseline).one_trace().open()
     with sink_for(file) as sink:

@@ -35,11 +35,13 @@ from stepscope.analysis.memory.trace_history import has_host_memory
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
+from stepscope.viewer.background import Background
 from stepscope.viewer.events import Links, links_of
 from stepscope.viewer.flame import Forest
 from stepscope.viewer.index import Lane, TraceIndex, build_index
-from stepscope.viewer.memory.opening import MemoryOpening
+from stepscope.viewer.memory.content import MemoryContent, memory_of
 from stepscope.viewer.ranges import RangeBasis, range_basis
+from stepscope.viewer.ranks import JobRanks, ranks_of
 from stepscope.viewer.search import NameIndex
 from stepscope.viewer.tiles import SliceRows, warm_up
 from stepscope.viewer.tracks import idle_rows
@@ -226,10 +228,10 @@ class Opened:
         self._began = time.monotonic()
         self._took_s: dict[str, float] = {}
         self.opening = threading.Event()
-        self.memory: MemoryOpening | None = None
+        self.memory: Background[MemoryContent] | None = None
         snapshot = origin.path if origin.is_memory else origin.snapshot
         if snapshot is not None:
-            self.memory = MemoryOpening(lambda: open_memory(snapshot).view)
+            self.memory = memory_of(lambda: open_memory(snapshot).view)
 
     def open(self) -> None:
         """Read the trace; meant for a thread of its own."""
@@ -254,7 +256,7 @@ class Opened:
             self._enter("ready")
             extras = content.extras
             if self.memory is None and has_host_memory(trace):
-                self.memory = MemoryOpening(lambda: memory_of_trace(trace, self.origin.path))
+                self.memory = memory_of(lambda: memory_of_trace(trace, self.origin.path))
             self.has_extras = extras is not None
         except StepscopeError as error:
             self._fail(str(error))
@@ -296,6 +298,7 @@ class Library:
     def __init__(self, origins: Sequence[Origin]) -> None:
         self.traces = [Opened(origin) for origin in origins]
         self._by_id = {one.id: one for one in self.traces}
+        self._ranks: dict[str, Background[JobRanks]] = {}
         self._lock = threading.Lock()
 
     def start(self) -> None:
@@ -334,6 +337,20 @@ class Library:
             raise UsageError(opened.error or "the trace is still being read")
         return opened.content
 
+    def rank_count(self, identifier: str) -> int:
+        """How many ranks of its run a trace is one of."""
+        run = self.find(identifier).origin.run
+        mine = [one.origin for one in self.traces if one.origin.run == run]
+        return len({origin.rank for origin in mine if not origin.is_memory})
+
+    def ranks_of(self, identifier: str) -> Background[JobRanks] | None:
+        """The ranks of a trace's run; None where it is the only one."""
+        if self.rank_count(identifier) < 2:
+            return None
+        run = self.find(identifier).origin.run
+        with self._lock:
+            return self._ranks.setdefault(run, ranks_of(run))
+
     def reopen(self, identifier: str) -> None:
         """Read a trace again, as after its recording has changed."""
         with self._lock:
@@ -342,4 +359,5 @@ class Library:
             fresh.id = old.id
             self.traces[self.traces.index(old)] = fresh
             self._by_id[fresh.id] = fresh
+            self._ranks.pop(old.origin.run, None)
         self.ensure(fresh)

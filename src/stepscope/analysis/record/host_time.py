@@ -43,7 +43,7 @@ def host_times(records: Sequence[StepRecord]) -> HostTimes:
         share = sum(record.data_wait_cpu_ns for record in records) / waited_ns
     return HostTimes(
         cpu_ns=_mean([record.cpu_ns for record in records]),
-        queued_ns=_mean([_within(record.queued_ns, record.dur_ns) for record in records]),
+        queued_ns=_mean([_queued_ns(record) for record in records]),
         wait_cpu_share=share,
         gc_ns=round(sum(record.gc_ns for record in records) / len(records)),
         gc_worst_ns=max(record.gc_ns for record in records),
@@ -51,9 +51,11 @@ def host_times(records: Sequence[StepRecord]) -> HostTimes:
     )
 
 
-def _within(part_ns: int | None, whole_ns: int) -> int | None:
-    """A part of a step, no longer than the step: records of other versions need not keep to it."""
-    return None if part_ns is None else min(part_ns, whole_ns)
+def _queued_ns(record: StepRecord) -> int | None:
+    """No more than the step has beside its CPU time: older records need not keep to that."""
+    if record.queued_ns is None:
+        return None
+    return min(record.queued_ns, max(0, record.dur_ns - (record.cpu_ns or 0)))
 
 
 def _mean(values: Sequence[int | None]) -> int | None:

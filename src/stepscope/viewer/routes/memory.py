@@ -9,9 +9,10 @@ from starlette.routing import BaseRoute
 
 from stepscope.errors import UsageError
 from stepscope.memory.questions.moments import moment_of
+from stepscope.viewer.background import Background
+from stepscope.viewer.memory.content import MemoryContent
 from stepscope.viewer.memory.history import CATEGORIES, MOST_COLUMNS, DeviceHistory, encode_columns
 from stepscope.viewer.memory.moments import allocation_in_full, state_of
-from stepscope.viewer.memory.opening import MemoryContent, MemoryOpening
 from stepscope.viewer.opened import Library
 from stepscope.viewer.routes.answers import Asked, route
 
@@ -30,7 +31,7 @@ def routes(library: Library) -> list[BaseRoute]:
     ]
 
 
-def _opening(asked: Asked) -> MemoryOpening:
+def _opening(asked: Asked) -> Background[MemoryContent]:
     opening = asked.library.find(asked.identifier).memory
     if opening is None:
         raise UsageError("there is no memory snapshot of this trace, and it has no memory events")

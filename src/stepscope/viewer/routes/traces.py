@@ -51,6 +51,7 @@ def _overview(asked: Asked) -> dict[str, Any]:
         "id": asked.identifier,
         "title": opened.origin.title,
         "has_memory": opened.memory is not None,
+        "ranks": asked.library.rank_count(asked.identifier),
         "origin_ns": str(origin),
         "end_ns": index.end_ns,
         "events": len(index.place),

@@ -4,6 +4,7 @@
 import { getJson, postJson } from "./api.js";
 import { h, replace } from "./dom.js";
 import { MemoryView } from "./views/memory.js";
+import { ranksView } from "./views/ranks.js";
 import { isTyping } from "./timeline/input.js";
 import { TimelineView } from "./views/timeline.js";
 import { compareView } from "./views/compare.js";
@@ -24,18 +25,19 @@ import { loading } from "./loading.js";
  */
 
 const VIEWS = /** @type {[string, string][]} */ ([
-  ["timeline", "Timeline"], ["flame", "Flame graph"], ["memory", "Memory"], ["tables", "Tables"], ["sql", "SQL"], ["compare", "Compare"],
+  ["timeline", "Timeline"], ["flame", "Flame graph"], ["memory", "Memory"], ["ranks", "Ranks"], ["tables", "Tables"], ["sql", "SQL"], ["compare", "Compare"],
 ]);
 /** What belongs to one trace, and goes when another is chosen. */
-const OF_TRACE = { from: null, to: null, range: null, event: null, device: null, axis: null, m_from: null, m_to: null, at: null, allocation: null };
+const OF_TRACE = { from: null, to: null, range: null, event: null, device: null, axis: null, m_from: null, m_to: null, at: null, allocation: null, step: null };
 const POLL_MS = 250;
 
 /** @type {Record<string, (context: Context) => View>} */
-const MAKE = { flame: flameView, memory: (context) => new MemoryView(context), tables: tablesView, sql: sqlView, compare: compareView };
+const MAKE = { flame: flameView, memory: (context) => new MemoryView(context), ranks: ranksView, tables: tablesView, sql: sqlView, compare: compareView };
 
 /** Whether a view has anything to show. @param {Context} context @param {string} view */
 function canShow({ overview }, view) {
   if (!overview) return view === "memory";
+  if (view === "ranks") return overview.ranks > 1;
   return view !== "memory" || overview.has_memory;
 }
 
@@ -58,7 +60,7 @@ class Page {
     this._main = h("main", { class: "main" });
     this._build();
     this.selection.onChange((changed) => {
-      if (changed.has("trace")) this.open();
+      if (changed.has("trace") || (changed.has("step") && this.selection.get("step"))) this.open();
       else if (changed.has("view")) this.show();
     });
     window.addEventListener("trace-changed", (event) => this._offerReload(/** @type {CustomEvent} */ (event).detail));
@@ -110,11 +112,23 @@ class Page {
       }
       const overview = await getJson(`/api/traces/${chosen.id}/overview`);
       this.context = { selection: this.selection, trace: chosen.id, overview, traces: this.traces };
+      this._goToStep(overview);
       this.show();
       this._waitForExtras(chosen.id);
     } catch (error) {
       replace(this._main, h("div", { class: "loading" }, h("p", { class: "error" }, String(/** @type {Error} */ (error).message))));
     }
+  }
+
+  /** A link can name a step: it becomes the range, with some room around it. @param {any} overview */
+  _goToStep(overview) {
+    const step = this.selection.number("step");
+    if (step === null) return;
+    const all = overview.device_steps.length ? overview.device_steps : overview.steps;
+    const found = all.find((/** @type {any} */ one) => one.step === step);
+    if (!found) return;
+    const room = (found.end_ns - found.start_ns) * 0.08;
+    this.selection.set({ step: null, range: `${found.start_ns}-${found.end_ns}`, from: Math.floor(found.start_ns - room), to: Math.ceil(found.end_ns + room) });
   }
 
   /** Idle causes and counters come a little after the picture. @param {string} trace */

@@ -1,15 +1,15 @@
 // @ts-check
 /** Memory over time, its state at a moment, and single allocations: of a snapshot, or of the host in a trace. */
 
-import { getJson, isAbort, postJson } from "../api.js";
+import { getJson, isAbort } from "../api.js";
 import { h, replace } from "../dom.js";
-import { loading } from "../loading.js";
+import { titleOf, untilReady } from "../loading.js";
 import { MemoryChart } from "../memory/chart.js";
-import { memoryWord } from "../memory/paint.js";
+import { memoryPaint, memoryWord } from "../memory/paint.js";
 import { allocationOf, stateOf } from "../memory/panel.js";
 import { count, size } from "../units.js";
 
-const POLL_MS = 250;
+const STAGES = /** @type {import("../loading.js").Stages} */ ([["reading", "Reading the snapshot"], ["arranging", "Arranging the allocations"]]);
 const PANELS = /** @type {[string, string][]} */ ([["moment", "Moment"], ["allocation", "Allocation"]]);
 
 export class MemoryView {
@@ -52,17 +52,8 @@ export class MemoryView {
   /** Waits until the memory is read. */
   async _open() {
     const { traces, trace } = this._context;
-    const progress = loading(traces.find((one) => one.id === trace)?.title ?? "");
-    replace(this._main, progress.element);
     try {
-      let status = await postJson(`${this._path}/open`);
-      while (status.stage !== "ready" && !this._isClosed) {
-        progress.show(status);
-        if (status.stage === "failed") return;
-        await new Promise((go) => setTimeout(go, POLL_MS));
-        status = await postJson(`${this._path}/open`);
-      }
-      if (!this._isClosed) await this._load();
+      if (await untilReady(this._main, `${this._path}/open`, titleOf(traces, trace), STAGES, () => this._isClosed)) await this._load();
     } catch (error) {
       this._failed(error);
     }
@@ -160,6 +151,6 @@ export class MemoryView {
 /** @param {string} category */
 function legend(category) {
   const dot = h("span", { class: "dot" });
-  dot.style.background = `var(--colour-memory-${category.replaceAll("_", "-")})`;
+  dot.style.background = memoryPaint(category);
   return h("li", {}, dot, memoryWord(category));
 }
