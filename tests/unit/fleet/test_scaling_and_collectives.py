@@ -57,6 +57,7 @@ def test_efficiency_and_what_grew():
     growth = {row["part"]: row for row in found.growth.iter_rows(named=True)}
     assert growth["exposed comm"]["growth_ns"] == pytest.approx(ms(10), rel=0.02)
     assert "what grew most is exposed comm: +10.0 ms" in found.verdict
+    assert "in the transfers themselves. No rank takes notably longer by itself" in found.verdict
     whole = {"step", "waiting for other ranks"}
     parts = [row["growth_ns"] for part, row in growth.items() if part not in whole]
     assert sum(parts) == pytest.approx(growth["step"]["growth_ns"], abs=5)
@@ -70,6 +71,8 @@ def test_the_rank_that_grew_comes_first():
     assert (first["rank"], first["wait_ns"]) == (5, 0)
     assert first["own_growth_ns"] == pytest.approx(ms(10), rel=0.05)
     assert found.ranks["own_growth_ns"][1] < ms(1)
+    assert "mostly waiting for other ranks. 1 rank takes longer by itself" in found.verdict
+    assert found.verdict.endswith("rank 5: +10.0 ms")
     growth = {row["part"]: row["growth_ns"] for row in found.growth.iter_rows(named=True)}
     # Seven of eight ranks wait ten milliseconds.
     assert growth["waiting for other ranks"] == pytest.approx(ms(10) * 7 / 8, rel=0.02)
