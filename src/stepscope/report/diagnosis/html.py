@@ -10,12 +10,12 @@ import polars as pl
 
 from stepscope.advice.diagnosis import Diagnosis
 from stepscope.advice.finding import Finding
+from stepscope.advice.rank_steps import rank_steps
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.analysis.questions import question
 from stepscope.report import units
 from stepscope.report.answer.cells import headings
 from stepscope.report.answer.tables import tables_of
-from stepscope.report.diagnosis.rank_steps import rank_steps
 from stepscope.report.diagnosis.tables import ranks_table
 from stepscope.report.diagnosis.words import (
     besides,
