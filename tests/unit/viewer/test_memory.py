@@ -189,13 +189,16 @@ def test_an_allocation_says_whose_it_is_and_how_long_it_lived(viewer, view):
 
 
 def test_a_failed_request_is_marked(viewer, files):
-    asked = said(files / "failed.pickle", "oom")
+    failed = SnapshotRef(str(files / "failed.pickle")).open().out_of_memory(0)
+    asked = said(files / "failed.pickle", "held", "--at", "oom")
     identifier = viewer.library.traces[1].id
     second = f"/api/traces/{identifier}/memory"
     viewer.ask(f"{second}/open", "POST", b"{}", headers={"Sec-Fetch-Site": "same-origin"})
     until = time.monotonic() + PATIENCE_S
     while not (about := viewer.get(second))["ready"] and time.monotonic() < until:
         time.sleep(0.02)
+    assert [row["event"] for row in about["failed"]] == failed["event"].to_list()
+    assert [row["size_bytes"] for row in about["failed"]] == failed["size_bytes"].to_list()
     assert about["failed"][-1]["event"] == asked["event"]
     assert viewer.get(f"{second}/state", at="oom")["allocated_bytes"] == asked["allocated_bytes"]
 
