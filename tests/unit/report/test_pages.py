@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.gpu_trace import GpuTrace, us
+from tests.support.page_data import blocks_of, data_of
 from tests.support.planted import SCENARIOS
 from tests.support.project import ROOT
 from tests.support.step_records import step_records, write_run
@@ -41,16 +42,6 @@ def trace_file(folder, trace, name="trace.json"):
 def planted(folder, name="starved GPU", file="trace.json"):
     scenario = next(one for one in SCENARIOS if one.name == name)
     return trace_file(folder, scenario.build(), file)
-
-
-def data_of(text):
-    """The data of a page, as its script reads it."""
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
-    return json.loads(found[1])
-
-
-def blocks_of(data, kind):
-    return [one for section in data["sections"] for one in section["blocks"] if one["is"] == kind]
 
 
 def section_of(data, identity):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import time
 
@@ -14,15 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.allocator import Allocator
 from tests.support.snapshots import out_of_memory, train, two_devices
+from tests.support.step_records import step_records, write_run
 from tests.support.viewer import PATIENCE_S, serving, training, viewing
 
 from stepscope.commands.main import cli
+from stepscope.errors import UnreadableInputError
 from stepscope.memory.opening import SnapshotRef
 from stepscope.memory.questions.timeline import timeline
 from stepscope.memory.view import held_at
+from stepscope.run.layout import RankLayout
 from stepscope.viewer.encoding import decode
 from stepscope.viewer.memory.history import CATEGORIES, MOST_DRAWN, DeviceHistory
 from stepscope.viewer.memory.segments import CELLS, MOST_SEGMENTS, segments_at
+from stepscope.viewer.origins import origins_of
 
 
 @pytest.fixture(scope="module")
@@ -184,13 +189,16 @@ def test_an_allocation_says_whose_it_is_and_how_long_it_lived(viewer, view):
 
 
 def test_a_failed_request_is_marked(viewer, files):
-    asked = said(files / "failed.pickle", "oom")
+    failed = SnapshotRef(str(files / "failed.pickle")).open().out_of_memory(0)
+    asked = said(files / "failed.pickle", "held", "--at", "oom")
     identifier = viewer.library.traces[1].id
     second = f"/api/traces/{identifier}/memory"
     viewer.ask(f"{second}/open", "POST", b"{}", headers={"Sec-Fetch-Site": "same-origin"})
     until = time.monotonic() + PATIENCE_S
     while not (about := viewer.get(second))["ready"] and time.monotonic() < until:
         time.sleep(0.02)
+    assert [row["event"] for row in about["failed"]] == failed["event"].to_list()
+    assert [row["size_bytes"] for row in about["failed"]] == failed["size_bytes"].to_list()
     assert about["failed"][-1]["event"] == asked["event"]
     assert viewer.get(f"{second}/state", at="oom")["allocated_bytes"] == asked["allocated_bytes"]
 
@@ -250,3 +258,40 @@ def viewer_memory(request, tmp_path):
     path.write_text(json.dumps(document))
     with viewing([path]) as client:
         yield client, request.param
+
+
+def test_a_run_shows_the_newest_snapshot_of_each_rank(files, tmp_path):
+    run = write_run(tmp_path, {0: step_records([100] * 3), 1: step_records([100] * 3)})
+    snapshots = RankLayout(run / "rank00001").snapshots
+    snapshots.mkdir()
+    for age, name in ((9, "failed"), (5, "training")):
+        target = snapshots / f"{name}.pickle"
+        target.write_bytes((files / f"{name}.pickle").read_bytes())
+        os.utime(target, (1e9 - age, 1e9 - age))
+    (found,) = origins_of([str(run)])
+    assert (found.title, found.rank, found.is_memory) == ("rank 1, memory", 1, True)
+    assert found.path == str(snapshots / "training.pickle")
+
+
+def test_a_directory_of_snapshots_opens_its_newest_and_without_any_the_error_says_so(
+    files, tmp_path
+):
+    (found,) = origins_of([str(files)])
+    assert found.is_memory
+    with pytest.raises(UnreadableInputError, match="found no run"):
+        origins_of([str(tmp_path)])
+
+
+def test_a_snapshot_without_a_history_shows_what_it_holds(tmp_path):
+    snapshot = train(Allocator(), steps=1).snapshot()
+    snapshot["device_traces"] = [[] for _ in snapshot["device_traces"]]
+    path = tmp_path / "still.pickle"
+    path.write_bytes(pickle.dumps(snapshot))
+    with serving([path]) as client:
+        client.enter()
+        wait(client)
+        about = client.get("/api/traces/{}/memory")
+        assert (about["events"], about["has_times"]) == (0, False)
+        state = client.get("/api/traces/{}/memory/state")
+        assert state["allocated_bytes"] == about["peak"]["allocated_bytes"] > 0
+        assert state["segments"]["segments"]

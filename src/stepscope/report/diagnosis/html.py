@@ -10,6 +10,7 @@ import polars as pl
 
 from stepscope.advice.diagnosis import Diagnosis
 from stepscope.advice.finding import Finding
+from stepscope.advice.rank_steps import rank_steps
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.analysis.questions import question
 from stepscope.report import units
@@ -350,8 +351,36 @@ def _ranks(diagnosis: Diagnosis, rows: int) -> dict[str, Any]:
         "Ranks",
         blocks.text(_sentence(told)) if told else None,
         blocks.items(odd_ranks(diagnosis)),
+        *_rank_map(diagnosis),
         blocks.table("", ranks_table(diagnosis), rows, labels=lambda _: _RANK_LABELS, shown=32),
     )
+
+
+def _rank_map(diagnosis: Diagnosis) -> list[blocks.Block]:
+    """Every rank over its steps, bounded, and what is left out."""
+    found = rank_steps(diagnosis.ranks)
+    if found is None:
+        return []
+    left_out = [
+        f"{number:,} {words if number == 1 else more}"
+        for number, words, more in (
+            (found.left_out_ranks, "rank with less", "ranks with less"),
+            (found.left_out_steps, "earlier step", "earlier steps"),
+        )
+        if number
+    ]
+    rest = f" Left out: {' and '.join(left_out)}." if left_out else ""
+    drawn = {
+        "is": "rank_steps",
+        "ranks": list(found.ranks),
+        "steps": list(found.steps),
+        "own_ns": [list(row) for row in found.own_ns],
+    }
+    words = (
+        "Each rank's steps in the recorded window without exposed communication: what it took by "
+        f"itself, the most first.{rest} `stepscope view` maps other parts and all ranks."
+    )
+    return [drawn, blocks.text(words, "note")]
 
 
 def _metrics(diagnosis: Diagnosis, rows: int) -> dict[str, Any]:

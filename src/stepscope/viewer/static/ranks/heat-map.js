@@ -150,7 +150,7 @@ export class HeatMap {
   }
 
   get _ends() {
-    return [channels(token("paper-sunken")), channels(token(COLOURS[this._measure] ?? "accent"))];
+    return [channels(token("line")), channels(token(COLOURS[this._measure] ?? "accent"))];
   }
 
   _showScale() {

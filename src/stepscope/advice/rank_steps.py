@@ -1,0 +1,67 @@
+"""Ranks by steps: what each rank took by itself, from the summaries of ranks.
+
+As in `fleet.rank_map`, it is a step less its exposed communication: on a GPU that of the device
+steps, summed over the rank's GPUs, else of the main thread's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.advice.rank_summary import RankSummary
+
+MOST_RANKS = 32
+MOST_STEPS = 60
+
+
+@dataclass(frozen=True)
+class RankSteps:
+    """Part of a map of ranks and steps.
+
+    Attributes:
+        ranks: The ranks, the one with the most of its own time first.
+        steps: The steps.
+        own_ns: By rank, then by step; None where a rank has no such step.
+        left_out_ranks: Ranks with less of their own time.
+        left_out_steps: Earlier steps.
+    """
+
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    own_ns: tuple[tuple[int | None, ...], ...]
+    left_out_ranks: int
+    left_out_steps: int
+
+
+def rank_steps(ranks: Sequence[RankSummary]) -> RankSteps | None:
+    """The map of the ranks that have a window; None for fewer than two, or without steps."""
+    own = {rank.rank: found for rank in ranks if (found := _own_ns(rank))}
+    if len(own) < 2:
+        return None
+    steps = sorted({step for found in own.values() for step in found})
+    shown = steps[-MOST_STEPS:]
+    order = sorted(own, key=lambda rank: (-float(np.mean(list(own[rank].values()))), rank))
+    kept = order[:MOST_RANKS]
+    return RankSteps(
+        tuple(kept),
+        tuple(shown),
+        tuple(tuple(own[rank].get(step) for step in shown) for rank in kept),
+        len(order) - len(kept),
+        len(steps) - len(shown),
+    )
+
+
+def _own_ns(rank: RankSummary) -> dict[int, int]:
+    if rank.device_steps is not None:
+        rows, whole, others = rank.device_steps, "total_ns", "exposed_comm_ns"
+    elif rank.host is not None:
+        rows, whole, others = rank.host.steps, "wall_ns", "communication_ns"
+    else:
+        return {}
+    found: dict[int, int] = {}
+    for step, lasting, shared in zip(rows["step"], rows[whole], rows[others], strict=True):
+        found[step] = found.get(step, 0) + lasting - shared
+    return found
