@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import gzip
 import json
 import resource
 import sys
@@ -29,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
+from scaled_trace import write_scaled
 
 from stepscope.analysis.questions import QUESTIONS
 from stepscope.trace.arrays.memory_reuse import keep_freed_memory
@@ -143,36 +143,6 @@ def ours(trace: Trace) -> dict[str, Taken]:
     return found
 
 
-def write_copies(path: Path, source: Path, events: int) -> None:
-    """A file of about this many events: consecutive copies of the source's events."""
-    opener = gzip.open if source.suffix == ".gz" else open
-    with opener(source, "rb") as file:
-        document = json.load(file)
-    original = [e for e in document["traceEvents"] if "ts" in e]
-    start = min(float(e["ts"]) for e in original)
-    span = max(float(e["ts"]) + float(e.get("dur", 0)) for e in original) - start + 1000
-    durations = sum(e.get("ph") == "X" for e in original)
-    largest = max(int(e.get("args", {}).get("correlation", 0)) for e in original) + 1
-    copies = []
-    for copy in range(max(1, -(-events // durations))):
-        for event in original:
-            new = {**event, "ts": event["ts"] + copy * span}
-            args = event.get("args")
-            if isinstance(args, dict) and copy:
-                new["args"] = {
-                    key: value + copy * largest if key in ("correlation", "External id") else value
-                    for key, value in args.items()
-                }
-            if "id" in new and isinstance(new["id"], int):
-                new["id"] += copy * largest
-            if event["name"].startswith("ProfilerStep#"):
-                number = int(event["name"].partition("#")[2])
-                new["name"] = f"ProfilerStep#{number + copy * 1000}"
-            copies.append(new)
-    others = [e for e in document["traceEvents"] if "ts" not in e]
-    path.write_text(json.dumps({**document, "traceEvents": others + copies}))
-
-
 def hta(path: Path) -> dict[str, Taken]:
     """The time of the same questions in Holistic Trace Analysis."""
     from hta.trace_analysis import TraceAnalysis  # type: ignore[import-not-found]
@@ -237,7 +207,7 @@ def main() -> None:
     gc.collect()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
-        write_copies(path, options.trace, options.hta_events)
+        write_scaled(path, options.trace, lambda _, events: events >= options.hta_events)
         beside_hta(path)
 
 

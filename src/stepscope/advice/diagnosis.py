@@ -11,6 +11,12 @@ from typing import Protocol, TypeVar
 import polars as pl
 
 from stepscope.advice.finding import Finding, Severity
+from stepscope.advice.kept_summaries import (
+    kept_meeting,
+    kept_summary,
+    meeting_to_keep,
+    summary_to_keep,
+)
 from stepscope.advice.late_ranks import (
     Lateness,
     causes_first,
@@ -23,8 +29,6 @@ from stepscope.advice.rank_summary import (
     RankSummary,
     Request,
     Waits,
-    meeting_of,
-    summarise_rank,
 )
 from stepscope.advice.ranks import (
     ODD_PARTS,
@@ -89,12 +93,33 @@ class _Task:
     met: Meeting | None = None
 
 
+def _known_meeting(task: _Task) -> Meeting | None:
+    return kept_meeting(task.rank, task.request.scope)
+
+
 def _meet(task: _Task) -> Meeting:
-    return meeting_of(task.rank, task.request.scope)
+    return meeting_to_keep(task.rank, task.request.scope)
+
+
+def _known_summary(task: _Task) -> RankSummary | None:
+    return kept_summary(task.rank, task.request, task.waits, task.met)
 
 
 def _summarise(task: _Task) -> RankSummary:
-    return summarise_rank(task.rank, task.request, task.waits, task.met)
+    return summary_to_keep(task.rank, task.request, task.waits, task.met)
+
+
+def _of_each(
+    each: EachRank,
+    tasks: Sequence[_Task],
+    known: Callable[[_Task], Value | None],
+    make: Callable[[_Task], Value],
+) -> list[Value]:
+    """What is known of some ranks, and what reading the others gives, in the order of the tasks."""
+    found = [known(task) for task in tasks]
+    unknown = [task for task, value in zip(tasks, found, strict=True) if value is None]
+    made = iter(each(make, unknown) if unknown else ())
+    return [next(made) if value is None else value for value in found]
 
 
 @dataclass(frozen=True)
@@ -157,7 +182,7 @@ def diagnose(
     limits, asked = thresholds or Thresholds(), scope or Scope()
     run = one_job(run if isinstance(run, Run) else open_run(run))
     alone = [_Task(rank, Request(asked, limits)) for rank in run.ranks]
-    meetings = each(_meet, alone) if len(alone) > 1 else []
+    meetings = _of_each(each, alone, _known_meeting, _meet) if len(alone) > 1 else []
     matched, notes = match_ranks(meetings)
     skew = skew_of(meetings) if asked.steps is None else None
     request = Request(asked, limits, skew is not None, baseline)
@@ -166,7 +191,8 @@ def diagnose(
         for rank, met in zip_longest(run.ranks, meetings)
     ]
     # A baseline is a trace with its tables, which is not sent to another process.
-    summaries = (each if baseline is None else in_turn)(_summarise, tasks)
+    where = each if baseline is None else in_turn
+    summaries = _of_each(where, tasks, _known_summary, _summarise)
     return judge(run, summaries, limits, matched, skew, notes)
 
 

@@ -14,7 +14,6 @@ import functools
 import json
 import os
 from dataclasses import asdict
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ import polars as pl
 from stepscope.memory.model import Snapshot
 from stepscope.memory.reading.tables import Tables
 from stepscope.memory.schema import SCHEMA_VERSION, TABLES
-from stepscope.trace.store.code import digest_of_modules
+from stepscope.trace.store.code import code_digest
 from stepscope.trace.store.contents import contents_of, is_intact, is_own_directory
 from stepscope.trace.store.directory import (
     MANIFEST,
@@ -36,6 +35,8 @@ from stepscope.trace.store.directory import (
 from stepscope.trace.store.origin import Origin, cache_directory
 
 _KIND = "snapshot"
+_READERS = "stepscope.memory.reading"
+"""The package whose code decides what a store holds."""
 _SETTINGS = "settings.json"
 _NAMES = (*(f"{table}.parquet" for table in TABLES), _SETTINGS)
 
@@ -109,7 +110,7 @@ def _write(directory: Path, tables: Tables, origin: Origin) -> None:
         "kind": _KIND,
         "source": origin.name,
         "key": None if origin.key is None else asdict(origin.key),
-        "snapshot_code": _code_digest(),
+        "snapshot_code": code_digest(_READERS),
         "schema_version": SCHEMA_VERSION,
         "rows": rows,
         "files": contents_of(directory, _NAMES),
@@ -121,18 +122,9 @@ def _file(directory: Path, table: str) -> Path:
     return directory / f"{table}.parquet"
 
 
-@functools.cache
-def _code_digest() -> str | None:
-    """A digest of the code that reads snapshots; None if it cannot be read."""
-    try:
-        return digest_of_modules(files("stepscope.memory.reading"))
-    except (OSError, ModuleNotFoundError):
-        return None
-
-
 def _is_valid(place: Path, origin: Origin) -> bool:
     manifest = read_manifest(place)
-    code = _code_digest()
+    code = code_digest(_READERS)
     return (
         origin.key is not None
         and is_own_directory(place)

@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.memory.allocator.settings import INTERVALS, MIB
-from stepscope.memory.arithmetic import as_long, callable_from_loops
-from stepscope.trace.arrays.compiled import compiled
+from stepscope.memory.arithmetic import as_long, callable_from_loops, compiled
 
 LEAST_BYTES = 512
 SMALL_BYTES = MIB

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.errors import UnreadableInputError
+from stepscope.memory.arithmetic import compiled
 from stepscope.memory.reading import tree as t
 from stepscope.memory.reading.tree import Tree
 from stepscope.memory.reading.words import VALUES_FROM, word_table
-from stepscope.trace.arrays.compiled import compiled
 
 MOST_TREE_BYTES = 3
 """Bytes of the tree for each byte of the file, above `FREE_BYTES`."""

@@ -18,6 +18,7 @@ import orjson
 import polars as pl
 
 from stepscope.errors import UnreadableInputError
+from stepscope.memory.arithmetic import compiled
 from stepscope.memory.reading import records, stacks
 from stepscope.memory.reading.problems import Problems
 from stepscope.memory.reading.tree import DICT, Tree
@@ -36,7 +37,6 @@ from stepscope.memory.schema import (
     Action,
     Types,
 )
-from stepscope.trace.arrays.compiled import compiled
 
 _MOST_DEVICES = 4096
 _MOST_ANNOTATIONS = 1_000_000

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.memory.arithmetic import as_long
-from stepscope.trace.arrays.compiled import compiled
+from stepscope.memory.arithmetic import as_long, compiled
 
 Int64Array = npt.NDArray[np.int64]
 

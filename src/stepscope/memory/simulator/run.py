@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stepscope.memory.allocator.rounding import SMALL_BYTES, rounded
-from stepscope.memory.arithmetic import as_long
+from stepscope.memory.arithmetic import as_long, compiled
 from stepscope.memory.simulator.blocks import (
     ADDRESS,
     ALLOCATED,
@@ -29,7 +29,6 @@ from stepscope.memory.simulator.machine import (
     is_whole,
     release_all,
 )
-from stepscope.trace.arrays.compiled import compiled
 
 # What happens: a request; a block given back, for which another stream may still wait; a block that
 # can be used again; everything cached given back; one segment given back, or a pool let go, as the

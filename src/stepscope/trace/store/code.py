@@ -1,4 +1,4 @@
-"""A digest of the code that makes the tables, part of every store's key."""
+"""A digest of the code that makes what a store holds, part of every store's key."""
 
 from __future__ import annotations
 
@@ -11,22 +11,26 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-_ROOM = "stepscope.trace"
+TABLES_ROOM = "stepscope.trace"
 _SUFFIXES = (".py", ".pyc")  # installations without sources have .pyc files instead
 
 
 @functools.cache
-def code_digest() -> str | None:
-    """Returns a digest of all modules of `stepscope.trace`, computed once per process.
+def code_digest(room: str = TABLES_ROOM) -> str | None:
+    """Returns a digest of all modules of a package, computed once per process.
 
-    It covers readers, classifier, schema and derivation. It also covers modules that cannot change
-    a table, because a list of the ones that can would have to be maintained by hand.
+    Of `stepscope.trace`, it covers readers, classifier, schema and derivation. It also covers
+    modules that cannot change a table, because a list of the ones that can would have to be
+    maintained by hand.
+
+    Args:
+        room: Name of the package.
 
     Returns:
         None if the modules cannot be read, as in a frozen program. No store can be reused then.
     """
     try:
-        return digest_of_modules(files(_ROOM))
+        return digest_of_modules(files(room))
     except (OSError, ModuleNotFoundError):
         return None
 

@@ -7,7 +7,7 @@ import { Camera } from "../timeline/camera.js";
 import { listen } from "../timeline/input.js";
 import { count, duration, size } from "../units.js";
 import { fetchStack } from "./columns.js";
-import { bytesAt, memoryColour, memoryWord, paint } from "./paint.js";
+import { bytesAt, memoryPaint, memoryWord, paint } from "./paint.js";
 
 const WAIT_MS = 60;
 
@@ -167,7 +167,7 @@ export class MemoryChart {
     const when = axis === "time" ? duration(at) : `event ${count(at)}`;
     const category = about.categories[found.category];
     const dot = h("span", { class: "dot" });
-    if (category) dot.style.background = memoryColour(category);
+    if (category) dot.style.background = memoryPaint(category);
     const rest = category ? stack.base[found.category + 1][found.column] - stack.rest[found.category][found.column] : 0;
     replace(
       this._tip,

@@ -14,6 +14,11 @@ export function memoryColour(category) {
   return token(`colour-memory-${category.replaceAll("_", "-")}`);
 }
 
+/** The same as a value for a style, which follows the theme. @param {string} category */
+export function memoryPaint(category) {
+  return `var(--colour-memory-${category.replaceAll("_", "-")})`;
+}
+
 /** What a category is called. @param {string} category */
 export function memoryWord(category) {
   return category.replaceAll("_", " ");
@@ -99,8 +104,8 @@ function items(context, scene, stack) {
       if (tall >= 4) {
         context.fillStyle = edge;
         context.globalAlpha = 0.55;
-        const x = camera(scene, stack, run.from);
-        context.fillRect(x, yOf(scene, run.high), camera(scene, stack, run.to) - x, 1);
+        const x = Math.round(camera(scene, stack, run.from));
+        context.fillRect(x, Math.round(yOf(scene, run.high)), Math.round(camera(scene, stack, run.to)) - x, 1);
         context.globalAlpha = 1;
       }
     }
@@ -205,8 +210,8 @@ function camera(scene, stack, column) {
  * @param {number} high
  */
 function fill(context, scene, stack, from, to, low, high) {
-  const x = camera(scene, stack, from);
-  const y = yOf(scene, high);
-  // A little wider, so that no gap shines through between neighbours.
-  context.fillRect(x, y, Math.max(camera(scene, stack, to) - x, 0.5) + 0.4, Math.max(yOf(scene, low) - y, 0.3));
+  // On whole pixels neighbours touch, and edges are sharp.
+  const x = Math.round(camera(scene, stack, from));
+  const y = Math.round(yOf(scene, high));
+  context.fillRect(x, y, Math.max(Math.round(camera(scene, stack, to)) - x, 1), Math.round(yOf(scene, low)) - y);
 }

@@ -6,12 +6,12 @@ import { table } from "../draw/table.js";
 import { h } from "../dom.js";
 import { facts } from "../panels/details.js";
 import { count, duration, share, size } from "../units.js";
-import { memoryColour, memoryWord } from "./paint.js";
+import { memoryPaint, memoryWord } from "./paint.js";
 import { segmentMap } from "./segments.js";
 
 /** @param {any} state @param {(allocation: number) => void} pick @returns {(Node | null)[]} */
 export function stateOf(state, pick) {
-  const parts = state.categories.map((/** @type {any} */ one) => ({ name: memoryWord(one.category), amount: one.allocated_bytes, colour: memoryColour(one.category) }));
+  const parts = state.categories.map((/** @type {any} */ one) => ({ name: memoryWord(one.category), amount: one.allocated_bytes, colour: memoryPaint(one.category) }));
   return [
     h("h2", {}, `${size(state.allocated_bytes)} held${state.moment.startsWith("event") ? "" : ` at ${state.moment}`}`),
     facts([
@@ -45,7 +45,7 @@ function narrow(data) {
 /** @param {any} one @param {boolean} hasTimes @returns {(Node | null)[]} */
 export function allocationOf(one, hasTimes) {
   const dot = h("span", { class: "dot" });
-  dot.style.background = memoryColour(one.category);
+  dot.style.background = memoryPaint(one.category);
   return [
     h("h2", { class: "event-name" }, dot, one.name ?? one.line),
     facts([
@@ -57,7 +57,7 @@ export function allocationOf(one, hasTimes) {
       ["Line", one.name === null ? null : one.line],
       ["Made", moment(one.start_event, one.start_ns, "before the recording")],
       ["Freed", moment(one.free_event, one.free_ns, "not in the recording")],
-      ["Lived for", one.lasted_ns === null ? (hasTimes ? "longer than the recording" : null) : duration(one.lasted_ns)],
+      ["Lived for", one.lasted_ns !== null ? duration(one.lasted_ns) : !hasTimes ? null : one.free_event !== null ? `to ${duration(one.free_ns)} after the start` : "to the end of the recording, at least"],
       ["Stream", one.stream ? `0x${one.stream.toString(16)}` : "default"],
       ["Address", one.address],
     ]),

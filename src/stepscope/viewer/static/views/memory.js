@@ -5,7 +5,7 @@ import { getJson, isAbort } from "../api.js";
 import { h, replace } from "../dom.js";
 import { titleOf, untilReady } from "../loading.js";
 import { MemoryChart } from "../memory/chart.js";
-import { memoryWord } from "../memory/paint.js";
+import { memoryPaint, memoryWord } from "../memory/paint.js";
 import { allocationOf, stateOf } from "../memory/panel.js";
 import { count, size } from "../units.js";
 
@@ -151,6 +151,6 @@ export class MemoryView {
 /** @param {string} category */
 function legend(category) {
   const dot = h("span", { class: "dot" });
-  dot.style.background = `var(--colour-memory-${category.replaceAll("_", "-")})`;
+  dot.style.background = memoryPaint(category);
   return h("li", {}, dot, memoryWord(category));
 }

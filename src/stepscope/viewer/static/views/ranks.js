@@ -10,7 +10,7 @@ import { count, duration } from "../units.js";
 
 const STAGES = /** @type {import("../loading.js").Stages} */ ([["reading", "Reading the ranks"], ["comparing", "Comparing the ranks"]]);
 const COLUMNS = /** @type {[string, string][]} */ ([
-  ["rank", "rank"], ["mean_step_ns", "step"], ["own_ns", "without waiting"], ["wait_ns", "waits"], ["caused_wait_ns", "caused wait"],
+  ["rank", "rank"], ["mean_step_ns", "step"], ["own_ns", "without waiting"], ["wait_ns", "waits"], ["caused_wait_ns", "caused wait (total)"],
   ["cause", "cause"], ["input_ns", "input"], ["compute_ns", "compute"], ["exposed_comm_ns", "exposed comm"], ["host", "host"],
 ]);
 
@@ -75,7 +75,7 @@ export function ranksView(context) {
       h("p", { class: "note" }, `${count(about.ranks.length)} ranks, ${count(about.steps.length)} steps${left ? ` (the last; ${count(left)} earlier ones are left out)` : ""}, mean step ${duration(about.mean_step_ns)}. The rank that makes the others wait most comes first.`),
       measures,
       map?.element ?? null,
-      about.causes.length ? h("section", {}, h("h3", {}, "What would be gained"), table({ columns: [["rank", "rank"], ["cause", "cause"], ["caused_wait_ns", "caused wait"], ["gain_ns", "step shorter by"]].map(([name, label]) => ({ name, label, number: name !== "cause" })), rows: about.causes.map((/** @type {any} */ one) => [one.rank, one.cause, one.caused_wait_ns, one.gain_ns]), total: about.causes.length }, { shown: 8 })) : null,
+      about.causes.length ? h("section", {}, h("h3", {}, "What would be gained"), table({ columns: [["rank", "rank"], ["cause", "cause"], ["caused_wait_ns", "caused wait (total)"], ["gain_ns", "step shorter by"]].map(([name, label]) => ({ name, label, number: name !== "cause" })), rows: about.causes.map((/** @type {any} */ one) => [one.rank, one.cause, one.caused_wait_ns, one.gain_ns]), total: about.causes.length }, { shown: 8 })) : null,
       h("section", {}, h("h3", {}, "Ranks, per step"), table({ columns, rows, total: rows.length }, { shown: 16, filter: rows.length > 16, link: (column, value) => (column === "rank" ? () => open(about.ranks.find((/** @type {any} */ one) => one.rank === value), null) : null) })),
       ...about.notes.map((/** @type {string} */ note) => h("p", { class: "note" }, `Note: ${note}`)),
     ];

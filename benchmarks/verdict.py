@@ -1,0 +1,208 @@
+"""How long a person waits for `stepscope report`, first and again, beside other tools.
+
+    python benchmarks/verdict.py TRACE                                # 250 MB from a real trace
+    python benchmarks/verdict.py TRACE --size 1000 --size 2700 --peers-up-to 0
+
+TRACE is a real Chrome trace (.json or .json.gz), which is enlarged to `--size` MB in a temporary
+folder: consecutive copies with their own times, links and steps. Every run is a separate process.
+The first one makes the store ("cold"), the next finds it and what is kept in it ("warm"). Where
+they are installed, HTA, TraceLens and trace_processor answer comparable questions on the same file.
+
+Processor time counts all threads, the system's share and the start of the interpreter. On a shared
+machine it is more reliable than time. Of `--repeat` runs, the one with the least of it counts. Peak
+memory is the process's largest resident set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from scaled_trace import write_scaled
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+STAGES = ("start", "load", "summarise", "findings", "render")
+
+
+def report(path: Path) -> dict[str, float]:
+    """`stepscope report`, with the processor time of each stage in seconds.
+
+    Polars reads lazily: what a stage is the first to ask for counts as its own.
+    """
+    sys.path.insert(0, str(SOURCE))
+    from stepscope.advice import diagnosis, rank_summary
+    from stepscope.commands import report as command
+    from stepscope.commands.main import main
+    from stepscope.report.outputs import Output
+
+    del diagnosis, command  # imported, as the command does, before anything is timed
+    spent = dict.fromkeys(STAGES, 0.0)
+    spent["start"] = time.process_time()
+
+    def timed(stage: str, function: Callable[..., object]) -> Callable[..., object]:
+        @functools.wraps(function)
+        def wrapper(*args: object, **more: object) -> object:
+            began = time.process_time()
+            try:
+                return function(*args, **more)
+            finally:
+                spent[stage] += time.process_time() - began
+
+        return wrapper
+
+    rank_summary.load = timed("load", rank_summary.load)
+    rank_summary._with_findings = timed("findings", rank_summary._with_findings)
+    Output.write = timed("render", Output.write)  # type: ignore[method-assign]
+    sys.stdout = sys.stderr
+    if main(["report", str(path)]):
+        raise SystemExit("stepscope report failed")
+    spent["summarise"] = time.process_time() - sum(spent.values())
+    return spent
+
+
+def hta(path: Path) -> dict[str, float]:
+    """What HTA's guide asks of one rank: times, kernels, idle time, overlap."""
+    from hta.trace_analysis import TraceAnalysis  # type: ignore[import-not-found]
+
+    analysis = TraceAnalysis(trace_files={0: str(path)}, trace_dir="")
+    analysis.get_temporal_breakdown(visualize=False)
+    analysis.get_gpu_kernel_breakdown(visualize=False)
+    analysis.get_idle_time_breakdown(ranks=[0], visualize=False)
+    analysis.get_comm_comp_overlap(visualize=False)
+    return {}
+
+
+def tracelens(path: Path) -> dict[str, float]:
+    """What TraceLens's guide asks of one rank: the GPU's timeline, and kernels by operator."""
+    from TraceLens import TreePerfAnalyzer  # type: ignore[import-not-found]
+
+    analyzer = TreePerfAnalyzer.from_file(str(path))
+    analyzer.get_df_gpu_timeline()
+    analyzer.get_df_kernel_launchers()
+    return {}
+
+
+CHILDREN = {"report": report, "HTA": hta, "TraceLens": tracelens}
+MODULES = {"HTA": "hta", "TraceLens": "TraceLens"}
+
+
+def run(command: list[str]) -> dict[str, float] | None:
+    """Time, processor time and peak memory of a process, and what it prints; None if it fails."""
+    with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as errors:
+        began = time.perf_counter()
+        process = subprocess.Popen(command, stdout=printed, stderr=errors)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.perf_counter() - began
+        errors.seek(0)
+        printed.seek(0)
+        if process.returncode:
+            last = errors.read().decode(errors="replace").strip().splitlines()[-1:]
+            print(f"  {command[-2]} failed: {last}", file=sys.stderr)
+            return None
+        found = {
+            "seconds": seconds,
+            "processor": usage.ru_utime + usage.ru_stime,
+            "peak": usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+        }
+        lines = printed.read().splitlines()
+        stages = json.loads(lines[-1]) if "--child" in command else {}
+        return found | stages
+
+
+def child(name: str, path: Path) -> dict[str, float] | None:
+    return run([sys.executable, __file__, "--child", name, str(path)])
+
+
+def best(runs: list[dict[str, float] | None]) -> dict[str, float] | None:
+    found = [one for one in runs if one is not None]
+    return min(found, key=lambda one: one["processor"], default=None)
+
+
+def measured(path: Path, repeat: int, with_peers: bool) -> dict[str, dict[str, float] | str]:
+    """Each tool's best run, or why there is none."""
+    cold, warm = [], []
+    for _ in range(repeat):
+        shutil.rmtree(path.with_name(f"{path.name}.stepscope"), ignore_errors=True)
+        cold.append(child("report", path))
+        warm.append(child("report", path))
+    results: dict[str, dict[str, float] | str] = {
+        "Stepscope, cold": best(cold) or "failed",
+        "Stepscope, warm": best(warm) or "failed",
+    }
+    if not with_peers:
+        return results
+    for name, module in MODULES.items():
+        if importlib.util.find_spec(module) is None:
+            results[name] = "not installed"
+        else:
+            results[name] = child(name, path) or "failed"
+    program = shutil.which("trace_processor_shell") or shutil.which("trace_processor")
+    query = "select name, sum(dur) from slice group by name order by 2 desc limit 10"
+    results["trace_processor"] = "not on PATH"
+    if program is not None:
+        results["trace_processor"] = run([program, "-Q", query, str(path)]) or "failed"
+    return results
+
+
+def table(label: str, results: dict[str, dict[str, float] | str]) -> None:
+    cold = results["Stepscope, cold"]
+    for name, found in results.items():
+        if isinstance(found, str):
+            print(f"| {label} | {name} | {found} | | | | |")
+            continue
+        ratio = f"{found['processor'] / cold['processor']:.2f}" if isinstance(cold, dict) else "–"
+        stages = ", ".join(f"{stage} {found[stage]:.2f}" for stage in STAGES if stage in found)
+        print(
+            f"| {label} | {name} | {found['processor']:.2f} s | {ratio} | {found['seconds']:.2f} s"
+            f" | {found['peak'] / 1e6:.0f} MB | {stages} |",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("trace", type=Path)
+    parser.add_argument(
+        "--size", type=int, action="append", help="MB of JSON (250); stores are for more than 200"
+    )
+    parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--peers-up-to", type=int, default=300, help="MB; peers need much memory")
+    parser.add_argument("--directory", type=Path, help="where the inputs are created")
+    options = parser.parse_args()
+    print(
+        "| Input | Tool | Processor time | × cold | Time | Peak memory | By stage |\n"
+        "|---|---|---|---|---|---|---|"
+    )
+    with tempfile.TemporaryDirectory(dir=options.directory, prefix="stepscope-benchmark-") as made:
+        for megabytes in options.size or [250]:
+            path = Path(made) / "trace.json"
+            # In a process of its own: a process starts with the peak memory of the one it is from.
+            arguments = [str(options.trace), str(megabytes * 1_000_000), str(path)]
+            subprocess.run([sys.executable, __file__, "--make", *arguments], check=True)
+            label = f"{path.stat().st_size / 1e6:.0f} MB"
+            with_peers = megabytes <= options.peers_up_to
+            table(label, measured(path, options.repeat, with_peers))
+            shutil.rmtree(path.with_name(f"{path.name}.stepscope"), ignore_errors=True)
+            path.unlink()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--child"]:
+        stages = CHILDREN[sys.argv[2]](Path(sys.argv[3]))
+        print(json.dumps(stages), file=sys.__stdout__)
+    elif sys.argv[1:2] == ["--make"]:
+        least_bytes = int(sys.argv[3])
+        write_scaled(Path(sys.argv[4]), Path(sys.argv[2]), lambda size, _: size >= least_bytes)
+    else:
+        main()

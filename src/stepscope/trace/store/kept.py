@@ -1,0 +1,110 @@
+"""Answers that are kept in a store: small files beside its tables, removed with it.
+
+`TRACE.stepscope/answers/` holds one file per answer, named after its key: a line that says what it
+is, and the text. An answer is valid only for the store it was made from, and while it is unchanged.
+As everything in a store, it is as trustworthy as whoever can write there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepscope.run.files import write_atomically
+from stepscope.run.regular import read_regular
+from stepscope.trace.store.contents import is_own_directory
+from stepscope.trace.store.directory import read_manifest
+from stepscope.trace.store.files import find_store
+from stepscope.trace.store.origin import origin_of_file, store_paths
+
+ANSWERS = "answers"
+"""Name of the directory in a store."""
+MOST_ANSWERS = 16
+"""Answers in one store; of more, the oldest are removed."""
+MOST_BYTES = 16_000_000
+"""Size of the largest answer that is kept."""
+_FORMAT = "stepscope answer"
+
+
+@dataclass(frozen=True)
+class KeptAnswers:
+    """The answers in one store.
+
+    Attributes:
+        store: The directory of the store.
+        identity: Identifier of the store; a new one is generated whenever the store is rewritten.
+    """
+
+    store: Path
+    identity: str
+
+    def read(self, key: str) -> str | None:
+        """Returns the answer with a key; None if there is no valid one."""
+        if not is_own_directory(self.store / ANSWERS):
+            return None
+        try:
+            head, _, body = read_regular(self._path(key), MOST_BYTES).partition(b"\n")
+            if json.loads(head) != self._head(key, body):
+                return None
+            text = body.decode("ascii")
+        except (OSError, ValueError, RecursionError):
+            return None
+        with contextlib.suppress(OSError):  # marks the store as used; it may be read-only
+            os.utime(self.store)
+        return text
+
+    def keep(self, key: str, text: str) -> None:
+        """Keeps an answer, completely or not at all.
+
+        A read-only store or a full disk is not an error: the answer is made again next time.
+
+        Args:
+            key: Stands for all that the answer depends on, apart from the trace. Hexadecimal.
+            text: The answer, in ASCII.
+        """
+        body = text.encode("ascii")
+        content = json.dumps(self._head(key, body)).encode("ascii") + b"\n" + body
+        directory = self.store / ANSWERS
+        if len(content) > MOST_BYTES:
+            return
+        with contextlib.suppress(OSError):
+            directory.mkdir(exist_ok=True)
+            if is_own_directory(directory):
+                write_atomically(self._path(key), content)
+                _remove_all_but_newest(directory)
+
+    def _path(self, key: str) -> Path:
+        return self.store / ANSWERS / f"{key}.json"
+
+    def _head(self, key: str, body: bytes) -> dict[str, str]:
+        digest = hashlib.blake2b(body, digest_size=16).hexdigest()
+        return {"format": _FORMAT, "store": self.identity, "key": key, "digest": digest}
+
+
+def answers_beside(trace: Path) -> KeptAnswers | None:
+    """The answers in the store of a trace file; None if it has no valid store.
+
+    Raises:
+        UnreadableInputError: The file cannot be read.
+    """
+    # Most small traces have none: then the file itself is not read.
+    if not any(map(is_own_directory, store_paths(trace))):
+        return None
+    store = find_store(origin_of_file(trace))
+    identity = None if store is None else read_manifest(store).get("identity")
+    if store is None or not isinstance(identity, str):
+        return None
+    return KeptAnswers(store, identity)
+
+
+def _remove_all_but_newest(directory: Path) -> None:
+    """Removes the oldest answers, and with them what killed processes left unfinished."""
+    found = [(entry.lstat(), entry) for entry in directory.iterdir()]
+    files = [(status.st_mtime_ns, entry) for status, entry in found if stat.S_ISREG(status.st_mode)]
+    for _, entry in sorted(files, reverse=True)[MOST_ANSWERS:]:
+        entry.unlink(missing_ok=True)

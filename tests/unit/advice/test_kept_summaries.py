@@ -1,0 +1,401 @@
+"""A rank's summary is kept beside its store: a second report reads no trace, and says the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.support.planted import SCENARIOS, dump
+from tests.support.rank_jobs import rank_of_job
+from tests.support.step_records import step_records, write_run
+
+from stepscope.advice import diagnosis, kept_summaries, rank_summary
+from stepscope.advice.diagnosis import Diagnosis, diagnose
+from stepscope.advice.kept_summaries import (
+    kept_meeting,
+    kept_summary,
+    meeting_to_keep,
+    summary_to_keep,
+)
+from stepscope.advice.rank_summary import Meeting, RankSummary, Request, Waits
+from stepscope.advice.ranks import match_ranks, skew_of
+from stepscope.advice.thresholds import Thresholds
+from stepscope.analysis.selection.scope import EventChoice, Scope
+from stepscope.commands.main import cli
+from stepscope.commands.sinks import FileSink
+from stepscope.report.outputs import Layout, output
+from stepscope.run.layout import RunLayout
+from stepscope.run.manifest import read_rank, write_record
+from stepscope.run.reader import RankRun, open_run
+from stepscope.trace import load as loading
+from stepscope.trace.load import load
+from stepscope.trace.store import kept
+from stepscope.trace.store.kept import ANSWERS, KeptAnswers
+
+FORMATS = (
+    ("table", Layout()),
+    ("table", Layout(is_full=True)),
+    ("json", Layout()),
+    ("csv", Layout()),
+    ("csv", Layout(table="parts")),
+    ("csv", Layout(table="ranks")),
+    ("md", Layout(is_full=True)),
+    ("html", Layout(is_full=True)),
+)
+DELAYS = (0, 40, 10)
+PLANTED = ("slow loader", "whole file")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def stored(tmp_path_factory):
+    """Every trace gets a store, as only large ones do otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loading, "STORE_ABOVE_BYTES", 0)
+        patch.setenv("STEPSCOPE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Grows by a name whenever a rank's trace is loaded to be compared or judged."""
+    names: list[str] = []
+
+    def loaded(path):
+        names.append(Path(path).name)
+        return load(path)
+
+    monkeypatch.setattr(rank_summary, "load", loaded)
+    return names
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory) -> Path:
+    """A trace with a store, in which one summary is kept."""
+    path = tmp_path_factory.mktemp("one") / "trace.pt.trace.json"
+    path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
+    summary_to_keep(rank_at(path), Request(), None, None)
+    assert len(kept_in(path.parent)) == 1
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """A recorded job of three ranks, with all that is kept of it."""
+    path = recorded_job(tmp_path_factory.mktemp("run"))
+    diagnose(open_run(path))
+    assert len(kept_in(path)) == 6
+    return path
+
+
+def recorded_job(root: Path) -> Path:
+    windows = {rank: dump(rank_of_job(rank, DELAYS)) for rank in range(len(DELAYS))}
+    records = step_records([40.5] * 30, 2, {"backward": 20, "optimizer": 3}, recorded=range(27, 30))
+    return write_run(root, dict.fromkeys(windows, records), windows=windows)
+
+
+def rank_at(path: Path, number: int = 0) -> RankRun:
+    return open_run(path).ranks[number]
+
+
+def kept_in(path: Path) -> list[Path]:
+    return sorted(path.rglob(f"*.stepscope/{ANSWERS}/*"))
+
+
+def pages(judged: Diagnosis, folder: Path) -> list[bytes]:
+    """The diagnosis in every format."""
+    for number, (name, layout) in enumerate(FORMATS):
+        sink = FileSink(folder / str(number))
+        output("diagnosis", name).write(judged, sink, layout)
+        sink.close()
+    return [(folder / str(number)).read_bytes() for number in range(len(FORMATS))]
+
+
+def check_same_twice(path: Path, read: list[str], reads: int) -> None:
+    """Judges a run twice, of which only the first may load traces."""
+    cold = diagnose(open_run(path))
+    assert len(read) == reads
+    warm = diagnose(open_run(path))
+    assert len(read) == reads
+    assert warm.ranks == cold.ranks
+    assert repr(warm.ranks) == repr(cold.ranks)  # also tells 1 from 1.0, and tuples from lists
+    folder = path.with_name(f"{path.name}-pages")
+    folder.mkdir()
+    assert pages(warm, folder) == pages(cold, folder)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_warm_report_of_a_planted_trace_is_the_cold_one(name, tmp_path, read):
+    scenario = next(one for one in SCENARIOS if name in one.name)
+    path = tmp_path / "trace.pt.trace.json"
+    path.write_bytes(dump(scenario.build()))
+    check_same_twice(path, read, reads=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
+def test_the_warm_report_of_any_planted_trace_is_the_cold_one(scenario, tmp_path, read):
+    path = tmp_path / "trace.pt.trace.json"
+    path.write_bytes(dump(scenario.build()))
+    check_same_twice(path, read, reads=1)
+
+
+def test_the_warm_report_of_loose_ranks_is_the_cold_one(tmp_path, read):
+    for rank in range(len(DELAYS)):
+        path = tmp_path / f"rank{rank}.pt.trace.json"
+        path.write_bytes(dump(rank_of_job(rank, DELAYS)))
+    check_same_twice(tmp_path, read, reads=6)
+
+
+def test_the_warm_report_of_a_recorded_job_is_the_cold_one(tmp_path, read):
+    check_same_twice(recorded_job(tmp_path), read, reads=6)
+
+
+def test_the_command_prints_the_same_page_warm(run, read):
+    warm = [CliRunner().invoke(cli, ["report", str(run), "--full"]) for _ in range(2)]
+    assert read == []
+    for file in kept_in(run):
+        file.unlink()
+    cold = CliRunner().invoke(cli, ["report", str(run), "--full"])
+    assert len(read) == 6
+    assert {one.exit_code for one in (*warm, cold)} == {0}
+    assert warm[0].stdout == warm[1].stdout == cold.stdout
+
+
+OTHERS = {
+    "thresholds": Request(thresholds=Thresholds(saving_low=0.011)),
+    "steps": Request(scope=Scope(steps=(1, 2))),
+    "devices": Request(scope=Scope(devices=(0,))),
+    "events": Request(scope=Scope(events=EventChoice.LINKED)),
+    "peers": Request(has_peers=True),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_what_is_asked_is_part_of_the_key(other, trace):
+    rank = rank_at(trace)
+    assert kept_summary(rank, Request(), None, None) is not None
+    assert kept_summary(rank, other, None, None) is None
+
+
+def test_what_others_did_is_part_of_the_key(run):
+    ranks = open_run(run).ranks
+    met = [kept_meeting(rank, Scope()) for rank in ranks]
+    request = Request(has_peers=skew_of(met) is not None)
+    waits = match_ranks(met)[0].waits_of(1)
+    fewer = Waits(waits.window, waits.table.head(1))
+    assert kept_summary(ranks[1], request, waits, met[1]) is not None
+    for other, known in ((None, met[1]), (fewer, met[1]), (waits, None)):
+        assert kept_summary(ranks[1], request, other, known) is None
+
+
+def test_another_version_or_other_code_is_part_of_the_key(trace, monkeypatch):
+    rank = rank_at(trace)
+    with monkeypatch.context() as patch:
+        patch.setattr(kept_summaries, "__version__", "0.0.1")
+        assert kept_summary(rank, Request(), None, None) is None
+    digests = {
+        f"stepscope.{room}": "old" for room in ("advice", "analysis", "memory", "run", "trace")
+    }
+    monkeypatch.setattr(kept_summaries, "code_digest", digests.__getitem__)
+    summary_to_keep(rank, Request(), None, None)
+    for room in digests:
+        digests[room] = "new"
+        assert kept_summary(rank, Request(), None, None) is None, room
+        digests[room] = "old"
+    assert kept_summary(rank, Request(), None, None) is not None
+
+
+def test_a_rank_with_a_baseline_is_judged_each_time(trace, read):
+    request = Request(baseline=load(trace))
+    before = kept_in(trace.parent)
+    summary_to_keep(rank_at(trace), request, None, None)
+    assert kept_in(trace.parent) == before
+    assert kept_summary(rank_at(trace), request, None, None) is None
+    assert len(read) == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["steps.jsonl", "metrics.csv", "metrics.json", "memory_census.jsonl", "snapshots/a.pickle"],
+)
+def test_every_file_of_the_rank_is_part_of_the_key(name, run):
+    rank = rank_at(run, 1)
+    assert kept_meeting(rank, Scope()) is not None
+    file = rank.directory / name
+    file.parent.mkdir(exist_ok=True)
+    before = file.stat() if file.exists() else None
+    content = file.read_bytes() if before else b""
+    file.write_bytes(content + b"{}\n")
+    assert kept_meeting(rank, Scope()) is None
+    if before:
+        file.write_bytes(content)
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    else:
+        file.unlink()
+    assert kept_meeting(rank, Scope()) is not None
+
+
+def test_the_manifest_is_part_of_the_key(run):
+    path = rank_at(run, 2).directory / "manifest.json"
+    before = path.read_bytes()
+    write_record(path, dataclasses.replace(read_rank(path), step_unit="optimizer step"))
+    assert kept_meeting(rank_at(run, 2), Scope()) is None
+    path.write_bytes(before)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no named pipes")
+def test_a_rank_with_a_pipe_among_its_files_keeps_nothing(run):
+    rank = rank_at(run)
+    pipe = rank.directory / "pipe"
+    os.mkfifo(pipe)
+    try:
+        assert kept_meeting(rank, Scope()) is None
+        before = kept_in(rank.directory)
+        meeting_to_keep(rank, Scope())
+        assert kept_in(rank.directory) == before
+    finally:
+        pipe.unlink()
+    assert kept_meeting(rank, Scope()) is not None
+
+
+def test_another_trace_under_the_same_name_is_not_what_was_kept(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
+    first = meeting_to_keep(rank_at(path), Scope())
+    path.write_bytes(dump(rank_of_job(0, DELAYS[:1], steps=2)))
+    assert kept_meeting(rank_at(path), Scope()) is None
+    second = meeting_to_keep(rank_at(path), Scope())
+    assert len(first.all_steps) == len(second.all_steps) + 1
+    assert kept_meeting(rank_at(path), Scope()) == second
+
+
+def test_a_trace_that_changes_while_it_is_read_keeps_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "trace.json"
+    path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
+
+    def changing(path):
+        loaded = load(path)
+        os.utime(path, ns=(1, 1))
+        return loaded
+
+    monkeypatch.setattr(rank_summary, "load", changing)
+    meeting_to_keep(rank_at(path), Scope())
+    assert not kept_in(tmp_path)
+
+
+def test_a_trace_without_a_store_keeps_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "trace.json"
+    path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
+    monkeypatch.setattr(loading, "STORE_ABOVE_BYTES", 1 << 40)
+    meeting_to_keep(rank_at(path), Scope())
+    assert [entry.name for entry in tmp_path.iterdir()] == ["trace.json"]
+
+
+def test_if_stores_belong_in_the_cache_answers_do_too(tmp_path, monkeypatch):
+    path = tmp_path / "trace.json"
+    path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
+    monkeypatch.setenv("STEPSCOPE_STORES", "cache")
+    monkeypatch.setenv("STEPSCOPE_CACHE", str(tmp_path / "cache"))
+    met = meeting_to_keep(rank_at(path), Scope())
+    assert not list(tmp_path.glob("*.stepscope"))
+    assert len(kept_in(tmp_path / "cache")) == 1
+    assert kept_meeting(rank_at(path), Scope()) == met
+
+
+FOREIGN = {
+    "field missing": lambda document: document.pop("notes"),
+    "unknown field": lambda document: document.update(more=1),
+    "other type": lambda document: document.update(windows="1"),
+    "other trace": lambda document: document["window"][1].update(trace_path=[0, "/etc/passwd"]),
+    "other rank": lambda document: document.update(rank=7),
+    "sums": lambda document: document["device"][1]["parts"].pop(0),
+}
+
+
+@pytest.mark.parametrize("change", FOREIGN.values(), ids=FOREIGN)
+def test_a_file_that_says_what_no_summary_says_is_ignored(change, trace, monkeypatch):
+    """Its digest is right: whoever may write to the store can make such a file."""
+    real = KeptAnswers.read
+
+    def changed(self, key):
+        document = json.loads(real(self, key))
+        change(document)
+        return json.dumps(document)
+
+    assert kept_summary(rank_at(trace), Request(), None, None) is not None
+    monkeypatch.setattr(KeptAnswers, "read", changed)
+    assert kept_summary(rank_at(trace), Request(), None, None) is None
+
+
+def test_a_damaged_file_is_made_anew(trace):
+    rank = rank_at(trace)
+    made = kept_summary(rank, Request(), None, None)
+    for file in kept_in(trace.parent):
+        file.write_bytes(file.read_bytes()[:-100])
+    assert kept_summary(rank, Request(), None, None) is None
+    assert repr(summary_to_keep(rank, Request(), None, None)) == repr(made)
+    assert repr(kept_summary(rank, Request(), None, None)) == repr(made)
+
+
+def test_writers_at_the_same_time_leave_one_whole_file(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
+    load(path)
+    rank = rank_at(path)
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda _: meeting_to_keep(rank, Scope()), range(4)))
+    assert [file.suffix for file in kept_in(tmp_path)] == [".json"]
+    assert kept_meeting(rank, Scope()) == made[0]
+
+
+def test_a_full_disk_is_no_error(tmp_path, monkeypatch):
+    def full(path, data):
+        raise OSError(28, "No space left on device")
+
+    path = tmp_path / "trace.json"
+    path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
+    monkeypatch.setattr(kept, "write_atomically", full)
+    assert meeting_to_keep(rank_at(path), Scope()).window == 0
+    assert not kept_in(tmp_path)
+
+
+def test_clearing_the_cache_removes_what_was_kept(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
+    meeting_to_keep(rank_at(path), Scope())
+    assert kept_in(tmp_path)
+    done = CliRunner().invoke(cli, ["cache", "clear", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert [entry.name for entry in tmp_path.iterdir()] == ["trace.json"]
+
+
+def test_only_ranks_without_a_kept_summary_are_given_to_other_processes(run):
+    given: list[int] = []
+
+    def each(function, items):
+        given.append(len(items))
+        return diagnosis.in_turn(function, items)
+
+    first = diagnose(open_run(run), each=each)
+    del given[:]
+    folder = RunLayout(run).rank(1).root
+    for file in kept_in(folder):
+        file.unlink()
+    assert diagnose(open_run(run), each=each).ranks == first.ranks
+    assert given == [1, 1]
+    assert diagnose(open_run(run), each=each).ranks == first.ranks
+    assert given == [1, 1]
+
+
+def test_what_is_kept_holds_every_field(run):
+    """Types that the codec refuses would silently be made anew each time."""
+    for kind in (Meeting, RankSummary):
+        fields = {one.name for one in dataclasses.fields(kind)}
+        bodies = [json.loads(file.read_bytes().partition(b"\n")[2]) for file in kept_in(run)]
+        assert any(body.keys() == fields for body in bodies)
