@@ -6,7 +6,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.gpu_trace import GpuTrace, ms
 from tests.support.inspector_files import (
@@ -131,6 +131,7 @@ LINES = st.one_of(
 )  # fmt: skip
 
 
+@settings(max_examples=30)
 @given(st.lists(LINES, max_size=8))
 def test_strange_lines_are_skipped_and_the_others_read(tmp_path_factory, strange):
     folder = tmp_path_factory.mktemp("logs")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.gpu_metrics import write_clocks
 
@@ -70,6 +70,7 @@ def test_a_lower_clock_is_compared_with_the_peers_of_the_same_model():
     assert slow_clocks({0: clock(1755), 1: clock(1600)}) == {}
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 10**6), st.sampled_from([2, 8, 64, 256]))
 def test_a_healthy_spread_accuses_nobody(seed, ranks):
     dice = random.Random(seed)
@@ -78,6 +79,7 @@ def test_a_healthy_spread_accuses_nobody(seed, ranks):
     assert slow_clocks(clocks) == {}
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 10**6), st.sampled_from([8, 64, 256]), st.floats(0.4, 0.75))
 def test_a_throttled_gpu_is_found_among_them(seed, ranks, share):
     dice = random.Random(seed)
