@@ -5,24 +5,29 @@ with blocks without it, so that a busy machine slows both alike. The ratio is th
 blocks of the ratio of their median steps; the first steps of a block are left out. A second ratio
 counts only the CPU time of the training thread, which other processes hardly affect.
 
-    python benchmarks/door_overhead.py [--blocks 10] [--steps 100] [--milliseconds 5]
+    python benchmarks/door_overhead.py [--blocks 10] [--steps 100] [--milliseconds 5] [--door run]
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import io
+import itertools
 import logging
 import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import torch
 
 import stepscope
 from stepscope.adapters.callbacks.training import TrainingRecorder, prototype_of
+from stepscope.adapters.deepspeed import follow
+from stepscope.adapters.script.hooks import ScriptRecorder
 from stepscope.adapters.torch_profiler import profile
 from stepscope.capture.together.ranks import RankIdentity
 
@@ -32,74 +37,153 @@ QUIET = {"wait": 10**9, "announce": False, "repeat": 1}
 
 
 class Training:
-    """A small network whose step takes about the wanted time."""
+    """A network of a few layers whose step, with one backward pass, takes about the wanted time.
+
+    It has the methods of an engine as well, so that the door for engines can be measured.
+    """
 
     def __init__(self, milliseconds: float) -> None:
-        self.model = torch.nn.Sequential(
-            torch.nn.Linear(128, 128), torch.nn.ReLU(), torch.nn.Linear(128, 8)
-        )
+        layers = [part for _ in range(4) for part in (torch.nn.Linear(256, 256), torch.nn.ReLU())]
+        self.model = torch.nn.Sequential(*layers, torch.nn.Linear(256, 8))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
-        self.batch = torch.randn(64, 128)
-        self.rounds = 1
+        self.training = True
+        self.global_steps = 0
+        size = 16
+        while self._milliseconds(size) < milliseconds:
+            size += max(8, size // 4)
+
+    def _milliseconds(self, size: int) -> float:
+        self.batch = torch.randn(size, 256)
         times = []
-        for _ in range(300):
+        for _ in range(60):
             started = time.perf_counter()
-            self.step()
+            self.whole_step()
             times.append(time.perf_counter() - started)
-        one = statistics.median(times[100:])
-        self.rounds = max(1, round(milliseconds / 1000 / one))
+        return statistics.median(times[20:]) * 1000
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return self.model(batch).square().mean()
+
+    def backward(self, loss: torch.Tensor) -> None:
+        loss.backward()
 
     def step(self) -> None:
-        for _ in range(self.rounds):
-            loss = self.model(self.batch).square().mean()
-            loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
+        self.global_steps += 1
+
+    def whole_step(self) -> None:
+        self.backward(self.forward(self.batch))
+        self.step()
+
+    def ending(self, end_step: Callable[[], object]) -> Callable[[], None]:
+        """A step that a call ends."""
+
+        def step() -> None:
+            self.whole_step()
+            end_step()
+
+        return step
+
+
+Door = Callable[[Training, str], contextlib.AbstractContextManager[Callable[[], None]]]
+"""Given the training and a folder, a context with the door's own step of the training."""
+
+
+def own(**options: object) -> Door:
+    @contextlib.contextmanager
+    def door(training: Training, folder: str) -> Iterator[Callable[[], None]]:
+        with stepscope.Profiler(output_dir=folder, **QUIET, **options) as profiler:
+            yield training.ending(profiler.step)
+
+    return door
 
 
 @contextlib.contextmanager
-def own(folder: str, **options: object) -> Iterator[Callable[[], object]]:
-    with stepscope.Profiler(output_dir=folder, **QUIET, **options) as profiler:
-        yield profiler.step
+def watch(training: Training, folder: str) -> Iterator[Callable[[], None]]:
+    with stepscope.Profiler(output_dir=folder, **QUIET) as profiler:
+        batches = profiler.watch(itertools.repeat(training.batch))
+
+        def step() -> None:
+            next(batches)
+            training.whole_step()
+
+        yield step
 
 
 @contextlib.contextmanager
-def drop_in(_: str) -> Iterator[Callable[[], object]]:
+def drop_in(training: Training, _: str) -> Iterator[Callable[[], None]]:
     schedule = torch.profiler.schedule(wait=10**9, warmup=1, active=1)
     with profile(activities=[torch.profiler.ProfilerActivity.CPU], schedule=schedule) as profiler:
-        yield profiler.step
+        yield training.ending(profiler.step)
 
 
 @contextlib.contextmanager
-def callback(folder: str) -> Iterator[Callable[[], object]]:
+def callback(training: Training, folder: str) -> Iterator[Callable[[], None]]:
     recorder = TrainingRecorder(prototype_of(None, {"output_dir": folder, **QUIET}))
     recorder.begin(RankIdentity())
-    recorder.forward()
 
-    def end() -> None:
-        recorder.step_ended()
+    def step() -> None:
         recorder.forward()
+        training.whole_step()
+        recorder.step_ended()
 
-    yield end
+    yield step
     recorder.finish()
 
 
-DOORS: dict[str, Callable[[str], contextlib.AbstractContextManager[Callable[[], object]]]] = {
-    "`Profiler.step`, flags, `profiled`": own,
-    "the same with `auto_phases`": lambda folder: own(folder, auto_phases=True),
-    "the same with `memory_log`": lambda folder: own(folder, memory_log=True),
+@contextlib.contextmanager
+def engine(training: Training, folder: str) -> Iterator[Callable[[], None]]:
+    with stepscope.Profiler(output_dir=folder, **QUIET) as profiler:
+        follow(training, profiler)
+        yield training.whole_step
+
+
+@contextlib.contextmanager
+def launched(training: Training, folder: str) -> Iterator[Callable[[], None]]:
+    recorder = ScriptRecorder({"output_dir": folder, **QUIET}, "optimizer", Path(folder))
+    recorder.watch.install()
+    yield training.whole_step
+    recorder.watch.remove()
+    recorder.finish()
+
+
+@contextlib.contextmanager
+def accelerated(training: Training, folder: str) -> Iterator[Callable[[], None]]:
+    from accelerate import Accelerator
+
+    from stepscope.adapters.accelerate import AccelerateProfiler
+
+    Accelerator(cpu=True)
+    with AccelerateProfiler(output_dir=folder, **QUIET) as profiler:
+        batches = profiler.watch(itertools.repeat(training.batch))
+
+        def step() -> None:
+            next(batches)
+            training.whole_step()
+
+        yield step
+
+
+DOORS: dict[str, Door] = {
+    "`Profiler.step`, flags, `profiled`, torchtune, torchtitan": own(),
+    "the same with `auto_phases`": own(auto_phases=True),
+    "the same with `memory_log`": own(memory_log=True),
+    "`Profiler.watch`": watch,
     "`adapters.torch_profiler`": drop_in,
-    "callbacks of Trainers and Lightning": callback,
+    "callbacks of transformers, TRL and Lightning": callback,
+    "`AccelerateProfiler`": accelerated,
+    "`follow`, for DeepSpeed engines": engine,
+    "`stepscope run`": launched,
 }
 
 
-def block(training: Training, steps: int, end_step: Callable[[], object]) -> tuple[float, float]:
+def block(steps: int, step: Callable[[], object]) -> tuple[float, float]:
     """The median wall time and CPU time of a step, in milliseconds."""
     times, needed = [], []
     for _ in range(steps):
         started, started_cpu = time.perf_counter(), time.thread_time()
-        training.step()
-        end_step()
+        step()
         needed.append((time.thread_time() - started_cpu) * 1000)
         times.append((time.perf_counter() - started) * 1000)
     return statistics.median(times[_LEFT_OUT:]), statistics.median(needed[_LEFT_OUT:])
@@ -110,6 +194,7 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=10)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--milliseconds", type=float, default=5.0)
+    parser.add_argument("--door", default="", help="only doors whose name contains this")
     args = parser.parse_args()
     logging.getLogger("stepscope").setLevel(logging.ERROR)
     torch.set_num_threads(1)
@@ -119,11 +204,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         for name, door in DOORS.items():
+            if args.door not in name:
+                continue
             pairs = []
-            for _ in range(args.blocks):
-                bare = block(training, args.steps, bool)
-                with door(folder) as end_step:
-                    pairs.append((block(training, args.steps, end_step), bare))
+            try:
+                for _ in range(args.blocks):
+                    bare = block(args.steps, training.whole_step)
+                    with contextlib.redirect_stderr(io.StringIO()), door(training, folder) as step:
+                        pairs.append((block(args.steps, step), bare))
+            except ImportError as error:
+                print(f"| {name} | not measured: {error} |")
+                continue
             wall, cpu = (
                 statistics.median(ours[at] / bare[at] for ours, bare in pairs) for at in (0, 1)
             )

@@ -1,15 +1,15 @@
 """What comparing many ranks takes: reading their traces, judging them, and the memory for it.
 
-    python benchmarks/fleet.py [--ranks 8 64 512 1024] [--jobs 8 64 512 1024] [--engines 64]
+    python benchmarks/fleet.py [--commands 8 64 512 1024] [--jobs 8 64 512 1024] [--engines 64]
 
 Three tables:
 
-* From files to the answer of `stepscope show stragglers`, by number of ranks: time to read the
-  traces with the local engine, time to judge them, peak memory of the process that judges, and the
-  bytes that a rank's part takes per step.
+* `stepscope show stragglers` and `stepscope report` on a directory of traces, by number of ranks:
+  elapsed time, time of the processors in the command's own process and in its workers, and peak
+  memory of the command's own process. `right`: the planted rank and cause come first.
 * Judging alone, of synthetic jobs with pipeline, data, context, expert and tensor groups.
 * The same traces read by this process, by local processes and by a Dask cluster on this machine, in
-  one run.
+  one run, and the bytes that a rank's part takes per step.
 
 Each size runs in a process of its own, so that peaks of memory are its own. Traces are synthetic: a
 rank has a few steps with a few kernels and collectives, so the figures show what grows with ranks.
@@ -22,6 +22,7 @@ import importlib.util
 import json
 import os
 import pickle
+import random
 import resource
 import subprocess
 import sys
@@ -39,51 +40,88 @@ COLLECTIVES = 6
 
 
 def write_job(folder: Path, ranks: int) -> None:
-    """Traces of a job of which one rank waits longer for its input."""
+    """Traces of a job of which one rank waits longer for its input.
+
+    Each rank's clock is off by up to 50 ms and drifts by up to 50 ppm.
+    """
     from tests.support.gpu_trace import GpuTrace, ms
 
-    late = ranks // 3
+    dice = random.Random(ranks)
+    late = straggler_of(ranks)
     for rank in range(ranks):
         t = GpuTrace(rank=rank, world_size=ranks, device=0)
         for _ in range(STEPS):
-            with t.step(dur_ns=ms(120)):
+            with t.step():
                 t.data_wait(ms(22 if rank == late else 2))
                 for number in range(COLLECTIVES):
                     t.op("aten::mm").launch("ampere_sgemm_128x64_nn", ms(5))
-                    t.sync()
                     waits = ms(20) if number == 0 and rank != late else 0
-                    t.collective("all_reduce", 1 << 20, ms(1) + waits)
-                    t.sync()
-        document = json.loads(t.json())
+                    t.wait_collective(t.collective("all_reduce", 1 << 20, ms(1) + waits))
+                t.sync()
+        document = t.document()
+        offset_us, rate = dice.uniform(-50e3, 50e3), 1 + dice.uniform(-50e-6, 50e-6)
+        for event in document["traceEvents"]:
+            if event["ph"] != "M":
+                end = event["ts"] + event.get("dur", 0)
+                event["ts"] = round(event["ts"] * rate + offset_us, 3)
+                if "dur" in event:
+                    event["dur"] = round(end * rate + offset_us - event["ts"], 3)
         # A recorder writes a group's ranks in short where there are many.
         text = json.dumps(document).replace(json.dumps(json.dumps(list(range(ranks))))[1:-1], "all")
         (folder / f"rank{rank}.json").write_text(text)
 
 
-def from_files(ranks: int, workers: int) -> dict[str, Any]:
-    """Reads and judges a job of this size."""
-    from stepscope.fleet.engines.local import LocalEngine
-    from stepscope.fleet.job import read_job
-    from stepscope.fleet.stragglers import stragglers_of_job
-    from stepscope.trace.paths import resolve_traces
+def straggler_of(ranks: int) -> int:
+    """The rank that waits longer."""
+    return ranks // 3
 
+
+def commands(ranks: int, workers: int) -> dict[str, Any]:
+    """Runs the commands that a person runs on the traces of a job of this size."""
+    row: dict[str, Any] = {"ranks": ranks}
     with tempfile.TemporaryDirectory() as folder:
-        write_job(Path(folder), ranks)
-        traces = resolve_traces((folder,))
-        begun = time.perf_counter()
-        job = read_job(traces, engine=LocalEngine(workers))
-        read = time.perf_counter()
-        found = stragglers_of_job(job)
-        judged = time.perf_counter()
-    size = sum(len(pickle.dumps(part)) for part in job.parts)
-    return {
-        "ranks": ranks,
-        "read_s": read - begun,
-        "judge_s": judged - read,
-        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "bytes": size / ranks / STEPS,
-        "right": found.straggler == ranks // 3 and found.causes["cause"][0] == "input",
-    }
+        traces = Path(folder) / "traces"
+        traces.mkdir()
+        write_job(traces, ranks)
+        row["traces_mib"] = sum(path.stat().st_size for path in traces.iterdir()) / 2**20
+        words = ["show", "stragglers", str(traces), "--workers", str(workers), "--format", "json"]
+        shown = _command(row, "show", words)
+        first = shown["ranks"][0]
+        row["show_right"] = (first["rank"], first["cause"]) == (straggler_of(ranks), "input")
+        report = _command(row, "report", ["report", str(traces), "--format", "json"])
+        first = report["findings"][0]
+        blamed = first["id"], first["rank"], report["between_ranks"]["straggler"]
+        row["report_right"] = blamed == ("input-bound", straggler_of(ranks), straggler_of(ranks))
+    return row
+
+
+_COMMAND = """
+import resource, sys
+from stepscope.commands.main import main
+code = main(sys.argv[1:])
+own, workers = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+with open("/proc/self/status", encoding="ascii") as status:
+    # Not getrusage: its peak begins with that of the process that started this one.
+    peak_kib = next(line.split()[1] for line in status if line.startswith("VmHWM"))
+print(*(sum(usage[:2]) for usage in (own, workers)), peak_kib, file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def _command(row: dict[str, Any], name: str, words: list[str]) -> dict[str, Any]:
+    """Runs a command and notes its time, that of the processors, and its own peak memory."""
+    begun = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", _COMMAND, *words], capture_output=True, text=True, check=False
+    )
+    row[f"{name}_s"] = time.perf_counter() - begun
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    own, workers, peak_kib = map(float, done.stderr.splitlines()[-1].split())
+    row |= {f"{name}_own_cpu_s": own, f"{name}_workers_cpu_s": workers}
+    row[f"{name}_mib"] = peak_kib / 1024
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
 
 
 def judged_only(ranks: int, workers: int) -> dict[str, Any]:
@@ -139,11 +177,12 @@ def engines(ranks: int, workers: int) -> dict[str, Any]:
             begun = time.perf_counter()
             jobs.append(read_job(traces, engine=engine))
             times[f"{name}_s"] = time.perf_counter() - begun
+    times["bytes"] = sum(len(pickle.dumps(part)) for part in jobs[0].parts) / ranks / STEPS
     times["right"] = all(job == jobs[0] for job in jobs)
     return times
 
 
-_TABLES = {"from_files": from_files, "judged_only": judged_only, "engines": engines}
+_TABLES = {"commands": commands, "judged_only": judged_only, "engines": engines}
 
 
 def _apart(table: str, ranks: int, workers: int) -> dict[str, Any]:
@@ -176,18 +215,17 @@ def _print(title: str, rows: Iterable[dict[str, Any]]) -> None:
 def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", type=int, nargs="*", default=[8, 64, 512, 1024])
+    parser.add_argument("--commands", type=int, nargs="*", default=[8, 64, 512, 1024])
     parser.add_argument("--jobs", type=int, nargs="*", default=[8, 64, 512, 1024])
     parser.add_argument("--engines", type=int, default=64)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--row", choices=list(_TABLES), help=argparse.SUPPRESS)
+    parser.add_argument("--ranks", type=int, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.row:
-        print(json.dumps(_TABLES[asked.row](asked.ranks[0], asked.workers)))
+        print(json.dumps(_TABLES[asked.row](asked.ranks, asked.workers)))
         return
-    _print(
-        "From files to the answer", (_apart("from_files", n, asked.workers) for n in asked.ranks)
-    )
+    _print("Commands", (_apart("commands", n, asked.workers) for n in asked.commands))
     _print("Judging alone", (_apart("judged_only", n, asked.workers) for n in asked.jobs))
     _print("Engines", [_apart("engines", asked.engines, asked.workers)])
 

@@ -28,9 +28,14 @@ folder="${1:-./profiler_traces}"
 cat <<END
 
 The results are in $folder. To see more:
-  stepscope report $folder                 the report again
-  stepscope show --list                    list the questions
-  stepscope show operators $folder         where the operators' time went
-  tensorboard --logdir $folder             with torch-tb-profiler, the tab PYTORCH_PROFILER
-  chrome://tracing or ui.perfetto.dev      load a .pt.trace.json.gz of the folder
+  stepscope report $folder
+      the report again
+  stepscope show --list
+      the questions
+  stepscope show operators $folder
+      where the operators' time went
+  tensorboard --logdir $folder
+      with torch-tb-profiler, the tab PYTORCH_PROFILER
+  chrome://tracing or ui.perfetto.dev
+      load a .pt.trace.json.gz of the folder
 END

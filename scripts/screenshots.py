@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.support.browser import Page, browsing  # noqa: E402
+from tests.support.rank_jobs import rank_of_job  # noqa: E402
 from tests.support.transformer import FAST, SLOW  # noqa: E402
+from tests.support.transformer_memory import transformer_memory  # noqa: E402
 
 PICTURES = ROOT / "docs" / "pictures"
 SIZES = {1280: 800, 1920: 1080}
@@ -34,9 +36,13 @@ KEPT = {
     "close-1280-light": "viewer.png",
     "close-1280-dark": "viewer-dark.png",
     "flame-1280-light": "flame-graph.png",
+    "memory-1280-light": "viewer-memory.png",
+    "ranks-1280-light": "viewer-ranks.png",
 }
 MOST_BYTES = 150_000
 COLUMNS = 100
+DELAYS_MS = (1.0, 1.1, 1.6, 1.05, 1.0, 4.2, 1.1, 0.9, 1.3, 1.0, 1.4, 1.1, 1.0, 1.2, 0.9, 1.1)
+"""How late each rank of the job is that the ranks view shows."""
 SESSION = (("report", "slow.json"), ("compare", "slow.json", "fast.json", "--rows", "4"))
 SETTLED = "() => window.stepscope?.timeline?.timeline?.isSettled"
 READY = "() => document.querySelector('.view')?.dataset.ready"
@@ -81,7 +87,7 @@ class View:
     click: str = ""
 
 
-VIEWS = (
+TRACES = (
     View("timeline", "range={start}-{end}", SETTLED),
     View("close", "from={before}&to={after}", SETTLED),
     View("flame", "view=flame&by=module"),
@@ -89,6 +95,17 @@ VIEWS = (
     View("sql", "view=sql", "() => document.querySelector('.query')", "button:text-is('Run')"),
     View("compare", "view=compare"),
 )
+
+
+MEMORY = (
+    View("memory", ""),
+    View("allocation", "allocation=12&at=event+300"),
+)
+RANKS = (
+    View("ranks", "view=ranks"),
+    View("ranks-wait", "view=ranks&measure=wait_ns"),
+)
+DRAWN = "() => window.stepscope?.view?.chart?.isSettled ?? true"
 
 
 def main() -> None:
@@ -103,6 +120,11 @@ def main() -> None:
         work = Path(name)
         for file, training in (("slow.json", SLOW), ("fast.json", FAST)):
             (work / file).write_bytes(training.trace().json())
+        (work / "memory.pickle").write_bytes(transformer_memory())
+        (work / "job").mkdir()
+        for rank in range(len(DELAYS_MS)):
+            trace = rank_of_job(rank, DELAYS_MS, steps=12)
+            (work / "job" / f"rank{rank}.json").write_bytes(trace.json())
         stepscope(work, "report", "slow.json", "-o", "report.html")
         stepscope(work, "compare", "slow.json", "fast.json", "-o", "compare-page.html")
         if given.run is not None:
@@ -111,8 +133,17 @@ def main() -> None:
         for width, height in SIZES.items():
             with browsing(work / f"profile-{width}", width, height) as new_page:
                 take_pages(new_page(), work, given.folder, width)
-                with viewing(work) as link:
-                    take_views(new_page(), link, given.folder, width)
+                with viewing(work, "slow.json", "fast.json") as link:
+                    page = new_page()
+                    page.page.goto(link)
+                    page.until(SETTLED)
+                    page.until("() => document.querySelector('[data-panel=findings][data-ready]')")
+                    take_views(page, TRACES, given.folder, width)
+                for path, views in (("memory.pickle", MEMORY), ("job", RANKS)):
+                    with viewing(work, path) as link:
+                        page = new_page()
+                        page.page.goto(f"{link}#{views[0].link}")
+                        take_views(page, views, given.folder, width)
     if given.keep:
         keep(given.folder)
 
@@ -147,10 +178,10 @@ def terminal_session(work: Path) -> str:
 
 
 @contextmanager
-def viewing(work: Path) -> Iterator[str]:
-    """A viewer of both traces; gives its link."""
+def viewing(work: Path, *paths: str) -> Iterator[str]:
+    """A viewer of some traces; gives its link."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "stepscope", "view", "slow.json", "fast.json", "--no-browser"],
+        [sys.executable, "-m", "stepscope", "view", *paths, "--no-browser"],
         cwd=work,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -176,17 +207,15 @@ def take_pages(page: Page, work: Path, folder: Path, width: int) -> None:
                 page.page.screenshot(path=str(target), full_page=whole, animations="disabled")
 
 
-def take_views(page: Page, link: str, folder: Path, width: int) -> None:
+def take_views(page: Page, views: Sequence[View], folder: Path, width: int) -> None:
     """Each view of the viewer."""
-    page.page.goto(link)
-    page.until(SETTLED)
-    page.until("() => document.querySelector('[data-panel=findings][data-ready]')")
-    for view in VIEWS:
+    for view in views:
         for scheme in SCHEMES:
             page.page.emulate_media(color_scheme=scheme)
             place = view.link.format(**second_step())
             page.page.evaluate("place => { location.hash = place }", place)
             page.until(view.ready)
+            page.until(DRAWN)
             if view.click:
                 page.page.locator(view.click).first.click()
                 page.until("() => !document.body.textContent.includes('Running…')")

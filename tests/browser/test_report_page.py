@@ -190,6 +190,25 @@ def test_the_strip_draws_every_step_and_cuts_the_slow_one(opened):
     assert "the longest 400 ms, step 0" in found.text("#steps figcaption")
 
 
+def test_a_typical_step_is_drawn_in_lanes_whose_slices_have_titles(opened):
+    found = opened("slow")
+    data = found.page.evaluate("() => JSON.parse(document.getElementById('data').textContent)")
+    (section,) = [one for one in data["sections"] if one["id"] == "typical-step"]
+    lanes = section["blocks"][0]["lanes"]
+    number = sum(len(lane["slices"]) for lane in lanes)
+    assert found.page.locator("#typical-step .step-lanes-slice").count() == number > 0
+    assert found.page.locator("#typical-step .step-lanes-title").count() == len(lanes)
+    drawn = found.page.evaluate(
+        """() => [...document.querySelectorAll("#typical-step .step-lanes-slice")].map((one) => ({
+            title: one.querySelector("title").textContent, fill: getComputedStyle(one).fill,
+            width: Number(one.getAttribute("width")) }))"""
+    )
+    names = [one[2] for lane in lanes for one in lane["slices"]]
+    assert [one["title"].rpartition(":")[0] for one in drawn] == names
+    assert all(one["fill"].startswith("rgb(") for one in drawn)
+    assert "rgb(0, 0, 0)" not in {one["fill"] for one in drawn}
+
+
 def test_the_waterfall_begins_where_the_row_before_ends(opened):
     found = opened("compare")
     rows = found.page.evaluate(

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import pickle
 from urllib.parse import parse_qs, urlsplit
 
+import polars as pl
 import pytest
+from tests.support.allocator import Allocator
 from tests.support.browser import browsing, chromium
 from tests.support.gpu_trace import GpuTrace, us
+from tests.support.rank_jobs import rank_of_job
 from tests.support.real_traces import path_of
-from tests.support.viewer import training, viewing
+from tests.support.snapshots import train
+from tests.support.viewer import serving, training, viewing
 
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import timeline
+from stepscope.memory.opening import SnapshotRef
+from stepscope.report.units import size
 from stepscope.trace import load as loading
 from stepscope.viewer import opened
 
@@ -432,7 +439,11 @@ def test_one_step_of_each_is_drawn_again_in_another_theme(browser, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["a100_nccl_train/trace.json.gz", "mi300x_resnet_train/trace.json.gz"]
+    "name",
+    [
+        pytest.param("a100_nccl_train/trace.json.gz", marks=pytest.mark.slow),
+        "mi300x_resnet_train/trace.json.gz",
+    ],
 )
 def test_real_traces_are_shown_without_an_error(browser, name):
     with viewing([path_of(name)]) as client:
@@ -448,3 +459,142 @@ def test_real_traces_are_shown_without_an_error(browser, name):
             page.until("() => document.querySelector('[data-ready], [data-panel=search] h2')")
         check(page, client)
         page.page.close()
+
+
+MEMORY = "() => document.querySelector('.memory-view')?.dataset.ready"
+MEMORY_SETTLED = "() => window.stepscope.view.chart?.isSettled"
+
+
+@pytest.fixture
+def memory_page(browser, tmp_path):
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps(train(Allocator(), steps=3, layers=6).snapshot()))
+    with serving([path]) as client:
+        found = browser()
+        found.page.goto(client.link)
+        found.until(MEMORY)
+        found.until(MEMORY_SETTLED)
+        yield found, SnapshotRef(str(path)).open()
+        check(found, client)
+        found.page.close()
+
+
+def test_a_snapshot_is_stacked_and_a_click_tells_whose_it_is(memory_page):
+    page, view = memory_page
+    peak = view.peak(0)
+    assert page.text("[data-panel=moment] h2") == f"{size(view.peak_bytes(0))} held at the peak"
+    assert page.page.evaluate("() => [...document.querySelectorAll('.views button')].length") == 1
+    # The largest allocation at the peak, in the middle of what is drawn of it.
+    place = page.page.evaluate(
+        """event => { const { chart } = window.stepscope.view;
+            const { stack, camera } = chart, scene = chart.scene();
+            const column = stack.event.findLastIndex((one) => one <= event);
+            const item = stack.items.filter((one) => one.first <= column && column < one.last)
+                .sort((a, b) => b.size - a.size)[0];
+            const bytes = item.low[column - item.first] + item.size / 2;
+            const box = chart.pane.getBoundingClientRect();
+            const at = stack.start + (column + 0.5) * stack.step;
+            const up = (bytes / scene.most) * (scene.height - 26 - 22);
+            return { number: item.number, x: box.x + camera.x(at),
+                y: box.y + scene.height - 26 - up } }""",
+        peak.event,
+    )
+    page.page.mouse.move(place["x"], place["y"])
+    page.when(lambda: "allocated" in page.text(".tip.is-shown"))
+    page.page.mouse.click(place["x"], place["y"])
+    page.until("() => document.querySelector('[data-panel=allocation][data-allocation]')")
+    row = view.allocations.row(int(place["number"]), named=True)
+    assert row["line"] in page.text("[data-panel=allocation]")
+    assert size(row["size_bytes"]) in page.text("[data-panel=allocation]")
+    assert f"allocation={place['number']}" in page.page.url
+
+
+def test_memory_zooms_steps_through_moments_and_a_link_reproduces_it(memory_page):
+    page, view = memory_page
+    keyboard = page.page.keyboard
+    camera = """() => { const { start, end } = window.stepscope.view.chart.camera;
+        return { start, end } }"""
+    before = page.page.evaluate(camera)
+    box = page.page.evaluate(
+        """() => { const pane = document.querySelector('.memory-surface');
+            const { x, y } = pane.getBoundingClientRect();
+            return { x, y } }"""
+    )
+    page.page.mouse.move(box["x"] + 200, box["y"] + 200)
+    page.page.mouse.wheel(0, -900)
+    page.when(lambda: page.page.evaluate(camera)["end"] < before["end"])
+    keyboard.press("m")
+    page.when(lambda: page.text("[data-panel=moment] h2").endswith("at the peak"))
+    keyboard.press(".")
+    page.when(lambda: "at=event" in page.page.url)
+    page.until(MEMORY_SETTLED)
+    page.until("() => document.querySelector('[data-panel=moment][data-ready]')")
+    page.when(lambda: "m_from" in page.page.url)  # written a little later
+    here, shown = page.page.url, page.page.evaluate(camera)
+    event = page.page.evaluate("() => document.querySelector('[data-panel=moment]').dataset.ready")
+    assert int(event) > view.peak(0).event
+    page.page.goto("about:blank")
+    page.page.goto(here)
+    page.until(MEMORY)
+    page.until(MEMORY_SETTLED)
+    again = page.page.evaluate(camera)
+    assert abs(again["start"] - shown["start"]) <= 1
+    assert abs(again["end"] - shown["end"]) <= 1
+    assert event == page.page.evaluate(
+        "() => document.querySelector('[data-panel=moment]').dataset.ready"
+    )
+    page.page.get_by_role("button", name="Events").click()
+    page.until("() => window.stepscope.view.chart?._given.axis === 'events'")
+    page.until(MEMORY_SETTLED)
+    number = view.curve(0).height - 1
+    assert page.page.evaluate("() => window.stepscope.view.chart.camera.endNs") == number
+
+
+RANKS = "() => document.querySelector('.view')?.dataset.ready"
+CELL = """([rank, step]) => { const { map } = window.stepscope.view;
+    const { ranks, steps } = map._about, { tall, wide } = map._size;
+    const box = map._scroller.getBoundingClientRect();
+    const row = ranks.findIndex((one) => one.rank === rank), column = steps.indexOf(step);
+    return { x: box.x + 170 + (column + 0.5) * wide, y: box.y + 20 + (row + 0.5) * tall } }"""
+
+
+def test_the_blamed_rank_leads_and_a_cell_opens_its_timeline_at_that_step(browser, tmp_path):
+    delays = (1.0, 1.2, 7.0)
+    for rank in range(len(delays)):
+        (tmp_path / f"rank{rank}.json").write_bytes(rank_of_job(rank, delays).json())
+    with viewing([tmp_path]) as client:
+        check_ranks_view(browser, client, blamed=2, cause="host", rank=1)
+
+
+@pytest.mark.slow
+def test_the_ranks_of_a_real_job(browser):
+    path = path_of("amd_resnet_ddp_4rank")
+    with viewing([path]) as client:
+        check_ranks_view(browser, client, blamed=3, cause="host", rank=2)
+
+
+def check_ranks_view(browser, client, *, blamed, cause, rank):
+    """The map names the blamed rank; a click on another's cell goes to its trace and step."""
+    found = browser()
+    found.page.goto(f"{client.link}#view=ranks")
+    found.until(RANKS)
+    about = found.page.evaluate("() => window.stepscope.view.map._about")
+    assert (about["ranks"][0]["rank"], about["ranks"][0]["cause"]) == (blamed, cause)
+    assert f"rank {blamed}" in found.text(".verdict").lower()
+    step = about["steps"][1]
+    place = found.page.evaluate(CELL, [rank, step])
+    found.page.mouse.move(place["x"], place["y"])
+    found.when(lambda: f"rank {rank}, step {step}:" in found.text(".heat-tip"))
+    found.page.get_by_role("button", name="Compute", exact=True).click()
+    found.when(lambda: found.page.evaluate(RANKS) == "compute_ns")
+    assert "measure=compute_ns" in found.page.url
+    found.page.mouse.click(place["x"], place["y"])
+    found.until(SETTLED)
+    query = parse_qs(urlsplit(found.page.url).fragment)
+    assert client.library.traces[int(query["trace"][0])].origin.rank == rank
+    content = client.library.traces[int(query["trace"][0])].content
+    steps = content.trace.device_steps.filter(pl.col("step") == step).row(0, named=True)
+    origin = content.index.origin_ns
+    assert query["range"] == [f"{steps['start_ns'] - origin}-{steps['end_ns'] - origin}"]
+    check(found, client)
+    found.page.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
+from tests.support.rank_jobs import compare_traces
 from tests.support.real_traces import EACH, real_trace
 from tests.support.traces import trace_path
 
@@ -12,7 +13,6 @@ from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.scope import EventChoice, Scope
-from stepscope.analysis.stragglers import find_stragglers
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Intervals
 
@@ -84,7 +84,7 @@ def test_rank_3_is_the_last_in_all_21(clock):
     ranks = [
         (rank, real_trace(f"amd_resnet_ddp_4rank/rank{rank}.pt.trace.json.gz")) for rank in range(4)
     ]
-    report = find_stragglers(ranks, clock=clock)
+    report = compare_traces(ranks, clock=clock)
     assert report.straggler == 3
     assert len(report.sets) == 21
     assert report.sets["last_rank"].to_list() == [3] * 21
@@ -96,7 +96,7 @@ def test_rank_7_is_the_last_in_5_of_8(clock):
     ranks = [
         (rank, real_trace(f"v100_dlrm_8rank/rank{rank}.pt.trace.json.gz")) for rank in range(8)
     ]
-    report = find_stragglers(ranks, clock=clock)
+    report = compare_traces(ranks, clock=clock)
     assert report.straggler == 7
     last = report.sets["last_rank"].to_list()
     assert (last.count(7), len(last)) == (5, 8)
@@ -107,7 +107,7 @@ def test_bandwidth_needs_all_ranks():
     ranks = [
         (rank, real_trace(f"amd_resnet_ddp_4rank/rank{rank}.pt.trace.json.gz")) for rank in range(4)
     ]
-    sets = find_stragglers(ranks).sets.filter(pl.col("message_bytes") == 27_291_648)
+    sets = compare_traces(ranks).sets.filter(pl.col("message_bytes") == 27_291_648)
     alone = analyse_communication(ranks[0][1]).sizes.filter(pl.col("message_bytes") == 27_291_648)
     assert (sets["bus_bandwidth_gb_per_s"] > 120).all()
     assert alone["best_bus_bandwidth_gb_per_s"][0] < 20

@@ -37,7 +37,7 @@ VERBS = (("report",), ("info",), ("show", "breakdown"), ("show", "operators"), (
 def bomb(chance: random.Random, directory: Path) -> tuple[str, Path]:
     opening, unit = chance.choice(list(OPENINGS)), chance.choice(list(UNITS))
     units = UNITS[unit] * chance.choice((1, 1, 3)) + chance.choice([b"", *UNITS.values()])
-    size = chance.choice((10_000, 1_000_000, 1_000_000, 10_000_000, 10_000_000, 400_000_000))
+    size = chance.choice((10_000, *[1_000_000] * 5, *[10_000_000] * 5, 400_000_000))
     path = write_bomb(directory / "bomb.json.gz", OPENINGS[opening], units, size)
     return f"bomb {opening} {units!r} {size}", path
 

@@ -201,6 +201,19 @@ def test_an_event_cut_off_in_the_middle_of_a_file() -> None:
     assert len(tables.problems)
 
 
+def test_the_text_of_a_huge_broken_event_is_cut() -> None:
+    data = write(GOOD, "minified")
+    begin = data.index(b'{"ph":"X"', data.index(b"op 7"))
+    broken = b'{"ph":"X","name":"cut","ts":3,"args":' + b"\0" * 1_200_000 + b"},"
+    tables = read_tolerantly(data[:begin] + broken + data[begin:])
+    assert_same_tables(tables, read_compiled(data[:begin] + broken + data[begin:], 1 << 20))
+    kept = json.loads(next(text for text in tables.args["args"] if "unparsed" in text))
+    length = len(broken.rstrip(b","))
+    assert kept["unparsed"] == broken.decode()[:1_000_000]
+    assert kept["and more"] == f"{length - 1_000_000} characters"
+    assert_good_events_are_there(tables)
+
+
 def test_huge_strings_and_deep_nesting() -> None:
     deep: object = 1
     for _ in range(150):

@@ -20,6 +20,7 @@ from stepscope.run.manifest import (
     WindowRecord,
     write_record,
 )
+from stepscope.run.reader import open_run
 from stepscope.run.regular import is_regular, open_regular, read_regular
 from stepscope.run.step_record import StepRecord, encode_step
 from stepscope.trace.load import load
@@ -33,7 +34,7 @@ VERBS = (
     ("show", "breakdown"),
     ("show", "metrics"),
     ("memory",),
-    ("monitor", "--live", "--once"),
+    ("monitor", "--live"),
 )
 RUN_VERBS = """
 import contextlib, io, signal
@@ -44,13 +45,14 @@ def late(*_):
 
 signal.signal(signal.SIGALRM, late)
 answer = []
-for words in arguments[1]:
-    said = io.StringIO()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
-        signal.alarm(30)
-        code = main([words[0], *words[1:2], arguments[0], *words[2:]])
-        signal.alarm(0)
-    answer.append([" ".join(words), code, said.getvalue()])
+for path in arguments[0]:
+    for words in arguments[1]:
+        said = io.StringIO()
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
+            signal.alarm(30)
+            code = main([words[0], *words[1:2], path, *words[2:]])
+            signal.alarm(0)
+        answer.append([" ".join(words), code, said.getvalue()])
 """
 
 
@@ -121,7 +123,7 @@ def check(directory: Path, kind: str, *names: str) -> None:
     run = make_run(directory)
     for name in names:
         put(kind, run / name, outside)
-    ending = run_limited(RUN_VERBS, run, VERBS, seconds=400)
+    ending = run_limited(RUN_VERBS, [run], VERBS, seconds=400)
     assert ending.exit_code == 0, (names, ending.errors[-2000:])
     for verb, code, said in ending.answer:
         assert "WAITED" not in said, (verb, names)
@@ -178,3 +180,38 @@ def test_what_is_not_a_file_is_named(tmp_path: Path) -> None:
 def test_a_file_of_proc_is_read_as_a_stream() -> None:
     with pytest.raises(UnreadableInputError, match="neither JSON nor"):
         load("/proc/self/environ")
+
+
+def assert_refused(paths: list[str], verbs: tuple[tuple[str, ...], ...]) -> None:
+    """Runs verbs on paths that hold nothing to judge: each says so in one line."""
+    there = [path for path in paths if os.access(path, os.R_OK)]
+    ending = run_limited(RUN_VERBS, there, verbs)
+    assert ending.exit_code == 0, ending.errors[-2000:]
+    assert len(ending.answer) == len(there) * len(verbs)
+    for verb, code, said in ending.answer:
+        assert code == 3, (verb, said)
+        assert "WAITED" not in said, verb
+        assert "unexpected" not in said, (verb, said)
+        assert len(said.splitlines()) == 1, (verb, said)
+    assert ending.peak_bytes < 1_000_000_000
+
+
+def test_devices_and_files_of_proc_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "loop").symlink_to(tmp_path / "folder", target_is_directory=True)
+    own = ("/proc/self/mem", "/proc/self/maps", "/proc/self/fd", "/proc/self/pagemap")
+    devices = ("/dev/zero", "/dev/urandom", "/dev/null")
+    assert_refused([*devices, *own, str(tmp_path / "folder")], (("report",), ("info",)))
+
+
+@pytest.mark.parametrize(("name", "kind"), [("/dev/zero", "a device"), ("pipe", "a named pipe")])
+def test_a_device_or_pipe_is_named_for_what_it_is(tmp_path: Path, name: str, kind: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UnreadableInputError, match=f"{kind}, not a file or directory; name -"):
+        open_run(tmp_path / name)
+
+
+@pytest.mark.slow
+def test_whole_trees_of_the_system_are_refused() -> None:
+    verbs = (("report",), ("info",))
+    assert_refused(["/proc", "/sys", "/dev", "/proc/self", "/proc/kmsg", "/proc/kcore"], verbs)

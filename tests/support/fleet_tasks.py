@@ -87,3 +87,7 @@ def shorter(left: bytes, right: bytes) -> bytes:
 
 def always_broken(item: int) -> str:
     raise RuntimeError(f"no {item}")
+
+
+def environment(name: str) -> list[str]:
+    return [os.environ[name]]

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stepscope.analysis.ranks.arrivals import read_arrivals
+from stepscope.analysis.ranks.clocks import Clock
+from stepscope.analysis.selection.scope import Scope
+from stepscope.analysis.stragglers import StragglerReport, compare_arrivals
+from stepscope.trace.model import Trace
 from tests.support.gpu_trace import GpuTrace, ms, us
 
 
@@ -21,3 +26,13 @@ def rank_of_job(
                 t.collective("all_reduce", 1 << 20, us(200) + waiting)
             t.sync()
     return t
+
+
+def compare_traces(
+    ranks: Sequence[tuple[int, Trace]],
+    scope: Scope | None = None,
+    clock: Clock | str = Clock.AUTO,
+) -> StragglerReport:
+    """Compares the arrivals of ranks, from their traces."""
+    read = [read_arrivals(rank, trace, scope) for rank, trace in ranks]
+    return compare_arrivals(read, clock=clock)

@@ -50,6 +50,7 @@ from stepscope.advice.rules import (
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_details import WindowDetails
+from stepscope.analysis.record.gpu_clocks import clock_of, slow_clocks
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
 from stepscope.run.rank_skew import RankSkew
@@ -239,8 +240,18 @@ def _findings(
     """Those of the ranks and of the run; of equal ones by rank, then in the order of the rules."""
     order = {name: place for place, name in enumerate(RULES)}
     found = []
+    sampled = ((rank.rank, clock_of(rank.metrics)) for rank in ranks if rank.metrics is not None)
+    clocks = {rank: clock for rank, clock in sampled if clock is not None}
+    slow = slow_clocks(clocks, limits.throttled_gpu)
     for place, rank in enumerate(ranks):
-        subject = Subject(rank.rank, thresholds=limits, skew=skew, shown_step_ns=rank.step_ns)
+        subject = Subject(
+            rank.rank,
+            thresholds=limits,
+            skew=skew,
+            shown_step_ns=rank.step_ns,
+            shown_compute_ns=rank.compute_ns,
+            slow_clock=slow.get(rank.rank),
+        )
         of_the_run = [one for name in OF_THE_RUN for one in RULES[name](subject)]
         found += [(place, order[one.id], one) for one in (*rank.findings, *of_the_run)]
     found.sort(

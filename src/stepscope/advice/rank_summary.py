@@ -205,6 +205,13 @@ class RankSummary:
         return with_input_of(window, record)
 
     @property
+    def compute_ns(self) -> int | None:
+        """What the GPU computes in the step that a report shows; None without GPU work."""
+        if self.device is None or self.partition is None:
+            return None
+        return round(self.partition.of("compute") / max(1, self.partition.steps))
+
+    @property
     def is_fitted(self) -> bool:
         """Whether the partition is the window's, fitted to the step of the record."""
         return self.steps is not None and self.partition is not self.steps.partition

@@ -7,9 +7,10 @@ time is its step less these waits, so that the rank with the most of it sets the
 
 from __future__ import annotations
 
-import statistics
+import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import polars as pl
 
@@ -68,12 +69,16 @@ class RankMatch:
         """What a rank waited in its matched collectives, columns `WAITS`; None without any."""
         if rank not in self.windows:
             return None
-        table = (
-            self.whole.arrivals.filter(pl.col("rank") == rank)
-            .join(self.whole.sets.select("set", "last_rank"), on="set", maintain_order="left")
-            .select(pl.col(name).cast(dtype) for name, dtype in WAITS.items())
-        )
+        table = self._waits.get((rank,), pl.DataFrame(schema=WAITS))
         return Waits(self.windows[rank], table)
+
+    @cached_property
+    def _waits(self) -> dict[tuple[object, ...], pl.DataFrame]:
+        """Of each rank, columns `WAITS`."""
+        waits = self.whole.arrivals.join(
+            self.whole.sets.select("set", "last_rank"), on="set", maintain_order="left"
+        ).select("rank", *(pl.col(name).cast(dtype) for name, dtype in WAITS.items()))
+        return waits.partition_by("rank", as_dict=True, include_key=False)
 
 
 @dataclass(frozen=True)
@@ -168,19 +173,20 @@ def odd_parts(partitions: Sequence[tuple[int, Partition]], limits: Thresholds) -
     Returns:
         Columns `ODD_PARTS`.
     """
+    means: dict[tuple[str, str], list[float]] = {}
+    for basis in {partition.basis for _, partition in partitions}:
+        alike = [partition for _, partition in partitions if partition.basis == basis]
+        for name in {part.name for one in alike for part in one.parts}.difference(_NOT_OWN):
+            means[basis, name] = sorted(_mean_ns(one, name) for one in alike)
     rows = []
     for rank, mine in partitions:
-        others = [
-            other for number, other in partitions if number != rank and other.basis == mine.basis
-        ]
         step_ns = mine.total_ns / max(1, mine.steps)
-        for part in mine.parts if others else ():
-            if part.name in _NOT_OWN:
+        for part in mine.parts:
+            among = means.get((mine.basis, part.name), [])
+            if len(among) < 2:
                 continue
             taken = mine.per_step_ns(part)
-            usual = round(
-                statistics.median(other.of(part.name) / max(1, other.steps) for other in others)
-            )
+            usual = round(_median_without(among, _mean_ns(mine, part.name)))
             is_long = taken >= limits.odd_rank_factor * usual
             if is_long and taken - usual >= max(1, limits.odd_rank_share * step_ns):
                 rows.append((rank, part.name, taken, usual))
@@ -188,3 +194,16 @@ def odd_parts(partitions: Sequence[tuple[int, Partition]], limits: Thresholds) -
     return table.sort(
         pl.col("per_step_ns") - pl.col("others_ns"), "rank", "part", descending=[True, False, False]
     )
+
+
+def _mean_ns(partition: Partition, name: str) -> float:
+    return partition.of(name) / max(1, partition.steps)
+
+
+def _median_without(ordered: Sequence[float], value: float) -> float:
+    """The median of values in order, without one that is equal to `value`."""
+    left_out = bisect.bisect_left(ordered, value)
+    count = len(ordered) - 1
+    middle = ((count - 1) // 2, count // 2)
+    lower, upper = (ordered[place if place < left_out else place + 1] for place in middle)
+    return (lower + upper) / 2

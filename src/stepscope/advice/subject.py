@@ -9,6 +9,7 @@ import polars as pl
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.host.partition import HostPartition
+from stepscope.analysis.record.gpu_clocks import SlowClock
 from stepscope.analysis.record.summary import StepSummary
 from stepscope.memory.view import MemoryView
 from stepscope.run.manifest import LoaderRecord
@@ -34,6 +35,8 @@ class Subject:
         has_peers: Whether other ranks are known to train together with this one.
         shown_step_ns: The step that the report states for this rank, if neither record nor window
             are given; None otherwise.
+        shown_compute_ns: The computing in that step, likewise.
+        slow_clock: How its GPU's clock compares with its peers', if it is lower; None otherwise.
     """
 
     rank: int
@@ -48,6 +51,8 @@ class Subject:
     has_peers: bool = False
     loader: LoaderRecord | None = None
     shown_step_ns: int | None = None
+    shown_compute_ns: int | None = None
+    slow_clock: SlowClock | None = None
 
     @property
     def step_ns(self) -> int | None:

@@ -47,6 +47,7 @@ class Thresholds:
         rank_waiting: Minimum share of the step in which collectives wait for other ranks.
         late_rank: Minimum share of the step that the other ranks wait for the last one.
         late_rank_high: Share of that wait that makes the severity high.
+        throttled_gpu: Share of the peers' clock up to which a rank's GPU is throttled.
         odd_rank_share: Share of a rank's step by which one of its parts must exceed that of the
             other ranks to be listed beside the ranks.
         odd_rank_factor: The part must also take this many times as long as on the other ranks.
@@ -107,6 +108,7 @@ class Thresholds:
     rank_waiting: float = 0.05
     late_rank: float = 0.05
     late_rank_high: float = 0.2
+    throttled_gpu: float = 0.9
     odd_rank_share: float = 0.05
     odd_rank_factor: float = 1.5
     allocator_calls: float = 1.0

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepscope.advice.rank_summary import RankSummary
+from stepscope.advice.typical_step import TypicalStep, typical_step
 from stepscope.analysis.contents import Contents, describe
 from stepscope.analysis.questions import question
 from stepscope.analysis.selection.scope import Scope
@@ -27,11 +28,13 @@ class WindowDetails:
         contents: What its trace holds.
         answers: The result of each of `QUESTIONS` that has one, in this order.
         notes: Why the others have none.
+        step: A typical step of it; None without one.
     """
 
     contents: Contents
     answers: dict[str, Any]
     notes: tuple[str, ...]
+    step: TypicalStep | None
 
 
 def details_of(rank: RankSummary) -> WindowDetails | None:
@@ -45,7 +48,9 @@ def details_of(rank: RankSummary) -> WindowDetails | None:
     asked = [(name, _ask(name, trace, rank.scope.asked)) for name in QUESTIONS]
     answers = {name: found for name, found in asked if not isinstance(found, StepscopeError)}
     notes = [f"{name}: {found}" for name, found in asked if isinstance(found, StepscopeError)]
-    return WindowDetails(describe(trace), answers, tuple(notes))
+    return WindowDetails(
+        describe(trace), answers, tuple(notes), typical_step(trace, rank.window_steps)
+    )
 
 
 def _ask(name: str, trace: Trace, scope: Scope) -> Any:

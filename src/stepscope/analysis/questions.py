@@ -36,6 +36,8 @@ class Question:
         takes_baseline: The function takes `baseline`, the trace of a healthy run.
         is_timed: The answer has step times, or times that only mean something beside the step's:
             of a run with a step record it says how long steps take that nobody recorded.
+        takes_references: The function takes what bandwidths are compared with
+            (`fleet.collectives.References`).
     """
 
     name: str
@@ -45,6 +47,7 @@ class Question:
     over_ranks: bool = False
     takes_baseline: bool = False
     is_timed: bool = False
+    takes_references: bool = False
 
     def ask(self, trace: Trace, scope: Scope | None = None, baseline: Trace | None = None) -> Any:
         """Answer it.
@@ -88,16 +91,18 @@ class Question:
         records, _ = read_steps(step_record)
         return in_run_steps(result, trace, records)
 
-    def ask_job(self, job: Any) -> Any:
+    def ask_job(self, job: Any, references: Any = None) -> Any:
         """Answer it about the ranks of a job.
 
         Args:
             job: A `fleet.job.Job`.
+            references: See `takes_references`; None without.
 
         Raises:
             UsageError: There are too few ranks, or they are not of one job.
         """
-        return self._function()(job)
+        function = self._function()
+        return function(job) if references is None else function(job, references)
 
     def _function(self) -> Callable[..., Any]:
         module, _, function = self.home.partition(":")
@@ -339,8 +344,10 @@ QUESTIONS: tuple[Question, ...] = (
             "groups": "Process groups",
             "abnormal": "Abnormal transfers",
             "uneven": "Uneven all-to-alls",
+            "inspector": "Beside NCCL Inspector",
         },
         over_ranks=True,
+        takes_references=True,
     ),
     Question(
         "pipeline",

@@ -19,12 +19,11 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from stepscope.analysis.calls.bandwidth import algorithm_bandwidth, bus_factor
-from stepscope.analysis.ranks.arrivals import RankArrivals, read_arrivals
+from stepscope.analysis.ranks.arrivals import RankArrivals
 from stepscope.analysis.ranks.clocks import Aligned, Clock, align
 from stepscope.analysis.ranks.matching import match_collectives
-from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.errors import UsageError
-from stepscope.trace.model import Trace
 
 SETS: dict[str, pl.DataType | type[pl.DataType]] = {
     "set": pl.Int64,  # row number, in order of the first arrival
@@ -104,28 +103,6 @@ _DO_NOT_FIT = (
     "waits are longer than the collectives that were waited in: these are no ranks of one run, or "
     "their clocks cannot be brought together; no straggler is named"
 )
-
-
-def find_stragglers(
-    ranks: Sequence[tuple[int, Trace]],
-    scope: Scope | None = None,
-    clock: Clock | str = Clock.AUTO,
-) -> StragglerReport:
-    """Find the rank that the others wait for.
-
-    Args:
-        ranks: Number and trace of each rank, at least two, all of the same steps.
-        scope: Steps and events that count; devices are each rank's own.
-        clock: How clocks are brought together.
-
-    Raises:
-        UsageError: Fewer than two ranks, a rank twice, traces of jobs of different sizes, or a
-            scope that a trace does not have.
-    """
-    check_ranks([rank for rank, _ in ranks])
-    return compare_arrivals(
-        [read_arrivals(rank, trace, scope) for rank, trace in ranks], clock=clock
-    )
 
 
 def check_ranks(numbers: Sequence[int]) -> None:

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from types import TracebackType
 from typing import Any, TypeVar
 
 log = logging.getLogger("stepscope")
@@ -35,24 +36,24 @@ class Containment:
         """Whether any of the capture's own code is running."""
         return self._busy > 0
 
-    @contextlib.contextmanager
-    def contain(self, where: str, *, is_exclusive: bool = True) -> Iterator[None]:
-        """Keep failures inside the block from the training.
+    def contain(self, where: str, *, is_exclusive: bool = True) -> _Contained:
+        """Return a context that keeps failures inside its block from the training.
 
         Args:
             where: What the block does.
             is_exclusive: Whether other threads wait: torch's profiler supports only one at a time.
         """
+        return _Contained(self, where, self.lock if is_exclusive else None)
+
+    def enter(self) -> None:
+        """Count contained work that begins."""
         self._busy += 1
-        try:
-            with self.lock if is_exclusive else contextlib.nullcontext():
-                yield
-        except Exception as error:  # noqa: BLE001 - the training must go on
-            self._failed(where, error)
-        finally:
-            self._busy -= 1
-            if not self._busy:
-                self._when_idle()
+
+    def leave(self) -> None:
+        """Count contained work that has ended."""
+        self._busy -= 1
+        if not self._busy:
+            self._when_idle()
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[None]:
@@ -70,10 +71,10 @@ class Containment:
         try:
             return call(*given, **named)
         except Exception as error:  # noqa: BLE001 - the training must go on
-            self._failed(where, error)
+            self.failed(where, error)
             return None
 
-    def _failed(self, where: str, error: Exception) -> None:
+    def failed(self, where: str, error: Exception) -> None:
         """Log and note a failure. A failure that repeats is reported only a few times."""
         kind = (where, type(error))
         self._failures[kind] += 1
@@ -83,3 +84,40 @@ class Containment:
         log.debug("stepscope: %s failed", where, exc_info=error)
         with contextlib.suppress(Exception):
             self._note(where, f"{type(error).__name__}: {error}")
+
+
+class _Contained:
+    """A block of contained work. Not a generator, because every step of the training enters one."""
+
+    __slots__ = ("_lock", "_wall", "_where")
+
+    def __init__(self, wall: Containment, where: str, lock: threading.RLock | None) -> None:
+        self._wall = wall
+        self._where = where
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        wall = self._wall
+        wall.enter()
+        if self._lock is not None:
+            try:
+                self._lock.acquire()
+            except BaseException:
+                wall.leave()
+                raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if self._lock is not None:
+            self._lock.release()
+        try:
+            if isinstance(error, Exception):
+                self._wall.failed(self._where, error)
+                return True
+            return False
+        finally:
+            self._wall.leave()

@@ -144,7 +144,8 @@ class Profiler:
         with self._session.contain("ending a step"):
             if self._lost_ends:
                 self._admit_lost_ends()
-            self.count(tokens=tokens, samples=samples)
+            if tokens is not None or samples is not None:
+                self.count(tokens=tokens, samples=samples)
             self._session.steps.advance()
 
     def _admit_lost_ends(self) -> None:

@@ -20,7 +20,8 @@ def command(paths: tuple[str, ...], output: Output, file: str | None) -> None:
     PATH is a trace file of any known format, a URL, or - for standard input: shows producer,
     devices, steps, lanes, events by category, and problems. For a directory or quoted glob: lists
     ranks and windows. For a file of metrics, from Stepscope or nvidia-smi: shows how busy, full and
-    hot the GPUs were. For a memory snapshot: shows its totals.
+    hot the GPUs were. For a memory snapshot: shows its totals. For records of NCCL Inspector: shows
+    transfers and bandwidths.
     """
     check_one_document(len(paths), output)
     with sink_for(file) as sink:
@@ -31,6 +32,7 @@ def command(paths: tuple[str, ...], output: Output, file: str | None) -> None:
 
 
 def _show(path: str, output: Output, sink: Sink) -> None:
+    from stepscope.fleet.inspector.records import inspector_files
     from stepscope.memory.opening import is_snapshot_file
     from stepscope.trace.paths import resolve_path
 
@@ -40,6 +42,11 @@ def _show(path: str, output: Output, sink: Sink) -> None:
 
         found = answer(find_snapshot(path).open(), question("overview"))
         output_of("memory", output.format.name).write(found, sink, Layout(rows=15))
+        return
+    if files := inspector_files(path):
+        from stepscope.fleet.inspector.bandwidths import ask_inspector
+
+        output_of("answer", output.format.name).write(ask_inspector(files), sink, Layout(rows=15))
         return
     given = resolve_path(path)
     if given.metrics is not None:

@@ -117,7 +117,9 @@ def command(
         _list_columns()
     elif live or not (words or query or filename or pid):
         if len(words) > 1 or query is not None or pid is not None:
-            raise click.UsageError("--live shows one RUN: stepscope monitor --live [RUN]")
+            raise click.UsageError(
+                "--live shows one RUN, after all options: stepscope monitor --live [OPTIONS] [RUN]"
+            )
         _show_live(Path(words[0]) if words else None, output_dir, interval_s or 1.0, count, chosen)
     elif words:
         if count is not None or pid is not None:

@@ -45,6 +45,14 @@ if TYPE_CHECKING:
     metavar="PATH",
     help="For abnormal-collectives: trace of a healthy run to compare with.",
 )
+@click.option(
+    "--link-speed",
+    "link_speed",
+    multiple=True,
+    metavar="[DIMENSION=]SPEED",
+    help="For collectives: what one rank can send in one direction, such as 400Gbps or "
+    "tensor=450GB/s, to compare bus bandwidths with. Repeatable.",
+)
 @engine_options
 @rows_option(30)
 def command(
@@ -59,6 +67,7 @@ def command(
     table: str | None,
     columns: tuple[str, ...] | None,
     baseline: str | None,
+    link_speed: tuple[str, ...],
     engine: str,
     scheduler: str | None,
     workers: int | None,
@@ -83,8 +92,10 @@ def command(
     about_memory = memory_question(question, paths)
     if about_memory is not None:
         _check_paths(question, paths)
-        if steps is not None or baseline is not None:
-            raise click.UsageError(f"'{question}' takes no --steps and no --baseline")
+        if steps is not None or baseline is not None or link_speed:
+            raise click.UsageError(
+                f"'{question}' takes no --steps, no --baseline and no --link-speed"
+            )
         asked = scope_of(steps, device, events)
         _show_memory(about_memory, paths, asked, output, file, Layout(table, rows, columns))
         return
@@ -94,18 +105,26 @@ def command(
     layout = Layout(table, rows, columns)
     if baseline is not None and chosen.over_ranks:
         raise click.UsageError(f"'{chosen.name}' takes no baseline")
+    if link_speed and not chosen.takes_references:
+        raise click.UsageError(f"'{chosen.name}' takes no --link-speed, only collectives does")
+    from stepscope.fleet.ask import ask_collectives, ask_of_job
+    from stepscope.fleet.link_speed import link_speeds
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
     from stepscope.trace.paths import remark_on, resolve_path, resolve_traces
 
     keep_freed_memory()
+    if chosen.takes_references:
+        runner = engine_of(engine, scheduler, workers)
+        with sink_for(file) as sink:
+            found = ask_collectives(chosen, paths, scope, runner, link_speeds(link_speed))
+            output.write(found, sink, layout)
+        return
     traces = resolve_traces(paths, scope.steps, with_unrelated=chosen.over_ranks)
     if not chosen.over_ranks:
         for path in paths:
             if said := remark_on(resolve_path(path)):
                 click.echo(said, err=True)
     if chosen.over_ranks:
-        from stepscope.fleet.ask import ask_of_job
-
         runner = engine_of(engine, scheduler, workers)
         with sink_for(file) as sink:
             output.write(ask_of_job(chosen, traces, scope, runner), sink, layout)

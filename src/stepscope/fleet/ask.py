@@ -6,10 +6,14 @@ from collections.abc import Sequence
 
 from stepscope.analysis.questions import Answer, Answers, Question
 from stepscope.analysis.selection.scope import Scope
+from stepscope.fleet.collectives import References
 from stepscope.fleet.engines.outcome import Engine, ProgressReport
+from stepscope.fleet.inspector.bandwidths import ask_inspector
+from stepscope.fleet.inspector.records import inspector_files, read_inspector
 from stepscope.fleet.job import Job, read_job
+from stepscope.fleet.link_speed import LinkSpeeds
 from stepscope.fleet.pipeline import PipelineBubbles, find_bubbles
-from stepscope.trace.paths import TraceRef
+from stepscope.trace.paths import TraceRef, resolve_traces
 
 _MOST_NAMED = 8
 
@@ -20,6 +24,7 @@ def ask_of_job(
     scope: Scope | None = None,
     engine: Engine | None = None,
     *,
+    references: References | None = None,
     progress: ProgressReport | None = None,
 ) -> Answers:
     """Asks a question about the ranks of a job.
@@ -29,6 +34,7 @@ def ask_of_job(
         traces: The traces of the ranks.
         scope: What the answer covers.
         engine: What reads the traces; by default this machine.
+        references: What to compare bandwidths with, for questions with `takes_references`.
         progress: Is told of each trace.
 
     Raises:
@@ -36,7 +42,7 @@ def ask_of_job(
         UsageError: There are too few ranks, they are not of one job, or the scope does not fit.
     """
     job = read_job(traces, scope, engine, progress=progress)
-    result = question.ask_job(job)
+    result = question.ask_job(job, references)
     names = [part.name for part in job.parts]
     shown = ", ".join(names[:_MOST_NAMED])
     if len(names) > _MOST_NAMED:
@@ -52,3 +58,32 @@ def pipeline_of_job(job: Job) -> PipelineBubbles:
         UsageError: No rank has point-to-point work.
     """
     return find_bubbles(job.pipelines, job.scope, job.notes)
+
+
+def ask_collectives(
+    question: Question,
+    paths: Sequence[str],
+    scope: Scope | None = None,
+    engine: Engine | None = None,
+    links: LinkSpeeds | None = None,
+) -> Answers:
+    """Asks about the collectives of a job, from traces, records of NCCL Inspector, or both.
+
+    Args:
+        question: One with `takes_references`.
+        paths: Traces and runs; files and directories of NCCL Inspector.
+        scope: What the answer about traces covers.
+        engine: What reads the traces.
+        links: Stated link speeds.
+
+    Raises:
+        UnreadableInputError: A path cannot be read.
+        UsageError: There are too few ranks, they are not of one job, or options do not fit.
+    """
+    inspected = {path: inspector_files(path) for path in paths}
+    files = [file for found in inspected.values() for file in found]
+    others = tuple(path for path in paths if not inspected[path])
+    if files and not others:
+        return ask_inspector(files, links)
+    references = References(links, read_inspector(files) if files else None)
+    return ask_of_job(question, resolve_traces(others), scope, engine, references=references)

@@ -9,6 +9,7 @@ Definitions
     Abnormal: a transfer of more than twice the median of its like, where there are three or more.
     Uneven: an all-to-all to which ranks bring different amounts, as experts with unequal loads do;
     its imbalance is the greatest amount over the mean.
+    `link_speed` defines link speeds. Shares of them are of the bus bandwidth.
 """
 
 from __future__ import annotations
@@ -18,8 +19,12 @@ from dataclasses import dataclass
 import polars as pl
 
 from stepscope.analysis.selection.scope import AnsweredScope
+from stepscope.errors import UsageError
 from stepscope.fleet.groups import find_groups
+from stepscope.fleet.inspector.bandwidths import BESIDE, beside_traces, notes_on
+from stepscope.fleet.inspector.records import Inspected
 from stepscope.fleet.job import Job
+from stepscope.fleet.link_speed import LinkSpeeds
 from stepscope.fleet.stragglers import stragglers_of_job
 
 LIKE: dict[str, pl.DataType | type[pl.DataType]] = {
@@ -33,6 +38,7 @@ LIKE: dict[str, pl.DataType | type[pl.DataType]] = {
     "wait_share": pl.Float64,  # of all time that ranks spend in them
     "median_bus_bandwidth_gb_per_s": pl.Float64,
     "best_bus_bandwidth_gb_per_s": pl.Float64,
+    "bandwidth_of_link_share": pl.Float64,  # median, of the stated link speed; null: unstated
 }
 """One row per like collectives, the most time in waits and transfers first."""
 
@@ -43,6 +49,7 @@ GROUPS: dict[str, pl.DataType | type[pl.DataType]] = {
     "collectives": pl.Int64,
     "wait_share": pl.Float64,
     "bandwidth_of_best_share": pl.Float64,  # of the best group of its dimension; null: unknown
+    "bandwidth_of_link_share": pl.Float64,  # median, of the stated link speed; null: unstated
 }
 """One row per process group, the slowest first."""
 
@@ -70,6 +77,7 @@ UNEVEN: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 """One row per uneven all-to-all, the most uneven first."""
 
+_BEYOND_LINK = 1.05
 _ABNORMAL = 2
 _LEAST_LIKE = 3
 _LIKE = ("dimension", "kind", "ranks", "message_bytes")
@@ -86,6 +94,7 @@ class CollectivesOverRanks:
         groups: Columns `GROUPS`.
         abnormal: Columns `ABNORMAL`.
         uneven: Columns `UNEVEN`.
+        inspector: Columns `inspector.bandwidths.BESIDE`; empty without records of NCCL Inspector.
         scope: What the answer covers.
         notes: What a reader must know.
     """
@@ -96,38 +105,94 @@ class CollectivesOverRanks:
     groups: pl.DataFrame
     abnormal: pl.DataFrame
     uneven: pl.DataFrame
+    inspector: pl.DataFrame
     scope: AnsweredScope
     notes: tuple[str, ...]
 
 
-def collectives_over_ranks(job: Job) -> CollectivesOverRanks:
+@dataclass(frozen=True)
+class References:
+    """What the bandwidths of a job are compared with.
+
+    Attributes:
+        links: Stated link speeds; None: none.
+        inspected: What NCCL Inspector recorded of the same job; None: nothing.
+    """
+
+    links: LinkSpeeds | None = None
+    inspected: Inspected | None = None
+
+
+def collectives_over_ranks(job: Job, references: References | None = None) -> CollectivesOverRanks:
     """Answers about the collectives of a job.
 
+    Args:
+        job: The job.
+        references: What to compare bandwidths with.
+
     Raises:
-        UsageError: Fewer than two ranks, or ranks of jobs of different sizes.
+        UsageError: Fewer than two ranks, ranks of jobs of different sizes, or a link speed of a
+            dimension that the job does not have.
     """
+    references = references or References()
     found = stragglers_of_job(job)
     tables = pl.concat([part.arrivals.table() for part in job.parts], how="diagonal")
     described = {group: word for part in job.parts for group, word in part.arrivals.described}
     dimensions = find_groups(tables, described, job.world_size).select(
         pl.col("key").alias("group"), "dimension", members="ranks"
     )
-    sets = found.sets.join(dimensions, on="group", how="left", nulls_equal=True).with_columns(
+    speeds = _link_speeds(dimensions["dimension"], references.links)
+    sets = found.sets.join(dimensions, on="group", how="left", nulls_equal=True)
+    sets = sets.join(speeds, on="dimension", how="left", maintain_order="left").with_columns(
         transfers_ns=pl.col("transfer_ns") * pl.col("ranks"),
         like_ns=pl.col("transfer_ns").median().over(_LIKE),
         like=pl.len().over(_LIKE),
+        link_share=pl.col("bus_bandwidth_gb_per_s") / pl.col("link_gb_per_s"),
     )
     waits, transfers = int(sets["total_wait_ns"].sum()), int(sets["transfers_ns"].sum())
+    kinds = _kinds(sets)
+    inspector = pl.DataFrame(schema=BESIDE)
+    notes = [*found.notes, *_beyond_link(sets)]
+    if references.inspected is not None:
+        inspector = beside_traces(kinds, references.inspected)
+        notes += [f"NCCL Inspector: {one}" for one in notes_on(references.inspected)]
     return CollectivesOverRanks(
         collectives=len(sets),
         wait_share=waits / (waits + transfers) if waits + transfers else None,
-        kinds=_kinds(sets),
+        kinds=kinds,
         groups=_groups(sets),
         abnormal=_abnormal(sets),
         uneven=_uneven(found.sets, found.arrivals, tables),
+        inspector=inspector,
         scope=found.scope,
-        notes=found.notes,
+        notes=tuple(notes),
     )
+
+
+def _link_speeds(dimensions: pl.Series, links: LinkSpeeds | None) -> pl.DataFrame:
+    """Columns dimension, link_gb_per_s: the stated link speed; null where it is unstated."""
+    links = links or LinkSpeeds()
+    there = dimensions.unique().sort()
+    unknown = sorted(links.by_dimension_gb_per_s.keys() - set(there))
+    if unknown:
+        raise UsageError(
+            f"a link speed is stated for {unknown[0]!r}, and the job has no groups of this "
+            f"dimension; it has {', '.join(there)}"
+        )
+    speeds = [links.gb_per_s(dimension) for dimension in there]
+    return pl.DataFrame({"dimension": there, "link_gb_per_s": pl.Series(speeds, dtype=pl.Float64)})
+
+
+def _beyond_link(sets: pl.DataFrame) -> list[str]:
+    """A note where groups are faster than their links, which cannot be."""
+    medians = sets.group_by("dimension").agg(pl.col("link_share").median()).sort("dimension")
+    return [
+        f"{dimension}: collectives attain {share:.0%} of the stated link speed: it is lower than "
+        "what a rank can really send. Check its unit (400Gbps are bits, 50GB/s bytes), and that "
+        "it counts all links of a rank"
+        for dimension, share in medians.iter_rows()
+        if share is not None and share > _BEYOND_LINK
+    ]
 
 
 def _share() -> pl.Expr:
@@ -145,6 +210,7 @@ def _kinds(sets: pl.DataFrame) -> pl.DataFrame:
             wait_share=_share(),
             median_bus_bandwidth_gb_per_s=pl.col("bus_bandwidth_gb_per_s").median(),
             best_bus_bandwidth_gb_per_s=pl.col("bus_bandwidth_gb_per_s").max(),
+            bandwidth_of_link_share=pl.col("link_share").median(),
             all_ns=pl.col("total_wait_ns").sum() + pl.col("transfers_ns").sum(),
         )
         .sort("all_ns", *_LIKE, descending=[True, False, False, False, False])
@@ -163,7 +229,12 @@ def _groups(sets: pl.DataFrame) -> pl.DataFrame:
     )
     return (
         sets.group_by("dimension", "group", maintain_order=True)
-        .agg(pl.col("members").first(), collectives=pl.len(), wait_share=_share())
+        .agg(
+            pl.col("members").first(),
+            collectives=pl.len(),
+            wait_share=_share(),
+            bandwidth_of_link_share=pl.col("link_share").median(),
+        )
         .join(of_size, on="group", how="left", nulls_equal=True, maintain_order="left")
         .with_columns(ranks="members")
         .sort("bandwidth_of_best_share", "dimension", "group", nulls_last=True)

@@ -1,7 +1,7 @@
 """Reads the ranks of a run in several processes of this machine, as many as memory allows.
 
 A rank is read by `advice.rank_summary`, wherever that happens, and only its summary comes back. For
-few ranks or small traces, starting processes takes longer than it saves, so this process does it.
+few ranks with small traces, starting processes takes longer than it saves, so this process does it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from stepscope.run.reader import RankRun, Run
 
 _WORTH_PROCESSES_BYTES = 20_000_000
 """From so many bytes of traces on, starting processes takes less time than it saves."""
+_WORTH_PROCESSES_RANKS = 32
+"""From so many ranks on, likewise, however small their traces are."""
 _PEAK_PER_BYTE = 3
 """Bytes of memory that judging takes at most for each byte of a trace; 1.4 were measured."""
 _UNPACKED = 15
@@ -31,7 +33,7 @@ _COMPRESSED = (".gz", ".zst")
 def reader_for(run: Run) -> EachRank:
     """What reads the ranks of a run: this process, or as many as there are CPUs and memory for."""
     sizes = [size for rank in run.ranks if (size := _trace_bytes(rank))]
-    if sum(sizes) < _WORTH_PROCESSES_BYTES:
+    if sum(sizes) < _WORTH_PROCESSES_BYTES and len(sizes) < _WORTH_PROCESSES_RANKS:
         return in_turn
     fitting = psutil.virtual_memory().available // (_PEAK_PER_BYTE * max(sizes))
     workers = min(allowed_cpus(), len(sizes), fitting)

@@ -17,6 +17,8 @@ from pathlib import Path
 import polars as pl
 
 from stepscope.analysis.ranks.arrivals import RankArrivals, read_arrivals
+from stepscope.analysis.record.gpu_clocks import GpuClock, clock_of
+from stepscope.analysis.record.metrics import summarise_metrics
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.fleet.engines.local import LocalEngine
@@ -45,6 +47,7 @@ class RankPart:
         arrivals: Its collectives, with what it did between them.
         steps: Its steps.
         pipeline: What it did as a stage of a pipeline; None where it is none.
+        gpu_clock: The clock of its GPU while the job ran; None without metrics.
     """
 
     name: str
@@ -55,6 +58,7 @@ class RankPart:
     arrivals: RankArrivals
     steps: RankSteps
     pipeline: RankPipeline | None = None
+    gpu_clock: GpuClock | None = None
 
     @property
     def rank(self) -> int:
@@ -155,7 +159,17 @@ def read_part(
 
 def _read(request: _Request) -> tuple[RankPart, ...]:
     trace = request.trace.open()
-    return (read_part(request.trace.name, request.place, request.rank, trace, request.scope),)
+    part = read_part(request.trace.name, request.place, request.rank, trace, request.scope)
+    return (replace(part, gpu_clock=_gpu_clock(request.trace.metrics)),)
+
+
+def _gpu_clock(metrics: Path | None) -> GpuClock | None:
+    if metrics is None:
+        return None
+    try:
+        return clock_of(summarise_metrics(metrics))
+    except UnreadableInputError:
+        return None  # `stepscope report` says why.
 
 
 def read_job(

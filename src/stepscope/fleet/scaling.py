@@ -55,6 +55,10 @@ SCALING = Question(
     over_ranks=True,
 )
 _WARM = 3
+_STEP, _WAITING, _COMMUNICATION = "step", "waiting for other ranks", "exposed comm"
+_MOSTLY = 0.5
+_NOTABLE = 0.05  # of the first side's step
+_MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ class Scaling:
     """The same training on few ranks and on many.
 
     Attributes:
-        verdict: Efficiency, and what grew most, in one sentence.
+        verdict: Efficiency, what grew most, and on which ranks.
         a_ranks: Ranks of the first side's job.
         b_ranks: Likewise of the second.
         a_step_ns: Mean step of the first side.
@@ -101,8 +105,9 @@ def compare_scaling(a: Job, b: Job) -> Scaling:
     if not a_step or not b_step:
         raise UsageError("a side has steps without duration: there is nothing to compare")
     weak = a_step / b_step
+    ranks = _ranks(first, second, b)
     return Scaling(
-        verdict=_verdict(growth, a_ranks, b_ranks, weak),
+        verdict=_verdict(growth, ranks, a_ranks, b_ranks, weak),
         a_ranks=a_ranks,
         b_ranks=b_ranks,
         a_step_ns=a_step,
@@ -110,7 +115,7 @@ def compare_scaling(a: Job, b: Job) -> Scaling:
         weak_efficiency=weak,
         strong_efficiency=weak * a_ranks / b_ranks,
         growth=growth,
-        ranks=_ranks(first, second, b),
+        ranks=ranks,
         scope=b.scope,
         notes=(
             *(f"first side: {note}" for note in a.notes),
@@ -134,9 +139,8 @@ def _growth(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
     rows = []
     for name in (*PARTS, "wall_ns", "wait_ns"):
         before, after = _mean(first, name), _mean(second, name)
-        word = {"wall_ns": "step", "wait_ns": "waiting for other ranks"}.get(
-            name, name.removesuffix("_ns").replace("_", " ")
-        )
+        plain = name.removesuffix("_ns").replace("_", " ")
+        word = {"wall_ns": _STEP, "wait_ns": _WAITING}.get(name, plain)
         share = (after - before) / step if step else None
         rows.append((word, before, after, after - before, share))
     return pl.DataFrame(rows, schema=GROWTH, orient="row")
@@ -161,7 +165,9 @@ def _ranks(first: pl.DataFrame, second: pl.DataFrame, job: Job) -> pl.DataFrame:
     )
 
 
-def _verdict(growth: pl.DataFrame, a_ranks: int, b_ranks: int, weak: float) -> str:
+def _verdict(
+    growth: pl.DataFrame, ranks: pl.DataFrame, a_ranks: int, b_ranks: int, weak: float
+) -> str:
     said = (
         f"{b_ranks} ranks against {a_ranks}: {weak:.0%} efficiency if each rank does as much work "
         f"per step as before, {weak * a_ranks / b_ranks:.0%} if all together do"
@@ -171,4 +177,32 @@ def _verdict(growth: pl.DataFrame, a_ranks: int, b_ranks: int, weak: float) -> s
     if worst["growth_ns"] <= 0:
         return said
     share = f", {worst['growth_share']:.0%} of the step before" if worst["growth_share"] else ""
-    return f"{said}; what grew most is {worst['part']}: +{duration(worst['growth_ns'])}{share}"
+    said += f"; what grew most is {worst['part']}: +{duration(worst['growth_ns'])}{share}"
+    if worst["part"] == _COMMUNICATION:
+        waiting = growth.filter(pl.col("part") == _WAITING)["growth_ns"][0]
+        is_waiting = waiting >= _MOSTLY * worst["growth_ns"]
+        said += (
+            ", mostly waiting for other ranks" if is_waiting else ", in the transfers themselves"
+        )
+    step_ns = growth.filter(pl.col("part") == _STEP)["a_ns"][0]
+    return f"{said}. {_who_grew(ranks, step_ns)}"
+
+
+def _who_grew(ranks: pl.DataFrame, step_ns: int) -> str:
+    """On which ranks the own time grew."""
+    notable = ranks.filter(pl.col("own_growth_ns") >= _NOTABLE * step_ns)
+    if notable.is_empty():
+        return "No rank takes notably longer by itself"
+    if len(notable) > _MOSTLY * len(ranks):
+        middle = duration(notable["own_growth_ns"][len(notable) // 2])
+        return f"{len(notable)} of {len(ranks)} ranks take longer by themselves, about {middle}"
+    named = [
+        f"{rank}{f' on {host}' if host else ''}: +{duration(grew)}"
+        for rank, host, grew in notable.select("rank", "host", "own_growth_ns")
+        .head(_MOST_NAMED)
+        .iter_rows()
+    ]
+    more = f" and {len(notable) - _MOST_NAMED} more" if len(notable) > _MOST_NAMED else ""
+    several = f"{len(notable)} ranks take longer by themselves"
+    said = several if len(notable) > 1 else "1 rank takes longer by itself"
+    return f"{said}: rank {', rank '.join(named)}{more}"

@@ -11,7 +11,7 @@ Definitions
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,6 +20,7 @@ import polars as pl
 from stepscope.analysis.ranks.arrivals import RankArrivals, read_arrivals
 from stepscope.analysis.ranks.clocks import Aligned, Clock, choose_clock, with_waits
 from stepscope.analysis.ranks.matching import match_collectives
+from stepscope.analysis.record.gpu_clocks import SlowClock
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.analysis.stragglers import StragglerReport, check_ranks, compare_arrivals
 from stepscope.fleet.blame.report import LATE_START, SLOW_LINK, Blame, find_blame
@@ -27,6 +28,7 @@ from stepscope.fleet.clocks.ranks import RankClocks, solve_rank_clocks
 from stepscope.fleet.groups import find_groups
 from stepscope.fleet.job import Job
 from stepscope.fleet.matched import OTHER, Matched, match
+from stepscope.fleet.throttled import THROTTLED, throttled_gpus, with_throttled
 from stepscope.run.figures import duration
 from stepscope.trace.model import Trace
 
@@ -97,6 +99,9 @@ class Stragglers:
     notes: tuple[str, ...]
 
 
+_MOST_NAMED = 8
+
+
 def find_stragglers(
     ranks: Sequence[tuple[int, Trace]],
     scope: Scope | None = None,
@@ -124,7 +129,8 @@ def stragglers_of_job(job: Job) -> Stragglers:
     Raises:
         UsageError: Fewer than two ranks, or ranks of jobs of different sizes.
     """
-    found = judge_arrivals([part.arrivals for part in job.parts])
+    arrivals = [part.arrivals for part in job.parts]
+    found = judge_arrivals(arrivals, throttled=throttled_gpus(job))
     return replace(found, notes=(*found.notes, *job.notes))
 
 
@@ -132,6 +138,7 @@ def judge_arrivals(
     ranks: Sequence[RankArrivals],
     steps: tuple[int, ...] | None = None,
     clock: Clock | str = Clock.AUTO,
+    throttled: Mapping[int, SlowClock] | None = None,
 ) -> Stragglers:
     """Finds who makes whom wait, from the arrivals of each rank.
 
@@ -139,6 +146,7 @@ def judge_arrivals(
         ranks: The arrivals, read `with_causes`.
         steps: Steps that count; default: those that were read.
         clock: How clocks are brought together.
+        throttled: Ranks whose GPU's clock explains why they compute longer; see `throttled_gpus`.
 
     Raises:
         UsageError: Fewer than two ranks, a rank twice, or ranks of jobs of different sizes.
@@ -155,6 +163,12 @@ def judge_arrivals(
     notes = list(report.notes)
     if clocks.problem is not None:
         notes.append(clocks.problem)
+    slow = throttled or {}
+    notes += [
+        f"the GPU of rank {rank} is throttled: {one.words()}"
+        for rank, one in sorted(slow.items())[:_MOST_NAMED]
+    ]
+    blame = with_throttled(blame, slow)
     causes = _causes(blame)
     table = _ranks(report, blame, clocks)
     straggler = report.straggler if report.fits else None
@@ -162,7 +176,7 @@ def judge_arrivals(
         straggler = int(table["rank"][0])
     return Stragglers(
         straggler=straggler,
-        verdict=_verdict(causes, blame, report),
+        verdict=_verdict(causes, blame, report, slow),
         step_ns=round(blame.step_ns) if len(matched.rank) else None,
         waits_ns=blame.waits_ns,
         unexplained_ns=blame.unexplained_ns,
@@ -316,7 +330,9 @@ _IN_WORDS = {
 }
 
 
-def _verdict(causes: pl.DataFrame, blame: Blame, report: StragglerReport) -> str:
+def _verdict(
+    causes: pl.DataFrame, blame: Blame, report: StragglerReport, slow: Mapping[int, SlowClock]
+) -> str:
     if not report.fits:
         return "the waits do not fit the collectives, so nobody is accused"
     if not len(report.sets):
@@ -326,6 +342,8 @@ def _verdict(causes: pl.DataFrame, blame: Blame, report: StragglerReport) -> str
         return "no rank makes the others wait for an unusual reason"
     worst = notable.row(0, named=True)
     why = _IN_WORDS.get(worst["cause"], worst["cause"])
+    if worst["cause"] == THROTTLED:
+        why = f"its GPU is throttled ({slow[worst['rank']].words()})"
     share = worst["gain_ns"] / blame.step_ns if blame.step_ns else 0
     return (
         f"rank {worst['rank']} makes the others wait: {why}. Without that a step would take "

@@ -99,6 +99,14 @@ class MemoryView:
         return tuple(sorted(found))
 
     @cached_property
+    def origin_ns(self) -> int:
+        """The first moment, from which people count others; 0 where the file has no times."""
+        # A step may begin before the first event.
+        moments = (self.replay.curve["time_ns"], self.categories.ranges.table["start_ns"])
+        times = pl.concat([column.cast(pl.Int64) for column in moments]).drop_nulls()
+        return int(times.to_numpy().min()) if len(times) else 0
+
+    @cached_property
     def fullest_device(self) -> int:
         """The device with the greatest peak; 0 where nothing was ever allocated."""
         return max(self.devices, key=self.peak_bytes, default=0)

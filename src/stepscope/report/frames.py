@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import polars as pl
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -12,11 +14,20 @@ from stepscope.report.plain import json_cell
 from stepscope.report.text import printable
 
 
-def print_frame(frame: pl.DataFrame, console: Console) -> None:
-    """Print a frame: numbers to the right, nulls empty."""
+def print_frame(
+    frame: pl.DataFrame, console: Console, amounts: Collection[str] = frozenset()
+) -> None:
+    """Print a frame: numbers to the right, nulls empty.
+
+    Args:
+        frame: The frame.
+        console: Where to print it.
+        amounts: Columns of text that are amounts, and go to the right as well.
+    """
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name, kind in frame.schema.items():
-        table.add_column(Text(printable(name)), justify="right" if kind.is_numeric() else "left")
+        is_amount = kind.is_numeric() or name in amounts
+        table.add_column(Text(printable(name)), justify="right" if is_amount else "left")
     for row in frame.rows():
         # Text, because names in a trace may look like markup.
         table.add_row(*(Text(_cell(value)) for value in row))

@@ -29,6 +29,7 @@ from stepscope.run.manifest import (
     read_job,
     read_rank,
 )
+from stepscope.run.regular import kind_of
 from stepscope.run.remote import fetch_run, is_url
 from stepscope.run.step_record import StepRecord, read_steps
 from stepscope.run.trials import TrialsRecord, read_trials
@@ -184,6 +185,11 @@ def open_run(path: str | os.PathLike[str]) -> Run:
         raise UnreadableInputError(f"{root}: no such file or directory")
     if root.is_file():
         return _open_loose(root)
+    if not root.is_dir():
+        raise UnreadableInputError(
+            f"{root}: {kind_of(root.stat().st_mode)}, not a file or directory; "
+            "name - to read a trace from standard input"
+        )
     try:
         home = _find_run(root)
     except OSError as error:

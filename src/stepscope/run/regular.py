@@ -66,10 +66,14 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
     return data
 
 
+def kind_of(mode: int) -> str:
+    """Names what a path that is not a regular file is, by its mode: "a named pipe"."""
+    return next((word for is_kind, word in _KINDS if is_kind(mode)), "something else")
+
+
 def _check(mode: int, path: Path) -> None:
     if not stat.S_ISREG(mode):
-        kind = next((word for is_kind, word in _KINDS if is_kind(mode)), "something else")
-        raise OSError(errno.EINVAL, f"{kind}, not a file", str(path))
+        raise OSError(errno.EINVAL, f"{kind_of(mode)}, not a file", str(path))
 
 
 def _stays_inside(path: Path) -> bool:

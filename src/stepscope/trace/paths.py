@@ -41,12 +41,14 @@ class TraceRef:
         rank: The rank that recorded it; 0 if unknown.
         window: Its number in the rank, from 0.
         step_record: The `steps.jsonl` of that rank; None for a trace outside a run.
+        metrics: The `metrics.csv` of that rank; None without one.
     """
 
     name: str
     rank: int = 0
     window: int = 0
     step_record: Path | None = None
+    metrics: Path | None = None
 
     def open(self) -> Trace:
         """Load the trace. Each call loads it again.
@@ -279,7 +281,13 @@ def remark_on(target: PathTarget) -> str:
 def traces_of_rank(rank: RankRun) -> RankTraces:
     """The traces of a rank of an open run."""
     traces = (
-        TraceRef(str(window.trace_path), rank.rank, window.index, rank.step_record_path)
+        TraceRef(
+            str(window.trace_path),
+            rank.rank,
+            window.index,
+            rank.step_record_path,
+            rank.metrics_path,
+        )
         for window in rank.windows
         if window.trace_path is not None
     )

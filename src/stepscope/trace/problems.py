@@ -13,7 +13,7 @@ MESSAGES = {
     "(counted per event)",
     "invalid_json": "repaired events that are not valid JSON",
     "salvaged": "kept only the recognisable fields of events beyond repair; "
-    "their text is in args under 'unparsed'",
+    "their text, up to a million characters, is in args under 'unparsed'",
     "skipped": "skipped text in which no event could be recognised",
     "not_an_event": "skipped elements of the list of events that are not objects",
     "stray_comma": "ignored missing or extra commas between events",
@@ -69,11 +69,11 @@ class Problems:
     def __bool__(self) -> bool:
         return bool(self._tally)
 
-    def moved(self, to: Callable[[int], int]) -> Problems:
-        """Returns the same counts with translated offsets."""
+    def moved(self, to: Callable[[int], int], base: int) -> Problems:
+        """Returns the same counts with each offset translated and then added to `base`."""
         result = Problems()
         for kind, (count, first, detail) in self._tally.items():
-            result.add(kind, None if first is None else to(first), count, detail)
+            result.add(kind, None if first is None else base + to(first), count, detail)
         return result
 
     def merge(self, other: Problems) -> None:

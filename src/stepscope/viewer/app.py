@@ -16,7 +16,7 @@ from starlette.staticfiles import StaticFiles
 
 from stepscope.errors import UsageError
 from stepscope.viewer.opened import Library
-from stepscope.viewer.routes import judgements, questions, sql, tiles, traces
+from stepscope.viewer.routes import judgements, memory, questions, ranks, sql, tiles, traces
 from stepscope.viewer.security import Guard, Secrets
 
 STATIC = Path(str(resources.files("stepscope.viewer") / "static"))
@@ -30,7 +30,7 @@ def make_app(library: Library, keys: Secrets) -> Guard:
         data = (STATIC / "index.html").read_bytes()
         return Response(data, media_type="text/html")
 
-    groups = (traces, tiles, questions, sql, judgements)
+    groups = (traces, tiles, questions, sql, judgements, memory, ranks)
     app = Starlette(
         routes=[
             Route("/", page),

@@ -1,5 +1,8 @@
 """The traces that a viewer serves: opened in the background, known to the page by opaque ids.
 
+A memory snapshot is served like a trace, with one view. A trace can have memory, too: the newest
+snapshot of its rank, or the host's memory events in it, which are read when they are looked at.
+
 A trace goes through stages: waiting, reading (its file becomes tables), arranging (tables become
 rows of slices), ready. Idle causes and counters are worked out after that, while the page already
 draws; a question that needs them waits for them.
@@ -27,13 +30,18 @@ import polars as pl
 from stepscope.analysis.counters.of_trace import counters_of
 from stepscope.analysis.counters.series import Series
 from stepscope.analysis.host.idle_segments import idle_segments
+from stepscope.analysis.memory.opening import memory_of_trace, open_memory
+from stepscope.analysis.memory.trace_history import has_host_memory
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
+from stepscope.viewer.background import Background
 from stepscope.viewer.events import Links, links_of
 from stepscope.viewer.flame import Forest
 from stepscope.viewer.index import Lane, TraceIndex, build_index
+from stepscope.viewer.memory.content import MemoryContent, memory_of
 from stepscope.viewer.ranges import RangeBasis, range_basis
+from stepscope.viewer.ranks import JobRanks, ranks_of
 from stepscope.viewer.search import NameIndex
 from stepscope.viewer.tiles import SliceRows, warm_up
 from stepscope.viewer.tracks import idle_rows
@@ -48,7 +56,7 @@ class TraceChangedError(StepscopeError):
 
 @dataclass(frozen=True)
 class Origin:
-    """One trace to serve.
+    """One trace or snapshot to serve.
 
     Attributes:
         path: Its file or URL.
@@ -57,6 +65,8 @@ class Origin:
         rank: Its rank.
         metrics: The `metrics.csv` beside it; None: there is none.
         step_record: The `steps.jsonl` of its rank; None for a trace outside a run.
+        snapshot: The memory snapshot of its rank; None: there is none.
+        is_memory: Whether it is a memory snapshot, and no trace.
     """
 
     path: str
@@ -65,6 +75,8 @@ class Origin:
     rank: int = 0
     metrics: Path | None = None
     step_record: Path | None = None
+    snapshot: str | None = None
+    is_memory: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,6 +215,7 @@ class Opened:
         error: Why it failed.
         content: The trace, once it is ready.
         has_extras: Whether idle causes and counters are there.
+        memory: Its memory, read when it is asked for; None: it has none, as far as is known.
     """
 
     def __init__(self, origin: Origin) -> None:
@@ -215,9 +228,16 @@ class Opened:
         self._began = time.monotonic()
         self._took_s: dict[str, float] = {}
         self.opening = threading.Event()
+        self.memory: Background[MemoryContent] | None = None
+        snapshot = origin.path if origin.is_memory else origin.snapshot
+        if snapshot is not None:
+            self.memory = memory_of(lambda: open_memory(snapshot).view)
 
     def open(self) -> None:
         """Read the trace; meant for a thread of its own."""
+        if self.memory is not None and self.origin.is_memory:
+            self.memory.start()
+            return
         try:
             self._enter("reading")
             trace = load(self.origin.path)
@@ -234,7 +254,10 @@ class Opened:
             )
             self.content = content
             self._enter("ready")
-            self.has_extras = content.extras is not None
+            extras = content.extras
+            if self.memory is None and has_host_memory(trace):
+                self.memory = memory_of(lambda: memory_of_trace(trace, self.origin.path))
+            self.has_extras = extras is not None
         except StepscopeError as error:
             self._fail(str(error))
         except Exception as error:  # noqa: BLE001 - a thread's last resort: the page must learn of it
@@ -250,15 +273,22 @@ class Opened:
 
     def status(self) -> dict[str, Any]:
         """How far it is."""
+        if self.origin.is_memory and self.memory is not None:
+            found = {"has_extras": False, "took_s": {}, **self.memory.status()}
+        else:
+            found = {
+                "stage": self.stage,
+                "error": self.error,
+                "has_extras": self.has_extras,
+                "elapsed_s": round(time.monotonic() - self._began, 1),
+                "took_s": {stage: round(took, 3) for stage, took in self._took_s.items()},
+            }
         return {
             "id": self.id,
             "title": self.origin.title,
             "rank": self.origin.rank,
-            "stage": self.stage,
-            "error": self.error,
-            "has_extras": self.has_extras,
-            "elapsed_s": round(time.monotonic() - self._began, 1),
-            "took_s": {stage: round(took, 3) for stage, took in self._took_s.items()},
+            "is_memory": self.origin.is_memory,
+            **found,
         }
 
 
@@ -268,6 +298,7 @@ class Library:
     def __init__(self, origins: Sequence[Origin]) -> None:
         self.traces = [Opened(origin) for origin in origins]
         self._by_id = {one.id: one for one in self.traces}
+        self._ranks: dict[str, Background[JobRanks]] = {}
         self._lock = threading.Lock()
 
     def start(self) -> None:
@@ -300,9 +331,25 @@ class Library:
             UsageError: There is none, it is not ready yet, or it cannot be read.
         """
         opened = self.find(identifier)
+        if opened.origin.is_memory:
+            raise UsageError("this is a memory snapshot: it has no timeline")
         if opened.content is None:
             raise UsageError(opened.error or "the trace is still being read")
         return opened.content
+
+    def rank_count(self, identifier: str) -> int:
+        """How many ranks of its run a trace is one of."""
+        run = self.find(identifier).origin.run
+        mine = [one.origin for one in self.traces if one.origin.run == run]
+        return len({origin.rank for origin in mine if not origin.is_memory})
+
+    def ranks_of(self, identifier: str) -> Background[JobRanks] | None:
+        """The ranks of a trace's run; None where it is the only one."""
+        if self.rank_count(identifier) < 2:
+            return None
+        run = self.find(identifier).origin.run
+        with self._lock:
+            return self._ranks.setdefault(run, ranks_of(run))
 
     def reopen(self, identifier: str) -> None:
         """Read a trace again, as after its recording has changed."""
@@ -312,4 +359,5 @@ class Library:
             fresh.id = old.id
             self.traces[self.traces.index(old)] = fresh
             self._by_id[fresh.id] = fresh
+            self._ranks.pop(old.origin.run, None)
         self.ensure(fresh)

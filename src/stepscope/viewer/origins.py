@@ -1,4 +1,4 @@
-"""Which traces the paths of the command line stand for."""
+"""Which traces and memory snapshots the paths of the command line stand for."""
 
 from __future__ import annotations
 
@@ -7,33 +7,68 @@ from dataclasses import replace
 from pathlib import Path
 
 from stepscope.errors import UnreadableInputError
-from stepscope.run.reader import Run, Window, open_run
+from stepscope.memory.opening import find_snapshot, is_snapshot_file, snapshots_in
+from stepscope.run.layout import RankLayout
+from stepscope.run.reader import RankRun, Run, Window, open_run
 from stepscope.viewer.opened import Origin
+
+_PICKLE = ".pickle"
+"""In the name of a snapshot behind a URL, whose content is not looked at beforehand."""
 
 
 def origins_of(paths: Sequence[str]) -> list[Origin]:
     """One origin per trace: of a run every window of every rank, the last window of a rank first.
 
+    Snapshots count where they are named, and where there is no trace of their rank.
+
     Raises:
-        UnreadableInputError: A path has no trace.
+        UnreadableInputError: A path has neither a trace nor a snapshot.
     """
     found: list[Origin] = []
     for path in paths:
         if "://" in path:
-            found.append(Origin(path, path.rstrip("/").rpartition("/")[2], path))
-            continue
-        run = open_run(path)
-        mine = _of_run(path, run)
-        if not mine:
-            raise UnreadableInputError(f"{path}: there is no trace in it that could be read")
-        found += mine
+            name = path.rstrip("/").rpartition("/")[2]
+            found.append(Origin(path, name, path, is_memory=_PICKLE in name))
+        elif is_snapshot_file(path):
+            found.append(_of_snapshot(path, path))
+        else:
+            found += _of_directory(path)
     return _with_distinct_titles(found)
+
+
+def _of_directory(path: str) -> list[Origin]:
+    """The origins of a run, of a directory or a glob of traces, or of a directory of snapshots."""
+    try:
+        run = open_run(path)
+    except UnreadableInputError as error:
+        try:
+            return [_of_snapshot(find_snapshot(path).path, path)]
+        except UnreadableInputError:
+            raise error from None
+    found = _of_run(path, run)
+    if not found:
+        raise UnreadableInputError(
+            f"{path}: there is no trace and no memory snapshot in it that could be read"
+        )
+    return found
+
+
+def _of_snapshot(file: str, run: str, title: str = "", rank: int = 0) -> Origin:
+    return Origin(file, title or Path(file).name, run, rank, is_memory=True)
+
+
+def _newest_snapshot(rank: RankRun) -> str | None:
+    if rank.manifest is None:
+        return None
+    found = snapshots_in(RankLayout(rank.directory).snapshots)
+    return str(found[-1]) if found else None
 
 
 def _of_run(path: str, run: Run) -> list[Origin]:
     last: list[Origin] = []
     earlier: list[Origin] = []
     for rank in run.ranks:
+        snapshot = _newest_snapshot(rank)
         windows = [window for window in rank.windows if window.trace_path is not None]
         for window in windows:
             origin = Origin(
@@ -43,8 +78,11 @@ def _of_run(path: str, run: Run) -> list[Origin]:
                 rank.rank,
                 rank.metrics_path,
                 rank.step_record_path,
+                snapshot,
             )
             (last if window is windows[-1] else earlier).append(origin)
+        if snapshot is not None and not windows:
+            last.append(_of_snapshot(snapshot, path, f"rank {rank.rank}, memory", rank.rank))
     return last + earlier
 
 

@@ -14,8 +14,9 @@ from stepscope.advice.finding import Finding
 from stepscope.advice.rules import RULES
 from stepscope.run.reader import open_run
 
-OF_THE_RECORD = {"late-rank", "slow-phase", "uneven-steps", "busy-cpus"}
-"""Rules of the step record alone: test_advice_rules.py and test_rank_skew.py have their cases."""
+OF_THE_RECORD = {"late-rank", "slow-phase", "uneven-steps", "busy-cpus", "throttled-gpu"}
+"""Rules of the step record or of sampled metrics: test_rules.py, test_rank_skew.py and
+test_throttled.py have their cases."""
 
 OF_THE_SNAPSHOT = {
     "activations-dominate",

@@ -124,6 +124,12 @@ def test_busy_cpus_promises_the_step_without_the_queue():
     assert "64%" in finding.title
 
 
+def test_busy_cpus_never_promises_more_than_the_step_has_beside_its_work():
+    (finding,) = busy_cpus.find(subject([40] * 20, cpu_ms=24, queued_ms=52))
+    assert finding.saving_ns == 16_000_000
+    assert "40%" in finding.title
+
+
 def test_busy_cpus_is_silent_on_a_free_machine_and_where_nothing_is_known():
     assert busy_cpus.find(subject([25] * 20, cpu_ms=24, queued_ms=0.5)) == []
     assert busy_cpus.find(subject([25] * 20)) == []

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
+from tests.support.rank_jobs import compare_traces
 
 from stepscope.analysis.breakdown import break_down
 from stepscope.analysis.communication import analyse_communication
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.selection.scope import Scope
-from stepscope.analysis.stragglers import find_stragglers
 from stepscope.analysis.timeline import timeline
 
 GLOO_THREAD = 2000
@@ -74,7 +74,7 @@ def test_the_timeline_of_a_trace_without_gpu_work_divides_the_training_thread_as
 
 def test_the_late_rank_is_found_by_gloos_collectives():
     ranks = [(0, gloo_training(0).load()), (1, gloo_training(1, late_ns=ms(5)).load())]
-    found = find_stragglers(ranks, clock=Clock.RECORDED)
+    found = compare_traces(ranks, clock=Clock.RECORDED)
     assert found.straggler == 1
     assert len(found.sets) == STEPS
     waits = dict(found.ranks.select("rank", "mean_wait_ns").iter_rows())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
+from tests.support.rank_jobs import compare_traces
 
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.ranks.matching import BY_ORDER, BY_SEQUENCE, BY_STEP
 from stepscope.analysis.selection.scope import Scope
-from stepscope.analysis.stragglers import find_stragglers
 from stepscope.errors import UsageError
 
 
@@ -40,7 +40,7 @@ def job(delays_ms, *, steps=4, offsets_ms=None, annotate=True, extra=None):
 
 
 def test_the_late_rank_has_the_least_total_wait():
-    report = find_stragglers(job([10, 30, 20]))
+    report = compare_traces(job([10, 30, 20]))
     assert report.straggler == 1
     assert report.matched_by == BY_STEP
     assert report.clock is Clock.RECORDED
@@ -56,11 +56,11 @@ def test_the_late_rank_has_the_least_total_wait():
 
 def test_clocks_that_differ_are_aligned_by_common_ends():
     ranks = job([10, 30, 20], offsets_ms=[0, 0, 5000])
-    wrong = find_stragglers(ranks, clock="recorded")
+    wrong = compare_traces(ranks, clock="recorded")
     # Nobody waits five seconds in a collective that takes milliseconds.
     assert (wrong.straggler, wrong.fits) == (None, False)
     assert "no ranks of one run" in wrong.notes[0]
-    report = find_stragglers(ranks)
+    report = compare_traces(ranks)
     assert (report.straggler, report.clock) == (1, Clock.ALIGNED)
     rows = {row["rank"]: row for row in report.ranks.to_dicts()}
     assert rows[2]["offset_ns"] - rows[0]["offset_ns"] == ms(5000)
@@ -70,13 +70,13 @@ def test_clocks_that_differ_are_aligned_by_common_ends():
 
 
 def test_without_steps_order_decides():
-    report = find_stragglers(job([10, 30], annotate=False))
+    report = compare_traces(job([10, 30], annotate=False))
     assert report.matched_by == BY_ORDER
     assert (report.straggler, len(report.sets)) == (1, 4)
 
 
 def test_one_collective_more_on_one_rank_spoils_only_its_own():
-    report = find_stragglers(job([10, 30], extra=lambda rank, step: rank == 0 and step == 1))
+    report = compare_traces(job([10, 30], extra=lambda rank, step: rank == 0 and step == 1))
     assert (report.straggler, len(report.sets)) == (1, 4)
     assert report.scopes[0].excluded == {"collectives without a partner on every rank": 1}
     assert report.scopes[1].excluded == {}
@@ -90,7 +90,7 @@ def test_sets_of_different_kinds_are_left_out():
             t.collective("all_reduce" if rank else "broadcast", 1 << 20, us(50))
             t.collective("all_reduce", 1 << 20, us(50))
         made.append((rank, t.load()))
-    report = find_stragglers(made)
+    report = compare_traces(made)
     assert len(report.sets) == 1
     assert report.scopes[0].excluded == {
         "collectives whose kind or size differs between the ranks": 1
@@ -116,7 +116,7 @@ def test_groups_of_one_name_are_told_apart_by_their_ranks():
             t.python(ms(late))
             t.launch("ncclKernel", ms(1 + {0: 5, 2: 3}.get(rank, 0)), stream=20, **about)
         made.append((rank, t.load()))
-    report = find_stragglers(made)
+    report = compare_traces(made)
     assert report.sets["ranks"].to_list() == [2, 2]
     assert report.sets["last_rank"].to_list() == [1, 3]
     assert report.sets["spread_ns"].to_list() == [ms(5), ms(3)]
@@ -131,18 +131,18 @@ def test_the_recorders_sequence_numbers_go_before_order():
                 about = {"Collective name": "allreduce", "Seq": number, "Process Group Name": "0"}
                 t.launch("ncclKernel", us(50), stream=20, **about)
         made.append((rank, t.load()))
-    report = find_stragglers(made)
+    report = compare_traces(made)
     assert report.matched_by == BY_SEQUENCE
     assert report.sets["number"].to_list() == [8]
 
 
 def test_scope_and_refusals():
     ranks = job([10, 30])
-    assert len(find_stragglers(ranks, Scope(steps=(2,))).sets) == 1
+    assert len(compare_traces(ranks, Scope(steps=(2,))).sets) == 1
     with pytest.raises(UsageError, match="two or more"):
-        find_stragglers(ranks[:1])
+        compare_traces(ranks[:1])
     with pytest.raises(UsageError, match="rank 0 is given twice"):
-        find_stragglers([ranks[0], ranks[0]])
+        compare_traces([ranks[0], ranks[0]])
 
 
 def test_no_collectives_no_straggler():
@@ -152,7 +152,7 @@ def test_no_collectives_no_straggler():
         with t.step():
             t.op("aten::mm").launch("gemm", us(10))
         made.append((rank, t.load()))
-    report = find_stragglers(made)
+    report = compare_traces(made)
     assert report.straggler is None
     assert report.sets.is_empty()
 
@@ -160,7 +160,7 @@ def test_no_collectives_no_straggler():
 def test_traces_of_jobs_of_different_sizes_are_refused():
     (first, one), (_, other) = job([10, 20])[0], job([10, 20, 30])[1]
     with pytest.raises(UsageError, match="no ranks of one run: rank 0 is one of 2, rank 1 is one"):
-        find_stragglers([(first, one), (1, other)])
+        compare_traces([(first, one), (1, other)])
 
 
 def test_ends_that_no_offset_brings_together_name_no_straggler():
@@ -172,6 +172,6 @@ def test_ends_that_no_offset_brings_together_name_no_straggler():
             with t.step(dur_ns=step_ns):
                 t.collective("all_reduce", 1 << 20, ms(1))
         made.append((rank, t.load()))
-    report = find_stragglers(made)
+    report = compare_traces(made)
     assert report.clock is Clock.ALIGNED
     assert (report.straggler, report.fits) == (None, False)

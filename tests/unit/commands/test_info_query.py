@@ -2,6 +2,8 @@
 
 import io
 import json
+import re
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -78,6 +80,23 @@ def test_info_says_what_a_trace_holds(trace):
         "CUDA",
     ):
         assert words in text
+
+
+@pytest.mark.parametrize("width", [50, 80, 200])
+def test_info_fits_the_width_and_leaves_out_empty_lanes(trace, tmp_path, monkeypatch, width):
+    document = json.loads(Path(trace).read_text())
+    document["traceEvents"] += [
+        {"ph": "M", "name": "thread_name", "pid": 9, "tid": 9, "args": {"name": "idle one"}},
+        *({**EVENTS[1], "ts": 10_000 + 40 * number} for number in range(1500)),
+    ]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.json").write_text(json.dumps(document))
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = CliRunner().invoke(info, ["t.json"], catch_exceptions=False).output
+    assert max(map(len, shown.splitlines())) <= width
+    assert "1,504 events, " in shown
+    assert re.search(r"cpu_op +1,501 +1 ", shown)
+    assert "idle one" not in shown
 
 
 def test_info_as_json(trace):

@@ -29,3 +29,17 @@ def test_a_table_that_is_no_file_of_metrics_is_refused(tmp_path, capsys):
     path.write_text("step,loss\n1,2\n")
     assert main(["report", str(path)]) == 3
     assert str(path) in capsys.readouterr().err
+
+
+def test_a_file_without_a_gpu_shows_no_gpu(tmp_path, capsys):
+    path = tmp_path / "usage.csv"
+    path.write_text(
+        "timestamp, host.cpu.utilization [%], host.memory.used [MiB]\n"
+        "2026/01/01 00:00:00.000, 20 %, 4542 MiB\n"
+        "2026/01/01 00:00:01.000, 30 %, 4542 MiB\n"
+    )
+    assert main(["report", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "no GPU was sampled" in shown
+    assert "busy  tensor" not in shown
+    assert "2 samples over 1.00 s" in shown

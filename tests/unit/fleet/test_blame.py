@@ -61,6 +61,19 @@ def test_the_planted_rank_among_a_thousand(seed: int) -> None:
     assert (first["rank"], first["cause"]) == (problem.rank, problem.kind)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", PROBLEMS)
+def test_in_200_jobs_of_each_kind_at_least_95_of_100_are_right(kind: str) -> None:
+    grid = grid_of(64)
+    wrong = []
+    for seed in range(200):
+        problem = random_problem(grid, seed, [kind])
+        first = blame_of(grid, seed, problem).causes.row(0, named=True)
+        if (first["rank"], first["cause"]) != (problem.rank, kind):
+            wrong.append((seed, problem, first))
+    assert len(wrong) <= 0.05 * 200, wrong
+
+
 @pytest.mark.parametrize("ranks", [4, 8, 16, 64])
 def test_healthy_jobs_accuse_nobody(ranks: int) -> None:
     for seed in range(10):

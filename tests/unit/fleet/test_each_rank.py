@@ -62,6 +62,13 @@ def test_as_many_processes_as_there_are_cpus_and_memory(
     assert reader_for(run) == expected
 
 
+def test_many_ranks_are_worth_processes_however_small_they_are(run, monkeypatch):
+    monkeypatch.setattr(each_rank, "allowed_cpus", lambda: 2)
+    assert reader_for(run) == in_turn
+    monkeypatch.setattr(each_rank, "_WORTH_PROCESSES_RANKS", 3)
+    assert reader_for(run) == EachByEngine(LocalEngine(2))
+
+
 class _Memory:
     def __init__(self, available):
         self.available = available

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import operator
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from tests.support import fleet_tasks as tasks
 
 from stepscope.errors import UsageError
 from stepscope.fleet.engine import choose_engine
+from stepscope.fleet.engines import local
 from stepscope.fleet.engines.dask import DaskEngine, check_address
 from stepscope.fleet.engines.local import LocalEngine
 from stepscope.fleet.engines.outcome import Failure, Tree
@@ -288,3 +290,13 @@ def test_a_scheduler_that_is_there_is_used() -> None:
     ) as cluster:
         engine = DaskEngine(cluster.scheduler_address)
         assert engine.run(tasks.text_of, range(9), tasks.joined).value == all_of(range(9))
+
+
+def test_processes_share_the_cpus_instead_of_each_using_all(monkeypatch):
+    monkeypatch.delenv("POLARS_MAX_THREADS", raising=False)
+    monkeypatch.setattr(local, "allowed_cpus", lambda: 6)
+    run = LocalEngine(2).run(tasks.environment, ["POLARS_MAX_THREADS"] * 2, operator.add)
+    assert run.value == ["3", "3"]
+    monkeypatch.setenv("POLARS_MAX_THREADS", "5")
+    run = LocalEngine(2).run(tasks.environment, ["POLARS_MAX_THREADS"] * 2, operator.add)
+    assert run.value == ["5", "5"]

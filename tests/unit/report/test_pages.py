@@ -153,6 +153,10 @@ def test_hostile_names_end_no_script_and_keep_no_control_characters(tmp_path):
     assert any(HOSTILE in name for name in names)
     assert all(name.isprintable() for name in names)
     assert max(map(len, names)) < 2000
+    lanes = blocks_of(data, "mini_timeline")[0]["lanes"]
+    slices = [one[2] for lane in lanes for one in lane["slices"]]
+    assert any(HOSTILE in name for name in slices)
+    assert all(name.isprintable() and len(name) <= 200 for name in slices)
     title = re.search(r"<title>(.*?)</title>", text)[1]
     assert html.unescape(title).startswith("<img src=x")
 

@@ -43,6 +43,7 @@ from stepscope.advice.rules import (
     stalled_steps,
     synchronisation,
     tensor_cores_unused,
+    throttled_gpu,
     trace_incomplete,
     uneven_steps,
     unfused_attention,
@@ -65,6 +66,7 @@ _MODULES = (
     many_small_collectives,
     rank_waiting,
     late_rank,
+    throttled_gpu,
     allocator_churn,
     out_of_memory,
     memory_leak,
@@ -101,5 +103,5 @@ RULES: dict[str, Callable[[Subject], list[Finding]]] = {
 }
 """Every rule by its id, in the order in which they are asked."""
 
-OF_THE_RUN = frozenset({late_rank.ID})
-"""Rules that need to know how all ranks of the run meet, and nothing of a window."""
+OF_THE_RUN = frozenset({late_rank.ID, throttled_gpu.ID})
+"""Rules that compare all ranks of the run, and need nothing of a window."""

@@ -37,7 +37,7 @@ def find(subject: Subject) -> list[Finding]:
         unchanged(window.graph).drop_edges(waits),
         rule=ID,
         about_collectives=True,
-        title=f"only {line.overlap_share:.0%} of the communication runs beside computation",
+        title=_title(line.overlap_share),
         assumption="within a step, computation waits for collectives only before its last work",
         evidence=(
             Evidence("hidden behind computation", line.overlap_share, "share"),
@@ -75,3 +75,9 @@ def _waits_for_collectives(window: WindowView) -> BoolArray:
         if target[row] == last[int(step)]:
             waits[row] = False
     return waits
+
+
+def _title(overlap_share: float) -> str:
+    share = f"{overlap_share:.0%}"
+    words = "hardly any" if share == "0%" else f"only {share}"
+    return f"{words} of the communication runs beside computation"

@@ -131,6 +131,24 @@ def _with_samples(view: MemoryView, path: str, metrics: str | None) -> MemoryVie
 
 def _open_trace(path: str, census: str | None, rules: str | None) -> OpenedMemory:
     trace = resolve_path(path).one_trace().open()
+    return OpenedMemory(memory_of_trace(trace, path, census, rules), path)
+
+
+def memory_of_trace(
+    trace: Trace, path: str, census: str | None = None, rules: str | None = None
+) -> MemoryView:
+    """The host's memory as a trace shows it.
+
+    Args:
+        trace: The trace.
+        path: Its file; the census beside it is used.
+        census: The file of another census.
+        rules: A file of rules for categories.
+
+    Raises:
+        UnreadableInputError: The trace has no memory events of the host, or a file cannot be read.
+        UsageError: A rule is not understood.
+    """
     known: Census | None
     remarks: tuple[str, ...] = ()
     if census is not None:
@@ -138,4 +156,4 @@ def _open_trace(path: str, census: str | None, rules: str | None) -> OpenedMemor
     else:
         known, remarks = read_censuses(census_beside(Path(path)))
     history = history_of_trace(trace, known)
-    return OpenedMemory(MemoryView(history, known, read_rules(rules), remarks), path)
+    return MemoryView(history, known, read_rules(rules), remarks)

@@ -52,8 +52,7 @@ def history_of_trace(trace: Trace, census: Census | None = None) -> Snapshot:
     Raises:
         UnreadableInputError: The trace has no memory events of the host.
     """
-    found = memory_events(trace).filter(pl.col("kind") == "cpu").drop_nulls("change_bytes")
-    changes = found.filter(pl.col("address").is_not_null() & (pl.col("change_bytes") != 0))
+    changes = _changes(trace)
     if changes.is_empty():
         raise UnreadableInputError(
             f"{trace.path}: no memory events of the host; record with profile_memory=True or "
@@ -92,6 +91,16 @@ def history_of_trace(trace: Trace, census: Census | None = None) -> Snapshot:
         problems=pl.DataFrame(schema=TABLES["problems"]),
         settings={EXACT_SIZES: True},
     )
+
+
+def has_host_memory(trace: Trace) -> bool:
+    """Whether a trace has memory events of the host, with addresses."""
+    return not _changes(trace).is_empty()
+
+
+def _changes(trace: Trace) -> pl.DataFrame:
+    found = memory_events(trace).filter(pl.col("kind") == "cpu").drop_nulls("change_bytes")
+    return found.filter(pl.col("address").is_not_null() & (pl.col("change_bytes") != 0))
 
 
 def _filled(table: str, rows: pl.DataFrame) -> pl.DataFrame:

@@ -43,12 +43,19 @@ def host_times(records: Sequence[StepRecord]) -> HostTimes:
         share = sum(record.data_wait_cpu_ns for record in records) / waited_ns
     return HostTimes(
         cpu_ns=_mean([record.cpu_ns for record in records]),
-        queued_ns=_mean([record.queued_ns for record in records]),
+        queued_ns=_mean([_queued_ns(record) for record in records]),
         wait_cpu_share=share,
         gc_ns=round(sum(record.gc_ns for record in records) / len(records)),
         gc_worst_ns=max(record.gc_ns for record in records),
         is_on_device=any(record.device_ns is not None for record in records),
     )
+
+
+def _queued_ns(record: StepRecord) -> int | None:
+    """No more than the step has beside its CPU time: older records need not keep to that."""
+    if record.queued_ns is None:
+        return None
+    return min(record.queued_ns, max(0, record.dur_ns - (record.cpu_ns or 0)))
 
 
 def _mean(values: Sequence[int | None]) -> int | None:

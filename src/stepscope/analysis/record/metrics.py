@@ -25,6 +25,7 @@ _TEXTS = ("timestamp", "name", "uuid", "serial", "pci.bus_id", "pstate", "driver
 _KEYS = ("index", "name", "uuid")
 _MASKS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 _MOST_BYTES = 1 << 30
+_BUSY_PERCENT = 50
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,10 @@ class MetricsSummary:
         gpus: One row for each GPU: index, name, uuid, samples, utilization_percent and
             memory_utilization_percent (means), memory_peak_bytes, memory_total_bytes, power_watts
             (mean), power_peak_watts, energy_joules (used between first and last sample),
-            temperature_peak_celsius, clock_mhz (mean of the multiprocessors' clock),
+            temperature_peak_celsius, clock_mhz (mean of the multiprocessors' clock), busy_samples
+            (those with a clock in which the GPU was busy: utilization.gpu of 50 % or more),
+            busy_clock_mhz (median over these), set_lower_share (of the samples: the application
+            clocks were set lower),
             throttled_share (of the samples, 0 to 1: power or heat reduced the clocks; None if no
             sample has it), one share `throttled_…_share` for each of `THROTTLE_REASONS` (a sample
             can have several), tensor_percent, sm_percent, dram_percent (means of GPM), xid_errors
@@ -177,6 +181,9 @@ def _gpus(frame: pl.DataFrame) -> pl.DataFrame:
         else pl.lit(any(name.startswith(("utilization.", "memory.")) for name in frame.columns))
     )
     mask = find("clocks_event_reasons.active", pl.Int64)
+    is_idle = (mask & CLOCK_REASON_BITS["gpu_idle"]) != 0
+    is_busy = (find("utilization.gpu") >= _BUSY_PERCENT).fill_null(~is_idle).fill_null(value=True)
+    is_busy &= find("clocks.current.sm").is_not_null()
     keys = [
         find("index").cast(pl.Int64).alias("index"),
         find("name", pl.String).alias("name"),
@@ -196,6 +203,11 @@ def _gpus(frame: pl.DataFrame) -> pl.DataFrame:
             _growth(find("energy.total")).alias("energy_joules"),
             find("temperature.gpu").max().alias("temperature_peak_celsius"),
             find("clocks.current.sm").mean().alias("clock_mhz"),
+            is_busy.sum().cast(pl.Int64).alias("busy_samples"),
+            find("clocks.current.sm").filter(is_busy).median().alias("busy_clock_mhz"),
+            ((mask & CLOCK_REASON_BITS["applications_clocks_setting"]) != 0)
+            .mean()
+            .alias("set_lower_share"),
             ((mask & THROTTLE_MASK) != 0).mean().alias("throttled_share"),
             *[
                 ((mask & CLOCK_REASON_BITS[reason]) != 0).mean().alias(f"throttled_{reason}_share")
@@ -209,6 +221,7 @@ def _gpus(frame: pl.DataFrame) -> pl.DataFrame:
             .cast(pl.Int64)
             .alias("ecc_errors"),
         )
+        .filter(pl.col("samples") > 0)  # constants as keys make a group of no rows
     )
 
 

@@ -148,6 +148,7 @@ class StepRecorder:
         self._device_phases: list[tuple[str, Any, Any]] = []
         self._owned_marks: list[Any] = []
         self._host: HostClock | None = None
+        self._queued_later_ns = 0
         self._data_wait_ns = 0
         self._data_wait_cpu_ns = 0
         self._phases: dict[str, int] = {}
@@ -183,6 +184,7 @@ class StepRecorder:
         self._clear()
         if self._host is not None:
             self._host.read()
+            self._queued_later_ns = 0
         self._start_ns = time.perf_counter_ns()
         if self._device_timer is not None:
             try:
@@ -206,6 +208,8 @@ class StepRecorder:
             self.begin()
             return None
         host = self._host.read() if self._host is not None else HostTime()
+        dur_ns = now_ns - start_ns
+        queued_ns = self._queued_in(dur_ns, host)
         pair, peaks = self._read_device()
         # A phase may span the boundary: each step gets its part.
         for depth in range(1, len(self._open_phases) + 1):
@@ -214,14 +218,14 @@ class StepRecorder:
         record = StepRecord(
             step=step,
             start_ns=self._clock.epoch(start_ns),
-            dur_ns=now_ns - start_ns,
+            dur_ns=dur_ns,
             data_wait_ns=self._data_wait_ns,
             phases=self._phases,
             kind=self._kind,
             is_partial=is_partial,
             window=window,
             cpu_ns=host.cpu_ns,
-            queued_ns=host.queued_ns,
+            queued_ns=queued_ns,
             data_wait_cpu_ns=min(self._data_wait_cpu_ns, self._data_wait_ns),
             gc_ns=host.gc_ns,
             tokens=self._tokens,
@@ -234,6 +238,20 @@ class StepRecorder:
         self._waiting.append((record, marks))
         self._drain()
         return record
+
+    def _queued_in(self, dur_ns: int, host: HostTime) -> int | None:
+        """The time that the thread waited for a CPU within a step.
+
+        A thread that loses its CPU between the end of a step and the reading of the host waits in
+        the next step, to which the rest is carried.
+        """
+        if host.queued_ns is None or host.cpu_ns is None:
+            self._queued_later_ns = 0
+            return host.queued_ns
+        waited_ns = host.queued_ns + self._queued_later_ns
+        queued_ns = min(waited_ns, max(0, dur_ns - host.cpu_ns))
+        self._queued_later_ns = waited_ns - queued_ns
+        return queued_ns
 
     def cancel(self) -> None:
         """Drop the current step: it turned out not to be one."""

@@ -8,6 +8,7 @@ out of memory) is replaced, and the item it had is tried again: which one it had
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import subprocess
 import sys
@@ -93,7 +94,7 @@ class _Run:
         answers: queue.Queue[tuple[_Worker, int, str, Any]] = queue.Queue(2 * count)
         workers: list[_Worker] = []
         try:
-            workers += [_Worker(self._function, answers) for _ in range(count)]
+            workers += [_Worker(self._function, answers, count) for _ in range(count)]
             for each in workers:
                 self._give(each)
             while self._done + len(self._failures) < len(self._items):
@@ -117,10 +118,9 @@ class _Run:
     ) -> None:
         if kind == _GONE:
             self._restarts += 1
-            workers.remove(of)
             of.stop()
-            of = _Worker(self._function, answers)
-            workers.append(of)
+            place = workers.index(of)
+            of = workers[place] = _Worker(self._function, answers, len(workers))
             kind = worker.BROKEN
         self._take(index, kind, content)
         self._give(of)
@@ -171,7 +171,10 @@ class _Worker:
         self,
         function: Callable[[Any], Any],
         answers: queue.Queue[tuple[_Worker, int, str, Any]],
+        workers: int,
     ) -> None:
+        # Each of the processes would otherwise start as many threads as there are CPUs.
+        threads = max(1, allowed_cpus() // workers)
         self.is_idle = True
         self._answers = answers
         self._items: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
@@ -180,6 +183,7 @@ class _Worker:
             [sys.executable, "-c", _PROGRAM, *filter(None, sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            env={"POLARS_MAX_THREADS": str(threads), **os.environ},
         )
         self._thread = threading.Thread(target=self._talk, args=(function,), daemon=True)
         self._thread.start()

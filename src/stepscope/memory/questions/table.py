@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import polars as pl
-
 from stepscope.errors import UsageError
 from stepscope.memory.allocator.settings import AllocatorSettings, parse_settings
 from stepscope.memory.questions import (
@@ -117,11 +115,7 @@ def answer(view: MemoryView, question: MemoryQuestion, asked: Asked | None = Non
             able = ", ".join(one.name for one in QUESTIONS if name in one.takes)
             raise UsageError(f"'{question.name}' takes no {words}; {able} does")
     result = question.ask(view, given)
-    # A step may begin before the first event.
-    moments = (view.replay.curve["time_ns"], view.categories.ranges.table["start_ns"])
-    times = pl.concat([column.cast(pl.Int64) for column in moments]).drop_nulls()
-    origin = int(times.to_numpy().min()) if len(times) else 0
-    return MemoryAnswer(question, view.snapshot.path, origin, result)
+    return MemoryAnswer(question, view.snapshot.path, view.origin_ns, result)
 
 
 _OPTIONS = {

@@ -14,8 +14,9 @@ import polars as pl
 
 from stepscope.memory.categories.kinds import MemoryCategory
 from stepscope.memory.program.ranges import innermost
+from stepscope.memory.questions.held_bytes import HeldBytes
 from stepscope.memory.replay.arrays import Int64Array
-from stepscope.memory.view import START, MemoryView
+from stepscope.memory.view import MemoryView
 
 BUCKETS = 200
 
@@ -129,23 +130,8 @@ def _by_category(view: MemoryView, device: int, events: Int64Array) -> dict[str,
     found = {}
     for category in MemoryCategory:
         of = mine.filter(pl.col("category") == category.value)
-        found[f"{category.value}_bytes"] = pl.Series(_bytes_after(of, events))
+        found[f"{category.value}_bytes"] = pl.Series(HeldBytes.of(of).after(events))
     return {name: column for name, column in found.items() if column.to_numpy().any()}
-
-
-def _bytes_after(allocations: pl.DataFrame, events: Int64Array) -> Int64Array:
-    """What some allocations sum to after each of some events."""
-    held = allocations.filter(pl.col("free_event").is_not_null() | pl.col("end_event").is_null())
-    begun = held.select(pl.col("start_event").fill_null(START), "size_bytes").sort("start_event")
-    gone = held.filter(pl.col("free_event").is_not_null()).sort("free_event")
-
-    def until(table: pl.DataFrame, column: str) -> Int64Array:
-        sums = np.append(0, np.cumsum(table["size_bytes"].to_numpy()))
-        place = np.searchsorted(table[column].to_numpy(), events, side="right")
-        return np.asarray(sums[place], np.int64)
-
-    after: Int64Array = until(begun, "start_event") - until(gone, "free_event")
-    return after
 
 
 def _steps(view: MemoryView, device: int, curve: pl.DataFrame) -> pl.DataFrame:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import polars as pl
 from rich.console import Console
 
@@ -12,6 +14,10 @@ from stepscope.report.outputs import Layout, Sink
 from stepscope.report.units import count, duration, size
 
 _SHOWN_LANES = 20
+_INDENT = 13
+_UNBREAKABLE = "\u00a0"
+_AMOUNTS = frozenset({"memory", "events", "total", "host time"})
+"""Columns whose text is an amount."""
 _RECORDER_SWITCHES = ("record_shapes", "with_stack", "profile_memory", "with_modules", "with_flops")
 
 
@@ -27,25 +33,30 @@ def print_contents(contents: Contents, console: Console) -> None:
         print_heading(console, "Devices")
         memory = contents.devices["total_memory_bytes"].to_list()
         sizes = pl.Series("memory", [None if m is None else size(m) for m in memory], pl.String)
-        shown = contents.devices.select("device", "name", sizes, "multiprocessors", "events")
-        print_frame(shown, console)
+        shown = contents.devices.select(
+            "device", "name", sizes, "multiprocessors", _counts(contents.devices)
+        )
+        print_frame(shown, console, _AMOUNTS)
     print_heading(console, "Events")
     print_frame(
         contents.categories.select(
             "category",
-            pl.Series("events", [count(n) for n in contents.categories["events"]], pl.String),
+            _counts(contents.categories),
             "names",
             pl.Series("total", [duration(t) for t in contents.categories["total_ns"]], pl.String),
         ),
         console,
+        _AMOUNTS,
     )
     print_heading(console, "Steps")
     _print_steps(contents.steps, console)
     print_heading(console, "Lanes")
-    lanes = contents.lanes.sort("events", descending=True)
+    lanes = contents.lanes.filter(pl.col("events") > 0).sort("events", descending=True)
+    first = lanes.head(_SHOWN_LANES)
     print_frame(
-        lanes.head(_SHOWN_LANES).select("pid", "tid", "process_name", "thread_name", "events"),
+        first.select("pid", "tid", "process_name", "thread_name", _counts(first)),
         console,
+        _AMOUNTS,
     )
     if len(lanes) > _SHOWN_LANES:
         print_line(console, f"… and {len(lanes) - _SHOWN_LANES} lanes with fewer events")
@@ -73,11 +84,23 @@ def _print_facts(contents: Contents, console: Console) -> None:
         facts.append(("Recorded", ", ".join(switches)))
     if contents.start_ns is not None and contents.end_ns is not None:
         facts.append(("Covers", duration(contents.end_ns - contents.start_ns)))
-    facts.append(("Rows", ", ".join(f"{count(n)} {t}" for t, n in contents.tables.rows() if n)))
+    rows = [f"{count(n)} {t}" for t, n in contents.tables.rows() if n]
+    facts.append(("Rows", _in_lines(rows, console.width - _INDENT)))
     if contents.store:
         facts.append(("Store", contents.store))
     for key, value in facts:
-        print_line(console, f"{key + ':':<13}{value}")
+        print_line(console, f"{key + ':':<{_INDENT}}{value}")
+
+
+def _in_lines(parts: list[str], width: int) -> str:
+    """Join parts with commas, in lines of a width, with the indent of the facts."""
+    text = ", ".join(part.replace(" ", _UNBREAKABLE) for part in parts)
+    lines = textwrap.wrap(text, max(width, 20))
+    return f"\n{' ' * _INDENT}".join(lines).replace(_UNBREAKABLE, " ")
+
+
+def _counts(frame: pl.DataFrame) -> pl.Series:
+    return pl.Series("events", [count(n) for n in frame["events"]], pl.String)
 
 
 def _print_steps(steps: pl.DataFrame, console: Console) -> None:
@@ -98,4 +121,5 @@ def _print_steps(steps: pl.DataFrame, console: Console) -> None:
             }
         ),
         console,
+        _AMOUNTS,
     )

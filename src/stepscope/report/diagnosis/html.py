@@ -121,6 +121,7 @@ def _content(diagnosis: Diagnosis, rows: int) -> dict[str, Any]:
         _step(diagnosis),
         _compute(diagnosis.shown),
         _steps(diagnosis),
+        _typical_step(diagnosis),
         _findings(diagnosis),
         _tried(diagnosis, rows),
         *details,
@@ -202,6 +203,32 @@ def _steps(diagnosis: Diagnosis) -> dict[str, Any]:
     if groups is None or len(groups.first) < 2:
         return blocks.section("steps", "Steps")
     return blocks.section("steps", "Steps", blocks.history([groups]))
+
+
+def _typical_step(diagnosis: Diagnosis) -> dict[str, Any]:
+    """One steady step of the window, the nearest to the median."""
+    step = None if diagnosis.details is None else diagnosis.details.step
+    if step is None:
+        return blocks.section("typical-step", "A typical step")
+    clock = "the main thread" if step.device is None else f"GPU {step.device}"
+    others = sum(lane.others for lane in step.lanes)
+    shown = sum(len(lane.slices) for lane in step.lanes)
+    merged = (
+        f" The {shown:,} longest slices are drawn one by one; the {others:,} others show as the"
+        " share of time that they cover."
+        if others
+        else ""
+    )
+    return blocks.section(
+        "typical-step",
+        "A typical step",
+        blocks.mini_timeline(step),
+        blocks.text(
+            f"Step {step.step} of {clock}, {units.duration(step.dur_ns)}: the steady step nearest "
+            f"to the median.{merged} `stepscope view` shows every slice.",
+            "note",
+        ),
+    )
 
 
 def _record_groups(rank: RankSummary) -> StepGroups | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from stepscope.advice.typical_step import TypicalStep
 from stepscope.report.page.step_groups import StepGroups
 
 Block = Mapping[str, Any]
@@ -60,6 +61,24 @@ def history(groups: Sequence[StepGroups]) -> Block | None:
     """Durations of steps in order, of one run or of two; None without steps."""
     drawn = [one.to_dict() for one in groups]
     return {"is": "history", "runs": drawn} if any(one["first"] for one in drawn) else None
+
+
+def mini_timeline(step: TypicalStep) -> Block:
+    """One step as lanes of slices: static, so that it prints as it is."""
+    return {
+        "is": "mini_timeline",
+        "dur_ns": step.dur_ns,
+        "lanes": [
+            {
+                "title": lane.title,
+                "slices": [[one.start_ns, one.dur_ns, one.name, one.what] for one in lane.slices],
+                "rest": list(lane.rest),
+                "rest_what": lane.rest_what,
+                "others": lane.others,
+            }
+            for lane in step.lanes
+        ],
+    }
 
 
 def waterfall(titles: tuple[str, str], parts: Sequence[tuple[str, int, int]]) -> Block:

@@ -309,7 +309,9 @@ def _read(stream: Readable, size: int, name: str) -> bytes:
     if isinstance(piece, bytes):
         return piece
     if piece is None:
-        raise UnreadableInputError(f"{name}: has nothing to read yet; make it a blocking stream")
+        raise UnreadableInputError(
+            f"{name}: has nothing to read yet; name a trace, or a stream that blocks"
+        )
     if isinstance(piece, (bytearray, memoryview)):
         return bytes(piece)
     raise UnreadableInputError(f"{name}: a text stream; open it in binary mode ('rb')")

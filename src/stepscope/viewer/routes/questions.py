@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import polars as pl
 from starlette.routing import BaseRoute
 
 from stepscope.analysis.host.idle_gaps import IDLE_CAUSES
 from stepscope.analysis.questions import QUESTIONS, question
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UsageError
-from stepscope.report.answer.cells import headings, label, shown
+from stepscope.report.answer.cells import label, shown
 from stepscope.report.answer.tables import numbers_of, tables_of
 from stepscope.report.scope import describe_scope
 from stepscope.viewer.events import brief, event_in_full
@@ -20,9 +19,7 @@ from stepscope.viewer.opened import Library
 from stepscope.viewer.ranges import range_totals
 from stepscope.viewer.routes.answers import Asked, route
 from stepscope.viewer.search import search
-
-MOST_ROWS = 5000
-"""Rows of a table that go to the page."""
+from stepscope.viewer.tables import for_page
 
 
 def routes(library: Library) -> list[BaseRoute]:
@@ -115,33 +112,9 @@ def _table(asked: Asked) -> dict[str, Any]:
             for name, value in numbers.items()
         ],
         "tables": [
-            {"name": name, "title": chosen.titles.get(name, label(name)), **_columns(frame, origin)}
+            {"name": name, "title": chosen.titles.get(name, label(name)), **for_page(frame, origin)}
             for name, frame in tables_of(result, chosen).items()
         ],
         "scope": describe_scope(result.scope),
         "notes": list(result.notes),
     }
-
-
-def _columns(frame: pl.DataFrame, origin: int) -> dict[str, Any]:
-    """A table with its values as the page sorts them; moments count from the origin."""
-    labels = headings(frame.columns)
-    head = frame.head(MOST_ROWS)
-    head = head.with_columns(
-        pl.col(name) - origin for name in head.columns if _is_moment(name, head[name])
-    )
-    return {
-        "columns": [
-            {"name": name, "label": labels[name], "number": frame[name].dtype.is_numeric()}
-            for name in frame.columns
-        ],
-        "rows": [list(row) for row in head.iter_rows()],
-        "total": len(frame),
-    }
-
-
-def _is_moment(name: str, column: pl.Series) -> bool:
-    is_time = name in {"start_ns", "end_ns", "time_ns"} or name.endswith(
-        ("_start_ns", "_end_ns", "_time_ns")
-    )
-    return is_time and column.dtype.is_integer()

@@ -42,14 +42,16 @@ def _reopen(asked: Asked) -> dict[str, Any]:
 
 
 def _overview(asked: Asked) -> dict[str, Any]:
-    content = asked.content
+    opened, content = asked.library.find(asked.identifier), asked.content
     index, trace = content.index, content.trace
     origin = index.origin_ns
     steps = trace.steps.select("step", "start_ns", "end_ns", "is_empty", "is_complete")
     device_steps = trace.device_steps.select("device", "step", "start_ns", "end_ns")
     return {
         "id": asked.identifier,
-        "title": asked.library.find(asked.identifier).origin.title,
+        "title": opened.origin.title,
+        "has_memory": opened.memory is not None,
+        "ranks": asked.library.rank_count(asked.identifier),
         "origin_ns": str(origin),
         "end_ns": index.end_ns,
         "events": len(index.place),
@@ -77,6 +79,7 @@ def _extras(asked: Asked) -> dict[str, Any]:
     extras = content.extras
     return {
         "ready": True,
+        "has_memory": opened.memory is not None,
         "lanes": [asdict(lane) for lane in extras.idle_lanes],
         "counters": [
             {

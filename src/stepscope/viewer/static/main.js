@@ -3,6 +3,8 @@
 
 import { getJson, postJson } from "./api.js";
 import { h, replace } from "./dom.js";
+import { MemoryView } from "./views/memory.js";
+import { ranksView } from "./views/ranks.js";
 import { isTyping } from "./timeline/input.js";
 import { TimelineView } from "./views/timeline.js";
 import { compareView } from "./views/compare.js";
@@ -16,15 +18,28 @@ import { loading } from "./loading.js";
 
 /**
  * @typedef {{id: string, title: string, rank: number, stage: string, error: string, has_extras: boolean,
- *   elapsed_s: number}} TraceStatus
+ *   elapsed_s: number, is_memory: boolean}} TraceStatus
  * @typedef {{selection: Selection, trace: string, overview: any, traces: TraceStatus[]}} Context
+ *   `overview` is null for a memory snapshot: only the memory view can show it
  * @typedef {{element: HTMLElement, close: () => void}} View
  */
 
 const VIEWS = /** @type {[string, string][]} */ ([
-  ["timeline", "Timeline"], ["flame", "Flame graph"], ["tables", "Tables"], ["sql", "SQL"], ["compare", "Compare"],
+  ["timeline", "Timeline"], ["flame", "Flame graph"], ["memory", "Memory"], ["ranks", "Ranks"], ["tables", "Tables"], ["sql", "SQL"], ["compare", "Compare"],
 ]);
+/** What belongs to one trace, and goes when another is chosen. */
+const OF_TRACE = { from: null, to: null, range: null, event: null, device: null, axis: null, m_from: null, m_to: null, at: null, allocation: null, step: null };
 const POLL_MS = 250;
+
+/** @type {Record<string, (context: Context) => View>} */
+const MAKE = { flame: flameView, memory: (context) => new MemoryView(context), ranks: ranksView, tables: tablesView, sql: sqlView, compare: compareView };
+
+/** Whether a view has anything to show. @param {Context} context @param {string} view */
+function canShow({ overview }, view) {
+  if (!overview) return view === "memory";
+  if (view === "ranks") return overview.ranks > 1;
+  return view !== "memory" || overview.has_memory;
+}
 
 class Page {
   constructor() {
@@ -45,7 +60,7 @@ class Page {
     this._main = h("main", { class: "main" });
     this._build();
     this.selection.onChange((changed) => {
-      if (changed.has("trace")) this.open();
+      if (changed.has("trace") || (changed.has("step") && this.selection.get("step"))) this.open();
       else if (changed.has("view")) this.show();
     });
     window.addEventListener("trace-changed", (event) => this._offerReload(/** @type {CustomEvent} */ (event).detail));
@@ -59,7 +74,7 @@ class Page {
   }
 
   _build() {
-    this._picker.addEventListener("change", () => this.selection.set({ trace: this._picker.value, from: null, to: null, range: null, event: null }));
+    this._picker.addEventListener("change", () => this.selection.set({ trace: this._picker.value, ...OF_TRACE }));
     let timer = 0;
     this._search.addEventListener("input", () => {
       clearTimeout(timer);
@@ -80,6 +95,12 @@ class Page {
       const chosen = this.traces[this.selection.number("trace") ?? 0] ?? this.traces[0];
       replace(this._picker, ...this.traces.map((one, at) => h("option", { value: at, selected: one.id === chosen.id }, one.title)));
       document.title = `${chosen.title} · Stepscope`;
+      this._search.hidden = chosen.is_memory;
+      if (chosen.is_memory) {
+        this.context = { selection: this.selection, trace: chosen.id, overview: null, traces: this.traces };
+        this.show();
+        return;
+      }
       let status = await postJson(`/api/traces/${chosen.id}/open`);
       const progress = loading(chosen.title);
       replace(this._main, progress.element);
@@ -91,11 +112,23 @@ class Page {
       }
       const overview = await getJson(`/api/traces/${chosen.id}/overview`);
       this.context = { selection: this.selection, trace: chosen.id, overview, traces: this.traces };
+      this._goToStep(overview);
       this.show();
       this._waitForExtras(chosen.id);
     } catch (error) {
       replace(this._main, h("div", { class: "loading" }, h("p", { class: "error" }, String(/** @type {Error} */ (error).message))));
     }
+  }
+
+  /** A link can name a step: it becomes the range, with some room around it. @param {any} overview */
+  _goToStep(overview) {
+    const step = this.selection.number("step");
+    if (step === null) return;
+    const all = overview.device_steps.length ? overview.device_steps : overview.steps;
+    const found = all.find((/** @type {any} */ one) => one.step === step);
+    if (!found) return;
+    const room = (found.end_ns - found.start_ns) * 0.08;
+    this.selection.set({ step: null, range: `${found.start_ns}-${found.end_ns}`, from: Math.floor(found.start_ns - room), to: Math.ceil(found.end_ns + room) });
   }
 
   /** Idle causes and counters come a little after the picture. @param {string} trace */
@@ -105,7 +138,9 @@ class Page {
       const extras = await getJson(`/api/traces/${trace}/extras`);
       if (extras.ready) {
         this.context.overview.extras = extras;
+        this.context.overview.has_memory = extras.has_memory;
         this.timeline?.addExtras(extras);
+        this.show();
         return;
       }
       await new Promise((go) => setTimeout(go, POLL_MS));
@@ -123,15 +158,16 @@ class Page {
   show() {
     const { context } = this;
     if (!context) return;
-    const name = VIEWS.some(([key]) => key === this.selection.get("view")) ? this.selection.get("view") : "timeline";
-    replace(this._tabs, ...VIEWS.map(([key, title]) => h("button", { type: "button", "aria-current": key === name ? "page" : null, onclick: () => this.selection.set({ view: key }) }, title)));
+    const views = VIEWS.filter(([key]) => canShow(context, key));
+    const name = views.find(([key]) => key === this.selection.get("view"))?.[0] ?? views[0][0];
+    replace(this._tabs, ...views.map(([key, title]) => h("button", { type: "button", "aria-current": key === name ? "page" : null, onclick: () => this.selection.set({ view: key }) }, title)));
     if (name === this._shown) return;
     this._shown = name;
     if (this.view && this.view !== this.timeline) this.view.close();
     if (name === "timeline") {
       this.timeline ??= new TimelineView(context);
       this.view = this.timeline;
-    } else this.view = { flame: flameView, tables: tablesView, sql: sqlView, compare: compareView }[/** @type {"flame"} */ (name)](context);
+    } else this.view = MAKE[name](context);
     replace(this._main, this.view.element);
     if (this.view === this.timeline) this.timeline?.shown();
   }

@@ -4,13 +4,15 @@
  *
  * Keys: view, trace (its place in the list), from and to (what the timeline shows, in ns from the
  * trace's first moment), range ("start-end"), event, steps ("3,4-6"), pin and fold (keys of lanes),
- * lanes (a filter), search, question, by (flame graph), with (the trace to compare with), a_step, b_step.
+ * lanes (a filter), search, question, by (flame graph), with (the trace to compare with), a_step, b_step; of the memory view device, axis
+ * ("events"), m_from and m_to (what it shows), at (a moment in words, as "event 12"), allocation;
+ * of the ranks view measure and cell ("rank-step"); step (goes to that step of the trace).
  */
 
 /** @typedef {(changed: Set<string>) => void} Listener */
 
 /** Values that people do not go back through. */
-const QUIET = new Set(["from", "to", "search", "lanes", "fold", "pin"]);
+const QUIET = new Set(["from", "to", "m_from", "m_to", "cell", "search", "lanes", "fold", "pin"]);
 
 export class Selection {
   constructor() {

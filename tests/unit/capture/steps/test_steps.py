@@ -5,8 +5,11 @@ from __future__ import annotations
 import threading
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stepscope.capture.steps import recorder as module
+from stepscope.capture.steps.host_time import HostTime
 from stepscope.capture.steps.recorder import Clock, DeviceTimer, StepRecorder
 
 
@@ -129,6 +132,49 @@ def test_waits_tokens_samples_and_kind_are_of_one_step(recorder, time, written):
     assert written[0].kind == "evaluation"
     assert (written[1].data_wait_ns, written[1].tokens, written[1].samples) == (0, None, None)
     assert written[1].kind == "train"
+
+
+class Host:
+    """Says of each step what it is told."""
+
+    def __init__(self, *readings):
+        self._readings = [HostTime(0, 0), *readings]
+
+    def start(self):
+        pass
+
+    def read(self):
+        return self._readings.pop(0)
+
+
+def test_a_wait_that_begins_as_a_step_ends_is_the_next_ones(recorder, time, written):
+    """Steps of 10, 60 and 10: the CPU is lost between the end of the first and its reading."""
+    recorder.attach_host(Host(HostTime(10, 50), HostTime(10, 0), HostTime(8, 2)))
+    recorder.begin()
+    for number, length in enumerate((10, 60, 10)):
+        time.pass_by(length)
+        recorder.end(number)
+    assert [(record.cpu_ns, record.queued_ns) for record in written] == [(10, 0), (10, 50), (8, 2)]
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 50)] * 3), max_size=9))
+def test_no_step_waits_longer_than_it_lasts(steps):
+    """CPU time, waiting within the step, and waiting that comes after its end."""
+    now = Time()
+    written = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module.time, "perf_counter_ns", now)
+        recorder = StepRecorder(Clock(0, 0), written.append)
+        recorder.attach_host(Host(*(HostTime(ran, queued + late) for ran, queued, late in steps)))
+        recorder.begin()
+        late_before = 0
+        for number, (ran, queued, late) in enumerate(steps):
+            now.pass_by(late_before + ran + queued)
+            recorder.end(number)
+            late_before = late
+    waits = [0, *(late for _, _, late in steps)]
+    wanted = [before + queued for (_, queued, _), before in zip(steps, waits, strict=False)]
+    assert [record.queued_ns for record in written] == wanted
 
 
 def test_a_cancelled_step_leaves_nothing(recorder, time, written):

@@ -3,6 +3,7 @@
 
 import { partitionBar } from "./draw/bar.js";
 import { stepHistory } from "./draw/history.js";
+import { stepLanes } from "./draw/step-lanes.js";
 import { table } from "./draw/table.js";
 import { waterfall } from "./draw/waterfall.js";
 import { h, replace } from "./dom.js";
@@ -22,8 +23,9 @@ const DRAW = {
   items: ({ items }) => h("ul", { class: "items" }, ...items.map((/** @type {string} */ one) => h("li", {}, one))),
   facts: (block) => facts(block.facts),
   numbers: ({ numbers }) => h("dl", { class: "large-numbers" }, ...numbers.map((/** @type {[string, string]} */ [label, text]) => h("div", {}, h("dt", {}, label), h("dd", {}, text)))),
-  bar: ({ parts, total_ns: total, steps }) => partitionBar(parts.map((/** @type {any} */ part) => ({ name: part.name, ns: part.total_ns / steps, colour: partPaint(part.name) })), total / steps),
+  bar: ({ parts, total_ns: total, steps }) => partitionBar(parts.map((/** @type {any} */ part) => ({ name: part.name, amount: part.total_ns / steps, colour: partPaint(part.name) })), total / steps),
   history: ({ runs }) => stepHistory(runs),
+  mini_timeline: ({ lanes, dur_ns: lasting }) => stepLanes(lanes, lasting),
   waterfall: ({ parts, titles }) => waterfall(parts, WATERFALL_WIDTH, titles),
   findings: ({ findings }) => h("div", {}, ...findings.map(finding)),
   table: (block) => h("div", { class: "table-block" }, block.title ? h("h3", {}, block.title) : null, block.note ? h("p", { class: "note" }, block.note) : null, table(block, { shown: block.shown, filter: block.rows.length > FILTER_FROM })),

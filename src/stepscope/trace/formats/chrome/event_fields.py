@@ -18,6 +18,8 @@ KEPT_KEYS = frozenset(
 )
 """Keys of an event that the tables hold, or that only matter for drawing."""
 
+_MOST_UNPARSED = 1_000_000
+"""Characters kept of an event beyond repair."""
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 # Fields that are recognised in an event beyond repair.
@@ -85,8 +87,10 @@ def salvaged_event(text: str, problems: Problems, position: int) -> Event | None
             fields[key] = (word, word) if digits is None else (0, digits)
     if "ph" not in fields or "ts" not in fields or "name" not in fields:
         return None
-    kept = standard_text({"unparsed": text})
-    return event_of(fields, None, kept, problems, position)
+    kept = {"unparsed": text[:_MOST_UNPARSED]}
+    if len(text) > _MOST_UNPARSED:
+        kept["and more"] = f"{len(text) - _MOST_UNPARSED} characters"
+    return event_of(fields, None, standard_text(kept), problems, position)
 
 
 def kept_args(value: Any, raw: str, problems: Problems, position: int) -> str | None:

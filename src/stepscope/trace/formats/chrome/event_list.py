@@ -9,9 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
 from stepscope.trace.formats.chrome.event_text import Between, Outcome, read_stretch
 from stepscope.trace.formats.chrome.rows import Rows, rows_from_events
 from stepscope.trace.source.content import Content
@@ -52,18 +49,26 @@ def decode(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def byte_offsets(text: str) -> npt.NDArray[np.int64] | None:
-    """Returns byte offsets of all characters of decoded text and of its end; None if identical."""
-    if text.isascii():
-        return None
-    points = np.array([text]).view(np.uint32)  # unlike encode, as fast for lone surrogates
-    widths = np.ones(len(points), np.uint8)
-    for longer in (0x80, 0x800, 0x10000):
-        widths += points >= longer
-    widths[(points >= 0xDC80) & (points <= 0xDCFF)] = 1
-    offsets = np.zeros(len(points) + 1, np.int64)
-    np.cumsum(widths, out=offsets[1:])
-    return offsets
+class BytePositions:
+    """Maps positions in decoded text back to positions in its bytes.
+
+    Only the text before a position is counted, and only once where positions ascend, so that a few
+    positions in a long text cost little.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._is_ascii = text.isascii()
+        self._counted = (0, 0)  # a position, and its bytes
+
+    def __call__(self, position: int) -> int:
+        """Returns how many bytes precede a position."""
+        if self._is_ascii:
+            return position
+        start, size = self._counted if self._counted[0] <= position else (0, 0)
+        size += len(self._text[start:position].encode("utf-8", "surrogateescape"))
+        self._counted = (position, size)
+        return size
 
 
 def read_events_tolerantly(data: bytes, offset: int, blocks: Content, take: Take) -> Ending:
@@ -74,20 +79,14 @@ def read_events_tolerantly(data: bytes, offset: int, blocks: Content, take: Take
     while True:
         text = decode(data)
         stretch = read_stretch(text, 0, between, final, fruitless=fruitless)
-        in_bytes = byte_offsets(text)
-
-        def moved(
-            position: int, base: int = offset, table: npt.NDArray[np.int64] | None = in_bytes
-        ) -> int:
-            return base + (position if table is None else int(table[position]))
-
+        in_bytes = BytePositions(text)
         if stretch.events or stretch.problems:
-            problems = stretch.problems.moved(moved)
-            offsets = [moved(position) for position in stretch.positions]
+            offsets = [offset + in_bytes(position) for position in stretch.positions]
+            problems = stretch.problems.moved(in_bytes, offset)
             take(rows_from_events(stretch.events, offsets, problems))
         if any(event.phase is not None for event in stretch.events):
             blocks.recognised()
-        used = moved(stretch.stop) - offset
+        used = in_bytes(stretch.stop)
         offset += used
         between = stretch.between
         fruitless = stretch.fruitless

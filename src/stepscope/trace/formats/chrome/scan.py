@@ -23,7 +23,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.trace.arrays.buffers import Buffers
-from stepscope.trace.formats.chrome.event_list import Ending, Take, byte_offsets, decode
+from stepscope.trace.formats.chrome.event_list import BytePositions, Ending, Take, decode
 from stepscope.trace.formats.chrome.event_text import Between, Outcome, Stretch, read_stretch
 from stepscope.trace.formats.chrome.rows import Event, Rows, Vocabulary, rows_from_events
 from stepscope.trace.formats.chrome.scan_bytes import (
@@ -149,21 +149,19 @@ class _ByHand:
     def __init__(self, fruitless: int) -> None:
         self.fruitless = fruitless
         self.given_up = False
+        self.used = 0  # bytes of the last stretch
         self.events: list[Event] = []
         self.offsets: list[int] = []
         self.problems = Problems()
 
     def add(self, stretch: Stretch, text: str, offset: int) -> int:
         """Adds a stretch, and returns how many bytes it used."""
-        in_bytes = byte_offsets(text)
-
-        def moved(position: int) -> int:
-            return offset + (position if in_bytes is None else int(in_bytes[position]))
-
+        in_bytes = BytePositions(text)
         self.events += stretch.events
-        self.offsets += [moved(position) for position in stretch.positions]
-        self.problems.merge(stretch.problems.moved(moved))
-        return moved(stretch.stop) - offset
+        self.offsets += [offset + in_bytes(position) for position in stretch.positions]
+        self.problems.merge(stretch.problems.moved(in_bytes, offset))
+        self.used = in_bytes(stretch.stop)
+        return self.used
 
 
 def _finish(scan: Scan, final: bool, fruitless: int) -> _Finished:
@@ -198,7 +196,8 @@ def _hand_over(scan: Scan, by_hand: _ByHand, final: bool, most: int) -> bool:
     """Reads a few events with the tolerant reader; False if it needs the next block."""
     at = int(scan.state[POSITION])
     between = Between(int(scan.state[BETWEEN]))
-    window = _FIRST_WINDOW * most
+    # Of many small elements, only about as much text as they need is decoded.
+    window = min(_FIRST_WINDOW * most, max(_FIRST_WINDOW, 4 * by_hand.used))
     while True:
         whole = at + window >= scan.end
         text = decode(bytes(scan.raw[at : min(at + window, scan.end)]))
@@ -218,7 +217,7 @@ def _hand_over(scan: Scan, by_hand: _ByHand, final: bool, most: int) -> bool:
             return True
         if whole:
             return False
-        window *= 8
+        window *= 64
 
 
 def _merged(rows: Rows, by_hand: _ByHand) -> Rows:

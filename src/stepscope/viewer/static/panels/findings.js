@@ -46,7 +46,7 @@ function sentence({ verdict, findings }) {
 
 /** @param {any} found */
 function partition(found) {
-  const parts = found.parts.map((/** @type {any} */ part) => ({ name: part.name, ns: part.total_ns / found.steps, colour: colour(partColour(part.name)) }));
+  const parts = found.parts.map((/** @type {any} */ part) => ({ name: part.name, amount: part.total_ns / found.steps, colour: colour(partColour(part.name)) }));
   return h("section", {}, h("h3", {}, "Where the step goes"), partitionBar(parts, found.total_ns / found.steps));
 }
 

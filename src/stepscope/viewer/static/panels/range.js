@@ -47,12 +47,12 @@ export async function showRange(element, trace, range, actions) {
   }
 }
 
-/** The parts of one GPU's time. @param {any} found @returns {{name: string, ns: number, colour: string}[]} */
+/** The parts of one GPU's time. @param {any} found @returns {import("../draw/bar.js").Part[]} */
 export function partsOf(found) {
-  const parts = PARTS.map(([key, name, number]) => ({ name, ns: found[key], colour: colour(number) }));
+  const parts = PARTS.map(([key, name, number]) => ({ name, amount: found[key], colour: colour(number) }));
   if (found.idle) {
-    for (const [cause, [name, number]] of Object.entries(CAUSES)) parts.push({ name, ns: found.idle[cause] ?? 0, colour: colour(number) });
-  } else parts.push({ name: "idle", ns: found.idle_ns, colour: colour(16) });
+    for (const [cause, [name, number]] of Object.entries(CAUSES)) parts.push({ name, amount: found.idle[cause] ?? 0, colour: colour(number) });
+  } else parts.push({ name: "idle", amount: found.idle_ns, colour: colour(16) });
   return parts;
 }
 

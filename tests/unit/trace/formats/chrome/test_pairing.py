@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import random
+import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.trace.formats.chrome import event_list
+from stepscope.trace.formats.chrome import event_list, json_text
 from stepscope.trace.formats.chrome.reader import read_tables
 from stepscope.trace.problems import Problems
 from stepscope.trace.source.content import Content
@@ -66,13 +68,22 @@ def test_pairs_are_those_of_a_stack_per_lane(moments, size):
     assert counts.get("unclosed", 0) == unclosed
 
 
-@pytest.mark.parametrize("kind", ["lone", "long"])
-def test_offsets_of_text_that_is_no_utf8(kind):
+@pytest.mark.parametrize("order", ["ascending", "descending", "shuffled"])
+@pytest.mark.parametrize("data", [b"plain", b"\xff\xc3(\xff" * 200 + "é😀\0".encode() + b"\xc3"])
+def test_positions_in_the_bytes_of_any_text(data: bytes, order: str) -> None:
     """Each bad byte is one character, and one byte."""
-    data = b"\xff" * (1 if kind == "lone" else 1000) + "é😀\0".encode() + b"\xc3"
     text = event_list.decode(data)
-    offsets = event_list.byte_offsets(text)
-    assert offsets is not None
-    assert [data[: offsets[at]] for at in range(len(text) + 1)] == [
-        text[:at].encode("utf-8", "surrogateescape") for at in range(len(text) + 1)
-    ]
+    asked = sorted(range(len(text) + 1), reverse=order == "descending")
+    if order == "shuffled":
+        random.Random(5).shuffle(asked)
+    in_bytes = event_list.BytePositions(text)
+    for at in asked:
+        assert data[: in_bytes(at)] == text[:at].encode("utf-8", "surrogateescape")
+
+
+@given(st.text(st.sampled_from("a\0é\ufeff\ud800\udcff\udfff😀"), max_size=9), st.integers(1, 4))
+def test_lone_surrogates_are_replaced_one_by_one(text: str, at_once: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_text, "_AT_ONCE", at_once)
+        cleaned = json_text.clean(text)
+    assert cleaned == re.sub("[\ud800-\udfff]", "\ufffd", text)

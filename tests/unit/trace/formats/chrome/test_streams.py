@@ -120,7 +120,7 @@ class Failing(io.RawIOBase):
     ("answers", "words"),
     [
         ([CONTENT[:100], RuntimeError("odd")], "cannot be read: odd"),
-        ([CONTENT[:100], None], "blocking"),
+        ([CONTENT[:100], None], "a stream that blocks"),
         (["text"], "binary mode"),
         ([b""], "empty"),
     ],

@@ -1,0 +1,66 @@
+// @ts-check
+/** One step as lanes of slices, as a static picture with titles. Works from plain values. */
+
+import { svg } from "../dom.js";
+import { CAUSES } from "../part-colours.js";
+import { COLOURS } from "../theme.js";
+import { count, duration, share } from "../units.js";
+
+/** @typedef {{title: string, slices: [number, number, string, string][], rest: number[], rest_what: string, others: number}} Lane */
+
+const WIDTH = 960;
+const TITLE = 178;
+const ROW = 18;
+const AXIS = 20;
+/** What a slice is to its colour. */
+const COLOUR_OF = /** @type {Record<string, string>} */ ({
+  compute: "compute", communication: "communication", memcpy: "copy", memset: "fill", cpu_op: "operator", user_annotation: "annotation",
+});
+const LABELLED = 46;
+const LETTER = 6.2;
+
+/** @param {string} what */
+function paint(what) {
+  const cause = what.startsWith("idle_") ? COLOURS[CAUSES[what.slice(5)]?.[1] ?? 0] : undefined;
+  return `var(--colour-${cause ?? COLOUR_OF[what] ?? "other"})`;
+}
+
+/** @param {Lane[]} lanes @param {number} lastingNs */
+export function stepLanes(lanes, lastingNs) {
+  const height = lanes.length * ROW + AXIS;
+  const scale = (WIDTH - TITLE) / lastingNs;
+  const parts = lanes.flatMap((lane, at) => drawLane(lane, at * ROW, scale, lastingNs));
+  const picture = svg("svg", { class: "step-lanes", viewBox: `0 0 ${WIDTH} ${height}`, width: WIDTH, height, role: "img", "aria-label": `A step of ${duration(lastingNs)} in ${lanes.length} lanes` }, ...parts);
+  for (let part = 0; part <= 4; part++) {
+    const x = TITLE + ((WIDTH - TITLE) * part) / 4;
+    picture.append(svg("text", { class: `step-lanes-axis${part === 4 ? " is-last" : ""}`, x, y: height - 6 }, part ? duration((lastingNs * part) / 4) : "0"));
+  }
+  return picture;
+}
+
+/** @param {Lane} lane @param {number} y @param {number} scale @param {number} lastingNs */
+function drawLane(lane, y, scale, lastingNs) {
+  const tall = ROW - 3;
+  const found = [
+    svg("text", { class: "step-lanes-title", x: 0, y: y + ROW / 2 }, lane.title.length > 30 ? `${lane.title.slice(0, 29)}…` : lane.title),
+    svg("rect", { class: "step-lanes-ground", x: TITLE, y, width: WIDTH - TITLE, height: tall }),
+  ];
+  const bucket = (WIDTH - TITLE) / Math.max(lane.rest.length, 1);
+  lane.rest.forEach((part, at) => {
+    if (part <= 0) return;
+    const bar = svg("rect", { x: TITLE + at * bucket, y: y + tall * (1 - part), width: bucket, height: tall * part, opacity: 0.6 });
+    bar.style.fill = paint(lane.rest_what);
+    bar.append(svg("title", {}, `${count(lane.others)} short slices in all: ${share(part)} of ${duration(lastingNs / lane.rest.length)} here`));
+    found.push(bar);
+  });
+  for (const [start, lasting, name, what] of lane.slices) {
+    const [x, width] = [TITLE + start * scale, Math.max(lasting * scale, 0.6)];
+    const bar = svg("rect", { class: "step-lanes-slice", x, y, width, height: tall });
+    bar.style.fill = paint(what);
+    bar.append(svg("title", {}, `${name}: ${duration(lasting)}`));
+    found.push(bar);
+    const letters = Math.floor((width - 6) / LETTER);
+    if (width >= LABELLED) found.push(svg("text", { class: "step-lanes-name", x: x + 3, y: y + tall / 2 + 0.5 }, name.length > letters ? `${name.slice(0, letters - 1)}…` : name));
+  }
+  return found;
+}

@@ -1,0 +1,137 @@
+"""The memory of a trace or a snapshot: over time, at one moment, and each allocation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+from starlette.routing import BaseRoute
+
+from stepscope.errors import UsageError
+from stepscope.memory.questions.moments import moment_of
+from stepscope.viewer.background import Background
+from stepscope.viewer.memory.content import MemoryContent
+from stepscope.viewer.memory.history import CATEGORIES, MOST_COLUMNS, DeviceHistory, encode_columns
+from stepscope.viewer.memory.moments import allocation_in_full, state_of
+from stepscope.viewer.opened import Library
+from stepscope.viewer.routes.answers import Asked, route
+
+_MOST_STEPS = 2000
+_DEVICES = (-1, 1 << 20)
+
+
+def routes(library: Library) -> list[BaseRoute]:
+    """The routes of this group."""
+    return [
+        route("/api/traces/{id}/memory/open", _open, library, "POST"),
+        route("/api/traces/{id}/memory", _about, library),
+        route("/api/traces/{id}/memory/columns", _columns, library),
+        route("/api/traces/{id}/memory/state", _state, library),
+        route("/api/traces/{id}/memory/allocation", _allocation, library),
+    ]
+
+
+def _opening(asked: Asked) -> Background[MemoryContent]:
+    opening = asked.library.find(asked.identifier).memory
+    if opening is None:
+        raise UsageError("there is no memory snapshot of this trace, and it has no memory events")
+    return opening
+
+
+def _content(asked: Asked) -> MemoryContent:
+    return _opening(asked).content
+
+
+def _history(asked: Asked) -> DeviceHistory:
+    device = asked.number("device", *_DEVICES, default=_DEVICES[1])
+    return _content(asked).history(None if device == _DEVICES[1] else device)
+
+
+def _open(asked: Asked) -> dict[str, Any]:
+    opening = _opening(asked)
+    opening.start()
+    return opening.status()
+
+
+def _about(asked: Asked) -> dict[str, Any]:
+    """What the page draws around the columns: devices, axis, steps, the peak, failed requests."""
+    opening = _opening(asked)
+    if opening.stage != "ready":
+        return {"ready": False, **opening.status()}
+    history = _history(asked)
+    view, device, origin = history.view, history.device, history.origin_ns
+    with opening.content.asking:
+        peak = view.peak(device)
+        steps = view.categories.ranges.steps.filter(pl.col("device") == device)
+        failed = view.out_of_memory(device)
+        return {
+            "ready": True,
+            "path": view.snapshot.path,
+            "devices": list(view.devices),
+            "device": device,
+            "categories": list(CATEGORIES),
+            "has_times": history.has_times,
+            "events": len(history.event) - 1,
+            "first_event": int(history.event[min(1, len(history.event) - 1)]),
+            "first_ns": int(history.time_ns[0]) if history.has_times else None,
+            "last_ns": int(history.time_ns[-1]) if history.has_times else None,
+            "peak": {
+                "event": peak.event,
+                "row": history.row_of(peak.event),
+                "time_ns": None if peak.time_ns is None else peak.time_ns - origin,
+                "allocated_bytes": view.peak_bytes(device),
+                "reserved_bytes": int(history.reserved_bytes.max()),
+            },
+            "steps": [
+                {
+                    "step": row["step"],
+                    "start_ns": row["start_ns"] - origin,
+                    "row": history.row_at(row["start_ns"] - origin) if history.has_times else None,
+                    "end_ns": None if row["end_ns"] is None else row["end_ns"] - origin,
+                }
+                for row in steps.head(_MOST_STEPS).iter_rows(named=True)
+            ],
+            "failed": [
+                {
+                    "event": row["event"],
+                    "row": history.row_of(row["event"]),
+                    "time_ns": None if row["time_ns"] is None else row["time_ns"] - origin,
+                    "size_bytes": row["size_bytes"],
+                }
+                for row in failed.head(_MOST_STEPS).iter_rows(named=True)
+            ],
+            "notes": list(view.notes(device)),
+        }
+
+
+def _columns(asked: Asked) -> bytes:
+    history = _history(asked)
+    by_event = asked.text("axis", "time") == "events"
+    start, end = (asked.number(name, -(2**53), 2**53) for name in ("start", "end"))
+    number = asked.number("columns", 1, MOST_COLUMNS)
+    with _content(asked).asking:
+        found = history.columns(by_event, start, end, number)
+        drawn = history.view.allocations[found.allocation]
+        said = pl.coalesce(pl.col("name").cast(pl.String), pl.col("line"))
+        words = drawn.select(text=said)["text"]
+    texts = words.unique(maintain_order=True)
+    places = {text: place for place, text in enumerate(texts)}
+    about = {"texts": texts.to_list(), "text": [places[word] for word in words]}
+    return encode_columns(found, about)
+
+
+def _state(asked: Asked) -> dict[str, Any]:
+    """What was held after an event, or at a moment in words such as "peak" or "step 3"."""
+    history = _history(asked)
+    view, device = history.view, history.device
+    with _content(asked).asking:
+        text = asked.text("at", "peak", 60)
+        found = state_of(view, moment_of(view, device, text))
+        return {**found, "row": history.row_of(found["event"])}
+
+
+def _allocation(asked: Asked) -> dict[str, Any]:
+    content = _content(asked)
+    number = asked.number("number", 0, 2**53)
+    with content.asking:
+        return allocation_in_full(content.view, number)

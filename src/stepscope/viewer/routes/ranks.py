@@ -1,0 +1,49 @@
+"""The ranks of a trace's run: who makes whom wait, and every rank's steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.routing import BaseRoute
+
+from stepscope.errors import UsageError
+from stepscope.viewer.background import Background
+from stepscope.viewer.encoding import encode
+from stepscope.viewer.opened import Library
+from stepscope.viewer.ranks import JobRanks
+from stepscope.viewer.routes.answers import Asked, route
+
+
+def routes(library: Library) -> list[BaseRoute]:
+    """The routes of this group."""
+    return [
+        route("/api/traces/{id}/ranks/open", _open, library, "POST"),
+        route("/api/traces/{id}/ranks", _about, library),
+        route("/api/traces/{id}/ranks/map", _map, library),
+    ]
+
+
+def _ranks(asked: Asked) -> Background[JobRanks]:
+    found = asked.library.ranks_of(asked.identifier)
+    if found is None:
+        raise UsageError("this trace is the only rank of its run")
+    return found
+
+
+def _open(asked: Asked) -> dict[str, Any]:
+    found = _ranks(asked)
+    found.start()
+    return found.status()
+
+
+def _about(asked: Asked) -> dict[str, Any]:
+    traces = asked.library.traces
+    places = {one.origin.path: place for place, one in enumerate(traces)}
+    return _ranks(asked).content.about(places)
+
+
+def _map(asked: Asked) -> bytes:
+    content = _ranks(asked).content
+    matrix = content.matrix(asked.text("of"))
+    meta = {"ranks": len(content.order), "steps": len(content.steps)}
+    return encode(meta, {"values": matrix.reshape(-1)})

@@ -1,0 +1,42 @@
+"""Tables as they go to the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from stepscope.report.answer.cells import headings
+
+MOST_ROWS = 5000
+"""Rows of a table that go to the page."""
+
+
+def for_page(frame: pl.DataFrame, origin: int, most: int = MOST_ROWS) -> dict[str, Any]:
+    """A table with its values as the page sorts them; moments count from the origin.
+
+    Args:
+        frame: The table.
+        origin: The moment from which others count.
+        most: Rows that are sent; the page says how many there are in all.
+    """
+    labels = headings(frame.columns)
+    head = frame.head(most)
+    head = head.with_columns(
+        pl.col(name) - origin for name in head.columns if _is_moment(name, head[name])
+    )
+    return {
+        "columns": [
+            {"name": name, "label": labels[name], "number": frame[name].dtype.is_numeric()}
+            for name in frame.columns
+        ],
+        "rows": [list(row) for row in head.iter_rows()],
+        "total": len(frame),
+    }
+
+
+def _is_moment(name: str, column: pl.Series) -> bool:
+    is_time = name in {"start_ns", "end_ns", "time_ns"} or name.endswith(
+        ("_start_ns", "_end_ns", "_time_ns")
+    )
+    return is_time and column.dtype.is_integer()
