@@ -174,7 +174,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("trace", type=Path)
     parser.add_argument(
-        "--size", type=int, action="append", help="MB of JSON (250); stores are for more than 200"
+        "--size", type=int, action="append", help="MB of JSON (250); stores begin at 200"
     )
     parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--peers-up-to", type=int, default=300, help="MB; peers need much memory")

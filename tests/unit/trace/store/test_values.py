@@ -80,7 +80,7 @@ trees = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(trees)
 def test_a_value_comes_back_with_its_types(tree: Tree) -> None:
     text = json.dumps(to_json(Tree, tree))
