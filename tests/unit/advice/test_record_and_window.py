@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -220,3 +221,29 @@ def test_a_function_that_the_trace_names_is_said_rather_than_its_phase(judge):
                 t.python(ms(21))
     judged = judge(t, step_records([27.0] * 40, phases_ms={"metrics": 20.0}))
     assert judged.findings[0].title == "Python in accuracy holds the step up"
+
+
+ENGINE = "<built-in method run_backward of torch._C._EngineBase object at 0x7f01>"
+
+
+@pytest.mark.parametrize(
+    ("frames", "title"),
+    [
+        ([ENGINE], None),
+        (
+            [ENGINE, "net.py(3): hook"],
+            "Python in net.py(3): hook holds the step up",
+        ),
+    ],
+)
+def test_a_wait_in_autograds_engine_is_no_python(judge, frames, title):
+    t = GpuTrace()
+    for _ in range(4):
+        with t.step(), contextlib.ExitStack() as stack:
+            t.op("aten::mm").python(ms(6))
+            for frame in frames:
+                stack.enter_context(t.frame(frame))
+                t.python(us(1))
+            t.python(ms(21))
+    titles = {one.id: one.title for one in judge(t).findings}
+    assert titles.get("cpu-bound-python") == title

@@ -1,7 +1,8 @@
 """CPU-bound Python: the step waits for Python code outside operators.
 
 Measured as stretches of the training thread in which nothing is recorded but Python: no operator,
-no call, no wait for input. Short ones lie between any two operators and are left to `launch-bound`.
+no call, no wait for input, no wait of autograd's engine for its threads. Short ones lie between any
+two operators and are left to `launch-bound`.
 Where several ranks train, stretches inside backward and communication and right after the call of
 a collective are left out: a wait for other ranks leaves no event on this thread and looks the same.
 The saving assumes that the long ones are gone.
@@ -50,6 +51,7 @@ _MEETINGS = ("backward", "communication")
 """Phases in which ranks wait for each other."""
 _MOST_LOOKED_AT = 8
 """How many stretches may make up half of them for the title to name their function."""
+_ENGINE = "<built-in method run_backward"
 _DATA_PARALLEL = "DistributedDataParallel.forward"
 _COLLECTIVE = "c10d::"
 
@@ -137,8 +139,24 @@ def _stretches(window: WindowView, least_ns: int, has_peers: bool) -> Intervals:
     known = graph.host.of(*(set(CAUSES) - set(UNNAMED)), lanes=(graph.main_lane,))
     plain = intervals.difference(works, known)
     plain = intervals.difference(plain, _meetings(window, plain, has_peers))
+    plain = intervals.difference(plain, _in_engine(window))
     long = plain.lengths >= least_ns
     return intervals.merge(plain.starts[long], plain.ends[long])
+
+
+def _in_engine(window: WindowView) -> Intervals:
+    """When the main thread waits in autograd's engine, whose call is a frame but runs no Python.
+
+    Hooks and functions written in Python have frames of their own inside it.
+    """
+    frames = window.host_events(pl.col("category") == "python_function").filter(
+        pl.col("lane_id") == window.graph.main_lane
+    )
+    is_engine = pl.col("name").str.starts_with(_ENGINE)
+    engine = window.spans(frames.filter(is_engine))
+    others = frames.filter(~is_engine)
+    inside = others.filter(intervals.contains(engine, others["start_ns"].to_numpy()))
+    return intervals.difference(engine, window.spans(inside))
 
 
 def _meetings(window: WindowView, plain: Intervals, has_peers: bool) -> Intervals:
