@@ -5,31 +5,21 @@ from __future__ import annotations
 import contextlib
 import io
 import multiprocessing
-import pkgutil
 import resource
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-import stepscope
-from stepscope import advice, analysis, commands, fleet, memory, report, run, trace
+from stepscope.analysis import questions
+from stepscope.commands import info, memory, report, show
 from stepscope.commands.main import main
 from tests.support.limited import ADDRESS_SPACE, Ending
 
-_OFFLINE = (advice, analysis, commands, fleet, memory, report, run, trace)
-
-
-def preloaded() -> list[str]:
-    """Names of all modules that verbs import when they are needed, compiled loops included.
-
-    Only numpy and polars start threads, of which a fork has none, and both work without them.
-    """
-    found = [
-        module.name
-        for package in _OFFLINE
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-    ]
-    return [__name__, stepscope.__name__, *found]
+PRELOADED = [
+    __name__,
+    questions.__name__,
+    *(verb.__name__ for verb in (info, memory, report, show)),
+]
 
 
 def run_verb(
@@ -37,7 +27,7 @@ def run_verb(
 ) -> Ending:
     """Runs a verb of the command line; the answer is its exit code and what it wrote to stderr."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(preloaded())
+    context.set_forkserver_preload(PRELOADED)
     receiver, sender = context.Pipe(duplex=False)
     limits = (cpu_seconds, address_space)
     process = context.Process(target=_answer, args=(sender, tuple(words), limits), daemon=True)
