@@ -53,9 +53,13 @@ MODULES: dict[str, pl.DataType | type[pl.DataType]] = {
         for where in ("host", "device")
         for what in ("total", "self")
     },
-    "path": pl.String,  # names from the root on, divided by "/"
+    "path": pl.String,  # names from the root on, divided by "/"; see `MOST_NAMED`
 }
 """Columns of `ModuleReport.table`."""
+
+MOST_NAMED = 100
+"""Names in a path: of a module that is deeper, the last ones, after "…/". Whole paths of modules
+that are nested thousands deep would take gigabytes."""
 
 BY_FRAMES = "module frames (with_stack)"
 BY_HIERARCHY = "module hierarchy (with_modules)"
@@ -211,12 +215,13 @@ def _table(places: Places, calls: Int64Array, self_ns: Int64Array) -> pl.DataFra
         children.setdefault(above, []).append(place)
     cost = total.sum(axis=0)
     rows: list[list[object]] = []
-    visit: list[tuple[int, int | None, int, str]] = [
-        (place, None, 0, "") for place in _by_cost(children.get(-1, []), cost)[::-1]
+    visit: list[tuple[int, int | None, int, tuple[str, ...]]] = [
+        (place, None, 0, ()) for place in _by_cost(children.get(-1, []), cost)[::-1]
     ]
     while visit:
-        place, above_row, depth, above_path = visit.pop()
-        path = f"{above_path}/{places.names[place]}" if above_path else places.names[place]
+        place, above_row, depth, above_names = visit.pop()
+        names = (*above_names, places.names[place])[-MOST_NAMED:]
+        path = "/".join(names if depth < MOST_NAMED else ("…", *names))
         row = len(rows)
         times = [
             int(values[phase, place, where])
@@ -227,7 +232,7 @@ def _table(places: Places, calls: Int64Array, self_ns: Int64Array) -> pl.DataFra
         count = int(calls[place]) if places.are_calls else None
         rows.append([places.names[place], row, above_row, depth, count, *times, path])
         inner = _by_cost(children.get(place, []), cost)
-        visit.extend((child, row, depth + 1, path) for child in inner[::-1])
+        visit.extend((child, row, depth + 1, names) for child in inner[::-1])
     return pl.DataFrame(rows, schema=MODULES, orient="row")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from tests.support.gpu_trace import GpuTrace, us
 
@@ -12,6 +14,7 @@ from stepscope.analysis.modules import (
     BY_FUNCTIONS,
     BY_HIERARCHY,
     BY_STACKS,
+    MOST_NAMED,
     NONE,
     analyse_modules,
 )
@@ -188,3 +191,16 @@ def test_a_real_checkpointed_model(tmp_path, reentrant):
     assert all(row["recomputed_host_total_ns"] == 0 for row in alone)
     assert all(row["backward_host_total_ns"] > 0 for row in inside + alone)
     assert all(row["calls"] == 1 for row in inside + alone)
+
+
+def test_the_path_of_a_deep_module_has_its_last_names():
+    t = GpuTrace()
+    names = [f"Block_{number}" for number in range(MOST_NAMED + 2)]
+    with t.step(), contextlib.ExitStack() as stack:
+        for name in names:
+            stack.enter_context(t.frame(MODULE + name))
+            t.python(us(1))
+        t.launch("forward", us(10))
+    paths = analyse_modules(t.load()).table["path"].to_list()
+    assert paths[MOST_NAMED - 1] == "/".join(names[:MOST_NAMED])
+    assert paths[MOST_NAMED + 1] == "/".join(["…", *names[2:]])
