@@ -74,7 +74,7 @@ torch.distributed.destroy_process_group()
 @pytest.mark.parametrize(
     ("workers", "accumulate", "options"),
     [
-        pytest.param(0, 1, [], id="plain, with the report"),
+        pytest.param(0, 1, [], id="plain, with the report", marks=pytest.mark.slow),
         pytest.param(2, 2, ["--no-report"], id="workers and accumulation"),
     ],
 )

@@ -189,6 +189,7 @@ class RemoteStream:
         except UnreadableInputError as error:
             raise UnreadableInputError(f"{error}; stopped at byte {self._position()}") from None
         except Exception as error:
+            self._deadline.check()  # the client has the same limit, and may have ended first
             raise UnreadableInputError(
                 f"{self._file.name}: the connection broke at byte {self._position()}"
                 f" ({_reason(error)}); {_REMEDY}"

@@ -208,7 +208,9 @@ def test_an_export_comes_back(tmp_path):
     assert_frame_equal(work_of(load(packed)), work_of(trace))
 
 
-@pytest.mark.parametrize("name", ["mi300x_resnet_train", "a100_nccl_train"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("mi300x_resnet_train", marks=pytest.mark.slow), "a100_nccl_train"]
+)
 def test_exports_of_real_traces_answer_alike(name, tmp_path):
     trace = load(trace_path(f"{name}/trace.json.gz"))
     again = exported(trace, tmp_path / "t.pftrace")
