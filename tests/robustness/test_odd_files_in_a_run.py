@@ -108,8 +108,9 @@ def put(kind: str, path: Path, outside: Path) -> None:
     elif kind == "link out":
         path.symlink_to(outside)
     elif kind == "link to a pipe":
-        os.mkfifo(path.parent / "pipe")
-        path.symlink_to("pipe")
+        pipe = path.with_name(f"{path.name}.pipe")
+        os.mkfifo(pipe)
+        path.symlink_to(pipe.name)
 
 
 KINDS = ("pipe", "device", "loop", "folder", "link out", "link to a pipe")
