@@ -24,7 +24,7 @@ from stepscope.trace.problems import Problems
 _CANDIDATE = re.compile(r'\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"\s*:')
 _LIST_END = re.compile(r'\}\s*(\]\s*(?:\}|,\s*"[^"\n]{1,200}"\s*:|$))')
 _PATIENCE = 64
-MOST_FRUITLESS = 150_000
+MOST_FRUITLESS = 200_000
 """Elements and stray commas in a row without an event, after which the list is given up."""
 
 
