@@ -12,10 +12,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.trace.derive.columns import DerivedTables
 from stepscope.trace.store.contents import contents_of, is_intact, is_own_directory
 from stepscope.trace.store.directory import (
     MANIFEST,
@@ -25,6 +25,9 @@ from stepscope.trace.store.directory import (
     remove_abandoned,
     temporary_name,
 )
+
+if TYPE_CHECKING:
+    from stepscope.trace.derive.columns import DerivedTables
 
 DERIVED = "derived"
 """Name of the directory in a store."""
@@ -50,6 +53,8 @@ class DerivedFiles:
         directory = self.store / DERIVED
         if not self._is_valid(directory):
             return None
+        from stepscope.trace.derive.columns import DerivedTables
+
         try:
             return DerivedTables(
                 columns=pl.scan_parquet(directory / "columns.parquet", glob=False),
