@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.trace.derive.columns import DerivedTables
 from stepscope.trace.store.folder import StoreFolder
+
+if TYPE_CHECKING:
+    from stepscope.trace.derive.columns import DerivedTables
 
 DERIVED = "derived"
 """Name of the directory in a store."""
@@ -44,6 +47,8 @@ class DerivedFiles:
         folder = self._folder
         if not folder.is_valid():
             return None
+        from stepscope.trace.derive.columns import DerivedTables
+
         directory = folder.directory
         try:
             return DerivedTables(

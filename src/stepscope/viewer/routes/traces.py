@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 from starlette.routing import BaseRoute
 
-from stepscope.analysis.breakdown import IDLE_WORDS
 from stepscope.analysis.host.idle_gaps import IDLE_CAUSES
+from stepscope.analysis.selection.partition import IDLE_WORDS
 from stepscope.viewer.opened import Library
 from stepscope.viewer.routes.answers import Asked, route
 
