@@ -27,6 +27,8 @@ import torch
 import stepscope
 from stepscope.adapters.callbacks.training import TrainingRecorder, prototype_of
 from stepscope.adapters.deepspeed import follow
+from stepscope.adapters.megatron import follow_timers
+from stepscope.adapters.ray import end_steps_with_optimizer
 from stepscope.adapters.script.hooks import ScriptRecorder
 from stepscope.adapters.torch_profiler import profile
 from stepscope.capture.together.ranks import RankIdentity
@@ -139,6 +141,59 @@ def engine(training: Training, folder: str) -> Iterator[Callable[[], None]]:
         yield training.whole_step
 
 
+class Timer:
+    """A timer as in Megatron's training loop, which others may listen to."""
+
+    def start(self) -> None:
+        """Start the timer."""
+
+    def stop(self) -> None:
+        """Stop the timer."""
+
+
+class Timers:
+    """Megatron's timers, by name."""
+
+    def __init__(self) -> None:
+        self._timers: dict[str, Timer] = {}
+
+    def __call__(self, name: str) -> Timer:
+        return self._timers.setdefault(name, Timer())
+
+
+@contextlib.contextmanager
+def timers(training: Training, folder: str) -> Iterator[Callable[[], None]]:
+    """The four timers around the parts of a step."""
+    timers = Timers()
+    with stepscope.Profiler(output_dir=folder, **QUIET) as profiler:
+        follow_timers(timers, profiler)
+
+        def step() -> None:
+            timers("batch-generator").start()
+            timers("batch-generator").stop()
+            timers("forward-compute").start()
+            loss = training.forward(training.batch)
+            timers("forward-compute").stop()
+            timers("backward-compute").start()
+            training.backward(loss)
+            timers("backward-compute").stop()
+            timers("optimizer").start()
+            training.step()
+            timers("optimizer").stop()
+            profiler.step()
+
+        yield step
+
+
+@contextlib.contextmanager
+def worker(training: Training, folder: str) -> Iterator[Callable[[], None]]:
+    """What a worker of Ray runs. Ray itself takes no part in a step."""
+    with stepscope.Profiler(output_dir=folder, **QUIET) as profiler:
+        hook = end_steps_with_optimizer(profiler)
+        yield training.whole_step
+        hook.remove()
+
+
 @contextlib.contextmanager
 def launched(training: Training, folder: str) -> Iterator[Callable[[], None]]:
     recorder = ScriptRecorder({"output_dir": folder, **QUIET}, "optimizer", Path(folder))
@@ -174,6 +229,8 @@ DOORS: dict[str, Door] = {
     "callbacks of transformers, TRL and Lightning": callback,
     "`AccelerateProfiler`": accelerated,
     "`follow`, for DeepSpeed engines": engine,
+    "`follow_timers`, for Megatron's timers": timers,
+    "`profiled_worker`, in a worker of Ray": worker,
     "`stepscope run`": launched,
 }
 

@@ -91,7 +91,7 @@ class WorkerFunction:
         """Run the training and record it."""
         profiler = Profiler(self._config)
         with profiler:
-            hook = _end_steps(profiler) if self._step_on == OPTIMIZER else None
+            hook = end_steps_with_optimizer(profiler) if self._step_on == OPTIMIZER else None
             try:
                 if self._wants_profiler:
                     keywords["profiler"] = profiler
@@ -101,7 +101,7 @@ class WorkerFunction:
                     hook.remove()
 
 
-def _end_steps(profiler: Profiler) -> Any:
+def end_steps_with_optimizer(profiler: Profiler) -> Any:
     """End a step with each step of this thread's first optimizer; returns torch's handle."""
     from torch.optim import optimizer as optimizers
 
