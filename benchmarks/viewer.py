@@ -157,7 +157,7 @@ def browser(trace: Trace, index: TraceIndex) -> None:
     library = opened.Library([opened.Origin("benchmark", "benchmark", ("benchmark",))])
     one = library.traces[0]
     one.opening.set()
-    one.content = opened.Content(trace, index, None, None)
+    one.content = opened.Content(trace, index, None, None, None)
     one.stage = "ready"
     listening, keys = listen(), Secrets()
     listening.listen(128)
