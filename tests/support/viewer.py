@@ -116,6 +116,7 @@ class Client:
         until = time.monotonic() + PATIENCE_S
         while time.monotonic() < until:
             opened = self.library.traces[0]
+            opened.extras_wanted.set()  # as the page does
             assert opened.stage != "failed", opened.error
             if opened.has_extras:
                 return

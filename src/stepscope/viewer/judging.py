@@ -12,21 +12,21 @@ from stepscope.advice.places import place_of
 from stepscope.analysis.comparison.compare import Comparison, compare
 from stepscope.analysis.comparison.side import Side, make_side
 from stepscope.report import units
-from stepscope.run.reader import open_run
+from stepscope.trace.paths import resolve_runs
 from stepscope.viewer.opened import Content
 
 MOST_CHANGES = 1000
 
 
-def findings_of(path: str, content: Content, rank: int) -> dict[str, Any]:
+def findings_of(paths: tuple[str, ...], content: Content, rank: int) -> dict[str, Any]:
     """The diagnosis of what was opened, with a place for every finding that has one.
 
     Args:
-        path: The run, or the file.
+        paths: The run, the file, or several files that are ranks of one run.
         content: The trace that places are looked up in.
         rank: Its rank; the findings of other ranks have no place in it.
     """
-    diagnosis = diagnose(open_run(path))
+    diagnosis = diagnose(resolve_runs(paths)[0])
     partition = diagnosis.shown.partition
     return {
         "verdict": diagnosis.verdict,

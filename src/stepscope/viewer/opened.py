@@ -64,7 +64,8 @@ class Origin:
     Attributes:
         path: Its file or URL.
         title: What the page calls it.
-        run: What was given on the command line, for the findings: a run, or the file itself.
+        run: What was given on the command line, for findings and ranks: a run, the file itself, or
+            several files that are ranks of one run.
         rank: Its rank.
         metrics: The `metrics.csv` beside it; None: there is none.
         step_record: The `steps.jsonl` of its rank; None for a trace outside a run.
@@ -74,7 +75,7 @@ class Origin:
 
     path: str
     title: str
-    run: str
+    run: tuple[str, ...]
     rank: int = 0
     metrics: Path | None = None
     step_record: Path | None = None
@@ -305,7 +306,7 @@ class Library:
     def __init__(self, origins: Sequence[Origin]) -> None:
         self.traces = [Opened(origin) for origin in origins]
         self._by_id = {one.id: one for one in self.traces}
-        self._ranks: dict[str, Background[JobRanks]] = {}
+        self._ranks: dict[tuple[str, ...], Background[JobRanks]] = {}
         self._lock = threading.Lock()
 
     def start(self) -> None:

@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from stepscope.errors import UnreadableInputError
+from stepscope.memory.exported.reading import is_timeline_file
 from stepscope.memory.opening import find_snapshot
 from stepscope.memory.snapshot_files import is_snapshot_file, snapshots_in
 from stepscope.run.layout import RankLayout
 from stepscope.run.reader import RankRun, Run, Window, open_run
+from stepscope.trace.paths import ranks_of_one_run
 from stepscope.viewer.opened import Origin
 
 _PICKLE = ".pickle"
@@ -20,19 +22,28 @@ _PICKLE = ".pickle"
 def origins_of(paths: Sequence[str]) -> list[Origin]:
     """One origin per trace: of a run every window of every rank, the last window of a rank first.
 
-    Snapshots count where they are named, and where there is no trace of their rank.
+    Files that are ranks of one run are that run. Snapshots count where they are named, and where
+    there is no trace of their rank.
 
     Raises:
         UnreadableInputError: A path has neither a trace nor a snapshot.
     """
-    found: list[Origin] = []
+    for path in paths:
+        if "://" not in path and is_timeline_file(path):
+            raise UnreadableInputError(
+                f"{path}: a memory timeline that torch exported holds sums per category, and no"
+                f" allocations that the memory view could draw; use `stepscope memory {path}`"
+            )
+    snapshots = [path for path in paths if "://" not in path and is_snapshot_file(path)]
+    files, run = ranks_of_one_run([path for path in paths if path not in snapshots])
+    found: list[Origin] = [] if run is None else _of_run(files, run)
     for path in paths:
         if "://" in path:
             name = path.rstrip("/").rpartition("/")[2]
-            found.append(Origin(path, name, path, is_memory=_PICKLE in name))
-        elif is_snapshot_file(path):
+            found.append(Origin(path, name, (path,), is_memory=_PICKLE in name))
+        elif path in snapshots:
             found.append(_of_snapshot(path, path))
-        else:
+        elif path not in files:
             found += _of_directory(path)
     return _with_distinct_titles(found)
 
@@ -46,7 +57,7 @@ def _of_directory(path: str) -> list[Origin]:
             return [_of_snapshot(find_snapshot(path).path, path)]
         except UnreadableInputError:
             raise error from None
-    found = _of_run(path, run)
+    found = _of_run((path,), run)
     if not found:
         raise UnreadableInputError(
             f"{path}: there is no trace and no memory snapshot in it that could be read"
@@ -55,7 +66,7 @@ def _of_directory(path: str) -> list[Origin]:
 
 
 def _of_snapshot(file: str, run: str, title: str = "", rank: int = 0) -> Origin:
-    return Origin(file, title or Path(file).name, run, rank, is_memory=True)
+    return Origin(file, title or Path(file).name, (run,), rank, is_memory=True)
 
 
 def _newest_snapshot(rank: RankRun) -> str | None:
@@ -65,7 +76,7 @@ def _newest_snapshot(rank: RankRun) -> str | None:
     return str(found[-1]) if found else None
 
 
-def _of_run(path: str, run: Run) -> list[Origin]:
+def _of_run(paths: tuple[str, ...], run: Run) -> list[Origin]:
     last: list[Origin] = []
     earlier: list[Origin] = []
     for rank in run.ranks:
@@ -75,7 +86,7 @@ def _of_run(path: str, run: Run) -> list[Origin]:
             origin = Origin(
                 str(window.trace_path),
                 _title(run, window, several=len(windows) > 1),
-                path,
+                paths,
                 rank.rank,
                 rank.metrics_path,
                 rank.step_record_path,
@@ -83,7 +94,7 @@ def _of_run(path: str, run: Run) -> list[Origin]:
             )
             (last if window is windows[-1] else earlier).append(origin)
         if snapshot is not None and not windows:
-            last.append(_of_snapshot(snapshot, path, f"rank {rank.rank}, memory", rank.rank))
+            last.append(_of_snapshot(snapshot, paths[0], f"rank {rank.rank}, memory", rank.rank))
     return last + earlier
 
 

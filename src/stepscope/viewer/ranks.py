@@ -135,16 +135,16 @@ class JobRanks:
         return () if self.stragglers is None else self.stragglers.notes
 
 
-def ranks_of(run: str) -> Background[JobRanks]:
+def ranks_of(run: tuple[str, ...]) -> Background[JobRanks]:
     """The ranks of a run, read in the background when they are first looked at.
 
     Args:
-        run: What was given on the command line.
+        run: What was given on the command line for it.
     """
 
     def work(enter: Callable[[str], None]) -> JobRanks:
         job = read_job(
-            resolve_traces((run,)),
+            resolve_traces(run),
             progress=lambda done, of: enter(f"reading {done:,} of {of:,} ranks"),
         )
         enter("comparing the ranks")

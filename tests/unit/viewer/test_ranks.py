@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 from tests.support.rank_jobs import rank_of_job
-from tests.support.viewer import PATIENCE_S, viewing
+from tests.support.viewer import PATIENCE_S, training, viewing
 
 from stepscope.commands.main import cli
 from stepscope.fleet.job import Job
@@ -141,3 +141,29 @@ def test_ranks_that_never_meet_are_ordered_by_their_own_time(tmp_path):
     found = JobRanks.of(job)
     assert found.order == tuple(rank_map(job).ranks["rank"]) == (1, 2, 0)
     assert found.about({})["ranks"][0]["caused_wait_ns"] in {None, 0}
+
+
+def test_files_given_one_by_one_are_the_ranks_of_one_run(job, viewer):
+    files = sorted(job.iterdir())
+    with viewing([str(file) for file in files]) as client:
+        listed = client.get("/api/traces")["traces"]
+        assert [one["rank"] for one in listed] == [0, 1, 2, 3]
+        until = time.monotonic() + PATIENCE_S
+        while (status := client.post("/api/traces/{}/ranks/open", {}).json)["stage"] != "ready":
+            assert status["stage"] != "failed", status
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        mine, whole = (one.get("/api/traces/{}/ranks") for one in (client, viewer))
+    assert mine["verdict"] == whole["verdict"]
+    assert mine["ranks"] == whole["ranks"]
+
+
+def test_unrelated_files_are_no_run(tmp_path):
+    for name in ("before.json", "after.json"):
+        (tmp_path / name).write_bytes(training().json())
+    with viewing([tmp_path / "before.json", tmp_path / "after.json"]) as client:
+        assert [one["title"] for one in client.get("/api/traces")["traces"]] == [
+            "before.json",
+            "after.json",
+        ]
+        assert client.get("/api/traces/{}/overview")["ranks"] == 1

@@ -14,6 +14,10 @@ const NARROWEST = 6;
 const MOST_HEIGHT = 560;
 /** Colours beyond these shares of all values do not differ, so that one slow step does not flatten the rest. */
 const CUT = 0.02;
+/** The colours span at least this share of the median: where ranks are alike, a little noise must not look like much. */
+const LEAST_SPAN = 0.1;
+/** Height of a title. */
+const LINE = 12;
 const COLOURS = /** @type {Record<string, string>} */ ({
   input_ns: "colour-idle-input", compute_ns: "colour-compute", exposed_comm_ns: "colour-communication", copies_ns: "colour-copy",
   other_ns: "colour-idle-python", wait_ns: "colour-idle-waiting-for-communication",
@@ -67,6 +71,8 @@ export class HeatMap {
     const known = values.filter((one) => !Number.isNaN(one)).sort();
     this._low = known[Math.floor((known.length - 1) * CUT)] ?? 0;
     this._high = known[Math.ceil((known.length - 1) * (1 - CUT))] ?? 1;
+    const median = known[Math.floor(known.length / 2)] ?? 0;
+    this._high = Math.max(this._high, this._low + LEAST_SPAN * Math.abs(median));
     this._isCut = this._high < (known.at(-1) ?? 0);
     this._showScale();
     this._say(this._chosen());
@@ -215,12 +221,14 @@ export class HeatMap {
     context.fillRect(0, 0, TITLE, height);
     let free = AXIS;
     ranks.forEach((/** @type {any} */ rank, /** @type {number} */ row) => {
-      const y = AXIS + row * tall - scrollTop + tall / 2;
-      if (y < free || y > height) return;
+      const middle = AXIS + row * tall - scrollTop + tall / 2;
+      // The first rank is the one that matters: its title is not cut off where rows are low.
+      const y = Math.max(middle, AXIS + LINE / 2);
+      if (middle < free || y > height) return;
       context.fillStyle = token(rank.cause ? "bad" : "ink-soft");
       const words = rank.cause ? `: ${rank.cause.replaceAll("_", " ")}` : !causes.length && rank.rank === slowest ? ": the slowest by itself" : "";
       context.fillText(`rank ${rank.rank}${words}`, 0, y, TITLE - 10);
-      free = y + 12;
+      free = y + LINE;
     });
   }
 
