@@ -151,7 +151,7 @@ def notes(record: TrialsRecord) -> list[str]:
 
 def lines_to_write(trial: TrialRecord) -> list[str]:
     """What to write into the script, where the trial did so, and what is there instead."""
-    applied = [f"# applied at {place}" for place in trial.applied]
+    applied = [f"# applied: {place}" for place in trial.applied]
     return [*trial.lines, *applied, *(f"# instead of {place}" for place in trial.overrides)]
 
 
