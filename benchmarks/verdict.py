@@ -40,7 +40,7 @@ def report(path: Path) -> dict[str, float]:
     Polars reads lazily: what a stage is the first to ask for counts as its own.
     """
     sys.path.insert(0, str(SOURCE))
-    from stepscope.advice import diagnosis, rank_summary
+    from stepscope.advice import diagnosis, rank_judging
     from stepscope.commands import report as command
     from stepscope.commands.main import main
     from stepscope.report.outputs import Output
@@ -60,8 +60,8 @@ def report(path: Path) -> dict[str, float]:
 
         return wrapper
 
-    rank_summary.load = timed("load", rank_summary.load)
-    rank_summary._with_findings = timed("findings", rank_summary._with_findings)
+    rank_judging.load = timed("load", rank_judging.load)
+    rank_judging._with_findings = timed("findings", rank_judging._with_findings)
     Output.write = timed("render", Output.write)  # type: ignore[method-assign]
     sys.stdout = sys.stderr
     if main(["report", str(path)]):

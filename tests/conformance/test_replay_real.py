@@ -14,9 +14,8 @@ from stepscope.analysis.comparison.compare import compare
 from stepscope.analysis.comparison.side import make_side
 from stepscope.analysis.critical_path import path_of as critical_path_of
 from stepscope.analysis.graph.build import build_step_graph
-from stepscope.analysis.graph.edges import EdgeKind
+from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
 from stepscope.analysis.graph.replay import replay, unchanged
-from stepscope.analysis.graph.step_graph import NodeKind
 from stepscope.analysis.host.causes import HostCause
 from stepscope.run.reader import open_run
 from stepscope.trace.arrays import intervals

@@ -10,7 +10,7 @@ from tests.support.traces import trace_path
 import stepscope
 from stepscope.analysis.graph.blocking_calls import STREAM_SYNC, STREAM_WAIT
 from stepscope.analysis.graph.build import build_step_graph
-from stepscope.analysis.graph.edges import EdgeKind
+from stepscope.analysis.graph.kinds import EdgeKind
 from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.analysis.graph.sync_records import read_sync_records, recorded_waits
 from stepscope.analysis.graph.work import read_work

@@ -10,7 +10,8 @@ from stepscope.advice.window_view import WindowView
 from stepscope.analysis.abnormal_collectives import find_abnormal_collectives
 from stepscope.analysis.calls.collectives import with_peers
 from stepscope.analysis.communication import analyse_communication
-from stepscope.analysis.graph.replay import Changes, unchanged
+from stepscope.analysis.graph.changes import Changes
+from stepscope.analysis.graph.replay import unchanged
 from stepscope.trace.arrays.intervals import Int64Array
 
 _OUTLIER = (

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from stepscope.advice.figures import percent
-from stepscope.advice.window_view import WindowView
-from stepscope.analysis.compute import Compute, compute
+
+if TYPE_CHECKING:
+    from stepscope.advice.window_view import WindowView
+    from stepscope.analysis.compute import Compute
 
 _DESCRIBED_FROM = 0.3  # of the devices' time: below it, something else limits the step
 _MOST = 5
@@ -66,6 +69,8 @@ def summarise_compute(view: WindowView) -> ComputeSummary | None:
     """The summary; None if compute is a small part of the devices' time."""
     if not view.has_gpu or view.timeline.compute_ns < _DESCRIBED_FROM * view.timeline.total_ns:
         return None
+    from stepscope.analysis.compute import compute
+
     found = compute(view.trace, view.scope)
     return ComputeSummary(
         total_ns=found.compute_ns,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import polars as pl
 
@@ -38,30 +38,24 @@ from stepscope.advice.ranks import (
     odd_parts,
     skew_of,
 )
-from stepscope.advice.rules import (
-    OF_THE_RUN,
-    RULES,
-    abnormal_collective,
-    compilation_in_window,
-    slow_first_steps,
-    stalled_steps,
-    trace_incomplete,
-)
+from stepscope.advice.rules import OF_THE_RUN, RULES
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
-from stepscope.advice.window_details import WindowDetails
 from stepscope.analysis.record.gpu_clocks import clock_of, slow_clocks
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
 from stepscope.run.rank_skew import RankSkew
 from stepscope.run.reader import RankRun, Run, one_job, open_run
-from stepscope.trace.model import Trace
+
+if TYPE_CHECKING:
+    from stepscope.advice.window_details import WindowDetails
+    from stepscope.trace.model import Trace
 
 _NOTABLE = 0.1  # of the step: what a saving must reach to become the verdict
 _MOSTLY = 0.5
 _USEFUL = ("compute", "forward", "backward", "optimizer")
 """Parts of a step in which it does what it is there for."""
-_OF_ODD_STEPS = (slow_first_steps.ID, abnormal_collective.ID, stalled_steps.ID)
+_OF_ODD_STEPS = ("slow-first-steps", "abnormal-collective", "stalled-step")
 """Findings that may be about start-up steps and stalls, which the step shown excludes."""
 _ORDER = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2, Severity.INFO: 3}
 
@@ -341,7 +335,9 @@ def _verdict(
 def _without_the_gpu(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:
     """The finding that a rank's trace lacks the GPU's side, if it does."""
     for finding in findings:
-        if finding.id == trace_incomplete.ID and finding.rank == shown.rank:
+        if finding.id == "trace-incomplete" and finding.rank == shown.rank:
+            from stepscope.advice.rules import trace_incomplete
+
             return finding if trace_incomplete.lacks_gpu_work(finding) else None
     return None
 
@@ -358,6 +354,8 @@ def _outside_steady_steps(findings: Sequence[Finding], shown: RankSummary) -> Fi
 def _mostly_compiling(findings: Sequence[Finding], shown: RankSummary) -> Finding | None:
     """The finding that a rank's window is mostly compilation, if it is."""
     for finding in findings:
-        if finding.id == compilation_in_window.ID and finding.rank == shown.rank:
+        if finding.id == "compilation-in-window" and finding.rank == shown.rank:
+            from stepscope.advice.rules import compilation_in_window
+
             return finding if compilation_in_window.share_of(finding) >= _MOSTLY else None
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from stepscope.analysis.graph.replay import Changes
+from stepscope.analysis.graph.changes import Changes
 
 DOCS_FOLDER = "docs/findings"
 

@@ -16,14 +16,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from stepscope._version import __version__
-from stepscope.advice.rank_summary import (
-    Meeting,
-    RankSummary,
-    Request,
-    Waits,
-    meeting_of,
-    summarise_rank,
-)
+from stepscope.advice.rank_summary import Meeting, RankSummary, Request, Waits
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import StepscopeError
@@ -41,30 +34,34 @@ _Kept = TypeVar("_Kept", Meeting, RankSummary)
 
 
 def kept_meeting(rank: RankRun, asked: Scope) -> Meeting | None:
-    """The kept result of `rank_summary.meeting_of`; None if it has to be read."""
+    """The kept result of `rank_judging.meeting_of`; None if it has to be read."""
     return _about_meeting(rank, asked).find()
 
 
 def meeting_to_keep(rank: RankRun, asked: Scope) -> Meeting:
-    """The result of `rank_summary.meeting_of`, which is kept."""
+    """The result of `rank_judging.meeting_of`, which is kept."""
+    from stepscope.advice.rank_judging import meeting_of
+
     return _about_meeting(rank, asked).make(lambda: meeting_of(rank, asked))
 
 
 def kept_summary(
     rank: RankRun, request: Request, waits: Waits | None, met: Meeting | None
 ) -> RankSummary | None:
-    """The kept result of `rank_summary.summarise_rank`; None if the rank has to be judged."""
+    """The kept result of `rank_judging.summarise_rank`; None if the rank has to be judged."""
     return _about_summary(rank, request, waits, met).find()
 
 
 def summary_to_keep(
     rank: RankRun, request: Request, waits: Waits | None, met: Meeting | None
 ) -> RankSummary:
-    """The result of `rank_summary.summarise_rank`, which is kept.
+    """The result of `rank_judging.summarise_rank`, which is kept.
 
     Raises:
         UsageError: The scope names what none of its traces has.
     """
+    from stepscope.advice.rank_judging import summarise_rank
+
     about = _about_summary(rank, request, waits, met)
     return about.make(lambda: summarise_rank(rank, request, waits, met))
 
@@ -141,8 +138,6 @@ class _About(Generic[_Kept]):
         if self.inputs is None or window is None or window.trace_path is None:
             return None
         try:
-            if not window.trace_path.stat().st_size:  # as files of /proc, which may wait for ever
-                return None
             trace = key_of(window.trace_path)
             return None if trace is None else _State(trace, _files_of(self.rank))
         except (StepscopeError, OSError):

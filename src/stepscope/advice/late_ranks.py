@@ -15,12 +15,12 @@ import polars as pl
 from stepscope.advice.finding import Finding, Severity
 from stepscope.advice.rank_summary import RankSummary
 from stepscope.advice.ranks import RankComparison
-from stepscope.advice.rules import exposed_communication, late_rank, poor_overlap, rank_waiting
+from stepscope.advice.rules import late_rank
 from stepscope.advice.thresholds import Thresholds
 from stepscope.run.figures import significant
 from stepscope.run.rank_skew import ARRIVALS, RankSkew, RankWait
 
-_OF_COMMUNICATION = frozenset({exposed_communication.ID, rank_waiting.ID, poor_overlap.ID})
+_OF_COMMUNICATION = frozenset({"exposed-communication", "rank-waiting", "poor-overlap"})
 _MOSTLY = 0.5
 
 

@@ -1,39 +1,27 @@
 """The summary of one rank: a value of bounded size that can be sent, without tables of its trace.
 
-A rank's window is opened, summarised and freed before the next one is opened. The diagnosis of the
-run needs only these summaries (`diagnosis.judge`), so ranks can be summarised one after the other,
-in several processes, or on several machines.
-
-How long a rank waits for others is known only once the arrivals of all ranks have been compared. So
-each rank is read twice: `meeting_of` reads what the comparison needs, and `summarise_rank` does the
-rest, given the waits that the comparison found. Without them it judges the rank by itself.
+The diagnosis of a run needs only the summaries of its ranks (`diagnosis.judge`), so ranks can be
+summarised one after the other, in several processes, or on several machines; `rank_judging` does
+that. Summaries are kept (`kept_summaries`), and a report from kept ones shall start at once: this
+module imports no analysis.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.advice.compute_summary import ComputeSummary, summarise_compute
-from stepscope.advice.finding import Finding, of_whole_file
-from stepscope.advice.replayed import saved_together
-from stepscope.advice.rules import OF_THE_RUN, RULES
-from stepscope.advice.subject import Subject
+from stepscope.advice.compute_summary import ComputeSummary
+from stepscope.advice.finding import Finding
 from stepscope.advice.thresholds import Thresholds
-from stepscope.advice.window_view import WindowView
-from stepscope.analysis.breakdown import IDLE_WORDS, break_down_devices, host_scope
-from stepscope.analysis.graph.window import choose_steps
-from stepscope.analysis.host.partition import HostPartition, partition_host
-from stepscope.analysis.host.steady_steps import steps_on_end
-from stepscope.analysis.memory.opening import memory_of_rank
-from stepscope.analysis.ranks.arrivals import RankArrivals, read_arrivals
+from stepscope.analysis.ranks.rank_arrivals import RankArrivals
 from stepscope.analysis.record.meetings import MeetingSteps
-from stepscope.analysis.record.metrics import MetricsSummary, summarise_metrics
-from stepscope.analysis.record.summary import StepSummary, summarise_steps
-from stepscope.analysis.selection.gpu_work import gpu_work
+from stepscope.analysis.record.metrics import MetricsSummary
+from stepscope.analysis.record.summary import StepSummary
 from stepscope.analysis.selection.partition import (
+    IDLE_WORDS,
     INPUT,
     OTHER,
     Partition,
@@ -42,12 +30,12 @@ from stepscope.analysis.selection.partition import (
 )
 from stepscope.analysis.selection.rows import Rows
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
-from stepscope.errors import StepscopeError, UsageError
-from stepscope.memory.view import MemoryView
-from stepscope.run.manifest import LoaderRecord, RankManifest
-from stepscope.run.reader import RankRun, Window
-from stepscope.trace.load import load
-from stepscope.trace.model import Trace
+from stepscope.run.manifest import RankManifest
+from stepscope.run.reader import Window
+
+if TYPE_CHECKING:
+    from stepscope.analysis.host.partition import HostPartition
+    from stepscope.trace.model import Trace
 
 
 @dataclass(frozen=True)
@@ -220,243 +208,3 @@ class RankSummary:
     def step_ns(self) -> int | None:
         """The mean steady step: of the record if there is one, because recording slows steps."""
         return self.window_step_ns if self.steps is None else self.steps.mean_ns
-
-
-def meeting_of(rank: RankRun, asked: Scope) -> Meeting:
-    """Read what the comparison of a rank with others needs, and free its tables.
-
-    What cannot be read is left out here: `summarise_rank` reports why.
-    """
-    rank = replace(rank)  # A copy, so that what it caches is freed on return.
-    meeting = _meeting_without_window(rank)
-    for window in reversed(rank.windows):
-        if window.trace_path is None:
-            continue
-        try:
-            return _with_window(meeting, window, load(window.trace_path), asked)
-        except StepscopeError:
-            continue
-    return meeting
-
-
-def _meeting_without_window(rank: RankRun) -> Meeting:
-    manifest = rank.manifest
-    if manifest is not None:
-        manifest = replace(manifest, windows=(), problems=(), snapshots=(), artifacts=())
-    return Meeting(rank.rank, manifest, MeetingSteps.of(rank.steps))
-
-
-def _with_window(meeting: Meeting, window: Window, trace: Trace, asked: Scope) -> Meeting:
-    gpu_work(trace, asked)  # raises where the scope names what the trace does not have
-    chosen, _ = choose_steps(trace, asked.steps)
-    steps = tuple(chosen["step"].to_list())
-    work = gpu_work(trace, replace(asked, steps=steps or None))
-    arrivals = None
-    if work.in_steps.any():
-        arrivals = read_arrivals(meeting.rank, trace, Scope(events=asked.events))
-    all_steps = steps if asked.steps is not None else steps_on_end(trace)
-    return replace(
-        meeting,
-        window=window.index,
-        window_steps=steps,
-        all_steps=all_steps,
-        arrivals=arrivals,
-    )
-
-
-def summarise_rank(
-    rank: RankRun, request: Request, waits: Waits | None = None, met: Meeting | None = None
-) -> RankSummary:
-    """Judge a rank by its last readable window, and free its tables.
-
-    Args:
-        rank: The rank.
-        request: What is asked of it.
-        waits: How long it waited for others in its collectives; None: unknown.
-        met: The result of `meeting_of` for the same scope; None: it is read here.
-
-    Raises:
-        UsageError: The scope names what none of its traces has.
-    """
-    rank = replace(rank)
-    record = None if request.scope.steps is not None else summarise_steps(rank.steps)
-    alone = _without_window(rank, record, met)
-    trouble = _Trouble(list(rank.step_problems))
-    # The last window is the farthest from the start, when nothing is warming up any more.
-    for window in reversed(rank.windows):
-        if window.trace_path is None:
-            continue
-        judged = _judge(rank, window, window.trace_path, alone, request, waits, trouble)
-        if judged is not None:
-            return _with_metrics(judged, rank)
-    if trouble.not_there is not None:
-        raise UsageError(trouble.not_there)
-    subject = Subject(
-        rank.rank,
-        record,
-        thresholds=request.thresholds,
-        memory=_memory(rank, None, trouble),
-        has_peers=request.has_peers,
-        loader=_loader_of(alone),
-    )
-    alone = replace(alone, notes=tuple(trouble.notes))
-    return _with_metrics(_with_findings(alone, subject), rank)
-
-
-@dataclass
-class _Trouble:
-    """Why windows of a rank could not be read.
-
-    Messages only: an exception would keep the tables of the frames that it passed alive.
-    """
-
-    notes: list[str]
-    not_there: str | None = None
-
-
-def _without_window(rank: RankRun, record: StepSummary | None, met: Meeting | None) -> RankSummary:
-    """What is known about a rank before any window is opened."""
-    return RankSummary(
-        rank=rank.rank,
-        steps=record,
-        host=None,
-        device=None,
-        communication=None,
-        device_steps=None,
-        critical_path=None,
-        compute=None,
-        scope=None,
-        window=None,
-        window_steps=(),
-        window_step_ns=None,
-        window_median_ns=None,
-        findings=(),
-        together_ns=None,
-        problems=(),
-        notes=(),
-        metrics=None,
-        windows=len(rank.windows),
-        meeting=met or _meeting_without_window(rank),
-    )
-
-
-def _memory(rank: RankRun, trace: Trace | None, trouble: _Trouble) -> MemoryView | None:
-    """The rank's recorded memory; None if there is none or it cannot be read."""
-    try:
-        return memory_of_rank(rank, trace)
-    except StepscopeError as error:
-        trouble.notes.append(str(error))
-        return None
-
-
-def _judge(
-    rank: RankRun,
-    window: Window,
-    path: Path,
-    alone: RankSummary,
-    request: Request,
-    waits: Waits | None,
-    trouble: _Trouble,
-) -> RankSummary | None:
-    """The summary of a rank by one of its windows; None if that window cannot be judged."""
-    asked = request.scope
-    try:
-        trace = load(path)
-    except StepscopeError as error:
-        trouble.notes.append(str(error))
-        return None
-    try:
-        gpu_work(trace, asked)
-    except UsageError as error:
-        # Another window may have these steps.
-        trouble.not_there = trouble.not_there or str(error)
-        return None
-    try:
-        view = WindowView(trace, asked, request.baseline)
-        host = partition_host(trace, view.scope.steps)
-        device = break_down_devices(view.timeline, view.idle) if view.has_gpu else None
-        meeting = alone.meeting
-        if meeting.window != window.index:
-            meeting = _with_window(meeting, window, trace, asked)
-    except StepscopeError as error:
-        if asked.steps is not None and isinstance(error, UsageError):
-            raise
-        trouble.notes.append(str(error))
-        return None
-    wrong = trace.all_problems
-    problems = tuple(wrong.select("problem", "count", "message").iter_rows())
-    trouble.notes.extend(f"{message} ({count}×)" for _, count, message in problems)
-    trouble.notes.extend(view.steady.notes)
-    trouble.notes.extend(view.graph.notes)
-    if host is None and device is None:
-        trouble.notes.append(f"{path}: no thread with operators or calls, and no GPU work")
-        return None
-    subject = Subject(
-        rank=alone.rank,
-        steps=alone.steps,
-        host=host,
-        window=view,
-        waits=waits.table if waits is not None and waits.window == window.index else None,
-        problems=problems,
-        thresholds=request.thresholds,
-        memory=_memory(rank, trace, trouble),
-        has_peers=request.has_peers,
-        loader=_loader_of(alone),
-    )
-    summary = replace(
-        alone,
-        host=None if host is None else HostSummary.of(host),
-        device=None if device is None else device.partition,
-        communication=None if device is None else _communication(view),
-        device_steps=None if device is None else Rows.of(view.timeline.steps),
-        critical_path=None if device is None else view.path.partition,
-        compute=summarise_compute(view),
-        scope=view.timeline.scope if device is not None else host_scope(host, asked),
-        window=window,
-        window_steps=view.graph.steps,
-        window_step_ns=view.step_ns,
-        window_median_ns=view.steady.median_ns if view.graph.steps else view.step_ns,
-        step_source=trace.step_source,
-        problems=problems,
-        notes=tuple(trouble.notes),
-        meeting=meeting,
-    )
-    return _with_findings(summary, subject)
-
-
-def _communication(view: WindowView) -> tuple[int, int]:
-    """Time of all communication per step, of several devices their mean, and what hides of it."""
-    line = view.timeline
-    count = view.steps * max(1, len(line.scope.devices))
-    hidden_ns = line.total_comm_ns - line.exposed_comm_ns
-    return round(line.total_comm_ns / count), round(hidden_ns / count)
-
-
-def _loader_of(summary: RankSummary) -> LoaderRecord | None:
-    manifest = summary.meeting.manifest
-    return None if manifest is None else manifest.loader
-
-
-def _with_findings(summary: RankSummary, subject: Subject) -> RankSummary:
-    """The summary with the findings of the rules about one rank, and their joint saving."""
-    found = [
-        finding
-        for name, find in RULES.items()
-        if name not in OF_THE_RUN
-        for finding in find(subject)
-    ]
-    together_ns = saved_together(found, subject.window, subject.step_ns or 0)
-    # The changes of a replay are as large as the trace, so they are dropped here.
-    findings = tuple(replace(finding, changes=None) for finding in found)
-    if subject.steps is None and subject.window is not None and not subject.window.graph.steps:
-        findings = tuple(map(of_whole_file, findings))
-    return replace(summary, findings=findings, together_ns=together_ns)
-
-
-def _with_metrics(summary: RankSummary, rank: RankRun) -> RankSummary:
-    if rank.metrics_path is None:
-        return summary
-    try:
-        return replace(summary, metrics=summarise_metrics(rank.metrics_path))
-    except StepscopeError as error:
-        return replace(summary, notes=(*summary.notes, str(error)))

@@ -9,8 +9,9 @@ from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.subject import Subject
 from stepscope.advice.thresholds import Thresholds
 from stepscope.advice.window_view import WindowView
-from stepscope.analysis.graph.replay import Changes, host_alone_ns, replay, unchanged
-from stepscope.analysis.graph.step_graph import NodeKind
+from stepscope.analysis.graph.changes import Changes
+from stepscope.analysis.graph.kinds import NodeKind
+from stepscope.analysis.graph.replay import host_alone_ns, replay, unchanged
 
 _NOTABLY_LONGER = 1.05
 """How many times as long recorded steps must be to be told apart from unrecorded ones."""

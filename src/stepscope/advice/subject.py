@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from stepscope.advice.thresholds import Thresholds
-from stepscope.advice.window_view import WindowView
-from stepscope.analysis.host.partition import HostPartition
-from stepscope.analysis.record.gpu_clocks import SlowClock
 from stepscope.analysis.record.summary import StepSummary
-from stepscope.memory.view import MemoryView
-from stepscope.run.manifest import LoaderRecord
-from stepscope.run.rank_skew import RankSkew
+
+if TYPE_CHECKING:
+    from stepscope.advice.window_view import WindowView
+    from stepscope.analysis.host.partition import HostPartition
+    from stepscope.analysis.record.gpu_clocks import SlowClock
+    from stepscope.memory.view import MemoryView
+    from stepscope.run.manifest import LoaderRecord
+    from stepscope.run.rank_skew import RankSkew
 
 
 @dataclass(frozen=True)

@@ -13,28 +13,11 @@ import polars as pl
 
 from stepscope.analysis.host.partition import PARTS, WHOLE_FILE, HostPartition, partition_host
 from stepscope.analysis.idle import IdleCauses, idle_causes
-from stepscope.analysis.selection.partition import OTHER, Part, Partition
+from stepscope.analysis.selection.partition import IDLE_WORDS, OTHER, Part, Partition
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.analysis.timeline import Timeline, timeline
 from stepscope.trace.model import Trace
 
-IDLE_WORDS: dict[str, str] = {
-    "device_wait": "idle: queued work waits",
-    "graph_gap": "idle: inside CUDA graphs",
-    "input": "idle: input",
-    "synchronisation": "idle: synchronisation",
-    "allocation": "idle: allocation",
-    "pageable_copy": "idle: pageable copies",
-    "annotated_phase": "idle: annotated phase",
-    "op_dispatch": "idle: launches and dispatch",
-    "compilation": "idle: compilation",
-    "garbage_collection": "idle: garbage collection",
-    "waiting_for_communication": "idle: waiting for communication",
-    "profiler": "idle: profiler",
-    "python": "idle: Python",
-    "unknown": "idle: launch not recorded",
-}
-"""How a person reads the causes of idle time."""
 _BUSY = {
     "compute": "compute_ns",
     "exposed communication": "exposed_comm_ns",

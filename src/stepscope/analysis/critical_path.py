@@ -20,9 +20,9 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.graph.build import build_step_graph
-from stepscope.analysis.graph.edges import EdgeKind
+from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
 from stepscope.analysis.graph.loops import COMPILED_PAYS_FROM, compiled_loop, walk_back
-from stepscope.analysis.graph.step_graph import NodeKind, StepGraph
+from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.analysis.host.causes import CAUSES, cause_names
 from stepscope.analysis.host.steady_steps import steady_steps
 from stepscope.analysis.record.summary import StepSummary

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from stepscope.analysis.calls.bandwidth import algorithm_bandwidth, bus_factor
-from stepscope.analysis.ranks.arrivals import RankArrivals
 from stepscope.analysis.ranks.clocks import Aligned, Clock, align
 from stepscope.analysis.ranks.matching import match_collectives
+from stepscope.analysis.ranks.rank_arrivals import RankArrivals
 from stepscope.analysis.selection.scope import AnsweredScope
 from stepscope.errors import UsageError
 

@@ -14,9 +14,10 @@ import polars as pl
 
 from stepscope.analysis.critical_path import what_steps_depend_on
 from stepscope.analysis.graph.build import build_step_graph
-from stepscope.analysis.graph.edges import EdgeKind
-from stepscope.analysis.graph.replay import Changes, replay, unchanged
-from stepscope.analysis.graph.step_graph import NodeKind, StepGraph
+from stepscope.analysis.graph.changes import Changes
+from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
+from stepscope.analysis.graph.replay import replay, unchanged
+from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.analysis.host.causes import cause_names
 from stepscope.analysis.host.steady_steps import steady_steps
 from stepscope.analysis.record.summary import StepSummary

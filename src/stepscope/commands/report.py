@@ -75,7 +75,7 @@ def command(
         raise click.UsageError(f"--table needs --format {able}")
     scope = scope_of(steps, device, events)
     limits = _limits(thresholds)
-    from stepscope.memory.opening import is_snapshot_file
+    from stepscope.memory.snapshot_files import is_snapshot_file
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
     from stepscope.trace.paths import resolve_path, resolve_runs
 
@@ -115,8 +115,6 @@ class Request:
 def _show_run(run: Run, asked: Request, output: Output, sink: Sink, layout: Layout) -> None:
     """Show the diagnosis of a run, or what a sampler recorded."""
     from stepscope.advice.diagnosis import diagnose
-    from stepscope.advice.window_details import details_of
-    from stepscope.analysis.python_functions import sampled_recordings
     from stepscope.errors import UnreadableInputError
     from stepscope.fleet.each_rank import reader_for
     from stepscope.run.reader import one_job
@@ -127,12 +125,16 @@ def _show_run(run: Run, asked: Request, output: Output, sink: Sink, layout: Layo
         diagnosis = diagnose(run, asked.limits, asked.scope, asked.baseline, each)
     except UnreadableInputError:
         # A py-spy recording has no steps or kernels to diagnose, but functions to show.
+        from stepscope.analysis.python_functions import sampled_recordings
+
         recordings = sampled_recordings(run)
         if not recordings:
             raise
         output_of("samples", output.format.name).write(recordings, sink)
         return
     if output.wants_details:
+        from stepscope.advice.window_details import details_of
+
         diagnosis = replace(diagnosis, details=details_of(diagnosis.shown))
     output.write(diagnosis, sink, layout)
 

@@ -1,6 +1,6 @@
 """Reads the ranks of a run in several processes of this machine, as many as memory allows.
 
-A rank is read by `advice.rank_summary`, wherever that happens, and only its summary comes back. For
+A rank is read by `advice.rank_judging`, wherever that happens, and only its summary comes back. For
 few ranks with small traces, starting processes takes longer than it saves, so this process does it.
 """
 
@@ -9,15 +9,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic
-
-import psutil
+from typing import TYPE_CHECKING, Generic
 
 from stepscope.advice.diagnosis import EachRank, Item, Value, in_turn
-from stepscope.fleet.engines.local import LocalEngine
-from stepscope.fleet.engines.outcome import Engine
 from stepscope.run.cpus import allowed_cpus
 from stepscope.run.reader import RankRun, Run
+
+if TYPE_CHECKING:
+    from stepscope.fleet.engines.outcome import Engine
 
 _WORTH_PROCESSES_BYTES = 20_000_000
 """From so many bytes of traces on, starting processes takes less time than it saves."""
@@ -33,8 +32,13 @@ _COMPRESSED = (".gz", ".zst")
 def reader_for(run: Run) -> EachRank:
     """What reads the ranks of a run: this process, or as many as there are CPUs and memory for."""
     sizes = [size for rank in run.ranks if (size := _trace_bytes(rank))]
-    if sum(sizes) < _WORTH_PROCESSES_BYTES and len(sizes) < _WORTH_PROCESSES_RANKS:
+    is_little = sum(sizes) < _WORTH_PROCESSES_BYTES and len(sizes) < _WORTH_PROCESSES_RANKS
+    if is_little or len(sizes) < 2:
         return in_turn
+    import psutil
+
+    from stepscope.fleet.engines.local import LocalEngine
+
     fitting = psutil.virtual_memory().available // (_PEAK_PER_BYTE * max(sizes))
     workers = min(allowed_cpus(), len(sizes), fitting)
     return in_turn if workers < 2 else EachByEngine(LocalEngine(workers))

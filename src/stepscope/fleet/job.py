@@ -16,7 +16,8 @@ from pathlib import Path
 
 import polars as pl
 
-from stepscope.analysis.ranks.arrivals import RankArrivals, read_arrivals
+from stepscope.analysis.ranks.arrivals import read_arrivals
+from stepscope.analysis.ranks.rank_arrivals import RankArrivals
 from stepscope.analysis.record.gpu_clocks import GpuClock, clock_of
 from stepscope.analysis.record.metrics import summarise_metrics
 from stepscope.analysis.selection.scope import AnsweredScope, Scope

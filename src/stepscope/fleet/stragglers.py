@@ -17,9 +17,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import polars as pl
 
-from stepscope.analysis.ranks.arrivals import RankArrivals, read_arrivals
+from stepscope.analysis.ranks.arrivals import read_arrivals
 from stepscope.analysis.ranks.clocks import Aligned, Clock, choose_clock, with_waits
 from stepscope.analysis.ranks.matching import match_collectives
+from stepscope.analysis.ranks.rank_arrivals import RankArrivals
 from stepscope.analysis.record.gpu_clocks import SlowClock
 from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.analysis.stragglers import StragglerReport, check_ranks, compare_arrivals

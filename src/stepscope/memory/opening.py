@@ -12,16 +12,11 @@ from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.memory.categories.census import Census, census_path, read_census
 from stepscope.memory.categories.rules import Rule, parse_rules
 from stepscope.memory.load import load_snapshot
+from stepscope.memory.snapshot_files import snapshots_in
 from stepscope.memory.view import MemoryView
 from stepscope.run.layout import SNAPSHOTS_DIRECTORY, RankLayout
 from stepscope.run.reader import open_run
-from stepscope.run.regular import is_regular
 from stepscope.run.remote import is_directory
-from stepscope.trace.formats.not_traces import is_memory_snapshot
-from stepscope.trace.problems import Problems
-from stepscope.trace.source.opening import open_source
-
-_BEGINNING_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True)
@@ -143,26 +138,3 @@ def find_snapshot(path: str, rank: int | None = None) -> SnapshotRef:
             "memory_snapshot_at_end=True on a CUDA device"
         )
     return SnapshotRef(str(found[-1]), sum(map(len, by_rank.values())) - 1)
-
-
-def is_snapshot_file(path: str) -> bool:
-    """Whether a local file is a snapshot, by its content, whatever it is called."""
-    place = Path(path)
-    if not place.is_file():
-        return False
-    try:
-        with open_source(place) as source:
-            beginning = next(source.blocks(Problems(), size=_BEGINNING_BYTES), b"")
-    except UnreadableInputError:
-        return False
-    return is_memory_snapshot(beginning)
-
-
-def snapshots_in(directory: Path) -> list[Path]:
-    """The snapshots in a directory, the oldest first."""
-    if not directory.is_dir():
-        return []
-    files = [
-        file for file in directory.iterdir() if is_regular(file) and is_snapshot_file(str(file))
-    ]
-    return sorted(files, key=lambda file: (file.stat().st_mtime_ns, file.name))

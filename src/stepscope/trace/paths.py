@@ -19,15 +19,16 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.run.discover import has_wildcard
 from stepscope.run.layout import MANIFEST_FILE, METRICS_FILE, RUN_FILE
 from stepscope.run.reader import RankRun, Run, one_job, open_files, open_run
 from stepscope.run.remote import is_directory
-from stepscope.trace.load import load
-from stepscope.trace.model import Trace
+
+if TYPE_CHECKING:
+    from stepscope.trace.model import Trace
 
 STANDARD_INPUT = "-"
 
@@ -57,6 +58,8 @@ class TraceRef:
             UnreadableInputError: It cannot be read; says why and what to do.
             UsageError: It is standard input, which is a terminal.
         """
+        from stepscope.trace.load import load
+
         return load(_standard_input() if self.name == STANDARD_INPUT else self.name)
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from stepscope.errors import UnreadableInputError
-from stepscope.memory.opening import find_snapshot, is_snapshot_file, snapshots_in
+from stepscope.memory.opening import find_snapshot
+from stepscope.memory.snapshot_files import is_snapshot_file, snapshots_in
 from stepscope.run.layout import RankLayout
 from stepscope.run.reader import RankRun, Run, Window, open_run
 from stepscope.viewer.opened import Origin

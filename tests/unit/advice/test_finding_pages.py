@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 
 from tests.support.project import ROOT
@@ -16,6 +17,17 @@ SECTIONS = ("What it means", "How it is measured", "How the saving is estimated"
 
 def test_every_rule_has_its_page_and_every_page_its_rule():
     assert {page.stem for page in PAGES.glob("*.md")} == set(RULES)
+
+
+def test_every_rule_is_found_by_its_id():
+    folder = ROOT / "src" / "stepscope" / "advice" / "rules"
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert modules == {rule.replace("-", "_") for rule in RULES}
+    for rule in RULES:
+        module = importlib.import_module(f"stepscope.advice.rules.{rule.replace('-', '_')}")
+        assert rule == module.ID
+        assert RULES[rule] is module.find
+    assert "os" not in RULES
 
 
 def test_every_page_says_what_a_reader_needs():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,7 @@ from tests.support.planted import SCENARIOS, dump
 from tests.support.rank_jobs import rank_of_job
 from tests.support.step_records import step_records, write_run
 
-from stepscope.advice import diagnosis, kept_summaries, rank_summary
+from stepscope.advice import diagnosis, kept_summaries, rank_judging
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.kept_summaries import (
     kept_meeting,
@@ -29,6 +30,7 @@ from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.selection.scope import EventChoice, Scope
 from stepscope.commands.main import cli
 from stepscope.commands.sinks import FileSink
+from stepscope.errors import UnreadableInputError
 from stepscope.report.outputs import Layout, output
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import read_rank, write_record
@@ -70,7 +72,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(Path(path).name)
         return load(path)
 
-    monkeypatch.setattr(rank_summary, "load", loaded)
+    monkeypatch.setattr(rank_judging, "load", loaded)
     return names
 
 
@@ -97,6 +99,26 @@ def cold(tmp_path_factory) -> Diagnosis:
 def run(cold: Diagnosis) -> Path:
     """The folder of that job, with all that is kept of it."""
     return cold.run.path
+
+
+def test_a_kept_report_imports_what_it_shows_and_no_analysis(trace):
+    code = (
+        "import sys; from stepscope.commands.main import main\n"
+        f"assert main(['report', {str(trace)!r}]) == 0\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    imported = done.stderr.split()
+    rules = {name for name in imported if name.startswith("stepscope.advice.rules.")}
+    assert rules == {f"stepscope.advice.rules.{name}" for name in ("late_rank", "throttled_gpu")}
+    others = (
+        "numba",
+        "stepscope.trace.load",
+        "stepscope.analysis.timeline",
+        "stepscope.memory.load",
+    )
+    assert "stepscope.advice.kept_summaries" in imported
+    assert not set(others) & set(imported)
 
 
 def recorded_job(root: Path) -> Path:
@@ -277,6 +299,29 @@ def test_a_rank_with_a_pipe_among_its_files_keeps_nothing(run):
     assert kept_meeting(rank, Scope()) is not None
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no named pipes")
+def test_a_trace_replaced_by_a_pipe_is_never_opened(tmp_path, read, monkeypatch):
+    path = tmp_path / "trace.json"
+    path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
+    rank = rank_at(path)
+    met = meeting_to_keep(rank, Scope())
+    assert kept_meeting(rank, Scope()) == met
+    path.unlink()
+    os.mkfifo(path)  # beside its store
+    assert kept_meeting(rank, Scope()) is None
+    monkeypatch.setattr(kept_summaries, "meeting_of", lambda *_: met)
+    assert meeting_to_keep(rank, Scope()) == met
+    assert len(read) == 1
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.skipif(not os.access("/proc/kmsg", os.R_OK), reason="needs a readable /proc/kmsg")
+def test_a_file_of_proc_that_waits_is_refused():
+    with pytest.raises(UnreadableInputError, match="/proc/kmsg"):
+        diagnose(open_run("/proc/kmsg"))
+
+
 def test_another_trace_under_the_same_name_is_not_what_was_kept(tmp_path):
     path = tmp_path / "trace.json"
     path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
@@ -297,7 +342,7 @@ def test_a_trace_that_changes_while_it_is_read_keeps_nothing(tmp_path, monkeypat
         os.utime(path, ns=(1, 1))
         return loaded
 
-    monkeypatch.setattr(rank_summary, "load", changing)
+    monkeypatch.setattr(rank_judging, "load", changing)
     meeting_to_keep(rank_at(path), Scope())
     assert not kept_in(tmp_path)
 

@@ -14,9 +14,10 @@ from tests.support.planted import SCENARIOS, dump
 from tests.support.rank_jobs import rank_of_job
 from tests.support.step_records import step_records
 
-from stepscope.advice import rank_summary
+from stepscope.advice import rank_judging
 from stepscope.advice.diagnosis import diagnose, judge
-from stepscope.advice.rank_summary import Request, meeting_of, summarise_rank
+from stepscope.advice.rank_judging import meeting_of, summarise_rank
+from stepscope.advice.rank_summary import Request
 from stepscope.advice.ranks import match_ranks, skew_of
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.graph.step_graph import StepGraph
@@ -112,7 +113,7 @@ def test_a_rank_and_step_takes_little(tmp_path):
 def test_one_rank_is_in_memory_at_a_time(job, monkeypatch):
     """When a trace is loaded, those before it are gone, without waiting for the collector."""
     loaded: list[weakref.ref[Trace]] = []
-    real = rank_summary.load
+    real = rank_judging.load
 
     def load(path):
         assert [one for one in loaded if one() is not None] == []
@@ -120,7 +121,7 @@ def test_one_rank_is_in_memory_at_a_time(job, monkeypatch):
         loaded.append(weakref.ref(trace))
         return trace
 
-    monkeypatch.setattr(rank_summary, "load", load)
+    monkeypatch.setattr(rank_judging, "load", load)
     gc.disable()
     try:
         diagnosis = diagnose(open_run(str(job)))
@@ -133,14 +134,14 @@ def test_one_rank_is_in_memory_at_a_time(job, monkeypatch):
 
 def test_a_trace_that_cannot_be_judged_is_let_go_as_well(job, monkeypatch):
     loaded: list[weakref.ref[Trace]] = []
-    real = rank_summary.load
+    real = rank_judging.load
 
     def load(path):
         trace = real(path)
         loaded.append(weakref.ref(trace))
         return trace
 
-    monkeypatch.setattr(rank_summary, "load", load)
+    monkeypatch.setattr(rank_judging, "load", load)
     with pytest.raises(Exception, match="no step 77"):
         diagnose(open_run(str(job)), scope=Scope(steps=(77,)))
     assert loaded

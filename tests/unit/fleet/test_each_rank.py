@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psutil
 import pytest
 from tests.support.planted import dump
 from tests.support.rank_jobs import rank_of_job
@@ -56,7 +57,7 @@ def test_as_many_processes_as_there_are_cpus_and_memory(
     run, monkeypatch, cpus, available, least_bytes, workers
 ):
     monkeypatch.setattr(each_rank, "allowed_cpus", lambda: cpus)
-    monkeypatch.setattr(each_rank.psutil, "virtual_memory", lambda: _Memory(available))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: _Memory(available))
     monkeypatch.setattr(each_rank, "_WORTH_PROCESSES_BYTES", least_bytes)
     expected = in_turn if workers is None else EachByEngine(LocalEngine(workers))
     assert reader_for(run) == expected

@@ -23,6 +23,7 @@ from stepscope.run.manifest import (
     WindowRecord,
     write_record,
 )
+from stepscope.trace import load as loading
 from stepscope.trace.paths import TraceRef, resolve_path, resolve_traces, traces_of_rank
 
 FIRST_STEPS = {0: (10, 20), 1: (30, 40)}
@@ -150,14 +151,14 @@ def test_several_paths_are_taken_in_order(home):
 def test_a_window_is_described_before_it_is_read_and_is_not_kept(home, monkeypatch):
     opened = []
 
-    def load(location):
-        from stepscope.trace.load import load as real
+    real = loading.load
 
+    def load(location):
         trace = real(location)
         opened.append(weakref.ref(trace))
         return trace
 
-    monkeypatch.setattr("stepscope.trace.paths.load", load)
+    monkeypatch.setattr(loading, "load", load)
     (rank, _) = map(traces_of_rank, resolve_path(str(home / "runs")).run.ranks)
     assert [(one.rank, one.window) for one in rank.newest_first()] == [(0, 1), (0, 0)]
     assert opened == []

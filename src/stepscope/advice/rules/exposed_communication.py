@@ -23,8 +23,8 @@ from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.calls.operands import plain_type
 from stepscope.analysis.communication import analyse_communication
+from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.graph.replay import unchanged
-from stepscope.analysis.graph.step_graph import NodeKind
 from stepscope.analysis.host.causes import HostCause
 from stepscope.run.figures import significant
 from stepscope.trace.arrays import intervals

@@ -17,7 +17,8 @@ from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.loader_advice import LoaderAdvice, LoaderFacts, advise, facts_of
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
-from stepscope.analysis.graph.replay import Changes, replay, unchanged
+from stepscope.analysis.graph.changes import Changes
+from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.record.summary import is_uneven
 from stepscope.analysis.selection.partition import INPUT

@@ -12,9 +12,8 @@ from stepscope.advice.finding import Evidence, Finding
 from stepscope.advice.replayed import replayed_finding
 from stepscope.advice.subject import Subject
 from stepscope.advice.window_view import WindowView
-from stepscope.analysis.graph.edges import EdgeKind
+from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
 from stepscope.analysis.graph.replay import unchanged
-from stepscope.analysis.graph.step_graph import NodeKind
 from stepscope.trace.arrays.intervals import BoolArray
 
 ID = "poor-overlap"

@@ -17,7 +17,7 @@ from stepscope.advice.subject import Subject
 from stepscope.advice.waiting_places import waiting_places
 from stepscope.advice.window_view import WindowView
 from stepscope.analysis.calls.edges_of_recording import harness_synchronisations
-from stepscope.analysis.graph.edges import EdgeKind
+from stepscope.analysis.graph.kinds import EdgeKind
 from stepscope.analysis.graph.replay import unchanged
 
 ID = "synchronisation"

@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.graph.edges import EdgeKind, Edges
+from stepscope.analysis.graph.edges import Edges
+from stepscope.analysis.graph.kinds import EdgeKind
 from stepscope.analysis.graph.loops import (
     COMPILED_PAYS_FROM,
     bind,

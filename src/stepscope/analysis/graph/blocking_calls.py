@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.allocations import frees_when_idle
-from stepscope.analysis.graph.step_graph import NodeKind
+from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.graph.threads import CLOCK_SKEW_NS
 from stepscope.analysis.graph.work import StepWork
 from stepscope.analysis.selection.names import is_call

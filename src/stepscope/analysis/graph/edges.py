@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
 
 from stepscope.analysis.graph.blocking_calls import Resolved
+from stepscope.analysis.graph.kinds import EdgeKind
 from stepscope.analysis.graph.sync_records import RecordedWaits
 from stepscope.analysis.graph.threads import CLOCK_SKEW_NS, Handovers, Pieces
 from stepscope.analysis.graph.work import StepWork
@@ -21,18 +21,6 @@ _LATE_NS = 10_000
 _CLOSE_NS = 20_000
 """How soon after the end of other work that which waited for it begins."""
 _MOST_STREAMS = 32
-
-
-class EdgeKind(IntEnum):
-    """Why one node cannot begin before another has ended."""
-
-    ORIGIN = 0
-    THREAD = 1
-    LAUNCH = 2
-    STREAM = 3
-    SYNC = 4
-    WAIT = 5
-    HANDOVER = 6
 
 
 @dataclass(frozen=True)

@@ -11,92 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from stepscope.analysis.graph.edges import EdgeKind
+from stepscope.analysis.graph.changes import Changes
+from stepscope.analysis.graph.kinds import EdgeKind
 from stepscope.analysis.graph.loops import COMPILED_PAYS_FROM, compiled_loop, sweep
 from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.analysis.host.causes import HostCause
-from stepscope.errors import UsageError
-from stepscope.trace.arrays import intervals
-from stepscope.trace.arrays.intervals import BoolArray, Int64Array, Intervals
-
-
-@dataclass(frozen=True)
-class Changes:
-    """Durations and edges of a graph after a change. Build them with `unchanged` and the methods.
-
-    Attributes:
-        graph: The graph.
-        dur_ns: Duration of each node.
-        delay_ns: Delay of each edge.
-        is_kept: Whether each edge still holds.
-    """
-
-    graph: StepGraph
-    dur_ns: Int64Array
-    delay_ns: Int64Array
-    is_kept: BoolArray
-
-    def scale_work(self, nodes: BoolArray, factor: float) -> Changes:
-        """GPU work takes `factor` of its time, from 0 to 1."""
-        _check(factor)
-        which = nodes & self.graph.is_gpu
-        scaled = np.where(which, _scaled(self.dur_ns, factor), self.dur_ns)
-        return Changes(self.graph, scaled, self.delay_ns, self.is_kept)
-
-    def shorten_work(self, dur_ns: Int64Array) -> Changes:
-        """Each piece of GPU work takes no longer than given, one value per node."""
-        shorter = np.minimum(self.dur_ns, np.maximum(dur_ns, 0))
-        dur = np.where(self.graph.is_gpu, shorter, self.dur_ns)
-        return Changes(self.graph, dur, self.delay_ns, self.is_kept)
-
-    def scale_host(
-        self, moments: Intervals, factor: float = 0.0, lanes: tuple[int, ...] | None = None
-    ) -> Changes:
-        """Host time within some moments takes `factor` of what it takes now.
-
-        Args:
-            moments: Which; parts that no thread works in have no effect.
-            factor: From 0 to 1.
-            lanes: Threads; default: all of the graph.
-        """
-        _check(factor)
-        graph = self.graph
-        which = ~graph.is_gpu
-        if lanes is not None:
-            which &= np.isin(graph.lane, lanes)
-        rows = np.nonzero(which)[0]
-        inside = intervals.covered(moments, graph.start_ns[rows], graph.end_ns[rows])
-        less = inside - _scaled(inside, factor)
-        return self.shorten_pieces(rows, less)
-
-    def shorten_pieces(self, rows: Int64Array, less_ns: Int64Array) -> Changes:
-        """Some pieces of threads take so much less time, one value per row, never negative."""
-        dur = self.dur_ns.copy()
-        dur[rows] = np.maximum(dur[rows] - less_ns, 0)
-        return Changes(self.graph, dur, self.delay_ns, self.is_kept)
-
-    def drop_edges(self, edges: BoolArray) -> Changes:
-        """Some dependencies are gone. The order of a thread and of a stream always stays."""
-        order = np.isin(self.graph.edge_kind, (EdgeKind.THREAD, EdgeKind.STREAM))
-        return Changes(self.graph, self.dur_ns, self.delay_ns, self.is_kept & ~(edges & ~order))
-
-    def and_also(self, other: Changes) -> Changes:
-        """Both changes at once: of each duration and delay the shorter one."""
-        return Changes(
-            self.graph,
-            np.minimum(self.dur_ns, other.dur_ns),
-            np.minimum(self.delay_ns, other.delay_ns),
-            self.is_kept & other.is_kept,
-        )
-
-    def drop_waits_of_calls(self, calls: npt.ArrayLike) -> Changes:
-        """Some blocking calls return at once, whatever the device is doing."""
-        graph = self.graph
-        return self.drop_edges(
-            (graph.edge_kind == EdgeKind.SYNC) & np.isin(graph.call, np.asarray(calls))
-        )
+from stepscope.trace.arrays.intervals import Int64Array
 
 
 @dataclass(frozen=True)
@@ -211,16 +132,3 @@ def _starts(graph: StepGraph, delay: Int64Array, changes: Changes) -> Int64Array
     starts, ends = start.tolist(), end.tolist()
     sweep(first_edge, source, delays, is_kept, dur, graph.origin_ns, starts, ends)
     return np.array(starts, np.int64)
-
-
-def _scaled(durations: Int64Array, factor: float) -> Int64Array:
-    """Durations times a factor, rounded down, so that 1 leaves them as they are."""
-    if factor == 1.0:
-        return durations
-    scaled: Int64Array = np.floor(durations * factor).astype(np.int64)
-    return scaled
-
-
-def _check(factor: float) -> None:
-    if not 0.0 <= factor <= 1.0:
-        raise UsageError(f"a factor of {factor} is not between 0 and 1: causes only shrink")

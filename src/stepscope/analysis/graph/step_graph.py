@@ -42,26 +42,16 @@ may make another faster. A collective's duration includes its waiting for other 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.host.events import HostEvents
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 
 ORIGIN = -1
-
-
-class NodeKind(IntEnum):
-    """What a node is."""
-
-    HOST = 0
-    COMPUTE = 1
-    COMMUNICATION = 2
-    MEMCPY = 3
-    MEMSET = 4
 
 
 @dataclass(frozen=True)

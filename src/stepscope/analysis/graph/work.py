@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.analysis.graph.step_graph import NodeKind
+from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.graph.threads import CLOCK_SKEW_NS
 from stepscope.analysis.selection.gpu_work import recorded_work
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array

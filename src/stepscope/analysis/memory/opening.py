@@ -13,11 +13,10 @@ from stepscope.memory.opening import (
     SnapshotRef,
     census_beside,
     find_snapshot,
-    is_snapshot_file,
     read_censuses,
     read_rules,
-    snapshots_in,
 )
+from stepscope.memory.snapshot_files import is_snapshot_file, snapshots_in
 from stepscope.memory.view import MemoryView
 from stepscope.run.layout import SNAPSHOTS_DIRECTORY, RankLayout
 from stepscope.run.reader import RankRun

@@ -6,11 +6,8 @@ bytes per collective, without the trace.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.collectives import (
@@ -20,99 +17,15 @@ from stepscope.analysis.calls.collectives import (
 )
 from stepscope.analysis.ranks.host_groups import lists_groups, with_host_groups
 from stepscope.analysis.ranks.local_time import LOCAL_CAUSES, local_time
-from stepscope.analysis.selection.gpu_work import OTHER_STEPS, GpuWork, gpu_work
-from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.analysis.ranks.rank_arrivals import TEXTS, RankArrivals, packed
+from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work
+from stepscope.analysis.selection.scope import OTHER_STEPS, Scope
 from stepscope.trace.model import Trace
 
 MOST_PER_STEP = 4096
 """Collectives of one process group that are kept of a step; further ones are counted."""
-_NULL = np.iinfo(np.int64).min
 UNKNOWN_GROUP = "collectives whose process group the trace does not tell"
 _TOO_MANY = "collectives beyond the first of a process group in a step"
-
-ARRIVED: dict[str, pl.DataType | type[pl.DataType]] = {
-    "rank": pl.Int64,
-    "event": pl.Int64,  # in the rank's trace
-    "step": pl.Int32,
-    "kind": pl.String,
-    "group": pl.String,  # name and ranks of the process group
-    "group_size": pl.Int64,
-    "sequence": pl.Int64,  # the recorder's own number within the group
-    "message_bytes": pl.Int64,
-    "start_ns": pl.Int64,  # on the rank's own clock, Unix time where the trace has a base
-    "dur_ns": pl.Int64,
-}
-"""One row per collective of a rank, in order of start. Where they were asked for, further columns
-`local_<cause>_ns` say what the rank did since its previous collective (see `local_time`)."""
-
-_NUMBERS = ("event", "step", "group_size", "sequence", "message_bytes", "start_ns", "dur_ns")
-_TEXTS = ("kind", "group")
-
-
-@dataclass(frozen=True)
-class RankArrivals:
-    """The collectives of one rank, small enough to be sent.
-
-    Attributes:
-        rank: The rank.
-        world_size: Ranks of its job, as its trace tells it; None: it does not.
-        asked: Which of its steps, devices and GPU events were read.
-        devices: Its GPUs.
-        events: Number of its GPU events by step; None stands for those of no step.
-        excluded: GPU events that do not count, and collectives that were not kept, by reason.
-        texts: The distinct texts of each of `kind` and `group`.
-        packed: The columns of `ARRIVED` and of `causes`, compressed.
-        described: Of each process group in `texts`, what the job calls it, where that is known:
-            group, description.
-        causes: Those of `LOCAL_CAUSES` that local time is divided into; empty: it is not.
-    """
-
-    rank: int
-    world_size: int | None
-    asked: Scope
-    devices: tuple[int, ...]
-    events: tuple[tuple[int | None, int], ...]
-    excluded: tuple[tuple[str, int], ...]
-    texts: tuple[tuple[str | None, ...], ...]
-    packed: bytes
-    described: tuple[tuple[str, str], ...] = ()
-    causes: tuple[str, ...] = ()
-
-    def table(self, steps: Sequence[int] | None = None) -> pl.DataFrame:
-        """The collectives of some steps, by default of all: columns `ARRIVED` and local time."""
-        local = [f"local_{cause}_ns" for cause in self.causes]
-        names = (*_NUMBERS, *local, *_TEXTS)
-        columns = np.frombuffer(zlib.decompress(self.packed), np.int64)
-        columns = np.cumsum(columns.reshape(len(names), -1), axis=1)
-        whole = dict(zip(names, columns, strict=True))
-        table = pl.DataFrame({name: whole[name] for name in (*_NUMBERS, *local)}).select(
-            pl.when(pl.all() != _NULL).then(pl.all())
-        )
-        named = [
-            pl.Series(name, values, dtype=pl.String).gather(whole[name])
-            for name, values in zip(_TEXTS, self.texts, strict=True)
-        ]
-        table = table.with_columns(*named, rank=pl.lit(self.rank, pl.Int64)).select(
-            *(pl.col(name).cast(dtype) for name, dtype in ARRIVED.items()), *local
-        )
-        return table if steps is None else table.filter(pl.col("step").is_in(list(steps)))
-
-    def answered(self, steps: tuple[int, ...] | None = None) -> AnsweredScope:
-        """What the rank's part of an answer is about, and what it leaves out.
-
-        Args:
-            steps: Steps that the answer is about; by default those that were read.
-        """
-        asked = self.asked if steps is None else replace(self.asked, steps=steps)
-        counted = dict(self.events)
-        covered = tuple(sorted(step for step in counted if step is not None))
-        total = mine = sum(counted.values())
-        if asked.steps is not None:
-            covered = tuple(step for step in covered if step in set(asked.steps))
-            mine = sum(counted[step] for step in covered)
-        return AnsweredScope(asked, covered, self.devices, mine).leaving_out(
-            {**dict(self.excluded), OTHER_STEPS: total - mine}
-        )
 
 
 def read_arrivals(
@@ -165,8 +78,8 @@ def read_arrivals(
         devices=work.answered.devices,
         events=tuple(steps.items()),
         excluded=tuple((reason, count) for reason, count in excluded.items() if count),
-        texts=tuple(tuple(kept[name].unique(maintain_order=True)) for name in _TEXTS),
-        packed=_packed(kept, [f"local_{cause}_ns" for cause in causes]),
+        texts=tuple(tuple(kept[name].unique(maintain_order=True)) for name in TEXTS),
+        packed=packed(kept, [f"local_{cause}_ns" for cause in causes]),
         described=_described(trace, kept),
         causes=causes,
     )
@@ -203,17 +116,3 @@ def _described(trace: Trace, kept: pl.DataFrame) -> tuple[tuple[str, str], ...]:
     groups = kept["group"].unique(maintain_order=True).drop_nulls()
     found = ((group, words.get(group.partition(" ")[0], "")) for group in groups)
     return tuple((group, word) for group, word in found if word)
-
-
-def _packed(table: pl.DataFrame, local: Sequence[str]) -> bytes:
-    """The columns as differences from row to row, which are small, and compressed."""
-    columns = [
-        table[name].cast(pl.Int64).fill_null(_NULL).to_numpy() for name in (*_NUMBERS, *local)
-    ]
-    for name in _TEXTS:
-        distinct = table[name].unique(maintain_order=True)
-        number = dict(zip(distinct, range(len(distinct)), strict=True))
-        columns.append(np.array([number[text] for text in table[name]], np.int64))
-    stacked = np.stack(columns)
-    # Differences may leave 64 bits, and come back into them when they are added up again.
-    return zlib.compress(np.diff(stacked, axis=1, prepend=np.int64(0)).tobytes(), level=6)

@@ -23,7 +23,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.selection.remember import remembered
-from stepscope.analysis.selection.scope import AnsweredScope, EventChoice, Scope
+from stepscope.analysis.selection.scope import OTHER_STEPS, AnsweredScope, EventChoice, Scope
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.trace.arrays.intervals import BoolArray
 from stepscope.trace.arrays.ordering import by_group_and_time
@@ -36,7 +36,6 @@ NOT_THE_STEPS = (
     "the whole file lasts from its first GPU work to its last, and its steps from the start of the "
     "first host step: so they do not add up to it"
 )
-OTHER_STEPS = "GPU events of other steps or of none"
 _NOTABLE = 0.01
 MOST_DEVICES = 256
 """Devices on which one process can have GPU work; more are damaged numbers."""

@@ -7,6 +7,23 @@ from dataclasses import dataclass, replace
 
 INPUT, OTHER = "input", "other"
 """Names of parts that every partition of the training thread's time has."""
+IDLE_WORDS: dict[str, str] = {
+    "device_wait": "idle: queued work waits",
+    "graph_gap": "idle: inside CUDA graphs",
+    "input": "idle: input",
+    "synchronisation": "idle: synchronisation",
+    "allocation": "idle: allocation",
+    "pageable_copy": "idle: pageable copies",
+    "annotated_phase": "idle: annotated phase",
+    "op_dispatch": "idle: launches and dispatch",
+    "compilation": "idle: compilation",
+    "garbage_collection": "idle: garbage collection",
+    "waiting_for_communication": "idle: waiting for communication",
+    "profiler": "idle: profiler",
+    "python": "idle: Python",
+    "unknown": "idle: launch not recorded",
+}
+"""Names of the parts that stand for the causes of idle time."""
 
 
 @dataclass(frozen=True)

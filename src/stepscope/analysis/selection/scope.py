@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+OTHER_STEPS = "GPU events of other steps or of none"
+"""A reason for which a scope leaves events out."""
+
 
 class EventChoice(str, Enum):
     """Which GPU events count."""

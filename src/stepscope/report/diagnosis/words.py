@@ -7,7 +7,6 @@ import polars as pl
 from stepscope.advice.diagnosis import Diagnosis
 from stepscope.advice.finding import Finding
 from stepscope.advice.rank_summary import RankSummary
-from stepscope.advice.rules import slow_phase
 from stepscope.analysis.ranks.clocks import Clock
 from stepscope.analysis.record.summary import StepSummary, is_uneven
 from stepscope.report import units
@@ -200,7 +199,7 @@ def findings_alike(
     groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
         # One rank may have several slow phases; the title tells them apart.
-        which = finding.title if finding.id == slow_phase.ID else ""
+        which = finding.title if finding.id == "slow-phase" else ""
         groups.setdefault((finding.id, which), []).append(finding)
     place = {id(finding): number for number, finding in enumerate(findings)}
     ordered = [

@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 from starlette.routing import BaseRoute
 
-from stepscope.analysis.breakdown import IDLE_WORDS
 from stepscope.analysis.host.idle_gaps import IDLE_CAUSES
+from stepscope.analysis.selection.partition import IDLE_WORDS
 from stepscope.viewer.opened import Library
 from stepscope.viewer.routes.answers import Asked, route
 
@@ -74,6 +74,7 @@ def _relative(rows: pl.DataFrame, origin: int) -> list[dict[str, Any]]:
 def _extras(asked: Asked) -> dict[str, Any]:
     opened = asked.library.find(asked.identifier)
     content = asked.content
+    opened.extras_wanted.set()
     if not opened.has_extras:
         return {"ready": False}
     extras = content.extras

@@ -13,9 +13,8 @@ from tests.support.gpu_trace import GpuTrace, ms, us
 
 from stepscope.analysis.critical_path import critical_path, path_of
 from stepscope.analysis.graph.build import build_step_graph
-from stepscope.analysis.graph.edges import EdgeKind
+from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
 from stepscope.analysis.graph.replay import replay, sweep, unchanged
-from stepscope.analysis.graph.step_graph import NodeKind
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.steady_steps import steady_steps
 from stepscope.analysis.selection.scope import Scope

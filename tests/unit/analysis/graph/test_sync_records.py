@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.gpu_trace import COMPUTE_STREAM, GpuTrace, us
 
 from stepscope.analysis.graph.build import build_step_graph
-from stepscope.analysis.graph.edges import EdgeKind
+from stepscope.analysis.graph.kinds import EdgeKind
 from stepscope.analysis.graph.replay import replay, unchanged
 
 FIRST, SECOND, THIRD = COMPUTE_STREAM, 30, 31

@@ -9,12 +9,12 @@ import polars as pl
 import pytest
 from tests.support.gpu_trace import GpuTrace, us
 
-from stepscope.analysis.breakdown import IDLE_WORDS
 from stepscope.analysis.critical_path import path_of
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.host.causes import CAUSES, HostCause, cause_names
 from stepscope.analysis.host.idle_gaps import IDLE_CAUSES, OF_THE_HOST
 from stepscope.analysis.idle import idle_causes
+from stepscope.analysis.selection.partition import IDLE_WORDS
 from stepscope.analysis.what_if import what_if_table
 from stepscope.trace.model import Trace
 

@@ -12,7 +12,8 @@ from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.rank_jobs import compare_traces
 
 from stepscope.analysis.calls.collectives import read_collectives
-from stepscope.analysis.ranks.arrivals import ARRIVED, read_arrivals
+from stepscope.analysis.ranks.arrivals import read_arrivals
+from stepscope.analysis.ranks.rank_arrivals import ARRIVED
 from stepscope.analysis.selection.gpu_work import gpu_work
 from stepscope.analysis.selection.scope import EventChoice, Scope
 from stepscope.analysis.stragglers import compare_arrivals

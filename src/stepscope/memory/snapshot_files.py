@@ -1,0 +1,36 @@
+"""Which files are memory snapshots, without reading them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stepscope.errors import UnreadableInputError
+from stepscope.run.regular import is_regular
+from stepscope.trace.formats.not_traces import is_memory_snapshot
+from stepscope.trace.problems import Problems
+from stepscope.trace.source.opening import open_source
+
+_BEGINNING_BYTES = 16 * 1024
+
+
+def is_snapshot_file(path: str) -> bool:
+    """Whether a local file is a snapshot, by its content, whatever it is called."""
+    place = Path(path)
+    if not place.is_file():
+        return False
+    try:
+        with open_source(place) as source:
+            beginning = next(source.blocks(Problems(), size=_BEGINNING_BYTES), b"")
+    except UnreadableInputError:
+        return False
+    return is_memory_snapshot(beginning)
+
+
+def snapshots_in(directory: Path) -> list[Path]:
+    """The snapshots in a directory, the oldest first."""
+    if not directory.is_dir():
+        return []
+    files = [
+        file for file in directory.iterdir() if is_regular(file) and is_snapshot_file(str(file))
+    ]
+    return sorted(files, key=lambda file: (file.stat().st_mtime_ns, file.name))
