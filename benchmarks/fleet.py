@@ -1,8 +1,9 @@
 """What comparing many ranks takes: reading their traces, judging them, and the memory for it.
 
     python benchmarks/fleet.py [--commands 8 64 512 1024] [--jobs 8 64 512 1024] [--engines 64]
+    python benchmarks/fleet.py --seeds 200
 
-Three tables:
+Three tables, and a fourth with `--seeds`:
 
 * `stepscope show stragglers` and `stepscope report` on a directory of traces, by number of ranks:
   elapsed time, time of the processors in the command's own process and in its workers, and peak
@@ -10,6 +11,10 @@ Three tables:
 * Judging alone, of synthetic jobs with pipeline, data, context, expert and tensor groups.
 * The same traces read by this process, by local processes and by a Dask cluster on this machine, in
   one run, and the bytes that a rank's part takes per step.
+* `--seeds N`, alone: N synthetic jobs of 1,024 ranks, each with a random problem in a random rank,
+  and with clocks off by up to 50 ms and drifting by up to 50 ppm. Per cause, in how many jobs the
+  right rank and the right cause came first, and for how many clocks the stated error bound held:
+  sixteen random ranks of each job, at the beginning and the end of the recording.
 
 Each size runs in a process of its own, so that peaks of memory are its own. Traces are synthetic: a
 rank has a few steps with a few kernels and collectives, so the figures show what grows with ranks.
@@ -182,6 +187,54 @@ def engines(ranks: int, workers: int) -> dict[str, Any]:
     return times
 
 
+def seeds(jobs: int, ranks: int = 1024) -> list[dict[str, Any]]:
+    """Judges synthetic jobs, one for each seed; a row per cause, then one for all."""
+    from tests.support.fleet_jobs import PROBLEMS, grid_of, random_problem, simulate
+
+    from stepscope.fleet.blame.report import find_blame
+    from stepscope.fleet.clocks.ranks import solve_rank_clocks
+    from stepscope.fleet.matched import match
+
+    grid = grid_of(ranks)
+    names = ("jobs", "right", "clocks", "bound_held")
+    found = {kind: dict.fromkeys(names, 0) for kind in (*PROBLEMS, "all")}
+    begun = time.process_time()
+    for seed in range(jobs):
+        problem = random_problem(grid, seed)
+        job = simulate(grid, seed, problem)
+        matched = match(job.arrivals, job.groups)
+        first = find_blame(matched).causes.row(0, named=True)
+        held = _held(job, solve_rank_clocks(matched), random.Random(seed))
+        is_right = (first["rank"], first["cause"]) == (problem.rank, problem.kind)
+        for kind in (problem.kind, "all"):
+            row = found[kind]
+            row["jobs"] += 1
+            row["right"] += is_right
+            row["clocks"] += len(held)
+            row["bound_held"] += sum(held)
+        if not is_right or seed % 20 == 19:
+            took = time.process_time() - begun
+            print(f"{seed + 1} jobs, {found['all']['right']} right, {took:.0f} s", file=sys.stderr)
+    return [{"cause": f"{kind:<18}", **row} for kind, row in found.items()]
+
+
+def _held(job: Any, clocks: Any, dice: random.Random) -> list[bool]:
+    """Of some ranks, whether the bound of their clock's error held, first and last."""
+    import numpy as np
+    import polars as pl
+
+    ends = job.arrivals.with_columns(true=pl.Series(job.true_end_ns)).sort("true")
+    held = []
+    for rank in dice.sample(range(1, job.grid.ranks), 16):
+        own = ends.filter(pl.col("rank") == rank)
+        bound = clocks.ranks.filter(pl.col("rank") == rank)["error_ns"][0]
+        for row in (own.row(0, named=True), own.row(-1, named=True)):
+            read = np.array([row["end_ns"]])
+            said = int(read[0] - clocks.common(rank, read)[0])
+            held.append(bool(job.clock_error_ns(rank, 0, row["true"], said) <= bound))
+    return held
+
+
 _TABLES = {"commands": commands, "judged_only": judged_only, "engines": engines}
 
 
@@ -219,11 +272,15 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, nargs="*", default=[8, 64, 512, 1024])
     parser.add_argument("--engines", type=int, default=64)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seeds", type=int, metavar="N", help="only judge N synthetic jobs")
     parser.add_argument("--row", choices=list(_TABLES), help=argparse.SUPPRESS)
     parser.add_argument("--ranks", type=int, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.row:
         print(json.dumps(_TABLES[asked.row](asked.ranks, asked.workers)))
+        return
+    if asked.seeds:
+        _print("Seeds", seeds(asked.seeds))
         return
     _print("Commands", (_apart("commands", n, asked.workers) for n in asked.commands))
     _print("Judging alone", (_apart("judged_only", n, asked.workers) for n in asked.jobs))

@@ -74,6 +74,7 @@ class Allocator:
         self.events: deque = deque(maxlen=max_entries)
         self.max_entries = max_entries
         self.recorded = 0
+        self.retries = 0
         self.annotations: list[dict] = []
         self.skip: set[str] = set()
         self.time_us = 1_759_252_584_000_000
@@ -99,7 +100,7 @@ class Allocator:
                     self._release_oversize(size, stream, pool, small, frames)
                     and self._grow(size, stream, pool, small, frames)
                 )
-                or (self._release_all(frames) and self._grow(size, stream, pool, small, frames))
+                or (self._retry(frames) and self._grow(size, stream, pool, small, frames))
             )
         if not place:
             self._record("oom", None, size, stream, frames, pool, device_free=self.device_free)
@@ -366,6 +367,10 @@ class Allocator:
             "segment_free", segment.address, segment.blocks[0].size, segment.stream,
             frames or segment.frames, segment.pool,
         )  # fmt: skip
+
+    def _retry(self, frames):
+        self.retries += 1
+        return self._release_all(frames)
 
     def _release_all(self, frames):
         for segment in list(self.segments):

@@ -76,6 +76,17 @@ def plain_training(**more):
     return train(Allocator(**more)).snapshot()
 
 
+def pinned(settings=None):
+    """Segments that grow with every input, each pinned by what is kept of it."""
+    allocator, stack = Allocator(settings=settings), Frames()
+    for number in range(8):
+        large = allocator.malloc((20 + 4 * number) * MIB, frames=stack("model.py:4:forward"))
+        allocator.malloc(2 * MIB, frames=stack("cache.py:2:keep"))
+        allocator.free(large)
+        allocator.malloc(3 * MIB, frames=stack("cache.py:7:store"))
+    return allocator
+
+
 def out_of_memory():
     """Grows until the device is full."""
     allocator = Allocator(total=512 * MIB)

@@ -49,6 +49,12 @@ from stepscope.report.outputs import output as output_of
     help="Folder for the runs, logs and files of the trials.",
 )
 @click.option(
+    "--snapshot",
+    metavar="PATH",
+    help="A memory snapshot of the script on a GPU, from which settings of the allocator are"
+    " simulated.  [default: one is recorded]",
+)
+@click.option(
     "--fail-on",
     "conditions",
     multiple=True,
@@ -67,6 +73,7 @@ def command(
     steps: int,
     budget: str,
     scratch: Path,
+    snapshot: str | None,
     conditions: tuple[str, ...],
     lists: bool,
     output: Output,
@@ -95,7 +102,7 @@ def command(
     except ValueError as error:
         raise click.UsageError(f"--budget {budget}: not {error}") from None
     checks = [GainCheck.parse(condition) for condition in conditions]
-    request = Request(command_line, scratch, steps, budget_s, only, without, tries_all)
+    request = Request(command_line, scratch, steps, budget_s, only, without, tries_all, snapshot)
     record = try_fixes(request, Narration(_say))
     with sink_for(file) as sink:
         output.write(record, sink)

@@ -67,6 +67,10 @@ class TrialRecord:
         losses: How the losses compare.
         peak_resident_bytes: Most memory that the training process held on the host.
         peak_device_bytes: Most memory that it allocated on its fullest GPU; 0 without one.
+        peak_reserved_bytes: Most memory that the allocator reserved there; 0 without one.
+        allocator_retries: Most often that an allocator gave back its cache to serve a request.
+        promised_reserved_bytes: What was promised of `peak_reserved_bytes`; None: nothing.
+        promised_retries: What was promised of `allocator_retries`; None: nothing.
         lines: What to write into the script to keep the fix.
         applied: Where the fix took effect, such as "train.py:41: num_workers=2".
         overrides: Where the fix overrode what the script says itself.
@@ -91,6 +95,10 @@ class TrialRecord:
     losses: LossRecord = LossRecord()
     peak_resident_bytes: int = 0
     peak_device_bytes: int = 0
+    peak_reserved_bytes: int = 0
+    allocator_retries: int = 0
+    promised_reserved_bytes: int | None = None
+    promised_retries: int | None = None
     lines: tuple[str, ...] = ()
     applied: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()

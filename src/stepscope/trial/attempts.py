@@ -67,6 +67,8 @@ class Attempt:
         facts: What its first rank told of itself.
         peak_resident_bytes: Most memory on the host, over its ranks.
         peak_device_bytes: Most memory on a GPU, over its ranks.
+        peak_reserved_bytes: Most memory that a GPU's allocator reserved, over its ranks.
+        allocator_retries: Most often that it gave back its cache, over its ranks.
         wall_s: How long it took.
     """
 
@@ -80,6 +82,8 @@ class Attempt:
     facts: Mapping[str, Any]
     peak_resident_bytes: int
     peak_device_bytes: int
+    peak_reserved_bytes: int
+    allocator_retries: int
     wall_s: float
 
 
@@ -100,7 +104,13 @@ class Bench:
     warm_up: int
 
     def attempt(
-        self, variant: Variant, name: str, most_s: float, window_at: int | None = None
+        self,
+        variant: Variant,
+        name: str,
+        most_s: float,
+        window_at: int | None = None,
+        *,
+        with_memory: bool = False,
     ) -> Attempt:
         """Run the script once.
 
@@ -109,6 +119,7 @@ class Bench:
             name: Name of the run directory, which no other attempt has.
             most_s: Time limit.
             window_at: Step at which a window is recorded; None for none.
+            with_memory: Whether the history of the GPU's allocator is recorded.
 
         Raises:
             UsageError: The command cannot be started.
@@ -133,7 +144,7 @@ class Bench:
             return ended[0].exit_code or 0
 
         command = startable([word.replace(SCRATCH_WORD, str(files)) for word in self.command])
-        settings = _settings(self.folder, name, window_at)
+        settings = _settings(self.folder, name, window_at, with_memory)
         launched = launch(command, settings, companion=Companion(_COMPANION, wishes), runner=run)
         told = _notes(notes)
         shutil.rmtree(notes, ignore_errors=True)
@@ -146,7 +157,10 @@ class Bench:
         if steps is None and not problem:
             problem, reason = NOT_MEASURED, self._too_few(told)
         first = told[0] if told else {}
-        peaks = [note["facts"] for note in told]
+
+        def most(fact: str) -> int:
+            return max((note["facts"][fact] for note in told), default=0)
+
         return Attempt(
             problem,
             reason,
@@ -156,8 +170,10 @@ class Bench:
             tuple(first.get("applied", ())),
             tuple(first.get("overrode", ())),
             first.get("facts", {}),
-            max((peak["peak_resident_bytes"] for peak in peaks), default=0),
-            max((peak["peak_device_bytes"] for peak in peaks), default=0),
+            most("peak_resident_bytes"),
+            most("peak_device_bytes"),
+            most("peak_reserved_bytes"),
+            most("allocator_retries"),
             ended[0].wall_s,
         )
 
@@ -212,7 +228,7 @@ class Bench:
         return "", ""
 
 
-def _settings(folder: Path, name: str, window_at: int | None) -> Settings:
+def _settings(folder: Path, name: str, window_at: int | None, with_memory: bool) -> Settings:
     """The options of the recording. Those of the user's environment are for other recordings."""
     given: dict[str, tuple[object, str]] = {
         "output_dir": (str(folder), "--scratch"),
@@ -220,6 +236,8 @@ def _settings(folder: Path, name: str, window_at: int | None) -> Settings:
         "announce": (False, "stepscope try"),
         "triggers": (False, "stepscope try"),
     }
+    if with_memory:
+        given["memory_history"] = (True, "stepscope try")
     if window_at is None:
         given["window_recorder"] = ("none", "stepscope try")
     else:

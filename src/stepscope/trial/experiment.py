@@ -1,6 +1,7 @@
 """The experiment: the script as it is and with fixes, in turns, until the answer is clear.
 
-First the script runs once as it is, with a window recorded, for its findings and what they promise.
+First the script runs once as it is, with a window recorded, for its findings and what they promise;
+and once more with the history of the GPU's allocator, if settings of that are to be tried.
 Then come rounds: in each, the script as it is and every fix whose answer is not clear yet run once,
 in processes of their own, in an order that is reversed every other round, so that a machine that
 becomes slower favours none. A fix is compared with the attempts of the same rounds, or with all if
@@ -35,12 +36,13 @@ from stepscope.run.trials import (
 )
 from stepscope.trial.attempts import Attempt, Bench, Variant, new_folder
 from stepscope.trial.facts import facts_of, untried_of
-from stepscope.trial.fixes import FIXES
-from stepscope.trial.fixes.fix import Facts, Fix, Plan
+from stepscope.trial.fixes import FIXES, allocator
+from stepscope.trial.fixes.fix import AllocatorChoice, Facts, Fix, Plan
 from stepscope.trial.losses import compare_losses
 from stepscope.trial.measure import LEAST_STEPS, Ratio, ratio_of
+from stepscope.trial.simulated import choose_settings, recorded_settings
 from stepscope.trial.untouched import FolderWatch
-from stepscope.trial.verdict import best_of, is_clear, judge
+from stepscope.trial.verdict import best_of, is_clear, judge, spares_memory
 
 AS_IT_IS = "as it is"
 LEAST_ROUNDS = 2
@@ -66,6 +68,8 @@ class Request:
         only: Fixes to try; empty for those that answer findings.
         without: Fixes not to try.
         tries_all: Whether to try all fixes that apply, whatever the findings.
+        snapshot: A snapshot of the script's GPU memory, to simulate settings of the allocator; None
+            to record one if they are to be tried.
     """
 
     command: tuple[str, ...]
@@ -75,6 +79,7 @@ class Request:
     only: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     tries_all: bool = False
+    snapshot: str | None = None
 
     def __post_init__(self) -> None:
         for name in (*self.only, *self.without):
@@ -127,12 +132,15 @@ class Experiment:
         audience: Is told how it goes.
         folder: Where everything is written.
         begun: When it began, on the monotonic clock.
+        allocator: Settings of the allocator that the snapshot at hand favours, or why there are
+            none; empty without such a snapshot.
     """
 
     request: Request
     audience: Audience
     folder: Path
     begun: float
+    allocator: AllocatorChoice | str = ""
 
     @property
     def bench(self) -> Bench:
@@ -153,6 +161,7 @@ class Experiment:
         assert first.run is not None
         diagnosis = diagnose(open_run(first.run))
         facts = facts_of(diagnosis, first.facts)
+        facts, remembered = self._with_allocator(facts, first.wall_s)
         variants, refused = self._chosen(facts)
         self.audience.diagnosed(diagnosis, [variant.name for variant in variants])
         baseline = _Tried(Variant(AS_IT_IS))
@@ -163,14 +172,15 @@ class Experiment:
             raise TrialError(f"the script as it is was not measured: {why}")
         singles = [self._record(one, baseline, diagnosis, facts) for one in tried]
         together = self._together(baseline, tried, singles, diagnosis, facts, first.wall_s)
+        as_it_is = self._record(baseline, baseline, diagnosis, facts)
         trials = (*singles, *refused)
         best = best_of([*singles, *([together] if together is not None else [])])
-        processes = [first, *baseline.attempts.values()]
+        processes = [first, *remembered, *baseline.attempts.values()]
         processes += [one for each in tried for one in each.attempts.values()]
         record = TrialsRecord(
             command=hide_secrets(self.request.command),
-            verdict=_verdict(best, singles),
-            baseline=self._record(baseline, baseline, diagnosis, facts),
+            verdict=_verdict(best, singles, as_it_is),
+            baseline=as_it_is,
             trials=trials,
             together=together,
             best="" if best is None else best.name,
@@ -201,6 +211,23 @@ class Experiment:
         if attempt.problem:
             raise TrialError(f"the script as it is cannot be measured: {attempt.reason}")
         return attempt
+
+    def _with_allocator(self, facts: Facts, usual_s: float) -> tuple[Facts, list[Attempt]]:
+        """Facts with the allocator's settings that are worth a run, and what was run for that."""
+        if self.allocator:
+            return dataclasses.replace(facts, allocator=self.allocator), []
+        left_s = self.request.budget_s - (time.monotonic() - self.begun)
+        if not facts.uses_gpu or not self._is_wanted(allocator.FIX, facts):
+            return facts, []
+        if left_s < usual_s:
+            return dataclasses.replace(facts, allocator=_BUDGET_SPENT), []
+        limit_s = min(left_s, _limit_s(usual_s, Variant(AS_IT_IS)))
+        attempt = self.bench.attempt(Variant(AS_IT_IS), "memory", limit_s, with_memory=True)
+        self.audience.ended(f"{AS_IT_IS}, with its memory", 0, attempt)
+        if attempt.problem or attempt.run is None:
+            why = f"its memory could not be recorded: {attempt.reason}"
+            return dataclasses.replace(facts, allocator=why), [attempt]
+        return dataclasses.replace(facts, allocator=recorded_settings(attempt.run)), [attempt]
 
     def _rounds(
         self, baseline: _Tried, tried: Sequence[_Tried], first: int, usual_s: float
@@ -309,6 +336,7 @@ class Experiment:
         self, one: _Tried, baseline: _Tried, diagnosis: Diagnosis, facts: Facts
     ) -> TrialRecord:
         variant, measured = one.variant, one.measured
+        plan = variant.plans.get(allocator.FIX.name, Plan(None, "", ()))
         attempts = list(measured.values())
         promised, basis, findings = _promise(variant, diagnosis, facts)
         record = TrialRecord(
@@ -322,6 +350,10 @@ class Experiment:
             steps=sum(each.steps.steps for each in attempts if each.steps is not None),
             peak_resident_bytes=max((each.peak_resident_bytes for each in attempts), default=0),
             peak_device_bytes=max((each.peak_device_bytes for each in attempts), default=0),
+            peak_reserved_bytes=max((each.peak_reserved_bytes for each in attempts), default=0),
+            allocator_retries=max((each.allocator_retries for each in attempts), default=0),
+            promised_reserved_bytes=plan.promised_reserved_bytes,
+            promised_retries=plan.promised_retries,
             lines=tuple(line for plan in variant.plans.values() for line in plan.lines),
             applied=tuple(dict.fromkeys(w for each in attempts for w in each.applied)),
             overrides=tuple(dict.fromkeys(w for each in attempts for w in each.overrode)),
@@ -355,15 +387,17 @@ def try_fixes(request: Request, audience: Audience) -> TrialsRecord:
 
     Raises:
         TrialError: The script cannot be measured as it is.
+        UnreadableInputError: The snapshot cannot be read.
         UsageError: It cannot be started, or the scratch folder cannot be made.
     """
+    choice = "" if request.snapshot is None else choose_settings(request.snapshot)
     try:
         folder = new_folder(request.scratch)
     except OSError as error:
         raise UsageError(
             f"--scratch {request.scratch}: cannot be made: {error.strerror or error}"
         ) from error
-    return Experiment(request, audience, folder, time.monotonic()).run()
+    return Experiment(request, audience, folder, time.monotonic(), choice).run()
 
 
 def warm_up_of(steps: int) -> int:
@@ -414,7 +448,16 @@ def _promise(
     return None, plan.promise_basis or "no finding promises anything for it", findings
 
 
-def _verdict(best: TrialRecord | None, singles: Sequence[TrialRecord]) -> str:
+def _verdict(
+    best: TrialRecord | None, singles: Sequence[TrialRecord], as_it_is: TrialRecord
+) -> str:
+    """What came of the trials, in one sentence: of the step, and of the GPU's memory."""
+    spared = [one.name for one in singles if spares_memory(one, as_it_is)]
+    of_memory = f"; {spared[0]} spares GPU memory" if spared else ""
+    return _verdict_on_step(best, singles) + of_memory
+
+
+def _verdict_on_step(best: TrialRecord | None, singles: Sequence[TrialRecord]) -> str:
     if best is not None and best.ratio is not None:
         faster = 1 / best.ratio
         return f"{best.name} helps: {faster:.2f}× as fast, {1 - best.ratio:.0%} off the step"

@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepscope.analysis.comparison.compare import student_95
+from stepscope.analysis.comparison.student import student_95
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.run.step_record import StepRecord
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepscope.errors import UsageError
-from stepscope.run.trials import HELPS, NO_GAIN, SLOWER, UNCLEAR, TrialRecord, TrialsRecord
+from stepscope.run.trials import CHANGED, HELPS, NO_GAIN, SLOWER, UNCLEAR, TrialRecord, TrialsRecord
 from stepscope.trial.measure import Ratio
 
 LEAST_GAIN = 0.02
@@ -70,6 +70,22 @@ def is_clear(ratio: Ratio) -> bool:
     if verdict == HELPS:
         return ratio.high <= 1 - LEAST_GAIN and ratio.high - ratio.low <= 2 * _PRECISE
     return verdict != UNCLEAR
+
+
+def spares_memory(trial: TrialRecord, as_it_is: TrialRecord) -> bool:
+    """Whether settings of the allocator keep what they promised of the GPU's memory, roughly.
+
+    The allocator reserves at least `LEAST_GAIN` less, or has fewer retries, and it does not pay
+    with more of the other. The losses are left alone, and the step is not slower.
+    """
+    if trial.promised_reserved_bytes is None or trial.ratio is None:
+        return False
+    if trial.verdict == SLOWER or trial.losses.verdict == CHANGED:
+        return False
+    saved = as_it_is.peak_reserved_bytes - trial.peak_reserved_bytes
+    least = LEAST_GAIN * as_it_is.peak_reserved_bytes
+    fewer = as_it_is.allocator_retries - trial.allocator_retries
+    return fewer >= 0 and (saved >= least > 0 or (fewer > 0 and saved > -least))
 
 
 def best_of(trials: Sequence[TrialRecord]) -> TrialRecord | None:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.allocator import MIB, Allocator, OutOfMemory, Settings
 from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.snapshot_tables import loaded
-from tests.support.snapshots import Frames, plain_training, train
+from tests.support.snapshots import Frames, pinned, plain_training, train
 
 from stepscope.advice.diagnosis import diagnose
 from stepscope.advice.finding import Severity
@@ -115,17 +115,6 @@ def test_running_out_is_found_with_what_would_have_helped():
     assert found.advice.startswith("Would have sufficed, by simulation, the cheapest first: ")
     assert "MiB less" in found.advice
     assert out_of_memory.find(subject(plain_training())) == []
-
-
-def pinned(settings=None):
-    """Segments that grow with every input, each pinned by what is kept of it."""
-    allocator, stack = Allocator(settings=settings), Frames()
-    for number in range(8):
-        large = allocator.malloc((20 + 4 * number) * MIB, frames=stack("model.py:4:forward"))
-        allocator.malloc(2 * MIB, frames=stack("cache.py:2:keep"))
-        allocator.free(large)
-        allocator.malloc(3 * MIB, frames=stack("cache.py:7:store"))
-    return allocator
 
 
 def test_fragmentation_is_found_with_the_setting_that_helps():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 
+import polars as pl
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -113,6 +115,21 @@ def test_lines_of_a_dump_beyond_its_count_are_not_guessed(tmp_path):
     inspected = read(tmp_path / "logs")
     assert inspected.skipped == 1
     assert inspected.table["number"].max() == 5
+
+
+@pytest.mark.parametrize("name", ["n-pid0.log.gz", "n-pid0.jsonl.gz"])
+def test_compressed_files_are_read(tmp_path, name):
+    folder = job(tmp_path / "logs")
+    plain = read(folder)
+    path = folder / "n-pid0.log"
+    packed = gzip.compress(path.read_bytes())
+    (folder / name).write_bytes(packed)
+    path.unlink()
+    assert read(folder).table.sort(pl.all()).equals(plain.table.sort(pl.all()))
+    (folder / name).write_bytes(packed[: len(packed) // 2])
+    cut = read(folder)
+    assert cut.skipped >= 1
+    assert len(cut.table) < len(plain.table)
 
 
 LINES = st.one_of(

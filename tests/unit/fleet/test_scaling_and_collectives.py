@@ -85,7 +85,11 @@ def test_compare_shows_scaling_where_ranks_differ(tmp_path):
             (tmp_path / folder / f"rank{rank}.json").write_text(json.dumps(document))
     sides = [str(tmp_path / "one"), str(tmp_path / "four")]
     result = CliRunner().invoke(compare, [*sides, "--format", "json"], catch_exceptions=False)
-    scaling = json.loads(result.output)["scaling"]
+    document = json.loads(result.output)
+    for side, number in zip(sides, (2, 4), strict=True):
+        alone = f"{side}: rank 0 of {number} ranks is compared; --rank chooses another"
+        assert alone in document["notes"]
+    scaling = document["scaling"]
     assert (scaling["a_ranks"], scaling["b_ranks"]) == (2, 4)
     assert scaling["ranks"][0]["host"] == "b0"
     assert scaling["weak_efficiency"] < 0.8
@@ -98,6 +102,7 @@ def test_compare_shows_scaling_where_ranks_differ(tmp_path):
     assert "scaling" not in json.loads(same.output)
     one = CliRunner().invoke(compare, [*sides, "--rank", "0", "--format", "json"])
     assert "scaling" not in json.loads(one.output)
+    assert "is compared" not in one.output
 
 
 def uneven(rank, world=4):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
-from tests.support.trial_records import trials_record
+from tests.support.trial_records import BASELINE, trials_record
 
 from stepscope.report.outputs import output
-from stepscope.report.trial.words import rows
-from stepscope.run.trials import read_trials, write_trials
+from stepscope.report.trial.words import memory, rows
+from stepscope.run.trials import TrialRecord, read_trials, write_trials
 
 
 class Text:
@@ -56,7 +57,7 @@ def test_what_people_read_has_promise_outcome_and_what_to_write(form):
         "changed (25 %)",
         "crashed: exit code 1: a | pipe",
         "DataLoader(..., num_workers=2, persistent_workers=True)",
-        "applied at train.py:12: num_workers=2",
+        "applied: train.py:12: num_workers=2",
         "instead of train.py:12: num_workers=0",
         "the promised step was 4% too low",
         "the script wrote files of its own",
@@ -69,6 +70,23 @@ def test_what_people_read_has_promise_outcome_and_what_to_write(form):
 
 def test_the_fastest_come_first_and_what_was_not_measured_last():
     assert [row[0] for row in rows(trials_record())] == ["loader-workers", "rare-gc", "threads"]
+
+
+def test_settings_of_the_allocator_show_what_they_reserve_next_to_the_promise():
+    baseline = replace(BASELINE, peak_reserved_bytes=10 << 30, allocator_retries=3)
+    trial = TrialRecord(
+        "allocator-settings",
+        ("allocator-settings",),
+        ratio=1.0,
+        peak_reserved_bytes=8 << 30,
+        promised_reserved_bytes=7 << 30,
+        promised_retries=0,
+    )
+    assert memory(trial, baseline) == (
+        "−2.00 GiB reserved (promised −3.00 GiB), 3 → 0 retries (promised 0)"
+    )
+    few = replace(baseline, allocator_retries=0)
+    assert memory(trial, few) == "−2.00 GiB reserved (promised −3.00 GiB)"
 
 
 def test_markdown_tables_have_as_many_cells_in_each_row():

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from tests.support.step_records import step_records, write_run
+from tests.support.trial_machine import CURVE, GC_MS, STEP_MS, Machine
 
 from stepscope.errors import UsageError
 from stepscope.run.reader import open_run
@@ -21,94 +20,7 @@ from stepscope.run.trials import (
     SAME,
     read_trials,
 )
-from stepscope.trial import experiment as module
-from stepscope.trial.attempts import Attempt, Bench
-from stepscope.trial.experiment import LEAST_ROUNDS, MOST_ROUNDS, Request, TrialError, try_fixes
-from stepscope.trial.measure import steps_of
-
-GC_MS, STEP_MS = 8.0, 20.0
-CURVE = (3.0, 2.0, 1.5, 1.2)
-
-
-class Machine:
-    """Stands in for the processes: each variant has a step, with noise, and may fail.
-
-    Args:
-        steps_ms: Variant to its step; others take as long as the script as it is.
-        noise: Relative spread of steps and of processes.
-        failures: Variant, or name of an attempt, to how it fails.
-        losses: Variant to its losses.
-        wall_s: How long each attempt takes.
-        seed: Seed of the noise.
-        slow: Name of an attempt to how long it takes instead.
-    """
-
-    def __init__(
-        self, steps_ms, noise=0.003, failures=None, losses=None, wall_s=1.0, seed=3, slow=None
-    ):
-        self.steps_ms = steps_ms
-        self.noise = noise
-        self.failures = failures or {}
-        self.losses = losses or {}
-        self.wall_s = wall_s
-        self.slow = slow or {}
-        self.names = []
-        self.limits = []
-        self.now = 0.0
-        self.rng = np.random.default_rng(seed)
-
-    def attempt(self, bench, variant, name, most_s, window_at=None):
-        self.names.append(name)
-        self.limits.append(most_s)
-        wall_s = self.slow.get(name, self.wall_s)
-        self.now += min(wall_s, most_s)
-        mean = self.steps_ms.get(variant.name, STEP_MS)
-        mean *= 1 + self.noise * self.rng.standard_normal()
-        durations = mean * (1 + self.noise * self.rng.standard_normal(bench.steps))
-        records = step_records(list(durations), gc_ms=GC_MS)
-        run = write_run(bench.folder, {0: records}, name)
-        problem = self.failures.get(variant.name, "") or self.failures.get(name, "")
-        problem = HUNG if wall_s > most_s else problem
-        return Attempt(
-            problem,
-            "because" if problem else "",
-            None if problem else steps_of(records, bench.warm_up),
-            run,
-            self.losses.get(variant.name, CURVE),
-            tuple(variant.plans),
-            (),
-            {"threads": 8, "cpus": 2},
-            100,
-            0,
-            min(wall_s, most_s),
-        )
-
-
-class Silent:
-    def ended(self, name, number, attempt):
-        pass
-
-    def diagnosed(self, diagnosis, names):
-        pass
-
-
-@pytest.fixture
-def try_on(tmp_path, monkeypatch):
-    """Runs an experiment on a machine."""
-
-    def run(machine, **more):
-        monkeypatch.chdir(tmp_path)
-
-        def attempt(bench, *given, **named):
-            return machine.attempt(bench, *given, **named)
-
-        monkeypatch.setattr(Bench, "attempt", attempt)
-        monkeypatch.setattr(module.time, "monotonic", lambda: machine.now)
-        scratch = tmp_path / f"scratch{len(list(tmp_path.iterdir()))}"
-        command = ("python", "train.py", "--api-key", "hunter2")
-        return try_fixes(Request(command, scratch, **more), Silent())
-
-    return run
+from stepscope.trial.experiment import LEAST_ROUNDS, MOST_ROUNDS, Request, TrialError
 
 
 def by_name(record):

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset  # noqa: E402
 
 from stepscope.trial.fixes import FIXES  # noqa: E402
-from stepscope.trial.fixes.fix import Facts, Plan  # noqa: E402
+from stepscope.trial.fixes.fix import AllocatorChoice, Facts, Plan  # noqa: E402
 from stepscope.trial.inside.patches import Patches  # noqa: E402
 
 DATA = TensorDataset(torch.zeros(8, 2))
@@ -241,9 +241,7 @@ def test_gradients_are_dropped_where_the_script_fills_them(patches):
     assert len(patches.overrode) == 2
 
 
-@pytest.mark.parametrize(
-    "name", ["tf32", "cudnn-benchmark", "pin-memory", "non-blocking", "expandable-segments"]
-)
+@pytest.mark.parametrize("name", ["tf32", "cudnn-benchmark", "pin-memory", "non-blocking"])
 def test_fixes_for_gpus_need_one(name):
     assert FIXES[name].plan(Facts(loader_workers=0)) == "no GPU is in use"
     assert isinstance(FIXES[name].plan(Facts(loader_workers=0, uses_gpu=True)), Plan)
@@ -291,17 +289,22 @@ def test_copies_do_not_wait_if_they_come_from_pinned_memory(patches, monkeypatch
     assert [one.get("non_blocking") for one in seen] == [None, None, None, False, None]
 
 
-def test_the_allocator_setting_goes_with_what_is_set(monkeypatch, patches):
-    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
-    plan = FIXES["expandable-segments"].plan(Facts(uses_gpu=True))
-    value = "max_split_size_mb:64,expandable_segments:True"
-    assert plan.environment == {"PYTORCH_CUDA_ALLOC_CONF": value}
-    FIXES["expandable-segments"].apply(patches, value)
+def test_the_allocator_is_set_where_every_torch_reads_it(monkeypatch, patches):
+    fix, value = FIXES["allocator-settings"], "max_split_size_mb:64"
+    assert "not simulated" in fix.plan(Facts(uses_gpu=True))
+    assert fix.plan(Facts(uses_gpu=True, allocator="none is better")) == "none is better"
+    choice = AllocatorChoice(value, value, 2**30, 0, "by simulation")
+    plan = fix.plan(Facts(uses_gpu=True, allocator=choice))
+    assert plan.environment == {"PYTORCH_CUDA_ALLOC_CONF": value, "PYTORCH_ALLOC_CONF": value}
+    assert (plan.promised_reserved_bytes, plan.promised_retries) == (2**30, 0)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:native")
+    fix.apply(patches, value)
     assert "sets PYTORCH_CUDA_ALLOC_CONF itself" in patches.refused[0]
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", value)
-    FIXES["expandable-segments"].apply(patches, value)
+    fix.apply(patches, value)
     assert patches.applied == [f"PYTORCH_CUDA_ALLOC_CONF={value}"]
-    assert "already" in FIXES["expandable-segments"].plan(Facts(uses_gpu=True))
+    torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+    assert "_set_allocator_settings('expandable_segments:True')" in patches.overrode[0]
 
 
 def test_ranks_get_cpus_of_their_own(patches, monkeypatch):

@@ -17,8 +17,6 @@ from stepscope.memory.questions.settings import settings
 
 ID = "memory-fragmented"
 _LEAST_BYTES = 64 * 1024 * 1024
-_WORTH = 0.05
-"""Of the reserved bytes: what a setting must save to be named, and more than the model misses."""
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -32,11 +30,7 @@ def find(subject: Subject) -> list[Finding]:
     if unused < max(_LEAST_BYTES, subject.thresholds.memory_unused * parts.reserved_bytes):
         return []
     answer = settings(view, device)
-    # What the model misses of the recording, it may miss of a setting as well.
-    worth = max(_WORTH, answer.reproduction_error_share) * parts.reserved_bytes
-    better = answer.alternatives.filter(
-        ~pl.col("is_recorded") & ~pl.col("is_out_of_memory") & (pl.col("saved_bytes") >= worth)
-    ).sort("saved_bytes", descending=True, maintain_order=True)
+    better = answer.worth_a_run.filter(pl.col("saved_bytes") > 0)
     evidence = [
         Evidence("reserved at its peak", parts.reserved_bytes, "bytes"),
         Evidence("in use then", parts.in_use_bytes, "bytes"),

@@ -31,6 +31,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.comparison.side import RECORD_BASIS, Side
+from stepscope.analysis.comparison.student import student_95
 from stepscope.errors import UsageError
 from stepscope.trace.arrays.intervals import Int64Array
 
@@ -51,8 +52,6 @@ CHANGES: dict[str, pl.DataType | type[pl.DataType]] = {
     "noise_ns": pl.Int64,  # null: not known
 }
 """Columns of `Comparison.changes`."""
-_STUDENT = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764}
-"""The 97.5th percentile of Student's t by degrees of freedom."""
 PART, THREAD_PART = "part", "thread_part"
 """Tables that divide a step: the compared steps, and on GPUs also the training thread's."""
 
@@ -172,29 +171,6 @@ def _step_change(a: Int64Array, b: Int64Array) -> StepChange:
         len(a),
         len(b),
     )
-
-
-def student_95(freedom: float) -> float:
-    """The 97.5th percentile of Student's t, so that the interval around 0 holds 95 %.
-
-    By the expansion of Cornish and Fisher (Abramowitz and Stegun, 26.7.5): right to 1 % from 4
-    degrees of freedom on, which are three steps a side. Below, from tables; between whole numbers
-    it is interpolated on logarithmic scales, which errs on the wide side.
-
-    Args:
-        freedom: Degrees of freedom, at least 1; Welch's need not be whole.
-    """
-    if freedom < len(_STUDENT):
-        below = int(freedom)
-        share = math.log(freedom / below) / math.log((below + 1) / below)
-        return float(_STUDENT[below] ** (1 - share) * _STUDENT[below + 1] ** share)
-    z = 1.959964
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return math.fsum((z, *(term / freedom**n for n, term in enumerate(terms, start=1))))
 
 
 def _deviation(values: Int64Array) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stepscope.analysis.comparison.side import Side, make_side
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.analysis.selection.scope import Scope
@@ -21,10 +23,16 @@ def open_side(path: str, rank: int | None, scope: Scope) -> Side:
         UnreadableInputError: There is nothing to read, or it cannot be read.
         UsageError: There is no such rank, or nothing in it to compare.
     """
-    chosen = resolve_path(path).rank(rank)
+    target = resolve_path(path)
+    chosen = target.rank(rank)
     last = chosen.last_with(scope.steps)
     trace = None if last is None else last.open()
     records: tuple[StepRecord, ...] = ()
     if chosen.record is not None and scope.steps is None:
         records = chosen.record.steps
-    return make_side(path, trace, records, summarise_steps(records), scope)
+    side = make_side(path, trace, records, summarise_steps(records), scope)
+    ranks = len(target.chosen)
+    if rank is not None or ranks < 2:
+        return side
+    alone = f"rank {chosen.rank} of {ranks} ranks is compared; --rank chooses another"
+    return replace(side, notes=(alone, *side.notes))

@@ -21,9 +21,13 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.analysis.comparison.student import student_percentile
+
 _STANDS_OUT = 3
 _FEWEST_STEPS = 3
 _COMES_BACK = 0.25
+_ORDER = 2
+"""Terms of the expansion for Student's t. A third would ask more of the shortest recordings."""
 _NORMAL_LIMIT = 3.09
 """What a normal variable exceeds in one of a thousand cases."""
 
@@ -52,15 +56,7 @@ def is_beyond_chance(excess_ns: npt.NDArray[np.float64], rank: int) -> bool:
 def _is_steady(difference: npt.NDArray[np.float64]) -> bool:
     steps = len(difference)
     error = float(difference.std(ddof=1)) / math.sqrt(steps)
-    return float(difference.mean()) > _student_limit(steps - 1) * error
-
-
-def _student_limit(freedom: int) -> float:
-    """What Student's t exceeds in one of a thousand cases (Cornish and Fisher's expansion)."""
-    z = _NORMAL_LIMIT
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    return z + first / freedom + second / freedom**2
+    return float(difference.mean()) > student_percentile(_NORMAL_LIMIT, steps - 1, _ORDER) * error
 
 
 def is_more_often(events: int, cases: int, other_events: int, other_cases: int) -> bool:

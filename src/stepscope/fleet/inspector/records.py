@@ -18,17 +18,20 @@ and counted, and so are records beyond a limit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import orjson
 import polars as pl
 
 from stepscope.errors import UnreadableInputError
-from stepscope.run.regular import open_regular
+from stepscope.run.regular import is_regular
 from stepscope.trace.formats.not_traces import is_inspector_output
+from stepscope.trace.problems import Problems
+from stepscope.trace.source.content import Content
+from stepscope.trace.source.opening import open_source
 
 RECORDS: dict[str, pl.DataType | type[pl.DataType]] = {
     "communicator": pl.String,
@@ -58,8 +61,10 @@ _KINDS = {
 _OF_ONE_RANK = frozenset({"all_gather", "reduce_scatter"})
 _COUNTS = ("coll_records", "p2p_records", "proxy_records")
 _SUFFIXES = frozenset({".log", ".jsonl", ".json"})
+_PACKED = frozenset({".gz", ".zst"})
 _MOST_RECORDS = 5_000_000
 _LONGEST_LINE = 1 << 22
+_BLOCK = 1 << 20
 _LARGEST = 2**53
 _BEGINNING = 4096
 
@@ -94,15 +99,23 @@ def inspector_files(path: str) -> list[Path]:
         return [place] if _is_inspector_file(place) else []
     if "://" in path or not place.is_dir():
         return []
-    candidates = sorted(one for one in place.iterdir() if one.suffix in _SUFFIXES)
+    candidates = sorted(one for one in place.iterdir() if _SUFFIXES & _suffixes(one))
     return [one for one in candidates if _is_inspector_file(one)]
 
 
+def _suffixes(path: Path) -> set[str]:
+    """The ending of a file's name, or of the name before it was packed."""
+    plain = path.with_suffix("") if path.suffix in _PACKED else path
+    return {plain.suffix}
+
+
 def _is_inspector_file(path: Path) -> bool:
+    if not is_regular(path):
+        return False
     try:
-        with open_regular(path) as file:
-            return is_inspector_output(file.read(_BEGINNING))
-    except OSError:
+        with open_source(path) as source:
+            return is_inspector_output(next(source.blocks(Problems(), size=_BEGINNING), b""))
+    except UnreadableInputError:
         return False
 
 
@@ -164,21 +177,19 @@ class _Reading:
         Raises:
             UnreadableInputError: It cannot be opened.
         """
-        try:
-            with open_regular(path) as file:
-                self._read(file)
-        except OSError as error:
-            raise UnreadableInputError(
-                f"{path}: cannot be read: {error.strerror or error}"
-            ) from error
+        problems = Problems()
+        with open_source(path) as source:
+            content = source.blocks(problems, size=_BLOCK)
+            content.expect_no_events()
+            self._read(content)
+        self.skipped += bool(problems)
 
-    def _read(self, file: BinaryIO) -> None:
+    def _read(self, content: Content) -> None:
         marked: _Context | None = None
         left = 0  # lines that the last marker holds for
-        for line in iter(lambda: file.readline(_LONGEST_LINE), b""):
-            if not line.endswith(b"\n") and len(line) == _LONGEST_LINE:
+        for line in _lines(content):
+            if line is None:
                 self.skipped += 1
-                _skip_line(file)
                 continue
             if not line.strip():
                 continue
@@ -280,6 +291,16 @@ def _text(value: Any) -> str:
     return "".join(one for one in value[:256] if one.isprintable())
 
 
-def _skip_line(file: BinaryIO) -> None:
-    while (rest := file.readline(_LONGEST_LINE)) and not rest.endswith(b"\n"):
-        pass
+def _lines(blocks: Iterator[bytes]) -> Iterator[bytes | None]:
+    """Lines of a content; None for one that is too long."""
+    held, is_too_long = b"", False
+    for block in blocks:
+        *whole, rest = (held + block).split(b"\n")
+        for line in whole:
+            yield None if is_too_long or len(line) >= _LONGEST_LINE else line
+            is_too_long = False
+        # Of a line that is too long only the end matters.
+        is_too_long |= len(rest) >= _LONGEST_LINE
+        held = b"" if is_too_long else rest
+    if held or is_too_long:
+        yield None if is_too_long else held

@@ -128,6 +128,18 @@ def parse_settings(text: str, base: AllocatorSettings | None = None) -> Allocato
     return settings
 
 
+def with_settings(text: str, settings: str) -> str:
+    """A value of PYTORCH_CUDA_ALLOC_CONF with other settings.
+
+    Args:
+        text: The value before; its options without an effect on the simulation stay.
+        settings: The settings in words, as `str` of `AllocatorSettings` gives them.
+    """
+    kept = [f"{key}:{value}" for key, value in _options(text) if key in (*_IGNORED, "backend")]
+    is_default = settings == str(AllocatorSettings())
+    return ",".join([*kept, "expandable_segments:False" if is_default else settings])
+
+
 def _options(text: str) -> list[tuple[str, str]]:
     """The options of a configuration: names and values. Commas within brackets do not separate."""
     parts = re.findall(r"(?:\[[^\]]*\]?|[^,\[])+", re.sub(r"\s", "", text))

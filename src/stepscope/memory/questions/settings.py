@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import polars as pl
 
@@ -28,6 +29,8 @@ from stepscope.memory.view import MemoryView
 
 _SPLITS_MIB = (64, 128, 512)
 _DIVISIONS = (4, 8)
+_WORTH = 0.05
+"""Of the reserved bytes: what settings must save to be worth a run."""
 
 ALTERNATIVES: Types = {
     "settings": pl.String,
@@ -73,6 +76,25 @@ class SettingsAnswer:
     alternatives: pl.DataFrame
     notes: tuple[str, ...]
 
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The row of `alternatives` with the settings of the recording."""
+        return self.alternatives.row(by_predicate=pl.col("is_recorded"), named=True)
+
+    @property
+    def worth_a_run(self) -> pl.DataFrame:
+        """The rows of `alternatives` that are worth a run, the best first.
+
+        They serve every request, and save a twentieth of the reserved bytes and more than the
+        model misses of the recording, or need fewer retries. Fewer retries come before fewer
+        bytes: each retry gives back every cached block and waits for the GPU.
+        """
+        least = max(_WORTH, self.reproduction_error_share) * self.peak_reserved_bytes
+        return self.alternatives.filter(
+            ~pl.col("is_recorded") & ~pl.col("is_out_of_memory"),
+            (pl.col("saved_bytes") >= least) | (pl.col("retries") < self.recorded["retries"]),
+        ).sort("retries", "peak_reserved_bytes", maintain_order=True)
+
 
 def settings(
     view: MemoryView, device: int | None = None, asked: Sequence[str] = ()
@@ -110,7 +132,11 @@ def settings(
                 chosen,
                 one,
                 capacity_bytes=capacity.bytes,
-                limit_bytes=capacity.bytes,
+                limit_bytes=(
+                    capacity.bytes
+                    if capacity.is_limit or one.garbage_collection_threshold
+                    else None
+                ),
                 requests=requests,
             )
         )
@@ -123,6 +149,12 @@ def settings(
             "without bound (pytorch#193400): leave max_split_size_mb out"
         )
         notes = (*notes, danger)
+    if any(one.garbage_collection_threshold for one in candidates):
+        condition = (
+            "garbage_collection_threshold is simulated with a limit of the process; without "
+            "torch.cuda.set_per_process_memory_fraction it has no effect"
+        )
+        notes = (*notes, condition)
     if len(runs) < 1 + len([one for one in candidates if one != recorded]):
         left_out = (
             "garbage_collection_threshold is left out: it depends on the memory of the device, "

@@ -26,11 +26,13 @@ class Capacity:
         bytes: The most that it could have reserved; None: the history does not tell.
         is_exact: Whether that is what the device said, rather than less than some request needed.
         source: How it is known, in words.
+        is_limit: Whether it is a limit of the process, rather than of the device.
     """
 
     bytes: int | None
     is_exact: bool
     source: str
+    is_limit: bool = False
 
 
 def capacity_of(replay: Replay, device: int) -> Capacity:
@@ -63,6 +65,7 @@ def capacity_of(replay: Replay, device: int) -> Capacity:
             max(largest(curve["reserved_bytes"]), reserved),
             False,
             "a limit of the process stopped a request although the device had room",
+            is_limit=True,
         )
     retries = [r for r in releases_of(replay, device) if r.cause is ReleaseCause.RETRY]
     if retries:

@@ -71,12 +71,32 @@ def losses(trial: TrialRecord) -> str:
 
 
 def memory(trial: TrialRecord, baseline: TrialRecord) -> str:
-    """The change of the peak memory: of the GPU if there is one, else of the process."""
+    """The change of the peak memory: of the GPU if there is one, else of the process.
+
+    For settings of the allocator, of what it reserved, and its retries, next to what was promised.
+    """
     if trial.ratio is None:
         return "–"
+    if trial.promised_reserved_bytes is not None:
+        before, promised = baseline.peak_reserved_bytes, trial.promised_reserved_bytes
+        text = (
+            f"{_more(before, trial.peak_reserved_bytes)} reserved "
+            f"(promised {_more(before, promised)})"
+        )
+        if trial.allocator_retries or baseline.allocator_retries:
+            text += (
+                f", {baseline.allocator_retries:,} → {trial.allocator_retries:,} retries "
+                f"(promised {trial.promised_retries or 0:,})"
+            )
+        return text
     before, after = baseline.peak_device_bytes, trial.peak_device_bytes
     if not before:
         before, after = baseline.peak_resident_bytes, trial.peak_resident_bytes
+    return _more(before, after)
+
+
+def _more(before: int, after: int) -> str:
+    """A change of bytes with its sign."""
     sign = "−" if after < before else "+"
     return f"{sign}{units.size(abs(after - before))}"
 
@@ -131,7 +151,7 @@ def notes(record: TrialsRecord) -> list[str]:
 
 def lines_to_write(trial: TrialRecord) -> list[str]:
     """What to write into the script, where the trial did so, and what is there instead."""
-    applied = [f"# applied at {place}" for place in trial.applied]
+    applied = [f"# applied: {place}" for place in trial.applied]
     return [*trial.lines, *applied, *(f"# instead of {place}" for place in trial.overrides)]
 
 

@@ -41,6 +41,25 @@ class Patches(Protocol):
 
 
 @dataclass(frozen=True)
+class AllocatorChoice:
+    """Settings of the GPU's allocator that are worth a run.
+
+    Attributes:
+        value: The value of PYTORCH_CUDA_ALLOC_CONF.
+        settings: What of it is simulated; "default" for the defaults.
+        reserved_bytes: The most that the allocator reserves with them, by simulation.
+        retries: How often it gives back all cached blocks to serve a request, by simulation.
+        basis: What is promised against what was simulated of the script as it is.
+    """
+
+    value: str
+    settings: str
+    reserved_bytes: int
+    retries: int
+    basis: str
+
+
+@dataclass(frozen=True)
 class Facts:
     """What is known of the script as it is, once it has been diagnosed.
 
@@ -56,6 +75,8 @@ class Facts:
         local_ranks: Ranks on the machine.
         is_distributed: Whether several ranks train together.
         uses_gpu: Whether it trains on a GPU.
+        allocator: Settings of the allocator that are worth a run; or, as text, why there are none;
+            empty if they were not simulated.
     """
 
     findings: frozenset[str] = frozenset()
@@ -69,6 +90,7 @@ class Facts:
     local_ranks: int = 1
     is_distributed: bool = False
     uses_gpu: bool = False
+    allocator: AllocatorChoice | str = ""
 
 
 @dataclass(frozen=True)
@@ -81,6 +103,8 @@ class Plan:
         lines: What a person would write into the script.
         promised_ratio: Step after over step before, if the fix knows better than its findings.
         promise_basis: Why there is another promise than the finding's, or none.
+        promised_reserved_bytes: The most that the GPU's allocator reserves; None: no promise.
+        promised_retries: How often it has to give back its cache; None: no promise.
         environment: Environment variables of the process.
     """
 
@@ -89,6 +113,8 @@ class Plan:
     lines: tuple[str, ...]
     promised_ratio: float | None = None
     promise_basis: str = ""
+    promised_reserved_bytes: int | None = None
+    promised_retries: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -159,10 +159,12 @@ def _facts() -> dict[str, Any]:
     from stepscope.capture.steps.loaders import usable_cpus
 
     uses_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
-    peak = 0
-    if uses_gpu:
-        devices = range(torch.cuda.device_count())
-        peak = max((torch.cuda.max_memory_allocated(one) for one in devices), default=0)
+    devices = range(torch.cuda.device_count()) if uses_gpu else range(0)
+    memory = [torch.cuda.memory_stats(one) for one in devices]
+
+    def most(counter: str) -> int:
+        return max((one.get(counter, 0) for one in memory), default=0)
+
     return {
         "threads": torch.get_num_threads(),
         "cpus": usable_cpus(),
@@ -170,5 +172,7 @@ def _facts() -> dict[str, Any]:
         "uses_gpu": uses_gpu,
         "is_distributed": torch.distributed.is_available() and torch.distributed.is_initialized(),
         "peak_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "peak_device_bytes": peak,
+        "peak_device_bytes": most("allocated_bytes.all.peak"),
+        "peak_reserved_bytes": most("reserved_bytes.all.peak"),
+        "allocator_retries": most("num_alloc_retries"),
     }

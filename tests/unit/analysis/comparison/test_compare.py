@@ -13,8 +13,9 @@ from click.testing import CliRunner
 from tests.support.gpu_trace import GpuTrace, us
 from tests.support.step_records import step_records, write_run
 
-from stepscope.analysis.comparison.compare import PART, THREAD_PART, FailOn, compare, student_95
+from stepscope.analysis.comparison.compare import PART, THREAD_PART, FailOn, compare
 from stepscope.analysis.comparison.side import make_side
+from stepscope.analysis.comparison.student import student_95
 from stepscope.analysis.record.summary import summarise_steps
 from stepscope.commands.compare import command
 from stepscope.errors import UsageError
