@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from stepscope.run.cpus import allowed_cpus
 
 # Examples that take long on a busy machine are no failures, nor is it one to make them slowly; and
 # they are the same each time, so that a run judges the code and not its luck (the fuzzers of the
@@ -22,3 +25,9 @@ os.environ.pop("COLUMNS", None)
 # interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than there are processors: many tests wait for processes and timers."""
+    return allowed_cpus() + 1

@@ -1,7 +1,8 @@
 """Shapes of abuse: units repeated, nested, huge; special files, links: answered or refused.
 
 Each input is read by a verb in a process of its own, with a limit of memory and of processor time.
-The processes are forked where everything is imported, so that hundreds of cases run in ten minutes.
+The processes are forked where everything is imported, so that two idle cores run about 600 cases in
+ten minutes; busy ones run fewer.
 Every one must end with an answer or an error of one line. `STEPSCOPE_FUZZ_SECONDS` says for how
 long (600), `STEPSCOPE_FUZZ_SEED` repeats a run.
 """

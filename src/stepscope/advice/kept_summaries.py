@@ -138,8 +138,6 @@ class _About(Generic[_Kept]):
         if self.inputs is None or window is None or window.trace_path is None:
             return None
         try:
-            if not window.trace_path.stat().st_size:  # as files of /proc, which may wait for ever
-                return None
             trace = key_of(window.trace_path)
             return None if trace is None else _State(trace, _files_of(self.rank))
         except (StepscopeError, OSError):

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from stepscope.capture.options.config import CaptureConfig
 from stepscope.capture.options.words import IN_CODE
 from stepscope.capture.session import CaptureSession
+from stepscope.capture.steps.auto_phases import AutoPhases
 from stepscope.capture.together.holder import ProcessClaim
 from stepscope.capture.together.ranks import RankIdentity, records
 from stepscope.errors import UsageError
@@ -229,17 +230,18 @@ class Profiler:
             with self._session.contain("leaving the loop"):
                 self._session.steps.leave_loop()
 
-    @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Name a part of the step: it is timed in the step record and marked in the trace.
 
         Phases may nest. Only phases of the training thread are timed.
         """
-        phases = self._session.steps.phases
-        if phases is None:
-            with self._session.steps.phase(name):
-                yield
-            return
+        if self._session.steps.phases is None:
+            return self._session.steps.phase(name)
+        return self._own_phase(name, self._session.steps.phases)
+
+    @contextlib.contextmanager
+    def _own_phase(self, name: str, phases: AutoPhases) -> Iterator[None]:
+        """A phase of the loop's own, while others are detected."""
         with self._session.contain("listening to torch"):
             phases.watch.stand_back()
         try:

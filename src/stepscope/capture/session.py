@@ -159,7 +159,7 @@ class CaptureSession:
         steps.recorder = StepRecorder(clock, journal.write_step)
         steps.recorder.attach_host(HostClock())
         steps.loaders = LoaderWatch(journal.note_loader)
-        steps.add_listener("counting a step", lambda *_: journal.count_step())
+        steps.add_listener("counting a step", journal.count_step)
         steps.add_listener("summing up steps", self._sum_up)
         steps.probe = DeviceProbe()
         layout = journal.layout.rank(self.identity.rank)
@@ -191,7 +191,7 @@ class CaptureSession:
             self.config, self.identity, journal, steps.windows.planner, clock
         )
         requests.start()
-        steps.add_listener("looking for requests", lambda _, record: requests.step_ended(record))
+        steps.add_listener("looking for requests", requests.step_ended)
         if self.config.upload_to is not None:
             self._uploader = Uploader(self.config.upload_to, journal.layout, self.identity.rank)
             self._uploader.start()

@@ -52,6 +52,7 @@ class Stepping:
         self.is_closing = False
         self._listeners: list[tuple[str, StepListener]] = []
         self._attempt = containment.attempt
+        self._failed = containment.failed
         self._contain = containment.contain
         self._is_on = is_on
         self._is_outside = False
@@ -88,7 +89,8 @@ class Stepping:
         """End the current step and begin the next."""
         if self._is_outside or self.is_closing:
             return
-        self._leave_phase()
+        if self.phases is not None:
+            self._leave_phase()
         recorder = self.recorder
         if recorder is None:
             self.number += 1
@@ -104,8 +106,11 @@ class Stepping:
         index = windows.lengthening_index if windows is not None else None
         record = self._attempt("recording a step", recorder.end, ended, window=index)
         for where, listener in self._listeners:
-            self._attempt(where, listener, ended, record)
-        has_worked = self._count_flops(ended)
+            try:  # not by `attempt`: each call costs several times as much with cold caches
+                listener(ended, record)
+            except Exception as error:  # noqa: BLE001, PERF203 - the training must go on
+                self._failed(where, error)
+        has_worked = self.flops is not None and self._count_flops(ended)
         if windows is not None and self._attempt("advancing a window", windows.advance, ended):
             has_worked = True
         if has_worked:
@@ -193,10 +198,11 @@ class Stepping:
         """Time inside is the loop's wait for a batch; call `batch_came` if one arrived."""
         phases = self.phases
         is_heard = phases is not None and self._attempt("listening to torch", phases.begin_fetch)
+        marked = self._enter_range(DATA_WAIT_RANGE)
         try:
-            with self.range(DATA_WAIT_RANGE):
-                yield
+            yield
         finally:
+            self._leave_range(marked)
             if phases is not None and is_heard:
                 self._attempt("listening to torch", phases.end_fetch)
 
@@ -212,19 +218,24 @@ class Stepping:
         if self.phases is not None:
             self._attempt("listening to torch", self.phases.batch_came)
 
-    @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, name: str) -> TimedPhase:
         """Time a part of the step and mark it in the trace."""
+        return TimedPhase(self, name)
+
+    def enter_phase(self, name: str) -> tuple[StepRecorder | None, Any]:
+        """Enter a phase; returns what `leave_phase` needs."""
         recorder = self.recorder if self._is_on() else None
-        is_timed = recorder is not None and self._attempt(
+        if recorder is not None and not self._attempt(
             "timing a phase", recorder.enter_phase, str(name)
-        )
-        try:
-            with self.range(name):
-                yield
-        finally:
-            if is_timed and recorder is not None:
-                self._attempt("timing a phase", recorder.leave_phase)
+        ):
+            recorder = None
+        return recorder, self._enter_range(name)
+
+    def leave_phase(self, recorder: StepRecorder | None, marked: Any) -> None:
+        """Leave the phase that `enter_phase` entered."""
+        self._leave_range(marked)
+        if recorder is not None:
+            self._attempt("timing a phase", recorder.leave_phase)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -277,19 +288,49 @@ class Stepping:
     @contextlib.contextmanager
     def range(self, name: str) -> Iterator[None]:
         """Mark a range in the trace while one is being recorded."""
-        marked = self._attempt("marking a range", self._open_range, name)
+        marked = self._enter_range(name)
         try:
             yield
         finally:
-            if marked is not None:
-                self._attempt("marking a range", marked.__exit__, None, None, None)
+            self._leave_range(marked)
 
-    def _open_range(self, name: str) -> Any:
+    def _enter_range(self, name: str) -> Any:
         """A range that has been entered, or None if nothing is being recorded."""
         if self.recording_index is None:
             return None
-        import torch
+        return self._attempt("marking a range", _entered_range, name)
 
-        marked = torch.profiler.record_function(str(name))
-        marked.__enter__()
-        return marked
+    def _leave_range(self, marked: Any) -> None:
+        if marked is not None:
+            self._attempt("marking a range", marked.__exit__, None, None, None)
+
+
+class TimedPhase(contextlib.ContextDecorator):
+    """A part of a step while it is timed. Not a generator, because each step enters several.
+
+    Args:
+        steps: What times it.
+        name: Its name.
+    """
+
+    def __init__(self, steps: Stepping, name: str) -> None:
+        self._steps = steps
+        self._name = name
+        self._entered: tuple[StepRecorder | None, Any] = (None, None)
+
+    def _recreate_cm(self) -> TimedPhase:
+        return TimedPhase(self._steps, self._name)  # a decorated function may call itself
+
+    def __enter__(self) -> None:
+        self._entered = self._steps.enter_phase(self._name)
+
+    def __exit__(self, *_: object) -> None:
+        self._steps.leave_phase(*self._entered)
+
+
+def _entered_range(name: str) -> Any:
+    import torch
+
+    marked = torch.profiler.record_function(str(name))
+    marked.__enter__()
+    return marked

@@ -91,9 +91,12 @@ class Folders:
 
     def _resolved(self, path: Path, given: str) -> Path:
         try:
-            return path.resolve()
+            resolved = path.resolve()
         except (OSError, RuntimeError, ValueError):  # a loop of links, a null byte
             raise UsageError(f"{given!r}: not a path") from None
+        if resolved.is_symlink():  # a loop of links, since Python 3.13
+            raise UsageError(f"{given!r}: not a path")
+        return resolved
 
     def _has(self, path: Path) -> bool:
         return any(path.is_relative_to(root) for root in self.roots)

@@ -132,8 +132,7 @@ def build_index(trace: Trace) -> TraceIndex:
         columns["name_id"].to_numpy(),
         colours_of(category, kind),
     )
-    where = np.full(len(start), NOT_DRAWN, np.uint32)
-    where[rows.event] = np.arange(len(rows.event), dtype=np.uint32)
+    where = places_of(rows, len(start))
     names = trace.names.select("name").collect()["name"]
     extra, above, names = _extra(trace, columns, names, origin)
     notes = []
@@ -141,6 +140,13 @@ def build_index(trace: Trace) -> TraceIndex:
         notes.append(f"{placed.left_out:,} events overlap too many others and are not drawn")
     lanes = _sorted_lanes([*above, *_trace_lanes(trace, placed.band, rows)])
     return TraceIndex(origin, end, rows, extra, lanes, where, names, tuple(notes))
+
+
+def places_of(rows: SliceRows, events: int) -> npt.NDArray[np.uint32]:
+    """For each event its position in its rows, or `NOT_DRAWN`."""
+    where = np.full(events, NOT_DRAWN, np.uint32)
+    where[rows.event] = np.arange(len(rows.event), dtype=np.uint32)
+    return where
 
 
 def _shifted(placed: Placement, origin: int) -> Placement:

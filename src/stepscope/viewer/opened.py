@@ -38,7 +38,8 @@ from stepscope.trace.model import Trace
 from stepscope.viewer.background import Background
 from stepscope.viewer.events import Links, links_of
 from stepscope.viewer.flame import Forest
-from stepscope.viewer.index import Lane, TraceIndex, build_index
+from stepscope.viewer.index import Lane, TraceIndex
+from stepscope.viewer.kept_index import index_of
 from stepscope.viewer.memory.content import MemoryContent, memory_of
 from stepscope.viewer.ranges import RangeBasis, range_basis
 from stepscope.viewer.ranks import JobRanks, ranks_of
@@ -48,6 +49,8 @@ from stepscope.viewer.tracks import idle_rows
 
 _LOG = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
+_LONGEST_PICTURE_S = 10.0
+"""After that, idle causes and counters are worked out even if no page has asked for them."""
 
 
 class TraceChangedError(StepscopeError):
@@ -215,6 +218,7 @@ class Opened:
         error: Why it failed.
         content: The trace, once it is ready.
         has_extras: Whether idle causes and counters are there.
+        extras_wanted: Set when the page asks for these, which it does once its picture is drawn.
         memory: Its memory, read when it is asked for; None: it has none, as far as is known.
     """
 
@@ -228,6 +232,7 @@ class Opened:
         self._began = time.monotonic()
         self._took_s: dict[str, float] = {}
         self.opening = threading.Event()
+        self.extras_wanted = threading.Event()
         self.memory: Background[MemoryContent] | None = None
         snapshot = origin.path if origin.is_memory else origin.snapshot
         if snapshot is not None:
@@ -247,13 +252,15 @@ class Opened:
             warm_up()
             content = Content(
                 trace,
-                build_index(trace),
+                index_of(trace),
                 self.origin.metrics,
                 self.origin.step_record,
                 fingerprint,
             )
             self.content = content
             self._enter("ready")
+            # The first picture must not share the processor with idle causes and counters.
+            self.extras_wanted.wait(_LONGEST_PICTURE_S)
             extras = content.extras
             if self.memory is None and has_host_memory(trace):
                 self.memory = memory_of(lambda: memory_of_trace(trace, self.origin.path))

@@ -30,6 +30,7 @@ from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.selection.scope import EventChoice, Scope
 from stepscope.commands.main import cli
 from stepscope.commands.sinks import FileSink
+from stepscope.errors import UnreadableInputError
 from stepscope.report.outputs import Layout, output
 from stepscope.run.layout import RunLayout
 from stepscope.run.manifest import read_rank, write_record
@@ -296,6 +297,29 @@ def test_a_rank_with_a_pipe_among_its_files_keeps_nothing(run):
     finally:
         pipe.unlink()
     assert kept_meeting(rank, Scope()) is not None
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no named pipes")
+def test_a_trace_replaced_by_a_pipe_is_never_opened(tmp_path, read, monkeypatch):
+    path = tmp_path / "trace.json"
+    path.write_bytes(dump(rank_of_job(0, DELAYS[:1])))
+    rank = rank_at(path)
+    met = meeting_to_keep(rank, Scope())
+    assert kept_meeting(rank, Scope()) == met
+    path.unlink()
+    os.mkfifo(path)  # beside its store
+    assert kept_meeting(rank, Scope()) is None
+    monkeypatch.setattr(kept_summaries, "meeting_of", lambda *_: met)
+    assert meeting_to_keep(rank, Scope()) == met
+    assert len(read) == 1
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.skipif(not os.access("/proc/kmsg", os.R_OK), reason="needs a readable /proc/kmsg")
+def test_a_file_of_proc_that_waits_is_refused():
+    with pytest.raises(UnreadableInputError, match="/proc/kmsg"):
+        diagnose(open_run("/proc/kmsg"))
 
 
 def test_another_trace_under_the_same_name_is_not_what_was_kept(tmp_path):

@@ -95,7 +95,7 @@ class RequestSources:
         """Handle SIGUSR2: the request is made at the end of the step."""
         self._was_signalled = True
 
-    def step_ended(self, record: StepRecord | None) -> None:
+    def step_ended(self, _: int, record: StepRecord | None) -> None:
         """Check whether the step that ended requests a window."""
         if record is None:
             return

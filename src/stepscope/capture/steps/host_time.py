@@ -11,14 +11,12 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 _SCHEDSTAT = "/proc/thread-self/schedstat"
 
 
-@dataclass(frozen=True)
-class HostTime:
+class HostTime(NamedTuple):
     """What passed between two step boundaries.
 
     Attributes:

@@ -13,6 +13,9 @@ from typing import Any
 from stepscope.capture.steps.host_time import HostClock, HostTime
 from stepscope.run.step_record import TRAIN, StepRecord
 
+_NO_HOST = HostTime()
+_NO_PEAKS: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+
 
 @dataclass(frozen=True)
 class Clock:
@@ -207,14 +210,14 @@ class StepRecorder:
         if start_ns is None:
             self.begin()
             return None
-        host = self._host.read() if self._host is not None else HostTime()
+        host = self._host.read() if self._host is not None else _NO_HOST
         dur_ns = now_ns - start_ns
         queued_ns = self._queued_in(dur_ns, host)
-        pair, peaks = self._read_device()
+        pair, peaks = self._read_device() if self._device_timer is not None else (None, _NO_PEAKS)
         # A phase may span the boundary: each step gets its part.
         for depth in range(1, len(self._open_phases) + 1):
             self._add_phase(depth, now_ns, pair[1] if pair is not None else None)
-        marks = _DeviceMarks(pair, self._device_phases, self._owned_marks)
+        device_phases, owned = self._device_phases, self._owned_marks
         record = StepRecord(
             step=step,
             start_ns=self._clock.epoch(start_ns),
@@ -235,8 +238,11 @@ class StepRecorder:
         )
         self._clear()
         self._start_ns = now_ns
-        self._waiting.append((record, marks))
-        self._drain()
+        if self._device_timer is None and not self._waiting:
+            self._write(record)
+        else:
+            self._waiting.append((record, _DeviceMarks(pair, device_phases, owned)))
+            self._drain()
         return record
 
     def _queued_in(self, dur_ns: int, host: HostTime) -> int | None:
@@ -339,9 +345,10 @@ class StepRecorder:
         self._data_wait_cpu_ns = 0
         self._phases = {}
         self._device_phases = []
-        # The marks of open phases belong to the step in which the phases end.
-        still_open = [phase.mark for phase in self._open_phases if phase.mark is not None]
-        self._owned_marks = [mark for mark in self._owned_marks if mark in still_open]
+        if self._owned_marks:
+            # The marks of open phases belong to the step in which the phases end.
+            still_open = [phase.mark for phase in self._open_phases if phase.mark is not None]
+            self._owned_marks = [mark for mark in self._owned_marks if mark in still_open]
         self._kind = TRAIN
         self._tokens = None
         self._samples = None
@@ -350,7 +357,7 @@ class StepRecorder:
         self,
     ) -> tuple[tuple[Any, Any] | None, tuple[tuple[int, ...], tuple[int, ...]]]:
         pair: tuple[Any, Any] | None = None
-        peaks: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+        peaks = _NO_PEAKS
         if self._device_timer is not None and self._peak_memory is not None:
             try:
                 pair = self._device_timer.boundary()

@@ -1,14 +1,12 @@
 """Derived tables, cached in the store once computed.
 
 `TRACE.stepscope/derived/` holds `columns.parquet` (row for row alongside `events`),
-`host_steps.parquet`, `device_steps.parquet`, `problems.parquet` and `manifest.json`. These files
-are valid only for the store they were computed from, and so for the code that made it, and only
-while they are unchanged. Otherwise everything is computed and cached again.
+`host_steps.parquet`, `device_steps.parquet`, `problems.parquet` and `manifest.json`
+(`folder.py`).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,15 +14,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.trace.store.contents import contents_of, is_intact, is_own_directory
-from stepscope.trace.store.directory import (
-    MANIFEST,
-    Claim,
-    put_in_place,
-    read_manifest,
-    remove_abandoned,
-    temporary_name,
-)
+from stepscope.trace.store.folder import StoreFolder
 
 if TYPE_CHECKING:
     from stepscope.trace.derive.columns import DerivedTables
@@ -48,13 +38,18 @@ class DerivedFiles:
     store: Path
     identity: str
 
+    @property
+    def _folder(self) -> StoreFolder:
+        return StoreFolder(self.store / DERIVED, self.identity, _NAMES)
+
     def read(self) -> DerivedTables | None:
         """Returns the cached tables, their columns lazily; None if there are no valid ones."""
-        directory = self.store / DERIVED
-        if not self._is_valid(directory):
+        folder = self._folder
+        if not folder.is_valid():
             return None
         from stepscope.trace.derive.columns import DerivedTables
 
+        directory = folder.directory
         try:
             return DerivedTables(
                 columns=pl.scan_parquet(directory / "columns.parquet", glob=False),
@@ -74,40 +69,21 @@ class DerivedFiles:
         Returns:
             The same tables, with their files if they could be cached.
         """
-        directory = self.store / DERIVED
-        try:
-            remove_abandoned(directory)
-            claim = Claim(temporary_name(directory))
-        except OSError:
-            return derived
         frames = {
             "columns": derived.columns.collect(),
             "host_steps": derived.host_steps,
             "device_steps": derived.device_steps,
             "problems": derived.problems,
         }
-        try:
-            for name, frame in frames.items():
-                file = claim.directory / f"{name}.parquet"
-                frame.write_parquet(file, compression="zstd", compression_level=1)
-            manifest = {"store": self.identity, "files": contents_of(claim.directory, _NAMES)}
-            (claim.directory / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
-            claim.release()
-            if not put_in_place(claim.directory, directory, lambda: self._is_valid(directory)):
-                return derived
-        except (OSError, pl.exceptions.PolarsError):
-            return derived
-        finally:
-            claim.remove()
-        return replace(derived, files=_tables_in(directory))
 
-    def _is_valid(self, directory: Path) -> bool:
-        """Whether the files in a directory belong to this store and are intact."""
-        manifest = read_manifest(directory)
+        def write(directory: Path) -> None:
+            for name, frame in frames.items():
+                file = directory / f"{name}.parquet"
+                frame.write_parquet(file, compression="zstd", compression_level=1)
+
+        folder = self._folder
         return (
-            manifest.get("store") == self.identity
-            and is_own_directory(directory)
-            and is_intact(directory, manifest.get("files"), _NAMES)
+            replace(derived, files=_tables_in(folder.directory)) if folder.keep(write) else derived
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,18 +57,23 @@ class Origin:
 
 
 def key_of(path: Path) -> Key | None:
-    """Returns the key of a trace file; None if the code that reads it is unknown.
+    """Returns the key of a trace file; None if it is not a file or its reader's code is unknown.
+
+    Never waits: a pipe is not opened, and a file that claims to be empty is not read. Files of
+    `/proc` do, and reading some of them, such as `/proc/kmsg`, never ends.
 
     Raises:
         UnreadableInputError: The file cannot be read.
     """
     code = code_digest()
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return None
         with path.open("rb") as opened:
             status = os.fstat(opened.fileno())
             digest = hashlib.blake2b(digest_size=16)
             last = max(0, status.st_size - _PROBE_BYTES)
-            for offset in sorted({0, last // 2, last}):
+            for offset in sorted({0, last // 2, last}) if status.st_size else ():
                 opened.seek(offset)
                 digest.update(opened.read(_PROBE_BYTES))
     except OSError as error:

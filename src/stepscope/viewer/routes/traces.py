@@ -74,6 +74,7 @@ def _relative(rows: pl.DataFrame, origin: int) -> list[dict[str, Any]]:
 def _extras(asked: Asked) -> dict[str, Any]:
     opened = asked.library.find(asked.identifier)
     content = asked.content
+    opened.extras_wanted.set()
     if not opened.has_extras:
         return {"ready": False}
     extras = content.extras

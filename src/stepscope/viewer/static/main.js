@@ -133,6 +133,8 @@ class Page {
 
   /** Idle causes and counters come a little after the picture. @param {string} trace */
   async _waitForExtras(trace) {
+    // The server works them out when it is asked; the picture must not wait for that.
+    for (let tries = 0; tries < 100 && this.timeline && !this.timeline.timeline.isSettled; tries++) await new Promise((go) => setTimeout(go, 50));
     for (;;) {
       if (this.context?.trace !== trace) return;
       const extras = await getJson(`/api/traces/${trace}/extras`);

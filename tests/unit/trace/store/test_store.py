@@ -217,6 +217,27 @@ def test_key_reads_only_a_probe(tmp_path: Path) -> None:
     assert key_of(large).size_bytes == 1 << 33
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no named pipes")
+def test_a_key_never_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert key_of(pipe) is None
+    # As /proc/kmsg: a regular file of no bytes that opens at once, and then keeps a reader waiting.
+    empty = tmp_path / "empty"
+    empty.touch()
+    regular = empty.stat()
+    held = os.open(pipe, os.O_RDWR)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "stat", lambda _: regular)
+            key = key_of(pipe)
+    finally:
+        os.close(held)
+    assert key is not None
+    assert key.size_bytes == 0
+
+
 def test_small_traces_never_load_the_compiler(path: Path) -> None:
     script = (
         f"import sys; sys.path[:0] = {sys.path!r}\nfrom stepscope.trace.load import load\n"

@@ -32,6 +32,7 @@ _PLAIN_MEMBER = re.compile(
 )
 _ARGS = re.compile(r'[ \t\r\n]*"args"[ \t\r\n]*:[ \t\r\n]*(?=\{)')
 _AFTER_VALUE = re.compile(r"[ \t\r\n]*([,}])")
+_EMPTY = event_of({}, None, None, Problems(), 0)
 
 
 class NeedMoreTextError(Exception):
@@ -99,7 +100,7 @@ def _read_members(text: str, at: int, problems: Problems) -> tuple[Event, int]:
             else:
                 start = after_space(text, here)
                 if text.startswith("}", start) and not fields and args_text is None:
-                    return event_of(fields, args, args_text, problems, position), start + 1
+                    return _EMPTY, start + 1
                 if not text.startswith('"', start):
                     raise json.JSONDecodeError("Expecting a key", text, start)
                 key, start = strict_value(text, start)

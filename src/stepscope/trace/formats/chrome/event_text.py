@@ -175,7 +175,7 @@ def _resynchronise(text: str, at: int, final: bool, stretch: Stretch) -> int:
     """Skips unreadable text, up to the next event or the end of the list."""
     can_wait = not final and len(text) - at < LONGEST_EVENT
     following: int | None = None
-    candidate = _CANDIDATE.search(text, at + 1)
+    candidate = _next_candidate(text, at + 1)
     failures = 0
     while candidate is not None:
         start = candidate.start()
@@ -188,7 +188,7 @@ def _resynchronise(text: str, at: int, final: bool, stretch: Stretch) -> int:
         failures += 1
         # Growing steps keep hostile files from taking quadratic time.
         stride = 1 if failures <= _PATIENCE else failures * 16
-        candidate = _CANDIDATE.search(text, start + stride)
+        candidate = _next_candidate(text, start + stride)
     if following is None:
         if can_wait:
             raise NeedMoreTextError
@@ -209,3 +209,14 @@ def _resynchronise(text: str, at: int, final: bool, stretch: Stretch) -> int:
     if following < len(text) and text[following] == "]":
         stretch.between = Between.AFTER_EVENT
     return following
+
+
+def _next_candidate(text: str, at: int) -> re.Match[str] | None:
+    """What looks like the beginning of an event, from `at` on.
+
+    Nothing before the last brace ahead of a quote can be one. Megabytes of braces are skipped so.
+    """
+    quote = text.find('"', at)
+    if quote < 0:
+        return None
+    return _CANDIDATE.search(text, max(at, text.rfind("{", at, quote)))

@@ -25,7 +25,7 @@ _AFTER_ELEMENT = re.compile(r'"\s*(?:\]|,\s*["\d\-{\[\]tfnN])')
 
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
 _DEEPEST = 200
-_MOST_STEPS = 200_000  # escapes and values; a larger event is broken, and this bounds the time
+_MOST_STEPS = 200_000  # escapes, values, commas; a larger event is broken, and this bounds the time
 _MOST_INNER_QUOTES = 100  # more unescaped quotes mean that it is not a string; also bounds the time
 
 
@@ -48,7 +48,7 @@ class _Reader:
         self.steps = 0
 
     def step(self) -> None:
-        """Counts an escape or a value.
+        """Counts an escape, a value or a comma.
 
         Raises:
             LenientError: There are too many.
@@ -137,6 +137,7 @@ class _Reader:
             if character == "}":
                 return found, here + 1
             if character == ",":
+                self.step()
                 here = self.space(here + 1)
                 continue
             if character != '"':
@@ -156,6 +157,7 @@ class _Reader:
             if character == "]":
                 return found, here + 1
             if character == ",":
+                self.step()
                 here = self.space(here + 1)
                 continue
             value, here = self.value(here, _AFTER_ELEMENT, depth + 1)

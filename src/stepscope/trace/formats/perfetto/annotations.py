@@ -28,8 +28,6 @@ def arguments_of(
 ) -> pl.DataFrame:
     """The arguments of events.
 
-    An annotation that is a JSON object and is called "args" gives all its keys to the event.
-
     Args:
         data: The file.
         annotations: Spans: event, start, end.
@@ -48,7 +46,20 @@ def arguments_of(
         ).iter_rows()
     }
     keys, values = _keys_and_values(data, fields, scope, known)
-    pairs = pl.DataFrame({"event": annotations["event"], "key": keys, "value": values}).drop_nulls()
+    pairs = pl.DataFrame({"event": annotations["event"], "key": keys, "value": values})
+    return objects_of(pairs.drop_nulls())
+
+
+def objects_of(pairs: pl.DataFrame) -> pl.DataFrame:
+    """One JSON object per event.
+
+    Args:
+        pairs: event, key and value (both JSON text). A value called "args" that is an object gives
+            all its keys to the event.
+
+    Returns:
+        event and args (JSON text), for events with pairs.
+    """
     # The object's own braces are taken off where it stands for all arguments.
     whole = (pl.col("key") == '"args"') & pl.col("value").str.starts_with("{")
     text = (

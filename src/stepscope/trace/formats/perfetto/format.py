@@ -1,9 +1,9 @@
 """Perfetto traces as a format: recognition, and handing the events to the reader of Chrome traces.
 
 Track events have beginnings and ends, instants and counters, names, categories and arguments, as
-Chrome events do. They are written as such and read by that reader, so that one set of rules decides
-what a kernel, a launch or a stream is. Other data sources of Perfetto (scheduling, heap profiles)
-are passed over. The file is held in memory.
+Chrome events do; GPU render stages have a duration. They are written as such and read by that
+reader, so that one set of rules decides what a kernel, a launch or a stream is. Other data sources
+of Perfetto (scheduling, heap profiles) are passed over. The file is held in memory.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from stepscope.trace.formats.trace_format import Input, TraceFormat
 if TYPE_CHECKING:
     import polars as pl
 
+    from stepscope.trace.formats.perfetto.gpu_stages import GpuStages
     from stepscope.trace.formats.perfetto.packets import Packets, Track
     from stepscope.trace.tables import Tables
 
@@ -89,13 +90,15 @@ def _read(trace: Input) -> Tables:
     from stepscope.errors import UnreadableInputError
     from stepscope.trace.formats.chrome.reader import read_tables
     from stepscope.trace.formats.perfetto.annotations import arguments_of
+    from stepscope.trace.formats.perfetto.gpu_stages import read_gpu_stages
     from stepscope.trace.formats.perfetto.packets import read_packets
     from stepscope.trace.source.content import Content
 
     trace.content.expect_no_events()
     data = np.frombuffer(b"".join(trace.content), np.uint8)
     packets = read_packets(data)
-    if not len(packets.events):
+    stages = read_gpu_stages(data, packets)
+    if not len(packets.events) and not len(stages.slices):
         raise UnreadableInputError(
             f"{trace.name}: a Perfetto trace without track events; Stepscope reads those that"
             " torch.profiler writes, or `stepscope export --to perfetto`"
@@ -106,23 +109,22 @@ def _read(trace: Input) -> Tables:
         problems.add("damaged_packets", None, packets.damaged)
     if packets.other_clocks:
         problems.add("relative_clock", None, packets.other_clocks)
-    return read_tables(trace.name, Content(_document(packets, args)), problems)
+    return read_tables(trace.name, Content(_document(packets, args, stages)), problems)
 
 
-def _document(packets: Packets, args: pl.DataFrame) -> Iterator[bytes]:
-    """The events as a Chrome trace, in the order of time."""
+def _document(packets: Packets, args: pl.DataFrame, stages: GpuStages) -> Iterator[bytes]:
+    """The events as a Chrome trace; track events are in the order of time."""
     import polars as pl
 
     yield b'{"traceEvents": [\n'
     separator = b""
-    for piece in _of_tracks(packets.tracks):
+    for piece in (*_of_tracks(packets.tracks), *_of_lanes(stages.lanes)):
         yield separator + piece.encode()
         separator = b",\n"
-    events = _described(packets, args)
-    for first in range(0, len(events), _ROWS_AT_ONCE):
-        part = events.slice(first, _ROWS_AT_ONCE)
-        text = part.select(pl.col("text").str.join(",\n")).item()
-        if text:
+    for events in (_described(packets, args), _stages(stages), _samples(stages)):
+        for first in range(0, len(events), _ROWS_AT_ONCE):
+            part = events.slice(first, _ROWS_AT_ONCE)
+            text = part.select(pl.col("text").str.join(",\n")).item()
             yield separator + text.encode()
             separator = b",\n"
     yield b"\n]}\n"
@@ -132,6 +134,7 @@ def _described(packets: Packets, args: pl.DataFrame) -> pl.DataFrame:
     import polars as pl
 
     from stepscope.trace.formats.chrome.written import member, microseconds
+    from stepscope.trace.formats.perfetto.blocks import with_durations
     from stepscope.trace.formats.perfetto.packets import (
         BEGIN,
         CATEGORIES,
@@ -141,7 +144,7 @@ def _described(packets: Packets, args: pl.DataFrame) -> pl.DataFrame:
         NAMES,
     )
 
-    events = packets.events
+    events = with_durations(packets.events)
     for column, kind in (("name", NAMES), ("category", CATEGORIES)):
         known = packets.names.filter(kind=kind).select(
             "scope", pl.col("iid").alias(f"{column}_iid"), pl.col("text").alias("known")
@@ -154,29 +157,92 @@ def _described(packets: Packets, args: pl.DataFrame) -> pl.DataFrame:
     phases = {BEGIN: "B", END: "E", INSTANT: "i", COUNTER: "C"}
     places = _places(packets.tracks, events["track"].unique().to_list())
     titles = {number: track.name or "" for number, track in packets.tracks.items()}
-    value = pl.concat_str(pl.lit('{"value": '), pl.col("value").cast(pl.String), pl.lit("}"))
     is_counter = pl.col("type") == COUNTER
+    overheads = [number for number, track in packets.tracks.items() if _is_overhead(track)]
+    # torch gives neither of these a category.
+    category = (
+        pl.when(pl.col("category").is_not_null())
+        .then("category")
+        .when(pl.col("track").is_in(overheads))
+        .then(pl.lit("overhead"))
+        .when(pl.col("args").str.contains('"cuda_sync_kind"', literal=True))
+        .then(pl.lit("cuda_sync"))
+    )
     name = pl.coalesce(
         "name", pl.when(is_counter).then(pl.col("track").replace_strict(titles, default=""))
     )
+    events = events.join(args, on="event", how="left", maintain_order="left")
+    events = events.with_columns(name=name, category=category)
     return (
         events.with_columns(
-            phase=pl.col("type").replace_strict(phases, default=None, return_dtype=pl.String),
+            phase=pl.when(pl.col("dur_ns").is_not_null())
+            .then(pl.lit("X"))
+            .otherwise(
+                pl.col("type").replace_strict(phases, default=None, return_dtype=pl.String)
+            ),
             place=pl.col("track").replace_strict(places, default=None, return_dtype=pl.String),
-            name=_quoted(events.select(name.alias("name"))["name"]),
+            name=_quoted(events["name"]),
             category=_quoted(events["category"]),
+            args=pl.when(is_counter).then(_value()).otherwise("args"),
         )
         .filter(pl.col("phase").is_not_null())
-        .join(args, on="event", how="left", maintain_order="left")
         .sort("time_ns", maintain_order=True)
         .select(
             text=pl.concat_str(
                 pl.lit('{"ph": "'), "phase", pl.lit('", '), "place",
                 pl.lit(', "ts": '), microseconds("time_ns"),
+                member("dur", microseconds("dur_ns")),
                 member("name", pl.col("name")), member("cat", pl.col("category")),
-                member("args", pl.when(is_counter).then(value).otherwise("args")),
+                member("args", pl.col("args")),
                 pl.lit("}"),
             )
+        )
+    )  # fmt: skip
+
+
+def _value() -> pl.Expr:
+    import polars as pl
+
+    return pl.concat_str(pl.lit('{"value": '), pl.col("value").cast(pl.String), pl.lit("}"))
+
+
+def _is_overhead(track: Track) -> bool:
+    """Whether it is the one on which torch puts what profiling itself costs."""
+    return track.thread_name == "Overhead"
+
+
+def _stages(stages: GpuStages) -> pl.DataFrame:
+    import polars as pl
+
+    from stepscope.trace.formats.chrome.written import member, microseconds
+
+    slices = stages.slices
+    return slices.with_columns(
+        name=_quoted(slices["name"]), category=_quoted(slices["category"])
+    ).select(
+        text=pl.concat_str(
+            pl.lit('{"ph": "X", "pid": '), "device", pl.lit(', "tid": '), "lane",
+            pl.lit(', "ts": '), microseconds("time_ns"),
+            pl.lit(', "dur": '), microseconds("dur_ns"),
+            member("name", pl.col("name")), member("cat", pl.col("category")),
+            member("args", pl.col("args")),
+            pl.lit("}"),
+        )
+    )  # fmt: skip
+
+
+def _samples(stages: GpuStages) -> pl.DataFrame:
+    import polars as pl
+
+    from stepscope.trace.formats.chrome.written import microseconds
+
+    samples = stages.counters
+    return samples.with_columns(name=_quoted(samples["name"])).select(
+        text=pl.concat_str(
+            pl.lit('{"ph": "C", "pid": "GPU '), "device", pl.lit(' Counters", "name": '), "name",
+            pl.lit(', "ts": '), microseconds("time_ns"),
+            pl.lit(', "args": '), _value(),
+            pl.lit("}"),
         )
     )  # fmt: skip
 
@@ -228,19 +294,28 @@ def _lane(tracks: dict[int, Track], number: int) -> tuple[int | str, int | str]:
 
 def _of_tracks(tracks: dict[int, Track]) -> Iterator[str]:
     """Names of processes and threads."""
-    import orjson
-
-    def named(key: str, pid: object, tid: object, name: str) -> str:
-        event = {"ph": "M", "name": key, "pid": pid, "tid": tid, "ts": 0, "args": {"name": name}}
-        return orjson.dumps(event).decode()
-
     for number, track in tracks.items():
         pid, tid = _lane(tracks, number)
         if track.process_name and track.pid is not None:
-            yield named("process_name", track.pid, 0, track.process_name)
+            yield _named("process_name", track.pid, 0, track.process_name)
         name = track.thread_name or (track.name if track.tid is not None else None)
         if name:
-            yield named("thread_name", pid, tid, name)
+            yield _named("thread_name", pid, tid, name)
+
+
+def _of_lanes(lanes: pl.DataFrame) -> Iterator[str]:
+    """Names of the lanes of GPUs."""
+    import orjson
+
+    for device, lane, title in lanes.iter_rows():
+        yield _named("thread_name", device, orjson.loads(lane), title)
+
+
+def _named(key: str, pid: object, tid: object, name: str) -> str:
+    import orjson
+
+    event = {"ph": "M", "name": key, "pid": pid, "tid": tid, "ts": 0, "args": {"name": name}}
+    return orjson.dumps(event).decode()
 
 
 FORMAT = TraceFormat(

@@ -16,7 +16,7 @@ from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.formats.perfetto.wire import FIXED64, Fields, read_fields
 
 # Packet
-_PACKET, _TIME, _SEQUENCE, _EVENT, _INTERNED, _FLAGS, _DEFAULTS, _DESCRIPTOR, _CLOCK = (
+_PACKET, TIME, _SEQUENCE, _EVENT, INTERNED, _FLAGS, _DEFAULTS, _DESCRIPTOR, _CLOCK = (
     1, 8, 10, 11, 12, 13, 59, 60, 58,
 )  # fmt: skip
 _STATE_CLEARED = 1
@@ -24,6 +24,8 @@ _SEQUENCE_CLOCKS = range(64, 128)
 """Clocks that count from the packet before, which track events of torch do not use."""
 # Interned data
 CATEGORIES, NAMES, ANNOTATION_NAMES, ANNOTATION_TEXTS = 1, 2, 3, 29
+GPU_SPECIFICATIONS, COMPUTE_KERNELS, COMPUTE_ARGUMENTS = 24, 1000, 1001
+_DEMANGLED = 3
 # Track event
 _CATEGORY_IID, _ANNOTATION, _TYPE, _NAME_IID, _TRACK, _CATEGORY, _NAME = 3, 4, 9, 10, 11, 22, 23
 _INTEGER_VALUE, _DOUBLE_VALUE = 30, 44
@@ -43,6 +45,8 @@ class Packets:
         tracks: Descriptors by number.
         damaged: Number of packets that could not be read to their end.
         other_clocks: Number of events that were left out, because their time counts from others.
+        fields: The fields of all packets, for what else they hold.
+        scope: For each packet which names its numbers mean.
     """
 
     events: pl.DataFrame
@@ -51,6 +55,8 @@ class Packets:
     tracks: dict[int, Track]
     damaged: int
     other_clocks: int
+    fields: Fields
+    scope: Int64Array
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,8 @@ def read_packets(data: npt.NDArray[np.uint8]) -> Packets:
         _tracks(data, packets),
         whole.damaged + packets.damaged,
         other,
+        packets,
+        scope,
     )
 
 
@@ -123,15 +131,15 @@ def _events(
     value[fields.message[doubles]] = fields.value[doubles].view(np.float64)
     events = pl.DataFrame(
         {
-            "time_ns": packets.last(_TIME, count)[packet],
+            "time_ns": packets.last(TIME, count)[packet],
             "type": fields.last(_TYPE, number),
             "track": track,
             "value": value,
             "scope": scope[packet],
             "name_iid": fields.last(_NAME_IID, number, _NONE),
             "category_iid": fields.last(_CATEGORY_IID, number, _NONE),
-            "name": _texts(data, fields, _NAME, number),
-            "category": _texts(data, fields, _CATEGORY, number),
+            "name": texts_of(data, fields, _NAME, number),
+            "category": texts_of(data, fields, _CATEGORY, number),
         }
     ).with_row_index("event")
     event, first, last = fields.spans(_ANNOTATION)
@@ -152,7 +160,7 @@ def _default_tracks(data: npt.NDArray[np.uint8], packets: Fields, count: int) ->
     return {int(one): int(track) for one, track in zip(of, tracks, strict=True)}
 
 
-def _texts(data: npt.NDArray[np.uint8], fields: Fields, number: int, messages: int) -> pl.Series:
+def texts_of(data: npt.NDArray[np.uint8], fields: Fields, number: int, messages: int) -> pl.Series:
     """The text of a field in each message; null where it has none."""
     message, start, end = fields.spans(number)
     found: list[str | None] = [None] * messages
@@ -167,19 +175,26 @@ def text_at(data: npt.NDArray[np.uint8], start: int, end: int) -> str:
 
 
 def _interned(data: npt.NDArray[np.uint8], packets: Fields, scope: Int64Array) -> pl.DataFrame:
-    packet, start, end = packets.spans(_INTERNED)
+    packet, start, end = packets.spans(INTERNED)
     groups = read_fields(data, start, end)
     parts = []
-    for kind in (CATEGORIES, NAMES, ANNOTATION_NAMES, ANNOTATION_TEXTS):
+    for kind in (
+        CATEGORIES, NAMES, ANNOTATION_NAMES, ANNOTATION_TEXTS,
+        GPU_SPECIFICATIONS, COMPUTE_KERNELS, COMPUTE_ARGUMENTS,
+    ):  # fmt: skip
         group, first, last = groups.spans(kind)
         entries = read_fields(data, first, last)
+        text = texts_of(data, entries, 2, len(group))
+        if kind == COMPUTE_KERNELS:
+            readable = texts_of(data, entries, _DEMANGLED, len(group))
+            text = readable.zip_with(readable.is_not_null(), text)
         parts.append(
             pl.DataFrame(
                 {
                     "kind": np.full(len(group), kind),
                     "scope": scope[packet[group]],
                     "iid": entries.last(1, len(group)),
-                    "text": _texts(data, entries, 2, len(group)),
+                    "text": text,
                 }
             )
         )
@@ -196,9 +211,9 @@ def _tracks(data: npt.NDArray[np.uint8], packets: Fields) -> dict[int, Track]:
         found[_number(fields, 1) or 0] = Track(
             name=_text(data, fields, 2) or _text(data, fields, 10) or known.name,
             parent=_number(fields, 5) or known.parent,
-            pid=_number(process, 1) or _number(thread, 1) or known.pid,
+            pid=_first(_number(process, 1), _number(thread, 1), known.pid),
             process_name=_text(data, process, 6) or known.process_name,
-            tid=_number(thread, 2) or known.tid,
+            tid=_first(_number(thread, 2), known.tid),
             thread_name=_text(data, thread, 5) or known.thread_name,
         )
     return found
@@ -222,6 +237,11 @@ def _inner(data: npt.NDArray[np.uint8], message: _Message, number: int) -> _Mess
 
 def _number(message: _Message, number: int) -> int | None:
     return message[number][0] if number in message else None
+
+
+def _first(*numbers: int | None) -> int | None:
+    """The first number that is there; it may be 0, as a GPU's is."""
+    return next((number for number in numbers if number is not None), None)
 
 
 def _text(data: npt.NDArray[np.uint8], message: _Message, number: int) -> str | None:

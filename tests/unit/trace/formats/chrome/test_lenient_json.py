@@ -1,0 +1,28 @@
+"""Almost-valid JSON: what is repaired, and that the work is bounded."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepscope.trace.formats.chrome.lenient_json import LenientError, read_lenient
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{,"a":1,,"b":2,}', {"a": 1, "b": 2}),
+        ('{"a":}', {"a": None}),
+        ('{"a":[,1,,2,]}', {"a": [1, 2]}),
+        ('{"a":N/A}', {"a": "N/A"}),
+        ('{"a":"x"y"}', {"a": 'x"y'}),
+    ],
+)
+def test_known_mistakes_are_repaired(text: str, value: object) -> None:
+    assert read_lenient(text, 0, final=True) == (value, len(text))
+
+
+@pytest.mark.parametrize("opening", ["{", "[", '{"a":1', "[1", '{"a":['])
+def test_commas_without_end_are_no_event(opening: str) -> None:
+    with pytest.raises(LenientError) as caught:
+        read_lenient(opening + "," * 1_000_000, 0, final=False)
+    assert not caught.value.at_end  # more text is not worth waiting for
