@@ -107,13 +107,14 @@ def command(
         raise click.UsageError(f"'{chosen.name}' takes no baseline")
     if link_speed and not chosen.takes_references:
         raise click.UsageError(f"'{chosen.name}' takes no --link-speed, only collectives does")
-    from stepscope.fleet.ask import ask_collectives, ask_of_job
-    from stepscope.fleet.link_speed import link_speeds
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
     from stepscope.trace.paths import remark_on, resolve_path, resolve_traces
 
     keep_freed_memory()
     if chosen.takes_references:
+        from stepscope.fleet.ask import ask_collectives
+        from stepscope.fleet.link_speed import link_speeds
+
         runner = engine_of(engine, scheduler, workers)
         with sink_for(file) as sink:
             found = ask_collectives(chosen, paths, scope, runner, link_speeds(link_speed))
@@ -125,6 +126,8 @@ def command(
             if said := remark_on(resolve_path(path)):
                 click.echo(said, err=True)
     if chosen.over_ranks:
+        from stepscope.fleet.ask import ask_of_job
+
         runner = engine_of(engine, scheduler, workers)
         with sink_for(file) as sink:
             output.write(ask_of_job(chosen, traces, scope, runner), sink, layout)

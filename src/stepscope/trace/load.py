@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Literal
 
 from stepscope.errors import UsageError
-from stepscope.trace.formats.registry import FORMATS, format_of
-from stepscope.trace.formats.trace_format import Input
 from stepscope.trace.model import Trace
 from stepscope.trace.problems import Problems
 from stepscope.trace.source.content import Content
@@ -22,7 +20,6 @@ from stepscope.trace.store.origin import (
     origin_of_remote,
     origin_of_stream,
 )
-from stepscope.trace.store.writer import StoreWriter
 
 STORE_ABOVE_BYTES = 200_000_000
 """Traces larger than this go through the store, and compressed ones that probably are."""
@@ -87,6 +84,11 @@ def _is_worth_keeping(remote: RemoteFile) -> bool:
 def _read(
     source: Source, origin: Origin | None, store: bool | Literal["auto"], progress: Progress
 ) -> Trace:
+    # A stored trace opens without the readers.
+    from stepscope.trace.formats.registry import FORMATS, format_of
+    from stepscope.trace.formats.trace_format import Input
+    from stepscope.trace.store.writer import StoreWriter
+
     problems = Problems()
     content = source.blocks(problems, progress=progress.advance)
     trace_format = format_of(source.name, content.peek())

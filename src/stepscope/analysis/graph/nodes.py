@@ -72,21 +72,23 @@ def events_of_threads(trace: Trace, graph: StepGraph, condition: pl.Expr) -> pl.
     names = trace.names.filter(condition).select("name_id", "name", "group").collect()
     lanes = np.unique(graph.lane[~graph.is_gpu]).tolist()
     first, last = graph.host_window
+    # The graph has read these columns already, and the number of an event is its row.
+    columns = trace.columns("name_id", "lane_id", "start_ns", "dur_ns")
+    starts = columns["start_ns"].to_numpy()
+    is_wanted = np.zeros(trace.names.select(pl.len()).collect().item(), np.bool_)
+    is_wanted[names["name_id"].to_numpy()] = True
+    chosen = is_wanted[columns["name_id"].to_numpy()] & (starts >= first) & (starts < last)
+    events = np.flatnonzero(chosen)
+    events = events[np.isin(columns["lane_id"].to_numpy()[events], lanes)]
     rows = (
-        trace.events.filter(
-            pl.col("lane_id").is_in(lanes),
-            pl.col("start_ns") >= first,
-            pl.col("start_ns") < last,
-            pl.col("name_id").is_in(names["name_id"].implode()),
-        )
+        columns[events]
         .select(
-            "event",
+            pl.Series("event", events, pl.Int64),
             "name_id",
             "lane_id",
             "start_ns",
             end_ns=pl.col("start_ns") + pl.col("dur_ns"),
         )
-        .collect()
         .sort("start_ns", "event")
     )
     operators = trace.derived.select("op").collect()["op"].gather(rows["event"])
