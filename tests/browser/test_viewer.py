@@ -256,6 +256,8 @@ def test_search_lists_the_hits_and_leads_to_them(page):
 def test_lanes_fold_pin_and_filter(page):
     titles = """() => [...document.querySelectorAll('.lane-header:not(.is-group) .lane-title')]
         .map((one) => one.textContent)"""
+    # Lanes of idle causes and counters come after the picture.
+    page.until("() => window.stepscope.context.overview.extras")
     first = page.page.evaluate(titles)
     page.page.get_by_role("button", name="Fold GPU 0").click()
     page.when(lambda: len(page.page.evaluate(titles)) < len(first))
