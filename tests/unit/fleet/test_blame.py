@@ -98,6 +98,17 @@ def test_the_gain_is_what_the_job_is_faster_by_without_the_problem(kind: str) ->
     assert first["gain_ns"] == pytest.approx(slow.step_ns - healthy.step_ns, rel=0.1)
 
 
+@pytest.mark.parametrize("kind", sorted(set(PROBLEMS) - {LATE_START, SLOW_LINK}))
+def test_what_another_cause_explains_is_not_gained_again_as_a_late_start(kind: str) -> None:
+    job = simulate(grid_of(16), 1, Problem(kind, 5, 0.5))
+    causes = find_blame(match(job.arrivals, job.groups)).causes
+    late = causes.filter(pl.col("cause") == LATE_START, pl.col("rank") == 5)
+    planted = causes.row(0, named=True)
+    assert (planted["rank"], planted["cause"]) == (5, kind)
+    assert len(late) == 1
+    assert (late["gain_ns"] < 0.01 * planted["gain_ns"]).all(), late
+
+
 def test_the_latest_is_not_accused_of_what_it_inherited() -> None:
     problem = Problem("host", 0, 0.3)
     job = simulate(SQUARE, 3, problem)

@@ -259,7 +259,8 @@ def _stands_out(
     """Whether a rank has far more of a cause than the others, and not by chance."""
     if cause not in matched.causes:
         # A late start: only one rank can be the last to begin.
-        return int(delays.late_start_ns[matched.ranks[matched.rank] == rank].max()) >= step_ns
+        own = matched.ranks[matched.rank] == rank
+        return int(_late_starts_alone(usual, delays)[own].max()) >= step_ns
     excess = usual.excess_ns[:, matched.causes.index(cause)]
     steps, step = np.unique(matched.step, return_inverse=True)
     ranks = len(matched.ranks)
@@ -267,6 +268,12 @@ def _stands_out(
     cells = np.bincount(place, excess, len(steps) * ranks).astype(np.float64)
     of_rank = int(np.flatnonzero(matched.ranks == rank)[0])
     return is_beyond_chance(cells.reshape(len(steps), ranks), of_rank)
+
+
+def _late_starts_alone(usual: Usual, delays: Delays) -> Numbers:
+    """By how much ranks came late to their first collective, without what other causes explain."""
+    late: Numbers = np.maximum(delays.late_start_ns - usual.excess_ns.sum(axis=1), 0)
+    return late
 
 
 def _without(
@@ -287,7 +294,7 @@ def _without(
     own = matched.ranks[matched.rank] == rank
     less = np.zeros(len(matched.rank), np.int64)
     if cause == LATE_START:
-        less[own] = delays.late_start_ns[own]
+        less[own] = _late_starts_alone(usual, delays)[own]
         return replay.duration_ns(less)
     place = matched.causes.index(cause)
     less[own] = usual.excess_ns[own, place]
