@@ -296,7 +296,11 @@ class Stepping:
 
     def _enter_range(self, name: str) -> Any:
         """A range that has been entered, or None if nothing is being recorded."""
-        if self.recording_index is None:
+        try:  # not by `attempt`, as most calls end here
+            if self.recording_index is None:
+                return None
+        except Exception as error:  # noqa: BLE001 - the training must go on
+            self._failed("marking a range", error)
             return None
         return self._attempt("marking a range", _entered_range, name)
 

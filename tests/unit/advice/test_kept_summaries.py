@@ -310,7 +310,7 @@ def test_a_trace_replaced_by_a_pipe_is_never_opened(tmp_path, read, monkeypatch)
     path.unlink()
     os.mkfifo(path)  # beside its store
     assert kept_meeting(rank, Scope()) is None
-    monkeypatch.setattr(kept_summaries, "meeting_of", lambda *_: met)
+    monkeypatch.setattr(rank_judging, "meeting_of", lambda *_: met)
     assert meeting_to_keep(rank, Scope()) == met
     assert len(read) == 1
 
