@@ -52,12 +52,12 @@ def judge(ratio: Ratio) -> str:
     """What a measured ratio says.
 
     A fix helps if its interval lies below 1 and it gains at least `LEAST_GAIN`. It is slower if its
-    interval lies above 1. It brings no gain if a gain of `LEAST_GAIN` lies outside its interval, or
-    if the whole interval is closer to 1 than that. Everything else is unclear.
+    interval lies above 1 and it loses as much. It brings no gain if a gain of `LEAST_GAIN` lies
+    outside its interval. Everything else is unclear.
     """
     if ratio.high < 1 and ratio.value <= 1 - LEAST_GAIN:
         return HELPS
-    if ratio.low > 1:
+    if ratio.low > 1 and ratio.value >= 1 + LEAST_GAIN:
         return SLOWER
     if ratio.low >= 1 - LEAST_GAIN:
         return NO_GAIN

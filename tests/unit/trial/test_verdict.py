@@ -32,6 +32,7 @@ from stepscope.trial.verdict import best_of, is_clear, judge
         ((1.01, 0.985, 1.20), NO_GAIN, True),
         ((0.95, 0.80, 1.12), UNCLEAR, False),
         ((1.20, 1.10, 1.30), SLOWER, True),
+        ((1.014, 1.005, 1.023), NO_GAIN, True),
     ],
 )
 def test_verdicts(ratio, verdict, clear):
