@@ -252,7 +252,9 @@ class Stepping:
     def cpu_needed_ns(self) -> int:
         """Time that the current thread has so far run on a CPU, or waited for one."""
         recorder = self.recorder
-        return recorder.cpu_needed_ns() if recorder is not None else time.thread_time_ns()
+        if recorder is None:
+            return time.thread_time_ns()
+        return self._attempt("reading the processor time", recorder.cpu_needed_ns) or 0
 
     def see_loader(self, *parts: Any) -> None:
         """Take notice of the DataLoader that a batch came from, its iterator, or both."""
