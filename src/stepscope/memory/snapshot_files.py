@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stepscope.errors import UnreadableInputError
 from stepscope.run.regular import is_regular
 from stepscope.trace.formats.not_traces import is_memory_snapshot
-from stepscope.trace.problems import Problems
-from stepscope.trace.source.opening import open_source
+from stepscope.trace.source.opening import beginning_of
 
 _BEGINNING_BYTES = 16 * 1024
 
@@ -16,14 +14,7 @@ _BEGINNING_BYTES = 16 * 1024
 def is_snapshot_file(path: str) -> bool:
     """Whether a local file is a snapshot, by its content, whatever it is called."""
     place = Path(path)
-    if not place.is_file():
-        return False
-    try:
-        with open_source(place) as source:
-            beginning = next(source.blocks(Problems(), size=_BEGINNING_BYTES), b"")
-    except UnreadableInputError:
-        return False
-    return is_memory_snapshot(beginning)
+    return place.is_file() and is_memory_snapshot(beginning_of(place, _BEGINNING_BYTES))
 
 
 def snapshots_in(directory: Path) -> list[Path]:

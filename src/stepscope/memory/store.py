@@ -24,14 +24,7 @@ from stepscope.memory.reading.tables import Tables
 from stepscope.memory.schema import SCHEMA_VERSION, TABLES
 from stepscope.trace.store.code import code_digest
 from stepscope.trace.store.contents import contents_of, is_intact, is_own_directory
-from stepscope.trace.store.directory import (
-    MANIFEST,
-    Claim,
-    put_in_place,
-    read_manifest,
-    remove_abandoned,
-    temporary_name,
-)
+from stepscope.trace.store.directory import MANIFEST, read_manifest, write_whole
 from stepscope.trace.store.origin import Origin, cache_directory
 
 _KIND = "snapshot"
@@ -79,22 +72,13 @@ def write_store(tables: Tables, origin: Origin) -> Path | None:
     """
     if origin.key is None:
         return None
+    write = functools.partial(_write, tables=tables, origin=origin)
     for number, place in enumerate(origin.paths):
-        claim = None
-        try:
-            if number or place.parent == cache_directory():
+        if number or place.parent == cache_directory():
+            with contextlib.suppress(OSError):
                 place.parent.mkdir(parents=True, exist_ok=True)
-            claim = Claim(temporary_name(place))
-            remove_abandoned(place)
-            _write(claim.directory, tables, origin)
-            claim.release()
-            if put_in_place(claim.directory, place, functools.partial(_is_valid, place, origin)):
-                return place
-        except (OSError, pl.exceptions.PolarsError):
-            continue
-        finally:
-            if claim is not None:
-                claim.remove()
+        if write_whole(place, write, functools.partial(_is_valid, place, origin)):
+            return place
     return None
 
 

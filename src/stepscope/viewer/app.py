@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
 
 from stepscope.errors import UsageError
 from stepscope.viewer.opened import Library
@@ -69,9 +70,9 @@ def link_of(listening: socket.socket, keys: Secrets) -> str:
 
 
 class ViewerServer(uvicorn.Server):
-    """The server of one viewer."""
+    """The server of one viewer, or of a page beside it."""
 
-    def __init__(self, app: Guard) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         super().__init__(
             uvicorn.Config(
                 app,

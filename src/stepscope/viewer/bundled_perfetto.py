@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -22,7 +21,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from stepscope.viewer.app import listen
+from stepscope.viewer.app import ViewerServer, listen
 
 _PATIENCE_S = 10.0
 _POLICY = "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval' 'wasm-unsafe-eval'"
@@ -55,9 +54,7 @@ def serving_bundled(files: Path) -> Iterator[str]:
     )
     listening = listen()
     listening.listen(128)
-    server = uvicorn.Server(
-        uvicorn.Config(app, log_level="critical", access_log=False, lifespan="off", ws="none")
-    )
+    server = ViewerServer(app)
     thread = threading.Thread(
         target=server.run, kwargs={"sockets": [listening]}, name="perfetto-page", daemon=True
     )

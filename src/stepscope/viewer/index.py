@@ -133,13 +133,18 @@ def build_index(trace: Trace) -> TraceIndex:
         colours_of(category, kind),
     )
     where = places_of(rows, len(start))
-    names = trace.names.select("name").collect()["name"]
+    names = names_of(trace)
     extra, above, names = _extra(trace, columns, names, origin)
     notes = []
     if placed.left_out:
         notes.append(f"{placed.left_out:,} events overlap too many others and are not drawn")
     lanes = _sorted_lanes([*above, *_trace_lanes(trace, placed.band, rows)])
     return TraceIndex(origin, end, rows, extra, lanes, where, names, tuple(notes))
+
+
+def names_of(trace: Trace) -> pl.Series:
+    """The name of each `name_id`."""
+    return trace.names.select("name").collect()["name"]
 
 
 def places_of(rows: SliceRows, events: int) -> npt.NDArray[np.uint32]:

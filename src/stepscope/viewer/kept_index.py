@@ -17,7 +17,7 @@ import polars as pl
 
 from stepscope.trace.model import Trace
 from stepscope.trace.store.folder import StoreFolder
-from stepscope.viewer.index import Lane, TraceIndex, build_index, places_of
+from stepscope.viewer.index import Lane, TraceIndex, build_index, names_of, places_of
 from stepscope.viewer.tiles import SliceRows
 
 _FOLDER = "timeline"
@@ -35,13 +35,8 @@ def index_of(trace: Trace) -> TraceIndex:
     if found is None:
         found = build_index(trace)
         kept = found
-        folder.keep(lambda directory: _write(directory, kept, len(trace_names(trace))))
+        folder.keep(lambda directory: _write(directory, kept, len(names_of(trace))))
     return found
-
-
-def trace_names(trace: Trace) -> pl.Series:
-    """The name of each `name_id`."""
-    return trace.names.select("name").collect()["name"]
 
 
 def _write(directory: Path, index: TraceIndex, names: int) -> None:
@@ -87,7 +82,7 @@ def _read(directory: Path, trace: Trace) -> TraceIndex | None:
         extra,
         tuple(Lane(**lane) for lane in head["lanes"]),
         places_of(events, head["events"]),
-        pl.concat([trace_names(trace), pl.Series("name", head["labels"], dtype=pl.String)]),
+        pl.concat([names_of(trace), pl.Series("name", head["labels"], dtype=pl.String)]),
         tuple(head["notes"]),
     )
 

@@ -110,7 +110,7 @@ def test_the_cache_directory_takes_what_cannot_stand_beside(path, monkeypatch):
     if os.geteuid() == 0:  # who may write anywhere needs another obstacle
         path.with_name("any name.stepscope").write_text("in the way")
         monkeypatch.setattr(
-            "stepscope.memory.store.put_in_place",
+            "stepscope.trace.store.directory.put_in_place",
             lambda temporary, place, _: (
                 place.parent != path.parent and bool(temporary.rename(place) or True)
             ),

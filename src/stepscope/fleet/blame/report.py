@@ -113,6 +113,7 @@ def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blam
     """
     usual = find_usual(matched)
     delays = pass_back(matched, usual)
+    late_ns = _late_starts_alone(usual, delays)
     links = _Links(matched, usual, delays)
     steps = max(len(np.unique(matched.step[matched.step >= 0])), 1)
     table = _work_causes(matched, delays)
@@ -122,7 +123,7 @@ def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blam
     replay = Replay(matched, clock_offset_ns)
     whole = replay.duration_ns()
     gains = [
-        (whole - _without(matched, usual, delays, links, replay, rank, cause)) / steps
+        (whole - _without(matched, usual, late_ns, links, replay, rank, cause)) / steps
         for rank, cause in table.head(_MOST_REPLAYED).select("rank", "cause").iter_rows()
     ]
     table = table.with_columns(
@@ -135,7 +136,7 @@ def find_blame(matched: Matched, clock_offset_ns: Numbers | None = None) -> Blam
     stands_out = [
         links.is_persistent(rank)
         if cause == SLOW_LINK
-        else _stands_out(matched, usual, delays, step_ns, rank, cause)
+        else _stands_out(matched, usual, late_ns, step_ns, rank, cause)
         for rank, cause in gaining.select("rank", "cause").iter_rows()
     ]
     accused = gaining.filter(pl.Series(stands_out, dtype=pl.Boolean)).sort(
@@ -254,13 +255,12 @@ class _Links:
 
 
 def _stands_out(
-    matched: Matched, usual: Usual, delays: Delays, step_ns: float, rank: int, cause: str
+    matched: Matched, usual: Usual, late_ns: Numbers, step_ns: float, rank: int, cause: str
 ) -> bool:
     """Whether a rank has far more of a cause than the others, and not by chance."""
     if cause not in matched.causes:
         # A late start: only one rank can be the last to begin.
-        own = matched.ranks[matched.rank] == rank
-        return int(_late_starts_alone(usual, delays)[own].max()) >= step_ns
+        return int(late_ns[matched.ranks[matched.rank] == rank].max()) >= step_ns
     excess = usual.excess_ns[:, matched.causes.index(cause)]
     steps, step = np.unique(matched.step, return_inverse=True)
     ranks = len(matched.ranks)
@@ -279,7 +279,7 @@ def _late_starts_alone(usual: Usual, delays: Delays) -> Numbers:
 def _without(
     matched: Matched,
     usual: Usual,
-    delays: Delays,
+    late_ns: Numbers,
     links: _Links,
     replay: Replay,
     rank: int,
@@ -294,7 +294,7 @@ def _without(
     own = matched.ranks[matched.rank] == rank
     less = np.zeros(len(matched.rank), np.int64)
     if cause == LATE_START:
-        less[own] = _late_starts_alone(usual, delays)[own]
+        less[own] = late_ns[own]
         return replay.duration_ns(less)
     place = matched.causes.index(cause)
     less[own] = usual.excess_ns[own, place]

@@ -31,7 +31,7 @@ from stepscope.run.regular import is_regular
 from stepscope.trace.formats.not_traces import is_inspector_output
 from stepscope.trace.problems import Problems
 from stepscope.trace.source.content import Content
-from stepscope.trace.source.opening import open_source
+from stepscope.trace.source.opening import beginning_of, open_source
 
 RECORDS: dict[str, pl.DataType | type[pl.DataType]] = {
     "communicator": pl.String,
@@ -99,24 +99,17 @@ def inspector_files(path: str) -> list[Path]:
         return [place] if _is_inspector_file(place) else []
     if "://" in path or not place.is_dir():
         return []
-    candidates = sorted(one for one in place.iterdir() if _SUFFIXES & _suffixes(one))
+    candidates = sorted(one for one in place.iterdir() if _suffix(one) in _SUFFIXES)
     return [one for one in candidates if _is_inspector_file(one)]
 
 
-def _suffixes(path: Path) -> set[str]:
+def _suffix(path: Path) -> str:
     """The ending of a file's name, or of the name before it was packed."""
-    plain = path.with_suffix("") if path.suffix in _PACKED else path
-    return {plain.suffix}
+    return path.with_suffix("").suffix if path.suffix in _PACKED else path.suffix
 
 
 def _is_inspector_file(path: Path) -> bool:
-    if not is_regular(path):
-        return False
-    try:
-        with open_source(path) as source:
-            return is_inspector_output(next(source.blocks(Problems(), size=_BEGINNING), b""))
-    except UnreadableInputError:
-        return False
+    return is_regular(path) and is_inspector_output(beginning_of(path, _BEGINNING))
 
 
 def read_inspector(files: Sequence[Path], most_records: int = _MOST_RECORDS) -> Inspected:

@@ -24,8 +24,7 @@ import polars as pl
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.reading.content import read_content
 from stepscope.trace.formats.not_traces import is_memory_timeline
-from stepscope.trace.problems import Problems
-from stepscope.trace.source.opening import open_source
+from stepscope.trace.source.opening import beginning_of, open_source
 from stepscope.trace.source.progress import Progress
 
 CATEGORIES = (
@@ -73,7 +72,7 @@ def is_timeline_file(path: str) -> bool:
     """Whether a local file is a memory timeline, or the page of one, by its content."""
     if not Path(path).is_file():
         return False
-    beginning = _beginning(path)
+    beginning = beginning_of(Path(path), _BEGINNING_BYTES)
     return is_memory_timeline(beginning) or _PAGE.search(beginning) is not None
 
 
@@ -85,7 +84,7 @@ def read_timelines(path: str) -> list[ExportedTimeline]:
     Raises:
         UnreadableInputError: It cannot be read, or is damaged.
     """
-    if _PAGE.search(_beginning(path)) is not None:
+    if _PAGE.search(beginning_of(Path(path), _BEGINNING_BYTES)) is not None:
         beside = Path(path).with_suffix(".json")
         if not is_timeline_file(str(beside)):
             raise UnreadableInputError(
@@ -121,14 +120,6 @@ def read_timelines(path: str) -> list[ExportedTimeline]:
             f"{path}: the memory timeline is empty: nothing was recorded of its device"
         )
     return [one for one in found if len(one.time_ns)]
-
-
-def _beginning(path: str) -> bytes:
-    try:
-        with open_source(path) as source:
-            return next(source.blocks(Problems(), size=_BEGINNING_BYTES), b"")
-    except UnreadableInputError:
-        return b""
 
 
 def _timelines(path: str, document: Any) -> list[ExportedTimeline]:

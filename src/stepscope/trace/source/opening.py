@@ -230,6 +230,15 @@ def open_source(location: Location | RemoteFile) -> Iterator[Source]:
         yield local
 
 
+def beginning_of(path: Path, size: int) -> bytes:
+    """About the first `size` bytes of a file, decompressed; empty if it cannot be read."""
+    try:
+        with open_source(path) as source:
+            return next(source.blocks(Problems(), size=size), b"")
+    except UnreadableInputError:
+        return b""
+
+
 @contextmanager
 def _open_local(path: Path) -> Iterator[Source]:
     if path.is_dir():

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+import polars as pl
+
 from stepscope.run.regular import read_regular
 
 SUFFIX = ".stepscope"
@@ -115,6 +117,34 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def write_whole(target: Path, write: Callable[[Path], None], is_valid: Callable[[], bool]) -> bool:
+    """Writes a directory, completely or not at all.
+
+    A read-only place or a full disk is not an error: what is kept there is made again next time.
+
+    Args:
+        target: Its final name.
+        write: Writes all files into the directory that it is given.
+        is_valid: Whether the directory at `target` is valid: another process may have been faster.
+
+    Returns:
+        Whether there is a valid directory at `target`.
+    """
+    try:
+        claim = Claim(temporary_name(target))
+    except OSError:
+        return False
+    try:
+        remove_abandoned(target)
+        write(claim.directory)
+        claim.release()
+        return put_in_place(claim.directory, target, is_valid)
+    except (OSError, pl.exceptions.PolarsError):
+        return False
+    finally:
+        claim.remove()
 
 
 def put_in_place(temporary: Path, target: Path, is_valid: Callable[[], bool]) -> bool:

@@ -11,17 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import polars as pl
-
 from stepscope.trace.store.contents import contents_of, is_intact, is_own_directory
-from stepscope.trace.store.directory import (
-    MANIFEST,
-    Claim,
-    put_in_place,
-    read_manifest,
-    remove_abandoned,
-    temporary_name,
-)
+from stepscope.trace.store.directory import MANIFEST, read_manifest, write_whole
 
 
 @dataclass(frozen=True)
@@ -48,9 +39,7 @@ class StoreFolder:
         )
 
     def keep(self, write: Callable[[Path], None]) -> bool:
-        """Writes the files, completely or not at all.
-
-        A read-only store or a full disk is not an error: everything is worked out again next time.
+        """Writes the files, completely or not at all; see `write_whole`.
 
         Args:
             write: Writes all files into the directory that it is given.
@@ -58,18 +47,10 @@ class StoreFolder:
         Returns:
             Whether the folder is valid now.
         """
-        try:
-            remove_abandoned(self.directory)
-            claim = Claim(temporary_name(self.directory))
-        except OSError:
-            return False
-        try:
-            write(claim.directory)
-            manifest = {"store": self.identity, "files": contents_of(claim.directory, self.names)}
-            (claim.directory / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
-            claim.release()
-            return put_in_place(claim.directory, self.directory, self.is_valid)
-        except (OSError, pl.exceptions.PolarsError):
-            return False
-        finally:
-            claim.remove()
+
+        def write_all(directory: Path) -> None:
+            write(directory)
+            manifest = {"store": self.identity, "files": contents_of(directory, self.names)}
+            (directory / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
+
+        return write_whole(self.directory, write_all, self.is_valid)
