@@ -38,8 +38,14 @@ class NameIndex:
 
     @classmethod
     def of(cls, index: TraceIndex) -> NameIndex:
-        """The names of a trace's events."""
+        """The names of a trace's events.
+
+        Raises:
+            ValueError: A slice has a name that there is not.
+        """
         rows = index.events
+        if int(rows.name.max(initial=0)) >= len(index.names):
+            raise ValueError("a slice has a name that there is not")
         count, lasting_ns = (np.zeros(len(index.names), np.int64) for _ in range(2))
         _compiled_totals()(rows.start_ns, rows.end_ns, rows.name, count, lasting_ns)
         return cls(index.names.str.to_lowercase(), count, lasting_ns)
