@@ -3,16 +3,10 @@
 
 import { getJson, postJson } from "./api.js";
 import { h, replace } from "./dom.js";
-import { MemoryView } from "./views/memory.js";
-import { ranksView } from "./views/ranks.js";
 import { isTyping } from "./timeline/input.js";
 import { TimelineView } from "./views/timeline.js";
-import { compareView } from "./views/compare.js";
-import { flameView } from "./views/flame.js";
 import { Selection } from "./selection.js";
-import { sqlView } from "./views/sql.js";
 import { startTheme, toggleTheme } from "./theme.js";
-import { tablesView } from "./views/tables.js";
 import { showHelp } from "./help.js";
 import { loading } from "./loading.js";
 
@@ -35,8 +29,15 @@ const FIRST_POLL_MS = 20;
 /** What is missing in the first picture of a large trace. */
 const REST = "The first picture: links between slices, steps on the GPU, idle time, counters and findings are still being worked out.";
 
-/** @type {Record<string, (context: Context) => View>} */
-const MAKE = { flame: flameView, memory: (context) => new MemoryView(context), ranks: ranksView, tables: tablesView, sql: sqlView, compare: compareView };
+/** Makes a view; its modules are fetched when it is first shown. @type {Record<string, (context: Context) => Promise<View>>} */
+const MAKE = {
+  flame: async (context) => (await import("./views/flame.js")).flameView(context),
+  memory: async (context) => new (await import("./views/memory.js")).MemoryView(context),
+  ranks: async (context) => (await import("./views/ranks.js")).ranksView(context),
+  tables: async (context) => (await import("./views/tables.js")).tablesView(context),
+  sql: async (context) => (await import("./views/sql.js")).sqlView(context),
+  compare: async (context) => (await import("./views/compare.js")).compareView(context),
+};
 
 /** Whether a view has anything to show. @param {Context} context @param {string} view */
 function canShow({ overview }, view) {
@@ -190,12 +191,28 @@ class Page {
     if (name === this._shown) return;
     this._shown = name;
     if (this.view && this.view !== this.timeline) this.view.close();
+    this.view = null;
     if (name === "timeline") {
       this.timeline ??= new TimelineView(context);
       this.view = this.timeline;
-    } else this.view = MAKE[name](context);
-    replace(this._main, this.view.element);
-    if (this.view === this.timeline) this.timeline?.shown();
+      replace(this._main, this.timeline.element);
+      this.timeline.shown();
+    } else this._make(name, context);
+  }
+
+  /** @param {string} name @param {Context} context */
+  async _make(name, context) {
+    try {
+      const view = await MAKE[name](context);
+      if (this._shown !== name || this.context !== context) {
+        view.close(); // another was chosen meanwhile
+        return;
+      }
+      this.view = view;
+      replace(this._main, view.element);
+    } catch (error) {
+      replace(this._main, h("p", { class: "error" }, String(/** @type {Error} */ (error).message)));
+    }
   }
 
   /** @param {string} message */
