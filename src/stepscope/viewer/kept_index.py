@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import orjson
@@ -87,7 +88,7 @@ def _read(directory: Path, trace: Trace) -> TraceIndex | None:
 
 def _rows(directory: Path, name: str) -> SliceRows:
     # Windows does not replace a file that is mapped: a store could not be written again.
-    mode = None if sys.platform == "win32" else "r"
+    mode: Literal["r"] | None = None if sys.platform == "win32" else "r"
     return SliceRows.kept(
         **{
             column: np.asarray(

@@ -274,6 +274,7 @@ class Opened:
             # The first picture must not share the processor with idle causes and counters.
             self.extras_wanted.wait(_LONGEST_PICTURE_S)
             warm_up()
+            content.names  # noqa: B018 - the first search need not wait for it
             self._add_extras(content)
         except StepscopeError as error:
             self._fail(str(error))
