@@ -30,6 +30,8 @@ def findings_of(paths: tuple[str, ...], content: Content, rank: int) -> dict[str
     partition = diagnosis.shown.partition
     return {
         "verdict": diagnosis.verdict,
+        "ranks": len(diagnosis.ranks),
+        "shown_rank": diagnosis.shown.rank,
         "step_ns": diagnosis.shown.step_ns,
         "partition": None
         if partition is None

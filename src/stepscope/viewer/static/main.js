@@ -197,7 +197,10 @@ class Page {
       this.view = this.timeline;
       replace(this._main, this.timeline.element);
       this.timeline.shown();
-    } else this._make(name, context);
+    } else {
+      replace(this._main);
+      this._make(name, context);
+    }
   }
 
   /** @param {string} name @param {Context} context */

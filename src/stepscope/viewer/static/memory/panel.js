@@ -9,6 +9,12 @@ import { count, duration, share, size } from "../units.js";
 import { memoryPaint, memoryWord } from "./paint.js";
 import { segmentMap } from "./segments.js";
 
+/** What the allocator had reserved. @param {{reserved_bytes: number, allocated_bytes: number}} state */
+function reserved({ reserved_bytes: bytes, allocated_bytes: allocated }) {
+  if (allocated > bytes) return `${size(bytes)}, less than was allocated: the snapshot lacks segments`;
+  return bytes ? `${size(bytes)}, ${share(1 - allocated / bytes)} of it unused` : size(bytes);
+}
+
 /** @param {any} state @param {(allocation: number) => void} pick @returns {(Node | null)[]} */
 export function stateOf(state, pick) {
   const parts = state.categories.map((/** @type {any} */ one) => ({ name: memoryWord(one.category), amount: one.allocated_bytes, colour: memoryPaint(one.category) }));
@@ -18,7 +24,7 @@ export function stateOf(state, pick) {
       ["When", state.time_ns === null ? null : `${duration(state.time_ns)} after the start`],
       ["Event", state.event < 0 ? "before the first" : count(state.event)],
       ["Asked for", size(state.requested_bytes)],
-      ["Reserved", `${size(state.reserved_bytes)}${state.reserved_bytes ? `, ${share(1 - state.allocated_bytes / state.reserved_bytes)} of it unused` : ""}`],
+      ["Reserved", reserved(state)],
     ]),
     state.allocated_bytes ? partitionBar(parts, state.allocated_bytes, size) : null,
     ...state.tables.filter((/** @type {any} */ one) => one.total).map((/** @type {any} */ one) => h(

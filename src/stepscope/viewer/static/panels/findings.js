@@ -25,9 +25,9 @@ export async function showFindings(element, trace, goTo) {
     replace(
       element,
       h("p", { class: "verdict" }, sentence(found)),
-      found.step_ns ? h("p", { class: "note" }, `The step takes ${duration(found.step_ns)}.`) : null,
+      found.step_ns ? h("p", { class: "note" }, `${found.ranks > 1 ? `Rank ${found.shown_rank}'s` : "The"} step takes ${duration(found.step_ns)}.`) : null,
       found.partition ? partition(found.partition) : null,
-      ...found.findings.map((/** @type {any} */ one) => finding(one, found.step_ns, goTo)),
+      ...found.findings.map((/** @type {any} */ one) => finding(one, found, goTo)),
       found.findings.length ? null : h("p", { class: "note" }, "No rule found anything worth a change."),
     );
   } catch (error) {
@@ -50,13 +50,18 @@ function partition(found) {
   return h("section", {}, h("h3", {}, "Where the step goes"), partitionBar(parts, found.total_ns / found.steps));
 }
 
-/** @param {any} one @param {number | null} step @param {(start: number, end: number) => void} goTo */
-function finding(one, step, goTo) {
+/**
+ * @param {any} one
+ * @param {{step_ns: number | null, ranks: number}} whole the diagnosis that it is part of
+ * @param {(start: number, end: number) => void} goTo
+ */
+function finding(one, { step_ns: step, ranks }, goTo) {
+  const where = ranks > 1 && one.rank !== null ? `rank ${one.rank} · ` : "";
   const saving = one.saving_ns ? `saves ${duration(one.saving_ns)} per step${step ? ` (${share(one.saving_ns / step)})` : ""}` : one.saving_reason;
   const place = one.place;
   return h(
     "details", { class: `finding is-${one.severity}` },
-    h("summary", {}, h("span", { class: "severity" }, one.severity), h("span", { class: "title" }, one.title), h("span", { class: "saving" }, saving)),
+    h("summary", {}, h("span", { class: "severity" }, `${where}${one.severity}`), h("span", { class: "title" }, one.title), h("span", { class: "saving" }, saving)),
     h("p", {}, one.advice),
     facts(one.evidence.map((/** @type {any} */ evidence) => [evidence.label, evidence.shown])),
     one.assumption ? h("p", { class: "note" }, `Assumes ${one.assumption}`) : null,

@@ -23,10 +23,15 @@ export function marks(camera, room = 110) {
 /** @type {Map<number, Intl.NumberFormat>} */
 const formats = new Map();
 
-/** Writes numbers with up to so many digits after the point. Making a format takes long. @param {number} digits */
-function inDigits(digits) {
-  const known = formats.get(digits) ?? new Intl.NumberFormat("en-US", { maximumFractionDigits: digits, minimumFractionDigits: 0 });
-  formats.set(digits, known);
+/**
+ * Writes numbers with so many digits after the point. Making a format takes long.
+ * @param {number} most
+ * @param {number} [least]
+ */
+function inDigits(most, least = 0) {
+  const key = most * 100 + least;
+  const known = formats.get(key) ?? new Intl.NumberFormat("en-US", { maximumFractionDigits: most, minimumFractionDigits: least });
+  formats.set(key, known);
   return known;
 }
 
@@ -36,7 +41,8 @@ export function label(ns, span) {
   const [size, unit] = span >= 5e9 ? [1e9, "s"] : span >= 5e6 ? [1e6, "ms"] : span >= 5e3 ? [1e3, "µs"] : [1, "ns"];
   if (span < 5e6 && Math.abs(ns) >= 1e9) {
     // Far from the start the leading digits are the same on every mark.
-    return `${(ns / 1e6).toFixed(span >= 5e3 ? 3 : 6)} ms`;
+    const digits = span >= 5e3 ? 3 : 6;
+    return `${inDigits(digits, digits).format(ns / 1e6)} ms`;
   }
   const digits = Math.max(0, Math.ceil(-Math.log10(span / size / 20)));
   return `${inDigits(digits).format(ns / size)} ${unit}`;

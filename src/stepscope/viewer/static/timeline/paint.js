@@ -8,6 +8,7 @@ import { itemsInView, rowsInView } from "./scenes.js";
 
 const LEAST_LABEL = 26;
 const MOST_LABELS = 900;
+const IDLE = /^idle: /;
 /** @type {Record<string, string>} */
 const COUNTER_INKS = { memory: "idle-pageable-copy", queue: "call", busy: "compute", bandwidth: "copy" };
 
@@ -90,7 +91,8 @@ function labelRow(context, scene, slot, camera, middle, names, letter, left) {
     if (room < LEAST_LABEL - 10) continue;
     const name = names.get(scene.name[at]);
     if (!name) continue;
-    const text = fittingName(context, name, room, letter);
+    // The lane is called "why idle": a name cut to "idle:…" would say nothing.
+    const text = fittingName(context, scene.of === "idle" ? name.replace(IDLE, "") : name, room, letter);
     if (text) context.fillText(text, x0 + 4, middle + 0.5);
     left--;
   }

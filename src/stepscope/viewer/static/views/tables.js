@@ -59,7 +59,7 @@ export function tablesView(context) {
     return [
       h("h2", {}, found.about[0].toUpperCase() + found.about.slice(1)),
       ofRange ? h("p", { class: "note" }, "Questions are asked of whole steps: these are the steps that the selected range touches.") : null,
-      found.numbers.length ? h("dl", { class: "numbers" }, ...found.numbers.flatMap((/** @type {any} */ one) => [h("dt", {}, one.label), h("dd", {}, one.shown)])) : null,
+      found.numbers.length ? h("dl", { class: "numbers" }, ...found.numbers.map((/** @type {any} */ one) => h("div", {}, h("dt", {}, one.label), h("dd", {}, one.shown)))) : null,
       ...found.tables.map((/** @type {any} */ one) => h("section", { "data-table": one.name }, h("h3", {}, one.title), table(one, { shown: 40, filter: one.rows.length > 8, link: (column, value, row) => linkOf(one, column, value, row) }))),
       h("p", { class: "note" }, found.scope),
       ...found.notes.map((/** @type {string} */ note) => h("p", { class: "note" }, `Note: ${note}`)),
