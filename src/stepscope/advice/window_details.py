@@ -1,23 +1,65 @@
 """What a page shows beside the diagnosis: the answers about the window of the rank shown.
 
 The diagnosis itself keeps no table of a trace. Only an output that asks for details pays for them.
+They are kept in the store of the window's trace, as summaries of ranks are (`kept_summaries`), and
+a page from kept ones shall start at once: this module imports no analysis.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from stepscope.advice.drawn_step import TypicalStep
 from stepscope.advice.rank_summary import RankSummary
-from stepscope.advice.typical_step import TypicalStep, typical_step
-from stepscope.analysis.contents import Contents, describe
-from stepscope.analysis.questions import question
-from stepscope.analysis.selection.scope import Scope
-from stepscope.errors import StepscopeError
-from stepscope.trace.load import load
-from stepscope.trace.model import Trace
+from stepscope.analysis.selection.rows import Beginning
+from stepscope.analysis.selection.scope import AnsweredScope, Scope
+from stepscope.trace.store.kept_values import KeptValue
+from stepscope.trace.store.values import to_json
 
-QUESTIONS = ("kernels", "operators", "modules", "communication", "memory")
+MOST_ROWS = 300
+"""Rows of each table."""
+_ROOMS = tuple(f"stepscope.{room}" for room in ("advice", "analysis", "memory", "run", "trace"))
+"""Packages whose code decides what the details are."""
+
+
+@dataclass(frozen=True)
+class DetailedAnswer:
+    """The answer to a question about a window.
+
+    Attributes:
+        question: Name of the question.
+        tables: Its tables by field, in the order of a page: the columns that a page shows.
+        scope: What it covers.
+        notes: What a reader must know.
+    """
+
+    question: str
+    tables: dict[str, Beginning]
+    scope: AnsweredScope
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Who recorded a trace, and where; see `analysis.contents.Contents`.
+
+    Attributes:
+        path: Where the trace was read from.
+        producer: The program that wrote it.
+        accelerator: The kind of device; None without calls of a device's runtime.
+        gpus: Names of the GPUs with events.
+        backend: Communication backend; None if the file does not say.
+        header: Plain values of the file's header.
+    """
+
+    path: str
+    producer: str
+    accelerator: str | None
+    gpus: tuple[str, ...]
+    backend: str | None
+    header: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -25,37 +67,40 @@ class WindowDetails:
     """A window in detail.
 
     Attributes:
-        contents: What its trace holds.
-        answers: The result of each of `QUESTIONS` that has one, in this order.
+        recording: Where its trace comes from.
+        answers: The answer to each question that has one, in the order of a page.
         notes: Why the others have none.
         step: A typical step of it; None without one.
     """
 
-    contents: Contents
-    answers: dict[str, Any]
+    recording: Recording
+    answers: tuple[DetailedAnswer, ...]
     notes: tuple[str, ...]
     step: TypicalStep | None
 
 
 def details_of(rank: RankSummary) -> WindowDetails | None:
-    """The details of the window that a rank was judged by; None without one.
+    """The details of the window that a rank was judged by, which are kept; None without one.
 
     The answers are about the steps, devices and events of the diagnosis.
     """
     if rank.window is None or rank.window.trace_path is None or rank.scope is None:
         return None
-    trace = load(rank.window.trace_path)
-    asked = [(name, _ask(name, trace, rank.scope.asked)) for name in QUESTIONS]
-    answers = {name: found for name, found in asked if not isinstance(found, StepscopeError)}
-    notes = [f"{name}: {found}" for name, found in asked if isinstance(found, StepscopeError)]
-    return WindowDetails(
-        describe(trace), answers, tuple(notes), typical_step(trace, rank.window_steps)
-    )
+    path, asked, steady = rank.window.trace_path, rank.scope.asked, rank.window_steps
+    about = _about(path, asked, steady)
+    found = about.find()
+    if found is not None:
+        return found
+    from stepscope.advice.window_answers import answer_window
+
+    return about.make(lambda: answer_window(path, asked, steady))
 
 
-def _ask(name: str, trace: Trace, scope: Scope) -> Any:
-    """The result, or the error that says why there is none."""
-    try:
-        return question(name).ask(trace, scope)
-    except StepscopeError as error:
-        return error
+def _about(path: Path, asked: Scope, steady: tuple[int, ...]) -> KeptValue[WindowDetails]:
+    def depends_on() -> list[Any]:
+        return [str(path), to_json(Scope, asked), steady]
+
+    def fits(details: WindowDetails) -> bool:
+        return details.recording.path == str(path)
+
+    return KeptValue(WindowDetails, path, _ROOMS, depends_on, fits)

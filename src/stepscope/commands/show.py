@@ -19,7 +19,7 @@ from stepscope.commands.options import (
     table_options,
 )
 from stepscope.commands.sinks import sink_for
-from stepscope.report.outputs import Layout, Output
+from stepscope.report.outputs import Layout, Output, Sink
 from stepscope.report.outputs import output as output_of
 from stepscope.report.working import working
 
@@ -132,9 +132,21 @@ def command(
         with sink_for(file) as sink:
             output.write(ask_of_job(chosen, traces, scope, runner), sink, layout)
         return
-    known = None if baseline is None else resolve_path(baseline).one_trace().open()
+    if baseline is not None:
+        known = resolve_path(baseline).one_trace().open()
+        with sink_for(file) as sink:
+            output.write(ask_all(chosen, traces, scope, known), sink, layout)
+        return
+    from stepscope.analysis.selection.scope import Scope
+    from stepscope.commands.kept_output import write_kept
+    from stepscope.trace.store.values import to_json
+
+    def write(sink: Sink) -> None:
+        output.write(ask_all(chosen, traces, scope), sink, layout)
+
     with sink_for(file) as sink:
-        output.write(ask_all(chosen, traces, scope, known), sink, layout)
+        asked = [chosen.name, to_json(Scope, scope)]
+        write_kept(sink, output, layout, traces, asked, write)
 
 
 def _check_paths(question: str, paths: tuple[str, ...]) -> None:
