@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import polars as pl
@@ -10,6 +9,7 @@ import polars as pl
 from stepscope.advice.typical_step import typical_step
 from stepscope.advice.window_details import (
     MOST_ROWS,
+    TABLES,
     DetailedAnswer,
     Recording,
     WindowDetails,
@@ -22,48 +22,6 @@ from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import StepscopeError
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
-
-TABLES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "kernels": {
-        "groups": ("group", "kind", "count", "total_ns", "work_share", "mean_ns"),
-        "kernels": (
-            "name", "group", "count", "total_ns", "work_share", "mean_ns", "p50_ns", "max_ns",
-        ),
-    },
-    "operators": {
-        "table": (
-            "name", "group", "count", "kernels", "device_self_ns", "device_total_ns",
-            "host_self_ns", "host_total_ns", "backward_device_ns", "recomputed_device_ns",
-        )
-    },
-    "modules": {
-        "table": (
-            "path", "calls", "forward_device_total_ns", "backward_device_total_ns",
-            "recomputed_device_total_ns", "forward_host_total_ns", "backward_host_total_ns",
-        )
-    },
-    "communication": {
-        "devices": (
-            "device", "collectives", "communication_ns", "overlapped_ns", "exposed_ns",
-            "overlap_share",
-        ),
-        "sizes": (
-            "kind", "message_bytes", "dtype", "group", "group_size", "count", "total_ns",
-            "median_ns", "max_ns", "exposed_ns", "bus_bandwidth_gb_per_s",
-        ),
-    },
-    "memory": {
-        "devices": (
-            "kind", "device", "allocations", "frees", "peak_allocated_bytes",
-            "peak_reserved_bytes", "capacity_bytes", "peak_share",
-        ),
-        "at_peak": (
-            "operator", "inner_operator", "frame", "device", "allocations", "live_bytes",
-            "peak_share",
-        ),
-    },
-}  # fmt: skip
-"""Tables of each answer, and their columns, in the order of a page."""
 
 
 def answer_window(path: Path, asked: Scope, steady: tuple[int, ...]) -> WindowDetails:

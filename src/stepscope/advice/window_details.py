@@ -7,6 +7,7 @@ a page from kept ones shall start at once: this module imports no analysis.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,47 @@ from stepscope.trace.store.values import to_json
 
 MOST_ROWS = 300
 """Rows of each table."""
+TABLES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "kernels": {
+        "groups": ("group", "kind", "count", "total_ns", "work_share", "mean_ns"),
+        "kernels": (
+            "name", "group", "count", "total_ns", "work_share", "mean_ns", "p50_ns", "max_ns",
+        ),
+    },
+    "operators": {
+        "table": (
+            "name", "group", "count", "kernels", "device_self_ns", "device_total_ns",
+            "host_self_ns", "host_total_ns", "backward_device_ns", "recomputed_device_ns",
+        )
+    },
+    "modules": {
+        "table": (
+            "path", "calls", "forward_device_total_ns", "backward_device_total_ns",
+            "recomputed_device_total_ns", "forward_host_total_ns", "backward_host_total_ns",
+        )
+    },
+    "communication": {
+        "devices": (
+            "device", "collectives", "communication_ns", "overlapped_ns", "exposed_ns",
+            "overlap_share",
+        ),
+        "sizes": (
+            "kind", "message_bytes", "dtype", "group", "group_size", "count", "total_ns",
+            "median_ns", "max_ns", "exposed_ns", "bus_bandwidth_gb_per_s",
+        ),
+    },
+    "memory": {
+        "devices": (
+            "kind", "device", "allocations", "frees", "peak_allocated_bytes",
+            "peak_reserved_bytes", "capacity_bytes", "peak_share",
+        ),
+        "at_peak": (
+            "operator", "inner_operator", "frame", "device", "allocations", "live_bytes",
+            "peak_share",
+        ),
+    },
+}  # fmt: skip
+"""Tables of each answer, and their columns, in the order of a page."""
 _ROOMS = tuple(f"stepscope.{room}" for room in ("advice", "analysis", "memory", "run", "trace"))
 """Packages whose code decides what the details are."""
 
@@ -101,6 +143,19 @@ def _about(path: Path, asked: Scope, steady: tuple[int, ...]) -> KeptValue[Windo
         return [str(path), to_json(Scope, asked), steady]
 
     def fits(details: WindowDetails) -> bool:
-        return details.recording.path == str(path)
+        return details.recording.path == str(path) and all(map(_is_of_a_page, details.answers))
 
     return KeptValue(WindowDetails, path, _ROOMS, depends_on, fits)
+
+
+def _is_of_a_page(answer: DetailedAnswer) -> bool:
+    """Whether an answer has the tables that a page shows, in its order, with columns of these."""
+    tables = TABLES.get(answer.question, {})
+    return (
+        bool(tables)
+        and list(answer.tables) == list(tables)
+        and all(
+            set(answer.tables[field].rows.columns) <= set(columns)
+            for field, columns in tables.items()
+        )
+    )
