@@ -20,6 +20,7 @@ from stepscope.analysis.selection.result_tables import tables_in
 from stepscope.analysis.selection.rows import Beginning
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import StepscopeError
+from stepscope.run.working import working
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
 
@@ -48,7 +49,8 @@ def answer_window(path: Path, asked: Scope, steady: tuple[int, ...]) -> WindowDe
 def _answer(name: str, trace: Trace, asked: Scope) -> DetailedAnswer | str:
     """The first rows of the tables of an answer; or why there is none."""
     try:
-        result = question(name).ask(trace, asked)
+        with working(f"Answering {name}"):
+            result = question(name).ask(trace, asked)
     except StepscopeError as error:
         return f"{name}: {error}"
     found = tables_in(result)

@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from stepscope.errors import UsageError
+from stepscope.run.working import working
 from stepscope.trace.derive.columns import DerivedTables, derive, looks_into_args
 from stepscope.trace.derive.main_thread import find_main_lane
 from stepscope.trace.derive.steps import host_steps
@@ -134,11 +135,12 @@ class Trace:
     def _derived_tables(self) -> DerivedTables:
         if self._kept is not None:
             return self._kept
-        tables = self._tables(with_args=False)
-        # Arguments are most of a stored trace, and derivation needs only a few of them.
-        args = self.args if self.store is None else self.args.filter(looks_into_args())
-        derived = derive(replace(tables, args=args.collect()), self.__dict__.get("steps"))
-        return derived if self.derived_files is None else self.derived_files.keep(derived)
+        with working("Finding steps, nesting and links"):
+            tables = self._tables(with_args=False)
+            # Arguments are most of a stored trace, and derivation needs only a few of them.
+            args = self.args if self.store is None else self.args.filter(looks_into_args())
+            derived = derive(replace(tables, args=args.collect()), self.__dict__.get("steps"))
+            return derived if self.derived_files is None else self.derived_files.keep(derived)
 
     @property
     def derived(self) -> pl.LazyFrame:
