@@ -22,8 +22,8 @@ from stepscope.trace.store.kept_values import KeptValue
 from stepscope.trace.store.origin import Key, key_of
 from stepscope.trace.store.values import to_json
 
-_ROOMS = tuple(f"stepscope.{room}" for room in ("advice", "analysis", "memory", "run", "trace"))
-"""Packages whose code decides what a summary says."""
+ROOMS = tuple(f"stepscope.{room}" for room in ("advice", "analysis", "memory", "run", "trace"))
+"""Packages whose code decides what a summary and the details of a window say."""
 _Kept = TypeVar("_Kept", Meeting, RankSummary)
 
 
@@ -116,7 +116,7 @@ def _about(
         ]
 
     trace = None if window is None or inputs is None else window.trace_path
-    return KeptValue(kind, trace, _ROOMS, depends_on, fits)
+    return KeptValue(kind, trace, ROOMS, depends_on, fits)
 
 
 def _window_of(rank: RankRun) -> Window | None:

@@ -1,23 +1,19 @@
 """What a page shows beside the diagnosis: the answers about the window of the rank shown.
 
-The diagnosis itself keeps no table of a trace. Only an output that asks for details pays for them.
-They are kept in the store of the window's trace, as summaries of ranks are (`kept_summaries`), and
-a page from kept ones shall start at once: this module imports no analysis.
+The diagnosis itself keeps no table of a trace. Only an output that asks for details pays for them:
+`window_answers` makes them, `kept_details` keeps them. A page from kept ones shall start at once:
+this module imports no analysis.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from stepscope.advice.drawn_step import TypicalStep
-from stepscope.advice.rank_summary import RankSummary
 from stepscope.analysis.selection.rows import Beginning
-from stepscope.analysis.selection.scope import AnsweredScope, Scope
-from stepscope.trace.store.kept_values import KeptValue
-from stepscope.trace.store.values import to_json
+from stepscope.analysis.selection.scope import AnsweredScope
 
 MOST_ROWS = 300
 """Rows of each table."""
@@ -62,8 +58,6 @@ TABLES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
 }  # fmt: skip
 """Tables of each answer, and their columns, in the order of a page."""
-_ROOMS = tuple(f"stepscope.{room}" for room in ("advice", "analysis", "memory", "run", "trace"))
-"""Packages whose code decides what the details are."""
 
 
 @dataclass(frozen=True)
@@ -119,43 +113,3 @@ class WindowDetails:
     answers: tuple[DetailedAnswer, ...]
     notes: tuple[str, ...]
     step: TypicalStep | None
-
-
-def details_of(rank: RankSummary) -> WindowDetails | None:
-    """The details of the window that a rank was judged by, which are kept; None without one.
-
-    The answers are about the steps, devices and events of the diagnosis.
-    """
-    if rank.window is None or rank.window.trace_path is None or rank.scope is None:
-        return None
-    path, asked, steady = rank.window.trace_path, rank.scope.asked, rank.window_steps
-    about = _about(path, asked, steady)
-    found = about.find()
-    if found is not None:
-        return found
-    from stepscope.advice.window_answers import answer_window
-
-    return about.make(lambda: answer_window(path, asked, steady))
-
-
-def _about(path: Path, asked: Scope, steady: tuple[int, ...]) -> KeptValue[WindowDetails]:
-    def depends_on() -> list[Any]:
-        return [str(path), to_json(Scope, asked), steady]
-
-    def fits(details: WindowDetails) -> bool:
-        return details.recording.path == str(path) and all(map(_is_of_a_page, details.answers))
-
-    return KeptValue(WindowDetails, path, _ROOMS, depends_on, fits)
-
-
-def _is_of_a_page(answer: DetailedAnswer) -> bool:
-    """Whether an answer has the tables that a page shows, in its order, with columns of these."""
-    tables = TABLES.get(answer.question, {})
-    return (
-        bool(tables)
-        and list(answer.tables) == list(tables)
-        and all(
-            set(answer.tables[field].rows.columns) <= set(columns)
-            for field, columns in tables.items()
-        )
-    )

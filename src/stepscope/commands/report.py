@@ -135,7 +135,7 @@ def _show_run(run: Run, asked: Request, output: Output, sink: Sink, layout: Layo
         output_of("samples", output.format.name).write(recordings, sink)
         return
     if output.wants_details:
-        from stepscope.advice.window_details import details_of
+        from stepscope.advice.kept_details import details_of
 
         with working("Filling the page"):
             diagnosis = replace(diagnosis, details=details_of(diagnosis.shown))

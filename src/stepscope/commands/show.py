@@ -142,7 +142,7 @@ def command(
             output.write(ask_all(chosen, traces, scope, known), sink, layout)
         return
     from stepscope.analysis.selection.scope import Scope
-    from stepscope.commands.kept_output import write_kept
+    from stepscope.kept.outputs import write_kept
     from stepscope.trace.store.values import to_json
 
     def write(sink: Sink) -> None:

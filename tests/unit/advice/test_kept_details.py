@@ -19,7 +19,8 @@ from tests.support.step_records import step_records, write_run
 
 from stepscope.advice import window_answers
 from stepscope.advice.diagnosis import diagnose
-from stepscope.advice.window_details import TABLES, WindowDetails, details_of
+from stepscope.advice.kept_details import details_of
+from stepscope.advice.window_details import TABLES, WindowDetails
 from stepscope.analysis.selection.rows import Beginning, Rows
 from stepscope.commands.main import cli
 from stepscope.run.reader import open_run

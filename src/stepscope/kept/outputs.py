@@ -15,9 +15,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import Any
 
-from stepscope.commands.sinks import FileSink, StandardSink
+from stepscope.kept.recording import EncodedSink, Recording
 from stepscope.report.outputs import TABLE, Layout, Output, Sink
 from stepscope.run.regular import is_regular
 from stepscope.trace.paths import STANDARD_INPUT, TraceRef
@@ -26,13 +26,10 @@ from stepscope.trace.store.kept_values import KeptValue
 from stepscope.trace.store.origin import key_of
 from stepscope.trace.store.values import to_json
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-_ROOMS = tuple(
-    f"stepscope.{room}"
-    for room in ("advice", "analysis", "commands", "fleet", "memory", "report", "run", "trace")
-)
+_ROOMS = (
+    "stepscope.advice", "stepscope.analysis", "stepscope.commands", "stepscope.fleet",
+    "stepscope.kept", "stepscope.memory", "stepscope.report", "stepscope.run", "stepscope.trace",
+)  # fmt: skip
 """Packages whose code decides what is printed."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -54,7 +51,7 @@ class KeptText:
 
 
 def write_kept(
-    sink: StandardSink | FileSink,
+    sink: EncodedSink,
     output: Output,
     layout: Layout,
     traces: Sequence[TraceRef],
@@ -85,9 +82,9 @@ def write_kept(
         return kept.is_whole and not any(map(_CONTROL.search, (text, *kept.remarks)))
 
     def anew() -> KeptText:
-        recording = _Recording(sink)
+        recording = Recording(sink, MOST_BYTES)
         write(recording)
-        return recording.kept()
+        return KeptText("".join(recording.texts), tuple(recording.remarks), recording.is_whole)
 
     asked = [*asked, screen]
     known = _file_of(traces[0]) if traces else None
@@ -101,13 +98,13 @@ def write_kept(
     sink.write(found.text)
 
 
-def _screen_of(sink: StandardSink | FileSink, output: Output) -> list[Any] | None:
+def _screen_of(sink: EncodedSink, output: Output) -> list[Any] | None:
     """What a layout depends on besides the result; None if it cannot be written as plain text."""
     if output.format is not TABLE:
         return []
     from stepscope.report.console import width_for
 
-    console = _Recording(sink).console(width=width_for(sink))
+    console = Recording(sink, MOST_BYTES).console(width=width_for(sink))
     if console.legacy_windows or console.is_terminal != sink.is_terminal:
         return None  # colours by other means, or forced upon a file
     return [
@@ -148,60 +145,3 @@ def _file_of(trace: TraceRef) -> Path | None:
     """The file of a trace; None if it is a stream or behind a URL."""
     is_elsewhere = trace.name == STANDARD_INPUT or "://" in trace.name
     return None if is_elsewhere else Path(trace.name)
-
-
-class _Recording:
-    """A sink that passes everything on, and remembers it unless that becomes too much.
-
-    Args:
-        sink: Where it goes.
-    """
-
-    def __init__(self, sink: StandardSink | FileSink) -> None:
-        self._sink = sink
-        self._texts: list[str] = []
-        self._remarks: list[str] = []
-        self._size = 0
-        self._is_whole = True
-
-    @property
-    def is_terminal(self) -> bool:
-        """Whether the sink is a terminal."""
-        return self._sink.is_terminal
-
-    @property
-    def encoding(self) -> str:
-        """The encoding of the sink."""
-        return self._sink.encoding
-
-    def isatty(self) -> bool:
-        """The same as `is_terminal`, for a console: to it, this is a text stream."""
-        return self.is_terminal
-
-    def flush(self) -> None:
-        """Do nothing: what is written is passed on at once."""
-
-    def console(self, *, keeps_padding: bool = False, width: int | None = None) -> Console:
-        """A console that writes here."""
-        from stepscope.report.console import console_on
-
-        return console_on(cast(TextIO, self), keeps_padding=keeps_padding, width=width)
-
-    def write(self, content: str | bytes) -> None:
-        """Pass text or bytes on; of these, only text is remembered."""
-        self._sink.write(content)
-        self._size += len(content)
-        self._is_whole &= isinstance(content, str) and self._size <= MOST_BYTES
-        if isinstance(content, str) and self._is_whole:
-            self._texts.append(content)
-        else:
-            self._texts.clear()
-
-    def remark(self, text: str) -> None:
-        """Pass a remark on, and remember it."""
-        self._sink.remark(text)
-        self._remarks.append(text)
-
-    def kept(self) -> KeptText:
-        """What was written."""
-        return KeptText("".join(self._texts), tuple(self._remarks), self._is_whole)

@@ -16,8 +16,8 @@ from tests.support.rank_jobs import rank_of_job
 from tests.support.step_records import step_records, write_run
 
 from stepscope.analysis.questions import QUESTIONS
-from stepscope.commands import kept_output
 from stepscope.commands.main import cli
+from stepscope.kept import outputs
 from stepscope.run.layout import RunLayout
 from stepscope.trace import load as loading
 from stepscope.trace.store import kept, kept_values
@@ -210,7 +210,7 @@ def test_other_code_or_another_version_is_part_of_the_key(trace, opened, monkeyp
         patch.setattr(kept_values, "__version__", "0.0.1")
         printed(*PRINTED, trace)
     assert len(opened) == 2
-    digests = dict.fromkeys(kept_output._ROOMS, "old")
+    digests = dict.fromkeys(outputs._ROOMS, "old")
     monkeypatch.setattr(kept_values, "code_digest", digests.__getitem__)
     printed(*PRINTED, trace)
     for number, room in enumerate(digests):
@@ -250,7 +250,7 @@ def test_nothing_is_kept_without_a_store_with_a_baseline_or_of_much(
     for _ in range(2):
         printed(*asked, "--baseline", trace)
     assert len(opened) == 4
-    monkeypatch.setattr(kept_output, "MOST_BYTES", 300)
+    monkeypatch.setattr(outputs, "MOST_BYTES", 300)
     printed(*PRINTED, trace)
     assert not kept_in(trace.parent)
     monkeypatch.setattr(loading, "STORE_ABOVE_BYTES", 1 << 40)
@@ -294,7 +294,7 @@ def test_every_field_of_what_is_printed_is_kept(trace):
     printed(*PRINTED, trace)
     (file,) = kept_in(trace.parent)
     body = json.loads(file.read_bytes().partition(b"\n")[2])
-    assert body.keys() == {one.name for one in dataclasses.fields(kept_output.KeptText)}
+    assert body.keys() == {one.name for one in dataclasses.fields(outputs.KeptText)}
 
 
 def test_the_sizes_of_stores_count_what_was_printed_and_clearing_removes_it(tmp_path):
