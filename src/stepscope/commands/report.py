@@ -115,15 +115,16 @@ class Request:
 
 def _show_run(run: Run, asked: Request, output: Output, sink: Sink, layout: Layout) -> None:
     """Show the diagnosis of a run, or what a sampler recorded."""
-    from stepscope.advice.diagnosis import diagnose
     from stepscope.errors import UnreadableInputError
-    from stepscope.fleet.each_rank import reader_for
     from stepscope.run.reader import one_job
 
     run = one_job(run)
     try:
-        each = reader_for(run)
-        with working(f"Judging {run.path}"):
+        with working(f"Judging {run.path}"):  # the imports take a second, too
+            from stepscope.advice.diagnosis import diagnose
+            from stepscope.fleet.each_rank import reader_for
+
+            each = reader_for(run)
             diagnosis = diagnose(run, asked.limits, asked.scope, asked.baseline, each)
     except UnreadableInputError:
         # A py-spy recording has no steps or kernels to diagnose, but functions to show.
@@ -135,9 +136,9 @@ def _show_run(run: Run, asked: Request, output: Output, sink: Sink, layout: Layo
         output_of("samples", output.format.name).write(recordings, sink)
         return
     if output.wants_details:
-        from stepscope.advice.kept_details import details_of
-
         with working("Filling the page"):
+            from stepscope.advice.kept_details import details_of
+
             diagnosis = replace(diagnosis, details=details_of(diagnosis.shown))
     output.write(diagnosis, sink, layout)
 
