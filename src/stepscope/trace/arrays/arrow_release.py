@@ -13,21 +13,21 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-from numba import cfunc, types
 
-from stepscope.trace.arrays.addresses import long_at, put_long
+from stepscope.trace.machine.calling import Translated, translated
+from stepscope.trace.machine.instructions import long_at, put_long
 
 _RELEASE, _PRIVATE_DATA = 8, 9  # fields of `ArrowArray`, of eight bytes each
 _MARKS_AT_ONCE = 4096
 
 
-@cfunc(types.void(types.int64))
+@translated
 def _mark_as_released(array: int) -> None:
     put_long(long_at(array, _PRIVATE_DATA), 0, 1)
     put_long(array, _RELEASE, 0)
 
 
-RELEASE_ADDRESS: int = cast(int, _mark_as_released.address)
+RELEASE_ADDRESS = cast(Translated, _mark_as_released).address
 """The `release` of every `ArrowArray` whose `private_data` is from `Keeper.keep`."""
 
 _allocate = ctypes.pythonapi.PyMem_RawMalloc

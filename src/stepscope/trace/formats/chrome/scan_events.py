@@ -9,18 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.trace.arrays.addresses import (
-    Data,
-    Longs,
-    as_long,
-    byte_at,
-    long_at,
-    put_byte,
-    put_int,
-    put_long,
-    word_at,
-)
-from stepscope.trace.arrays.compiled import compiled, part
 from stepscope.trace.formats.chrome.event_text import Between
 from stepscope.trace.formats.chrome.rows import (
     HAS_BYTES,
@@ -76,6 +64,18 @@ from stepscope.trace.formats.chrome.scanned import (
     TIME,
     VIEWS,
 )
+from stepscope.trace.machine.calling import inlined, translated
+from stepscope.trace.machine.instructions import (
+    Data,
+    Longs,
+    as_long,
+    byte_at,
+    long_at,
+    put_byte,
+    put_int,
+    put_long,
+    word_at,
+)
 
 # Why the scanner stopped.
 USED_UP, ENDED, HANDED_OVER, FULL = range(4)
@@ -103,7 +103,7 @@ _ARGUMENT_BITS = HAS_CORRELATION | HAS_EXTERNAL | HAS_DEVICE | HAS_STREAM | HAS_
 _EXTERNAL_NEW_SLOT = 100
 
 
-@part
+@inlined
 def argument_slot(data: Data, at: int) -> int:
     """Returns the column for the argument with the key at `at`; -1 if it has none."""
     word = word_at(data, at)
@@ -122,7 +122,7 @@ def argument_slot(data: Data, at: int) -> int:
     return -1
 
 
-@part
+@inlined
 def slot_bit(slot: int) -> int:
     """Returns the flag of a column."""
     if slot == CORRELATION:
@@ -136,7 +136,7 @@ def slot_bit(slot: int) -> int:
     return HAS_BYTES
 
 
-@part
+@inlined
 def scan_arguments(data: Data, at: int, columns: Longs, stride: int) -> tuple[int, int]:
     """Reads the arguments at `at`.
 
@@ -182,7 +182,7 @@ def scan_arguments(data: Data, at: int, columns: Longs, stride: int) -> tuple[in
                 flags &= ~bit
             if end >= 0 and counts:
                 value, fits = magnitude(data, at, end)
-                negative = character == MINUS and value != 0
+                negative = character == MINUS and value != np.uint64(0)
                 if not fits:
                     return -1, 0
                 if slot in (CORRELATION, EXTERNAL, _EXTERNAL_NEW_SLOT):
@@ -211,7 +211,7 @@ def scan_arguments(data: Data, at: int, columns: Longs, stride: int) -> tuple[in
         at = skip_space(data, at + 1)
 
 
-@part
+@inlined
 def short_view(data: Data, start: int, end: int) -> tuple[int, int]:
     """Returns the last 96 bits of a string view of up to twelve bytes, as 32 and 64 bits."""
     low = high = 0
@@ -222,7 +222,7 @@ def short_view(data: Data, start: int, end: int) -> tuple[int, int]:
     return low, high
 
 
-@part
+@inlined
 def lane_word(data: Data, at: int) -> tuple[int, int, int]:
     """Returns start and length of a pid or tid, and the position after; -1 if unusual."""
     if byte_at(data, at) == QUOTE:
@@ -235,7 +235,7 @@ def lane_word(data: Data, at: int) -> tuple[int, int, int]:
     return at, end - at, end
 
 
-@compiled
+@translated
 def scan_events(block: Longs, name_table: Longs, lane_table: Longs) -> int:
     """Scans events up to the end of the block, the end of the list, or something unusual.
 
