@@ -62,12 +62,13 @@ def command(
     and the ranks on which they did.
     """
     check_one_document(len(after), output)
-    from stepscope.analysis.comparison.compare import FailOn, compare
-    from stepscope.analysis.comparison.opening import open_side
-    from stepscope.report.comparison.result import CheckedComparison
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
 
     keep_freed_memory()
+    from stepscope.analysis.comparison.compare import FailOn, compare
+    from stepscope.analysis.comparison.opening import open_side
+    from stepscope.report.comparison.result import CheckedComparison
+
     checks = [FailOn.parse(condition) for condition in conditions]
     scope = scope_of(steps, device, events)
     layout = Layout(rows=rows)
