@@ -127,7 +127,8 @@ def _running_maximum_by_run(values: Int64Array, new_run: npt.NDArray[np.bool_]) 
     span = int(values.max()) - least + 1
     if runs * span < _WIDEST:
         base = (np.cumsum(new_run) - 1) * np.int64(span)
-        return np.maximum.accumulate(base + (values - least)) - base + least
+        reached: Int64Array = np.maximum.accumulate(base + (values - least))
+        return reached - base + least
     # Ranks instead of values, because run * n + rank cannot overflow.
     order = np.argsort(values, kind="stable")
     rank = np.empty(len(values), np.int64)
