@@ -147,9 +147,9 @@ def escape_length(data: Data, at: int) -> int:
     return 6
 
 
-@inlined
-def string_end(data: Data, at: int) -> int:
-    """Returns the position of the closing quote of the string from `at` on; -1 if invalid."""
+@translated
+def unusual_string_end(data: Data, at: int) -> int:
+    """Like `string_end`, for strings with an escape or a non-ASCII character."""
     while True:
         length = strings_go_on(data, at)
         at += length
@@ -178,6 +178,13 @@ def plain_string_end(data: Data, at: int) -> int:
         length = strings_go_on(data, at)
         at += length
     return at if byte_at(data, at) == QUOTE else -1
+
+
+@inlined
+def string_end(data: Data, at: int) -> int:
+    """Returns the position of the closing quote of the string from `at` on; -1 if invalid."""
+    end = plain_string_end(data, at)
+    return end if end >= 0 else unusual_string_end(data, at)
 
 
 @inlined

@@ -33,6 +33,7 @@ from stepscope.trace.formats.chrome.scan_bytes import (
     same_bytes,
     skip_space,
     string_end,
+    unusual_string_end,
 )
 from stepscope.trace.formats.chrome.scan_values import (
     integer_end,
@@ -163,7 +164,7 @@ def scan_arguments(data: Data, at: int, columns: Longs, stride: int) -> tuple[in
         key_start = at + 1
         at = plain_string_end(data, key_start)
         if at < 0:
-            at = string_end(data, key_start)
+            at = unusual_string_end(data, key_start)
             if at < 0 or has_escape(data, key_start, at):
                 return -1, 0  # an escaped key might have a column
         at = skip_space(data, at + 1)
@@ -199,11 +200,7 @@ def scan_arguments(data: Data, at: int, columns: Longs, stride: int) -> tuple[in
                     flags |= bit
             external_is_new = external_is_new or is_new
         if end < 0:
-            character = byte_at(data, at)
-            if character == QUOTE:
-                end = plain_string_end(data, at + 1) + 1
-            if end <= 0:
-                end = value_end(data, at)
+            end = value_end(data, at)
             if end < 0:
                 return -1, 0
         at = skip_space(data, end)
