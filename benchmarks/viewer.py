@@ -9,7 +9,7 @@ whole trace to a microsecond, encoded as for the page. No tile is cached. On a s
 processor time of a tile is more reliable than its time.
 
 With `--browser`, a headless Chromium with software rendering draws the same trace: the first
-picture after the trace is read, and frames while it zooms in and out.
+picture after the trace is read, and frames while it zooms and pans (`viewer_frames.py`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from questions import replicate
+from viewer_frames import HEIGHT, SETTLED, print_frames
+from viewer_frames import WIDTH as PAGE_WIDTH
 
 from stepscope.analysis.counters.of_trace import counters_of
 from stepscope.analysis.host.idle_segments import idle_segments
@@ -168,35 +170,14 @@ def browser(trace: Trace, index: TraceIndex) -> None:
 
     with (
         tempfile.TemporaryDirectory() as folder,
-        browsing(Path(folder), 1500 + 570, 900) as new_page,
+        browsing(Path(folder), PAGE_WIDTH, HEIGHT) as new_page,
     ):
         page = new_page()
         began = time.perf_counter()
         page.page.goto(f"{link_of(listening, keys)}#from=0&to={index.end_ns}")
-        page.until("() => window.stepscope?.timeline?.timeline?.isSettled")
+        page.until(SETTLED)
         line("browser: first picture", time.perf_counter() - began)
-        found = page.page.evaluate(
-            """async () => {
-                const view = window.stepscope.timeline.timeline;
-                const frames = [];
-                const gaps = [];
-                let last = performance.now();
-                for (let at = 0; at < 240; at++) {
-                    view.camera.zoom(at < 120 ? 0.93 : 1 / 0.93, 700);
-                    view._moved();
-                    for (const _ of [1, 2]) await new Promise((go) => requestAnimationFrame(go));
-                    const now = performance.now();
-                    frames.push(view.lastFrameMs);
-                    gaps.push((now - last) / 2);
-                    last = now;
-                }
-                return { frames, gaps, renderer: view.renderer };
-            }"""
-        )
-        spread(
-            f"browser: work of a frame ({found['renderer']})", [f / 1000 for f in found["frames"]]
-        )
-        spread("browser: time between frames", [f / 1000 for f in found["gaps"]])
+        print_frames(page)
     server.should_exit = True
     thread.join(timeout=30)
 

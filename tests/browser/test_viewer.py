@@ -114,6 +114,54 @@ def test_slices_are_drawn_in_the_colours_of_their_categories(browser, viewer, re
     found.page.close()
 
 
+def test_without_a_graphics_processor_the_page_draws_the_same_picture_by_itself(browser, viewer):
+    pictures = []
+    for chosen in ("", "&renderer=webgl2"):
+        found = browser()
+        found.page.emulate_media(color_scheme="light")
+        found.page.goto(viewer.link + chosen)
+        found.until(SETTLED)
+        found.until("() => document.querySelector('[data-panel=findings][data-ready]')")
+        used = found.page.evaluate("() => window.stepscope.timeline.timeline.renderer")
+        if chosen and used != "webgl2":
+            pytest.skip("this browser has no WebGL2")
+        assert used == ("webgl2" if chosen else "canvas2d")
+        pictures.append(found.page.locator(".surface").screenshot())
+        check(found, viewer)
+        found.page.close()
+    assert different_pixels(browser, *pictures) < 0.01
+
+
+def different_pixels(browser, one, other):
+    """Share of the pixels that are not the same in two pictures."""
+    import base64
+
+    page = browser()
+    found = page.page.evaluate(
+        """async (shots) => {
+            const pixels = [];
+            for (const shot of shots) {
+                const image = new Image();
+                image.src = `data:image/png;base64,${shot}`;
+                await image.decode();
+                const canvas = new OffscreenCanvas(image.width, image.height);
+                const context = canvas.getContext("2d");
+                context.drawImage(image, 0, 0);
+                pixels.push(context.getImageData(0, 0, image.width, image.height).data);
+            }
+            const [one, other] = pixels;
+            if (one.length !== other.length) return 1;
+            const far = (at) => [0, 1, 2].some((of) => Math.abs(one[at + of] - other[at + of]) > 8);
+            let found = 0;
+            for (let at = 0; at < one.length; at += 4) found += far(at);
+            return found / (one.length / 4);
+        }""",
+        [base64.b64encode(shot).decode() for shot in (one, other)],
+    )
+    page.page.close()
+    return found
+
+
 def count_pixels(page, y, token):
     """Pixels of a screenshot's row that are of a token's colour."""
     import base64

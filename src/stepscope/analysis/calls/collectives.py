@@ -27,7 +27,8 @@ from stepscope.analysis.calls.operands import (
     operand_columns,
     parse_call,
 )
-from stepscope.analysis.selection.gpu_work import in_steps
+from stepscope.analysis.selection.gpu_work import in_steps, recorded_work
+from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.classify import collective_group
 from stepscope.trace.model import Trace
@@ -79,7 +80,7 @@ def read_collectives(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
 
     Args:
         trace: The trace.
-        work: GPU work with the columns of `GpuWork.table`.
+        work: GPU work of the trace with the columns of `GpuWork.table`.
 
     Returns:
         Columns `COLLECTIVES`.
@@ -87,21 +88,35 @@ def read_collectives(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     found = work.filter(pl.col("kind") == "communication").sort("start_ns", "event")
     if found.is_empty():
         return pl.DataFrame(schema=COLLECTIVES)
+    names = trace.names.select("name_id", "name").collect()
+    collective = (
+        found.select(
+            "event", "step", "device", "stream", "start_ns", "dur_ns", "name_id", "op", "launch"
+        )
+        .with_columns(classified=found["group"])
+        .join(_said_of_work(trace), on="event", how="left", maintain_order="left")
+        .join(names, on="name_id", how="left", maintain_order="left")
+    )
+    return _interpreted(trace, collective)
+
+
+@remembered
+def _said_of_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
+    """What the file says of all communication on GPUs: arguments are read once for all scopes.
+
+    Returns:
+        event, text (the arguments that name the collective), operator_text and operator_name.
+    """
+    found = recorded_work(trace).filter(pl.col("kind") == "communication").select("event", "op")
     own = argument_texts(trace, found["event"])
     around, operator_text, operator_name = _around(trace, found["op"])
     has_own = own.str.contains('"Collective name"', literal=True).fill_null(value=False)
-    text = pl.select(pl.when(has_own).then(own).otherwise(around)).to_series()
-    names = trace.names.select("name_id", "name").collect()
-    collective = found.select(
-        "event", "step", "device", "stream", "start_ns", "dur_ns", "name_id", "op", "launch"
-    ).with_columns(
-        classified=found["group"],
-        text=text,
+    return found.select(
+        "event",
+        text=pl.select(pl.when(has_own).then(own).otherwise(around)).to_series(),
         operator_text=operator_text,
         operator_name=operator_name,
     )
-    collective = collective.join(names, on="name_id", how="left", maintain_order="left")
-    return _interpreted(trace, collective)
 
 
 def read_host_collectives(trace: Trace, scope: Scope | None = None) -> pl.DataFrame:

@@ -28,6 +28,7 @@ from stepscope.trace.derive.links import (
     SEQUENCE_NUMBER,
     Launches,
     enclosing_operator,
+    forward_flows,
     link_forward,
     link_launches,
     link_operators,
@@ -77,11 +78,16 @@ def looks_into_args() -> pl.Expr:
     )
 
 
+def looks_into_flows(names: pl.DataFrame) -> pl.Expr:
+    """Selects the rows of `flows` that `derive` needs; the others do not change its result."""
+    return pl.col("name_id").is_in(forward_flows(names).implode())
+
+
 def derive(tables: Tables, host: pl.DataFrame | None = None) -> DerivedTables:
     """Derives columns, steps and problems.
 
     Args:
-        tables: The tables.
+        tables: The tables. Of `events`, `stream` and `bytes` are not needed.
         host: The host steps, if already known.
     """
     events = tables.events
