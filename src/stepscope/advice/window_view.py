@@ -159,6 +159,10 @@ class WindowView:
         """Events on the graph's threads by the row of their name: see `events_of_threads`."""
         return events_of_threads(self.trace, self.graph, condition)
 
+    def main_events(self, condition: pl.Expr) -> pl.DataFrame:
+        """The same on the main thread alone."""
+        return events_of_threads(self.trace, self.graph, condition, (self.graph.main_lane,))
+
     def spans(self, rows: pl.DataFrame) -> Intervals:
         """The moments inside some rows."""
         return intervals.merge(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())

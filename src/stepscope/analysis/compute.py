@@ -18,11 +18,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import orjson
 import polars as pl
 
 from stepscope.analysis.calls.kernel_origins import operator_names, places_of_work
-from stepscope.analysis.calls.operands import argument_texts, element_bytes, operands
+from stepscope.analysis.calls.operands import argument_texts, element_bytes
+from stepscope.analysis.calls.operands_of_work import operands_of_work
 from stepscope.analysis.flops import analyse_flops
 from stepscope.analysis.hardware.devices import peaks_of
 from stepscope.analysis.selection.gpu_work import gpu_work
@@ -239,20 +241,27 @@ def _bandwidth_share(trace: Trace, rows: pl.DataFrame) -> float | None:
         return None
     # Several kernels of one call (a large tensor in pieces) move its operands once.
     calls = streaming.group_by("op", "operator", "device").agg(pl.col("dur_ns").sum()).sort("op")
-    texts = operands(trace, calls["op"])
-    known: dict[tuple[str | None, str | None, str], int | None] = {}
-    moved, possible = 0, 0.0
-    columns = (texts["dims"], texts["types"], calls["operator"], calls["device"], calls["dur_ns"])
-    for dims, types, operator, device, dur_ns in zip(*columns, strict=True):
-        key = (dims, types, operator)
-        if key not in known:
-            known[key] = _bytes_of(dims, types, operator)
-        peak, size = peaks.get(device), known[key]
-        if peak is None or size is None:
-            continue
-        moved += size
-        possible += peak.memory_gb_per_s * dur_ns  # GB/s are bytes per nanosecond
-    return moved / possible if possible else None
+    texts = operands_of_work(trace, calls["op"]).select("dims", "types")
+    calls = pl.concat([calls, texts], how="horizontal")
+    # Few ways of calling repeat: their sizes are worked out once, and sum up as exact integers.
+    keys = ["dims", "types", "operator"]
+    ways = calls.select(keys).unique(maintain_order=True)
+    sizes = [_bytes_of(*way) for way in ways.iter_rows()]
+    known = ways.with_columns(
+        way=pl.int_range(pl.len()), is_known=pl.Series([size is not None for size in sizes])
+    )
+    speeds = {device: peak.memory_gb_per_s for device, peak in peaks.items() if peak is not None}
+    speed = pl.col("device").replace_strict(speeds, default=None, return_dtype=pl.Float64)
+    judged = (
+        calls.join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")
+        .with_columns(speed=speed)
+        .filter("is_known", pl.col("speed").is_not_null())
+    )
+    counts = np.bincount(judged["way"].to_numpy(), minlength=len(sizes)).tolist()
+    moved = sum(size * count for size, count in zip(sizes, counts, strict=True) if size is not None)
+    # GB/s are bytes per nanosecond. A running sum adds in order, whatever the number of rows.
+    possible = np.cumsum(judged["speed"].to_numpy() * judged["dur_ns"].to_numpy())
+    return moved / float(possible[-1]) if len(possible) and possible[-1] else None
 
 
 def _bytes_of(dims: str | None, types: str | None, operator: str) -> int | None:

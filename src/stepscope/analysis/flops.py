@@ -143,7 +143,7 @@ def analyse_flops(trace: Trace, scope: Scope | None = None) -> FlopsReport:
     rows = rows_of_work(forest, members)
     owner = np.where(rows >= 0, forest.nearest(counted)[rows], -1) if len(forest) else rows
     busy = busy_by_row(len(forest), owner, members)
-    again = find_recomputed(trace, forest).rows
+    again = find_recomputed(trace).rows
     mine = in_steps(forest.rows["step"], asked)
     calls = _with_measures(trace, calls, forest, members, owner, busy, again)
     calls = calls.filter(pl.Series(mine[calls["row"].to_numpy()]))

@@ -119,7 +119,7 @@ def analyse_operators(
     forest = operator_forest(trace)
     device = hang_device_time(forest, members)
     busy = busy_by_row(len(forest), rows_of_work(forest, members), members)
-    again = find_recomputed(trace, forest)
+    again = find_recomputed(trace)
     keys = forest.rows.select("name_id")
     if By(by) is By.SHAPE:
         shapes = operands(trace, forest.rows["event"]).drop("event").cast(pl.Categorical)

@@ -11,11 +11,17 @@ from typing import Any
 import polars as pl
 
 from stepscope.errors import UsageError
-from stepscope.trace.derive.columns import DerivedTables, derive, looks_into_args
+from stepscope.run.working import working
+from stepscope.trace.derive.columns import (
+    DerivedTables,
+    derive,
+    looks_into_args,
+    looks_into_flows,
+)
 from stepscope.trace.derive.main_thread import find_main_lane
 from stepscope.trace.derive.steps import host_steps
 from stepscope.trace.derive.unannotated import describe
-from stepscope.trace.schema import ARGS, TABLES
+from stepscope.trace.schema import TABLES
 from stepscope.trace.store.derived import DerivedFiles
 from stepscope.trace.store.files import StoredTables, parts_of
 from stepscope.trace.tables import Tables
@@ -30,6 +36,9 @@ DEVICES: dict[str, pl.DataType | type[pl.DataType]] = {
 }
 """Columns of `Trace.devices`: GPUs that the file describes or has events for."""
 _ATTRIBUTES = {"host_steps": "steps"}  # tables whose attribute has another name
+_OFTEN_READ = ("name_id", "category", "lane_id", "start_ns", "dur_ns")
+_LINKS = ("correlation", "external_id", "device")
+"""Columns of `events` that link GPU work to what launched it."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +106,9 @@ class Trace:
 
     def tables(self) -> Tables:
         """Reads all tables into memory."""
-        return self._tables(with_args=True)
-
-    def _tables(self, with_args: bool) -> Tables:
         return Tables(
             events=self.events.collect(),
-            args=self.args.collect() if with_args else pl.DataFrame(schema=ARGS),
+            args=self.args.collect(),
             names=self.names.collect(),
             lanes=self.lanes,
             instants=self.instants.collect(),
@@ -130,15 +136,39 @@ class Trace:
     def _kept(self) -> DerivedTables | None:
         return None if self.derived_files is None else self.derived_files.read()
 
+    def _tables_to_derive(self) -> Tables:
+        """Reads what steps and derived columns are made of, but no arguments.
+
+        Tables and columns of `events` that they do not depend on are empty or missing: reading them
+        would take longer than deriving. What most analyses read next stays in memory.
+        """
+        names = self.names.collect()
+        often_read = self.columns(*_OFTEN_READ)
+        links = self.events.select(_LINKS).collect().rechunk()
+        number = pl.int_range(pl.len(), dtype=pl.Int64).alias("event")
+        empty = {
+            name: pl.DataFrame(schema=TABLES[name])
+            for name in ("args", "instants", "counters", "metadata")
+        }
+        return Tables(
+            events=often_read.select(number, *_OFTEN_READ).hstack(links),
+            names=names,
+            flows=self.flows.filter(looks_into_flows(names)).collect(),
+            lanes=self.lanes,
+            problems=self.problems,
+            **empty,
+        )
+
     @cached_property
     def _derived_tables(self) -> DerivedTables:
         if self._kept is not None:
             return self._kept
-        tables = self._tables(with_args=False)
-        # Arguments are most of a stored trace, and derivation needs only a few of them.
-        args = self.args if self.store is None else self.args.filter(looks_into_args())
-        derived = derive(replace(tables, args=args.collect()), self.__dict__.get("steps"))
-        return derived if self.derived_files is None else self.derived_files.keep(derived)
+        with working("Finding steps, nesting and links"):
+            tables = self._tables_to_derive()
+            # Arguments are most of a stored trace, and derivation needs only a few of them.
+            args = self.args if self.store is None else self.args.filter(looks_into_args())
+            derived = derive(replace(tables, args=args.collect()), self.__dict__.get("steps"))
+            return derived if self.derived_files is None else self.derived_files.keep(derived)
 
     @property
     def derived(self) -> pl.LazyFrame:
@@ -210,7 +240,7 @@ class Trace:
         derived = self.__dict__.get("_derived_tables") or self._kept
         if derived is not None:
             return derived.host_steps
-        return host_steps(self._tables(with_args=False))
+        return host_steps(self._tables_to_derive())
 
     @cached_property
     def step_source(self) -> str:

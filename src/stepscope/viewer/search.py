@@ -144,7 +144,7 @@ def scan_by_loop(
     earlier = 0
     for row in range(len(offsets) - 1):
         number = 0
-        # A division for each hit would take longer than all the rest. The last bucket also has what
+        # A division for each hit would take longer than all the rest. The last bucket has whatever
         # a damaged file places after it.
         bucket, limit = 0, width
         for at in range(offsets[row], offsets[row + 1]):

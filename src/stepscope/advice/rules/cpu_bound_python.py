@@ -149,9 +149,7 @@ def _in_engine(window: WindowView) -> Intervals:
 
     Hooks and functions written in Python have frames of their own inside it.
     """
-    frames = window.host_events(pl.col("category") == "python_function").filter(
-        pl.col("lane_id") == window.graph.main_lane
-    )
+    frames = window.main_events(pl.col("category") == "python_function")
     is_engine = pl.col("name").str.starts_with(_ENGINE)
     engine = window.spans(frames.filter(is_engine))
     others = frames.filter(~is_engine)
@@ -212,10 +210,10 @@ def _mostly_in(window: WindowView, long: Intervals) -> str | None:
 
 def _operators_and_ranges(window: WindowView) -> pl.DataFrame:
     """What the training thread ran, without the ranges of its steps."""
-    return window.host_events(
+    return window.main_events(
         pl.col("category").is_in(["cpu_op", "user_annotation"])
         & (pl.col("group") != "profiler_step").fill_null(value=True)
-    ).filter(pl.col("lane_id") == window.graph.main_lane)
+    )
 
 
 def _within(window: WindowView, host: pl.DataFrame, start_ns: int, end_ns: int) -> str | None:

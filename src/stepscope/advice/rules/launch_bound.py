@@ -15,6 +15,7 @@ from stepscope.advice.subject import Subject
 from stepscope.analysis.graph.replay import unchanged
 from stepscope.analysis.host.causes import HostCause
 from stepscope.trace.arrays import intervals
+from stepscope.trace.arrays.ordering import distinct_groups
 
 ID = "launch-bound"
 _SLOWS = "recording slows dispatch"
@@ -31,7 +32,7 @@ def find(subject: Subject) -> list[Finding]:
         return []
     graph = window.graph
     changes = unchanged(graph)
-    lanes = sorted({int(lane) for lane in graph.lane[~graph.is_gpu]})
+    lanes = distinct_groups(graph.lane[~graph.is_gpu])
     spent_ns = 0
     for lane in lanes:
         claims = graph.host.claims(lane)

@@ -69,10 +69,9 @@ def _waits_for_collectives(window: WindowView) -> BoolArray:
     rows = np.nonzero(waits)[0]
     steps = graph.step[target[rows]]
     # Rows come in the order of their targets: of each step the last target keeps its waits.
-    last = {int(step): int(node) for step, node in zip(steps, target[rows], strict=True)}
-    for row, step in zip(rows, steps, strict=True):
-        if target[row] == last[int(step)]:
-            waits[row] = False
+    last = np.zeros(len(graph.steps) + 1, target.dtype)
+    last[steps] = target[rows]
+    waits[rows[target[rows] == last[steps]]] = False
     return waits
 
 

@@ -68,9 +68,9 @@ def find(subject: Subject) -> list[Finding]:
 
 def _on_cpu(subject: Subject, window: WindowView) -> list[Finding]:
     spans = window.spans(_ranges(window))
-    operators = window.host_events(
+    operators = window.main_events(
         (pl.col("category") == "cpu_op") & pl.col("name").str.starts_with("aten::")
-    ).filter(pl.col("lane_id") == window.graph.main_lane)
+    )
     within = intervals.contains(spans, operators["start_ns"].to_numpy())
     names = operators.filter(pl.Series(within, dtype=pl.Boolean))["name"]
     times = max(1, len(spans))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.analysis.calls.kernel_origins import runs_under
+from stepscope.analysis.selection.names import told_by_name
 from stepscope.trace.arrays.intervals import BoolArray
 from stepscope.trace.model import Trace
 
@@ -28,11 +29,16 @@ def are_layout_copies(trace: Trace, work: pl.DataFrame) -> BoolArray:
 
     Args:
         trace: The trace.
-        work: GPU work with kind, name and op.
+        work: GPU work with kind, name_id, name and op.
     """
     computes = (work["kind"] == "compute").to_numpy()
-    by_name = work["name"].str.contains(OF_CONVOLUTIONS).fill_null(value=False).to_numpy()
-    copies = work["name"].str.contains(_COPIES).fill_null(value=False).to_numpy()
+
+    def has(pattern: str) -> BoolArray:
+        matches = pl.col("name").str.contains(pattern).fill_null(value=False)
+        found: BoolArray = told_by_name(work, matches).to_numpy()
+        return found
+
+    by_name, copies = has(OF_CONVOLUTIONS), has(_COPIES)
     found: BoolArray = copies & computes
     if found.any():
         found &= runs_under(trace, work, _FOR_LAYOUT) & ~runs_under(trace, work, _CONVERSIONS)

@@ -17,6 +17,8 @@ import polars as pl
 
 from stepscope.analysis.calls.ancestors import is_outermost, levels, nearest
 from stepscope.analysis.selection.gpu_work import side_by_side
+from stepscope.analysis.selection.remember import remembered
+from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array, merge_by_group
 from stepscope.trace.derive.nesting import clock_resolution_ns, nest
 from stepscope.trace.model import Trace
@@ -88,7 +90,8 @@ class OperatorForest:
         return nearest(self.parent, chosen)
 
 
-def operator_forest(trace: Trace) -> OperatorForest:
+@remembered
+def operator_forest(trace: Trace, _scope: Scope | None = None) -> OperatorForest:
     """Nest the operators and annotations of a trace."""
     step_names = trace.names.filter(pl.col("group") == "profiler_step").select("name_id").collect()
     events = side_by_side(

@@ -23,7 +23,9 @@ import polars as pl
 
 from stepscope.analysis.calls.ancestors import nearest_above
 from stepscope.analysis.calls.operands import argument_texts
-from stepscope.analysis.calls.operator_forest import OperatorForest
+from stepscope.analysis.calls.operator_forest import operator_forest
+from stepscope.analysis.selection.remember import remembered
+from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -67,8 +69,10 @@ def names_matching(trace: Trace, pattern: str, *categories: Category) -> BoolArr
     return found
 
 
-def find_recomputed(trace: Trace, forest: OperatorForest) -> Recomputed:
-    """Find the operators that checkpointing runs again."""
+@remembered
+def find_recomputed(trace: Trace, _scope: Scope | None = None) -> Recomputed:
+    """Find the operators of a trace's forest that checkpointing runs again."""
+    forest = operator_forest(trace)
     is_frame = names_matching(trace, FRAMES, Category.PYTHON_FUNCTION)
     is_node = names_matching(trace, NODES, Category.CPU_OP)
     is_evaluation = names_matching(trace, EVALUATION, Category.CPU_OP)

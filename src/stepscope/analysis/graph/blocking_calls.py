@@ -121,10 +121,15 @@ def read_calls(trace: Trace, lanes: tuple[int, ...], window: tuple[int, int]) ->
         .then(pl.lit(STREAM_WAIT))
     )
     names = trace.names.filter(is_call()).select("name_id", role=role).drop_nulls("role").collect()
+    events = trace.columns("name_id", "lane_id", "start_ns", "dur_ns")
+    has_role = np.zeros(trace.names.select(pl.len()).collect().item(), np.bool_)
+    has_role[names["name_id"].to_numpy()] = True
+    number = np.flatnonzero(has_role[events["name_id"].to_numpy()])
     table = (
-        trace.events.filter(
+        events[number]
+        .with_columns(pl.Series("event", number, pl.Int64))
+        .filter(
             pl.col("lane_id").is_in(lanes),
-            pl.col("name_id").is_in(names["name_id"].implode()),
             pl.col("start_ns") >= window[0],
             pl.col("start_ns") < window[1],
         )
@@ -135,7 +140,6 @@ def read_calls(trace: Trace, lanes: tuple[int, ...], window: tuple[int, int]) ->
             "start_ns",
             end_ns=(pl.col("start_ns") + pl.col("dur_ns")).clip(upper_bound=window[1]),
         )
-        .collect()
         .join(names, on="name_id")
         .sort("start_ns", "event")
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import polars as pl
 
@@ -13,6 +15,7 @@ from stepscope.analysis.selection.names import is_call
 from stepscope.analysis.selection.scope import EventChoice, Scope
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Intervals
+from stepscope.trace.arrays.ordering import by_group_and_time, distinct_groups
 from stepscope.trace.model import Trace
 
 
@@ -58,42 +61,46 @@ def work_of_nodes(trace: Trace, graph: StepGraph, scope: Scope | None = None) ->
     return work
 
 
-def events_of_threads(trace: Trace, graph: StepGraph, condition: pl.Expr) -> pl.DataFrame:
+def events_of_threads(
+    trace: Trace, graph: StepGraph, condition: pl.Expr, lanes: Sequence[int] | None = None
+) -> pl.DataFrame:
     """Events on the graph's threads that begin within its steps on the host, by their name's row.
 
     Args:
         trace: The trace that the graph is of.
         graph: The graph.
         condition: Of rows of `names`.
+        lanes: Only these of the threads.
 
     Returns:
-        event, name, group, lane_id, start_ns, end_ns, op; in order of their starts.
+        event, name_id, name, group, lane_id, start_ns, end_ns, op; in order of their starts.
     """
-    names = trace.names.filter(condition).select("name_id", "name", "group").collect()
-    lanes = np.unique(graph.lane[~graph.is_gpu]).tolist()
+    names = trace.names.select("name", "group", told=condition).collect()
+    mine = set(distinct_groups(graph.lane[~graph.is_gpu]))
+    is_mine = np.zeros(trace.lanes.height, np.bool_)
+    is_mine[list(mine if lanes is None else mine & set(lanes))] = True
+    is_wanted = names["told"].fill_null(value=False).to_numpy()
     first, last = graph.host_window
     # The graph has read these columns already, and the number of an event is its row.
     columns = trace.columns("name_id", "lane_id", "start_ns", "dur_ns")
-    starts = columns["start_ns"].to_numpy()
-    is_wanted = np.zeros(trace.names.select(pl.len()).collect().item(), np.bool_)
-    is_wanted[names["name_id"].to_numpy()] = True
-    chosen = is_wanted[columns["name_id"].to_numpy()] & (starts >= first) & (starts < last)
-    events = np.flatnonzero(chosen)
-    events = events[np.isin(columns["lane_id"].to_numpy()[events], lanes)]
-    rows = (
-        columns[events]
-        .select(
-            pl.Series("event", events, pl.Int64),
-            "name_id",
-            "lane_id",
-            "start_ns",
-            end_ns=pl.col("start_ns") + pl.col("dur_ns"),
-        )
-        .sort("start_ns", "event")
+    events = np.flatnonzero(
+        is_wanted[columns["name_id"].to_numpy()] & is_mine[columns["lane_id"].to_numpy()]
     )
-    operators = trace.derived.select("op").collect()["op"].gather(rows["event"])
-    return rows.join(names, on="name_id", maintain_order="left").select(
-        "event", "name", "group", "lane_id", "start_ns", "end_ns", op=operators
+    starts = columns["start_ns"].to_numpy()[events]
+    within = np.flatnonzero((starts >= first) & (starts < last))
+    events = events[within[by_group_and_time(None, starts[within])]]
+    rows = columns[events]
+    operators = trace.derived.select("op").collect()["op"].gather(events)
+    # `name_id` is the row number, so gathering replaces a join.
+    return rows.hstack(names.select("name", "group")[rows["name_id"]]).select(
+        pl.Series("event", events, pl.Int64),
+        "name_id",
+        "name",
+        "group",
+        "lane_id",
+        "start_ns",
+        end_ns=pl.col("start_ns") + pl.col("dur_ns"),
+        op=operators,
     )
 
 
@@ -113,7 +120,7 @@ def recomputed_nodes(
         work: Rows of `work_of_nodes`.
     """
     forest = operator_forest(trace)
-    rows = find_recomputed(trace, forest).rows
+    rows = find_recomputed(trace).rows
     starts = forest.start_ns[rows]
     moments = intervals.merge(starts, starts + forest.dur_ns[rows])
     holder = np.full(len(forest.row_of_event) + 1, False)

@@ -249,11 +249,12 @@ def _without_enclosing(
 
 
 def _among(values: Int64Array, wanted: Int64Array) -> BoolArray:
-    """Whether each value is one of the wanted ones, which are sorted."""
+    """Whether each number of an event, or -1 for none, is one of the wanted ones, sorted."""
     if not len(wanted):
         return np.zeros(len(values), np.bool_)
-    place = np.minimum(np.searchsorted(wanted, values), len(wanted) - 1)
-    found: BoolArray = wanted[place] == values
+    is_wanted = np.zeros(int(wanted[-1]) + 2, np.bool_)  # the last entry: -1, and larger numbers
+    is_wanted[wanted] = True
+    found: BoolArray = is_wanted[np.minimum(values, len(is_wanted) - 1)]
     return found
 
 

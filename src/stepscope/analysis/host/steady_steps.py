@@ -32,7 +32,6 @@ import polars as pl
 
 from stepscope.analysis.host.causes import is_input_wait
 from stepscope.analysis.selection.gpu_work import recorded_work
-from stepscope.analysis.selection.names import CALLS
 from stepscope.analysis.selection.odd_steps import LEAST_STEPS, single_stall, slow_first_steps
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
@@ -40,6 +39,7 @@ from stepscope.run.figures import duration, significant
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.arrays.search import places
+from stepscope.trace.categories import HOST_CALLS, mask_of
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -195,21 +195,17 @@ def loop_tail(trace: Trace, _scope: Scope | None = None) -> int:
     host = trace.steps.filter(~pl.col("is_empty"))
     if len(host) < LEAST_STEPS or host["step"][-1] != trace.steps["step"][-1]:
         return 0
-    work = (
-        trace.events.filter(
-            pl.col("lane_id") == host["lane_id"][0],
-            pl.col("category").is_in([Category.CPU_OP.value, *CALLS]),
-            ~pl.col("event").is_in(trace.steps["event"].implode()),
-        )
-        .select("start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
-        .collect()
-    )
+    events = trace.columns("category", "lane_id", "start_ns", "dur_ns")
+    is_work = mask_of(events, (Category.CPU_OP, *HOST_CALLS))
+    is_work &= events["lane_id"].to_numpy() == host["lane_id"][0]
+    is_work[trace.steps["event"].to_numpy()] = False
     starts, ends = host["start_ns"].to_numpy(), host["end_ns"].to_numpy()
-    begun = work["start_ns"].to_numpy()
+    begun = events["start_ns"].to_numpy()[is_work]
     index = places(starts, begun, "right") - 1
     mine = (index >= 0) & (begun < ends[np.maximum(index, 0)])
     last = starts.copy()
-    np.maximum.at(last, index[mine], work["end_ns"].to_numpy()[mine])
+    over = begun + events["dur_ns"].to_numpy()[is_work]
+    np.maximum.at(last, index[mine], over[mine])
     quiet = np.maximum(ends - last, 0)
     beyond = int(quiet[-1] - quiet[:-1].max())
     return beyond if beyond > _NOTABLE_TAIL_NS else 0

@@ -104,9 +104,12 @@ def packed(table: pl.DataFrame, local: Sequence[str]) -> bytes:
         table[name].cast(pl.Int64).fill_null(_NULL).to_numpy() for name in (*_NUMBERS, *local)
     ]
     for name in TEXTS:
-        distinct = table[name].unique(maintain_order=True)
-        number = dict(zip(distinct, range(len(distinct)), strict=True))
-        columns.append(np.array([number[text] for text in table[name]], np.int64))
+        distinct = table.select(name).unique(maintain_order=True)
+        numbered = distinct.with_columns(number=pl.int_range(pl.len(), dtype=pl.Int64))
+        numbers = table.select(name).join(
+            numbered, on=name, how="left", nulls_equal=True, maintain_order="left"
+        )
+        columns.append(numbers["number"].to_numpy())
     stacked = np.stack(columns)
     # Differences may leave 64 bits, and come back into them when they are added up again.
     return zlib.compress(np.diff(stacked, axis=1, prepend=np.int64(0)).tobytes(), level=6)

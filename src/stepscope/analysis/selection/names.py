@@ -26,6 +26,20 @@ def is_step() -> pl.Expr:
     return (pl.col("group") == "profiler_step").fill_null(value=False)
 
 
+def told_by_name(rows: pl.DataFrame, told: pl.Expr) -> pl.Series:
+    """The value of an expression of `name` for each row, worked out once for each distinct name.
+
+    Args:
+        rows: Rows with `name_id` and `name`. Few names repeat in very many rows, and a pattern
+            takes longer to look for in a text than a number to look up.
+        told: The expression.
+    """
+    names = rows.select("name_id", "name").unique("name_id").select("name_id", told=told)
+    return rows.select("name_id").join(names, on="name_id", how="left", maintain_order="left")[
+        "told"
+    ]
+
+
 def is_training(trace: Trace) -> bool:
     """Whether a trace shows a backward or an optimizer."""
     of_training = (pl.col("group") == "optimizer_step").fill_null(value=False) | pl.col(

@@ -229,9 +229,13 @@ def _forward_by_sequence(tables: Tables, forward: Int64Array) -> None:
     forward[pairs["event"].to_numpy()] = pairs["forward"].to_numpy()
 
 
+def forward_flows(names: pl.DataFrame) -> pl.Series:
+    """Returns the `name_id` of the flows from forward to backward operators."""
+    return names.filter(pl.col("name") == "fwdbwd")["name_id"]
+
+
 def _forward_by_flows(tables: Tables, forward: Int64Array) -> None:
-    flow_names = tables.names.filter(pl.col("name") == "fwdbwd")["name_id"]
-    ends = tables.flows.filter(pl.col("name_id").is_in(flow_names.implode()))
+    ends = tables.flows.filter(pl.col("name_id").is_in(forward_flows(tables.names).implode()))
     if ends.is_empty():
         return
     operators = (

@@ -1,0 +1,165 @@
+"""Reads whole numbers out of very many small JSON objects, such as `{"Bytes": 512, "Addr": 4096}`.
+
+A general JSON reader builds a document of each text, which takes several times longer than to look
+for a few numbers. Here one compiled loop reads objects that hold nothing but whole numbers and
+plain strings. Any other text makes it give up, and the caller reads all texts in the general way.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from stepscope.trace.arrays.intervals import BoolArray, Int64Array
+from stepscope.trace.arrays.nullable import nullable
+
+PAYS_FROM = 100_000
+"""Number of texts from which the compiled loop is used. Below, importing numba takes longer."""
+
+_TEXTS_AT_ONCE = 100_000
+_SEPARATOR = "\0"  # occurs in no JSON text
+_MOST_DIGITS = 18  # always fit into 64 bits
+
+
+def whole_numbers(texts: pl.Series, keys: Sequence[str]) -> pl.DataFrame | None:
+    """Whole numbers by their keys, row for row alongside the texts; null where a key is missing.
+
+    Args:
+        texts: JSON objects.
+        keys: The keys, in ASCII.
+
+    Returns:
+        One Int64 column per key. None unless each text is an object of whole numbers of up to 18
+        digits and plain strings, in which no key of `keys` has a string or occurs twice.
+    """
+    if texts.has_nulls():
+        return None
+    values = np.zeros((len(texts), len(keys)), np.int64)
+    present = np.zeros((len(texts), len(keys)), np.bool_)
+    wanted = np.frombuffer("".join(keys).encode("ascii"), np.uint8)
+    ends = np.cumsum([len(key) for key in keys])
+    read = _compiled()
+    for first in range(0, len(texts), _TEXTS_AT_ONCE):
+        some = texts.slice(first, _TEXTS_AT_ONCE)
+        data = np.frombuffer((some.str.join(_SEPARATOR).item() + _SEPARATOR).encode(), np.uint8)
+        rows = slice(first, first + len(some))
+        if read(data, wanted, ends, values[rows], present[rows]) != len(some):
+            return None
+    columns = zip(keys, values.T.copy(), present.T.copy(), strict=True)
+    return pl.DataFrame([nullable(number, known, key) for key, number, known in columns])
+
+
+def read_by_loop(
+    data: npt.NDArray[np.uint8],
+    wanted: npt.NDArray[np.uint8],
+    ends: Int64Array,
+    values: Int64Array,
+    present: BoolArray,
+) -> int:
+    """Fills in numbers and returns how many objects were read; -1 at anything unexpected.
+
+    Args:
+        data: The texts, each followed by a zero byte.
+        wanted: The keys, one after the other.
+        ends: Where each key ends.
+        values: The numbers, by text and key.
+        present: Which of them there are.
+    """
+    at, row = 0, 0
+    while at < len(data):
+        if row == len(values):
+            return -1
+        while data[at] in (32, 9, 10, 13):
+            at += 1
+        if data[at] != 123:  # {
+            return -1
+        at += 1
+        separator = 123
+        while separator != 125:  # }
+            while data[at] in (32, 9, 10, 13):
+                at += 1
+            if data[at] == 125 and separator == 123:  # an empty object
+                at += 1
+                break
+            if data[at] != 34:  # "
+                return -1
+            at += 1
+            begin = at
+            while data[at] != 34:
+                if data[at] == 92 or data[at] < 32:  # an escape, or the end
+                    return -1
+                at += 1
+            column = -1
+            first = 0
+            for number in range(len(ends)):
+                if ends[number] - first == at - begin:
+                    same = True
+                    for place in range(at - begin):
+                        if wanted[first + place] != data[begin + place]:
+                            same = False
+                            break
+                    if same:
+                        column = number
+                        break
+                first = ends[number]
+            at += 1
+            while data[at] in (32, 9, 10, 13):
+                at += 1
+            if data[at] != 58:  # :
+                return -1
+            at += 1
+            while data[at] in (32, 9, 10, 13):
+                at += 1
+            if data[at] == 34:
+                if column >= 0:
+                    return -1
+                at += 1
+                while data[at] != 34:
+                    if data[at] == 92 or data[at] < 32:
+                        return -1
+                    at += 1
+                at += 1
+            else:
+                is_negative = data[at] == 45  # -
+                if is_negative:
+                    at += 1
+                begin = at
+                value = 0
+                while 48 <= data[at] <= 57:
+                    if at - begin == _MOST_DIGITS:
+                        return -1
+                    value = 10 * value + int(data[at]) - 48
+                    at += 1
+                digits = at - begin
+                if digits == 0 or (data[begin] == 48 and (digits > 1 or is_negative)):
+                    return -1
+                if column >= 0:
+                    if present[row, column]:
+                        return -1
+                    present[row, column] = True
+                    values[row, column] = -value if is_negative else value
+            while data[at] in (32, 9, 10, 13):
+                at += 1
+            separator = data[at]
+            if separator not in (44, 125):  # , }
+                return -1
+            at += 1
+        while data[at] in (32, 9, 10, 13):
+            at += 1
+        if data[at] != 0:
+            return -1
+        at += 1
+        row += 1
+    return row
+
+
+@functools.cache
+def _compiled() -> Any:
+    from stepscope.trace.arrays.compiled import compiled
+
+    return compiled(read_by_loop)
