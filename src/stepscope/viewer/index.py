@@ -290,7 +290,9 @@ def gpu_title(device: int, described: dict[int, str | None]) -> str:
 def _title(lane: dict[str, Any]) -> str:
     if lane["is_gpu"]:
         # Synchronisation records that belong to no stream have the greatest number there is.
-        return f"stream {lane['tid']}".replace(f"stream {2**32 - 1} ", "device-wide ")
+        # Old recorders wrote "stream 7" where newer ones write 7.
+        number = str(lane["tid"]).removeprefix("stream ")
+        return f"stream {number}".replace(f"stream {2**32 - 1} ", "device-wide ")
     name = lane["thread_name"]
     if not name:
         return f"thread {lane['tid']}"

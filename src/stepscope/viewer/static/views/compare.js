@@ -42,7 +42,7 @@ export function compareView(context) {
       const found = await getJson(`/api/traces/${a.id}/compare`, { with: b.id });
       if (isClosed) return;
       const overviews = await Promise.all([a, b].map((one) => getJson(`/api/traces/${one.id}/overview`)));
-      replace(body, headline(found.step), parts(found, [a.title, b.title]), steps(found, [a.title, b.title]), aligned([a, b], overviews), differential([a, b], overviews), ...changes(found), ...found.notes.map((/** @type {string} */ note) => h("p", { class: "note" }, `Note: ${note}`)));
+      replace(body, headline(found.step), parts(found), steps(found, [a.title, b.title]), aligned([a, b], overviews), differential([a, b], overviews), ...changes(found), ...found.notes.map((/** @type {string} */ note) => h("p", { class: "note" }, `Note: ${note}`)));
       element.dataset.ready = "1";
     } catch (error) {
       if (!isAbort(error)) replace(body, h("p", { class: "error" }, String(/** @type {Error} */ (error).message)));
@@ -73,10 +73,10 @@ function headline(step) {
   return h("p", { class: "verdict" }, `The median step: ${duration(step.a_ns)} before, ${duration(step.b_ns)} after: ${signed(step.delta_ns)} (${share(Math.abs(step.change_share))} ${words}${noise})`);
 }
 
-/** @param {any} found @param {[string, string]} titles */
-function parts(found, titles) {
+/** @param {any} found */
+function parts(found) {
   if (!found.changes.part.length) return h("p", { class: "note" }, "The parts of the two steps cannot be compared.");
-  return h("section", {}, h("h3", {}, "From one step to the other"), h("p", { class: "note" }, `Mean per step (${found.a.parts_basis}).`), waterfall(found.changes.part, 900, titles));
+  return h("section", {}, h("h3", {}, "From one step to the other"), h("p", { class: "note" }, `Mean per step (${found.a.parts_basis}).`), waterfall(found.changes.part, 900, ["before", "after"]));
 }
 
 /** @param {any} found @param {[string, string]} titles */
