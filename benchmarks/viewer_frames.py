@@ -3,7 +3,8 @@
     python benchmarks/viewer_frames.py TRACE [--seconds 5] [--renderer webgl2]
 
 Opens a trace of any size in headless Chromium and moves through it at several zooms. The time
-between frames is what a person sees; the work of the page is its script's share of that. A trace of
+between frames is what a person sees; the work of the page is its script's share of that, and on a
+busy machine the processor time of the page's process per frame is more reliable. A trace of
 about ten million events is what the goal is for: `benchmarks/scaled_trace.py` makes one, and
 `benchmarks/viewer.py TRACE --browser` enlarges one in memory.
 """
@@ -63,8 +64,17 @@ def print_frames(page: Page, seconds: float = 5.0) -> None:
         page: A viewer whose timeline is drawn.
         seconds: How long each kind of moving lasts.
     """
-    print(f"{'frames':<36}{'number':>8}{'between, p50':>14}{'p99':>9}{'work, p50':>12}{'p99':>9}")
+    print(f"{'frames':<36}{'number':>8}{'between, p50':>14}{'p99':>9}{'work, p50':>12}{'p99':>9}"
+          f"{'processor':>12}")  # fmt: skip
+    devtools = page.page.context.new_cdp_session(page.page)
+    devtools.send("Performance.enable")
+
+    def processor_s() -> float:
+        metrics = devtools.send("Performance.getMetrics")["metrics"]
+        return float(next(one["value"] for one in metrics if one["name"] == "ProcessTime"))
+
     for kind, part in MOVES:
+        before = processor_s()
         found: dict[str, Any] = page.page.evaluate(FRAMES, [kind, part, seconds])
         gaps, work = np.array(found["gaps"]), np.array(found["work"])
         figures = [np.percentile(values, at) for values in (gaps, work) for at in (50, 99)]
@@ -72,7 +82,8 @@ def print_frames(page: Page, seconds: float = 5.0) -> None:
         shown = "".join(
             f"{ms:>{room}.1f} ms" for ms, room in zip(figures, (11, 6, 9, 6), strict=True)
         )
-        print(f"{title:<36}{len(gaps):>8}{shown}")
+        processor_ms = (processor_s() - before) / len(gaps) * 1000
+        print(f"{title:<36}{len(gaps):>8}{shown}{processor_ms:>9.1f} ms")
 
 
 def main() -> None:
