@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import polars as pl
 import pytest
@@ -9,6 +11,7 @@ from tests.support.viewer import training
 from tests.support.viewer_ranges import check_ranges, check_whole, measured
 
 from stepscope.analysis.counters.of_trace import counters_of
+from stepscope.trace.load import load
 from stepscope.viewer.encoding import decode
 from stepscope.viewer.flame import FlameBy, Forest, flame
 from stepscope.viewer.index import build_index
@@ -229,3 +232,23 @@ def test_findings_come_with_their_place(viewer):
     assert places
     end = viewer.get("/api/traces/{}/overview")["end_ns"]
     assert all(0 <= place["start_ns"] < place["end_ns"] <= end for place in places)
+
+
+def test_a_stream_that_an_old_recorder_named_is_called_stream_once(tmp_path):
+    kernel = {
+        "ph": "X", "cat": "Kernel", "name": "gemm", "pid": 0, "tid": "stream 7 ", "ts": 5, "dur": 3,
+        "args": {"device": 0, "stream": 7},
+    }  # fmt: skip
+    operator = {
+        "ph": "X",
+        "cat": "Operator",
+        "name": "aten::mm",
+        "pid": 9,
+        "tid": 9,
+        "ts": 1,
+        "dur": 9,
+    }
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps({"traceEvents": [operator, kernel]}))
+    titles = [lane.title for lane in build_index(load(path)).lanes if lane.kind == "stream"]
+    assert [title.strip() for title in titles] == ["stream 7"]
