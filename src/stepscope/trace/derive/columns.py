@@ -142,27 +142,16 @@ def _step_names(tables: Tables) -> npt.NDArray[np.bool_]:
 def _nest(tables: Tables) -> Nesting:
     """Nests host events; all other events are roots."""
     events = tables.events
-    number = len(events)
     rows = np.nonzero(~mask_of(events, _NOT_NESTED))[0]
     start = events["start_ns"].to_numpy()
-    duration = events["dur_ns"].to_numpy()
-    rank = outer_first()
-    mine = nest(
-        events["lane_id"].to_numpy()[rows],
-        start[rows],
-        duration[rows],
-        rank=rank[events["category"].to_physical().to_numpy()[rows]],
+    return nest(
+        events["lane_id"].to_numpy(),
+        start,
+        events["dur_ns"].to_numpy(),
+        rank=outer_first()[events["category"].to_physical().to_numpy()],
         tolerance_ns=clock_resolution_ns(start[rows]),
+        rows=rows,
     )
-    parent = np.full(number, -1, np.int64)
-    parent[rows] = np.where(mine.parent >= 0, rows[mine.parent], -1)
-    depth = np.zeros(number, np.int32)
-    depth[rows] = mine.depth
-    self_ns = duration.copy()
-    self_ns[rows] = mine.self_ns
-    crossing = np.zeros(number, np.bool_)
-    crossing[rows] = mine.crossing
-    return Nesting(parent, depth, self_ns, crossing)
 
 
 def _step_index(
