@@ -9,7 +9,7 @@ whole trace to a microsecond, encoded as for the page. No tile is cached. On a s
 processor time of a tile is more reliable than its time.
 
 With `--browser`, a headless Chromium with software rendering draws the same trace: the first
-picture after the trace is read, and frames while it zooms in and out.
+picture after the trace is read, and frames while it zooms and pans (`viewer_frames.py`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from questions import replicate
+from viewer_frames import HEIGHT, SETTLED, print_frames
+from viewer_frames import WIDTH as PAGE_WIDTH
 
 from stepscope.analysis.counters.of_trace import counters_of
 from stepscope.analysis.host.idle_segments import idle_segments
@@ -123,7 +125,7 @@ def questions(trace: Trace, index: TraceIndex) -> None:
         line(f"search for '{text}'", seconds, f"{found['total']:,} hits")  # type: ignore[index]
     seconds, links = timed(lambda: links_of(trace))
     line("links, once", seconds)
-    middle = len(index.place) // 2
+    middle = index.event_count // 2
     line("details of an event", timed(lambda: event_in_full(trace, index, links, middle))[0])  # type: ignore[arg-type]
     seconds, idle = timed(lambda: idle_segments(trace))
     line("idle causes, once", seconds)
@@ -157,8 +159,9 @@ def browser(trace: Trace, index: TraceIndex) -> None:
     library = opened.Library([opened.Origin("benchmark", "benchmark", ("benchmark",))])
     one = library.traces[0]
     one.opening.set()
-    one.content = opened.Content(trace, index, None, None, None)
+    one.content = opened.Content(trace, index, True, None, None, None)
     one.stage = "ready"
+    one.is_over.set()
     listening, keys = listen(), Secrets()
     listening.listen(128)
     server = ViewerServer(make_app(library, keys))
@@ -168,35 +171,14 @@ def browser(trace: Trace, index: TraceIndex) -> None:
 
     with (
         tempfile.TemporaryDirectory() as folder,
-        browsing(Path(folder), 1500 + 570, 900) as new_page,
+        browsing(Path(folder), PAGE_WIDTH, HEIGHT) as new_page,
     ):
         page = new_page()
         began = time.perf_counter()
         page.page.goto(f"{link_of(listening, keys)}#from=0&to={index.end_ns}")
-        page.until("() => window.stepscope?.timeline?.timeline?.isSettled")
+        page.until(SETTLED)
         line("browser: first picture", time.perf_counter() - began)
-        found = page.page.evaluate(
-            """async () => {
-                const view = window.stepscope.timeline.timeline;
-                const frames = [];
-                const gaps = [];
-                let last = performance.now();
-                for (let at = 0; at < 240; at++) {
-                    view.camera.zoom(at < 120 ? 0.93 : 1 / 0.93, 700);
-                    view._moved();
-                    for (const _ of [1, 2]) await new Promise((go) => requestAnimationFrame(go));
-                    const now = performance.now();
-                    frames.push(view.lastFrameMs);
-                    gaps.push((now - last) / 2);
-                    last = now;
-                }
-                return { frames, gaps, renderer: view.renderer };
-            }"""
-        )
-        spread(
-            f"browser: work of a frame ({found['renderer']})", [f / 1000 for f in found["frames"]]
-        )
-        spread("browser: time between frames", [f / 1000 for f in found["gaps"]])
+        print_frames(page)
     server.should_exit = True
     thread.join(timeout=30)
 
@@ -221,7 +203,7 @@ def main() -> int:
     seconds, index = timed(lambda: build_index(trace))
     processor = time.process_time() - processor
     assert isinstance(index, TraceIndex)
-    line("arranging", seconds, f"{len(index.place):,} events in {len(index.events)} rows")
+    line("arranging", seconds, f"{index.event_count:,} events in {len(index.events)} rows")
     line("  processor time, of all threads", processor)
     held = (index.events.size_bytes + index.place.nbytes) / 1e6
     print(f"{'memory of the rows':<44}{held:>9.0f} MB  (peak {before:.1f} → {peak_gb():.1f} GB)")

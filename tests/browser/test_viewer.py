@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import threading
 from urllib.parse import parse_qs, urlsplit
 
 import polars as pl
@@ -112,6 +113,54 @@ def test_slices_are_drawn_in_the_colours_of_their_categories(browser, viewer, re
     assert count_pixels(found, place["y"], "colour-compute") > 20
     check(found, viewer)
     found.page.close()
+
+
+def test_without_a_graphics_processor_the_page_draws_the_same_picture_by_itself(browser, viewer):
+    pictures = []
+    for chosen in ("", "&renderer=webgl2"):
+        found = browser()
+        found.page.emulate_media(color_scheme="light")
+        found.page.goto(viewer.link + chosen)
+        found.until(SETTLED)
+        found.until("() => document.querySelector('[data-panel=findings][data-ready]')")
+        used = found.page.evaluate("() => window.stepscope.timeline.timeline.renderer")
+        if chosen and used != "webgl2":
+            pytest.skip("this browser has no WebGL2")
+        assert used == ("webgl2" if chosen else "canvas2d")
+        pictures.append(found.page.locator(".surface").screenshot())
+        check(found, viewer)
+        found.page.close()
+    assert different_pixels(browser, *pictures) < 0.01
+
+
+def different_pixels(browser, one, other):
+    """Share of the pixels that are not the same in two pictures."""
+    import base64
+
+    page = browser()
+    found = page.page.evaluate(
+        """async (shots) => {
+            const pixels = [];
+            for (const shot of shots) {
+                const image = new Image();
+                image.src = `data:image/png;base64,${shot}`;
+                await image.decode();
+                const canvas = new OffscreenCanvas(image.width, image.height);
+                const context = canvas.getContext("2d");
+                context.drawImage(image, 0, 0);
+                pixels.push(context.getImageData(0, 0, image.width, image.height).data);
+            }
+            const [one, other] = pixels;
+            if (one.length !== other.length) return 1;
+            const far = (at) => [0, 1, 2].some((of) => Math.abs(one[at + of] - other[at + of]) > 8);
+            let found = 0;
+            for (let at = 0; at < one.length; at += 4) found += far(at);
+            return found / (one.length / 4);
+        }""",
+        [base64.b64encode(shot).decode() for shot in (one, other)],
+    )
+    page.page.close()
+    return found
 
 
 def count_pixels(page, y, token):
@@ -383,6 +432,36 @@ def test_a_store_that_changes_under_the_viewer_is_said_and_opened_again(
         page.page.get_by_role("button", name="Open it again").click()
         page.until("() => window.stepscope.context?.overview.steps.length === 5")
         page.page.close()
+
+
+def test_the_first_picture_of_a_large_trace_fills_in(browser, viewer, tmp_path, monkeypatch):
+    gate = threading.Event()
+    whole_index = opened.whole_index
+    monkeypatch.setattr(opened, "EARLY_ABOVE_EVENTS", 0)
+    monkeypatch.setattr(opened, "whole_index", lambda *given: gate.wait(60) and whole_index(*given))
+    path = tmp_path / "large.json"
+    path.write_bytes(training().json())
+    pictures = []
+    with serving([path]) as client:
+        found = browser()
+        found.page.goto(client.link)
+        found.until(SETTLED)
+        found.until("() => document.querySelector('.rest').textContent.includes('still')")
+        keys = "() => window.stepscope.timeline.timeline.layout.places.map((one) => one.key)"
+        assert "device_steps/0" not in found.page.evaluate(keys)
+        gate.set()
+        found.until("() => document.querySelector('.rest').textContent === ''")
+        assert "device_steps/0" in found.page.evaluate(keys)
+        for page, client_ in ((found, client), (browser(), viewer)):
+            if page is not found:
+                page.page.goto(viewer.link)
+            page.until("() => document.querySelector('[data-panel=findings][data-ready]')")
+            page.until(SETTLED)
+            page.page.wait_for_timeout(300)
+            pictures.append(page.page.locator(".surface").screenshot())
+            check(page, client_)
+            page.page.close()
+    assert different_pixels(browser, *pictures) == 0
 
 
 def test_two_traces_are_compared(browser, tmp_path):

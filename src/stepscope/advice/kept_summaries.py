@@ -8,28 +8,22 @@ without a store, or judged by another window than its last one, is read each tim
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-from stepscope._version import __version__
 from stepscope.advice.rank_summary import Meeting, RankSummary, Request, Waits
 from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.selection.scope import Scope
-from stepscope.errors import StepscopeError
 from stepscope.run.layout import RankLayout
 from stepscope.run.reader import RankRun, Window
 from stepscope.run.regular import is_regular
-from stepscope.trace.store.code import code_digest
-from stepscope.trace.store.kept import KeptAnswers, answers_beside
+from stepscope.trace.store.kept_values import KeptValue
 from stepscope.trace.store.origin import Key, key_of
-from stepscope.trace.store.values import UnfitError, from_json, to_json
+from stepscope.trace.store.values import to_json
 
-_ROOMS = tuple(f"stepscope.{room}" for room in ("advice", "analysis", "memory", "run", "trace"))
-"""Packages whose code decides what a summary says."""
+ROOMS = tuple(f"stepscope.{room}" for room in ("advice", "analysis", "memory", "run", "trace"))
+"""Packages whose code decides what a summary and the details of a window say."""
 _Kept = TypeVar("_Kept", Meeting, RankSummary)
 
 
@@ -66,121 +60,19 @@ def summary_to_keep(
     return about.make(lambda: summarise_rank(rank, request, waits, met))
 
 
-@dataclass(frozen=True)
-class _About(Generic[_Kept]):
-    """What is asked of a rank.
+def _about_meeting(rank: RankRun, asked: Scope) -> KeptValue[Meeting]:
+    window = _window_of(rank)
 
-    Attributes:
-        kind: The type of the answer.
-        rank: The rank.
-        inputs: All other inputs, each with its type; None if one of them cannot be identified.
-    """
+    def fits(met: Meeting) -> bool:
+        return window is not None and met.rank == rank.rank and met.window == window.index
 
-    kind: type[_Kept]
-    rank: RankRun
-    inputs: tuple[tuple[Any, Any], ...] | None
-
-    def find(self) -> _Kept | None:
-        """The kept answer; None without one that is still right."""
-        try:
-            answers = self._answers()
-            key = None if answers is None else self._key(_files_of(self.rank))
-            text = None if answers is None or key is None else answers.read(key)
-            found = None if text is None else from_json(self.kind, json.loads(text))
-        except (StepscopeError, ValueError, OSError, RecursionError):
-            return None
-        return found if found is not None and self._fits(found) else None
-
-    def make(self, read: Callable[[], _Kept]) -> _Kept:
-        """The answer, made anew, and kept if nothing that it depends on changed meanwhile."""
-        before = self._state()
-        made = read()
-        if before is None or not self._fits(made):
-            return made
-        try:
-            answers = self._answers()
-            if answers is not None and self._state() == before:
-                key = self._key(before.files)
-                text = json.dumps(to_json(self.kind, made), separators=(",", ":"))
-                if key is not None:
-                    answers.keep(key, text)
-        except (StepscopeError, UnfitError, OSError):
-            return made
-        return made
-
-    @property
-    def _window(self) -> Window | None:
-        """The window that a rank is judged by, unless it cannot be read."""
-        windows = reversed(self.rank.windows)
-        return next((one for one in windows if one.trace_path is not None), None)
-
-    def _answers(self) -> KeptAnswers | None:
-        window = self._window
-        if self.inputs is None or window is None or window.trace_path is None:
-            return None
-        return answers_beside(window.trace_path)
-
-    def _fits(self, answer: _Kept) -> bool:
-        """Whether an answer is of this rank, by its last window.
-
-        A store can come from anyone: an answer in it may not name another file to be opened.
-        """
-        window = self._window
-        if window is None or answer.rank != self.rank.rank:
-            return False
-        if isinstance(answer, RankSummary):
-            return answer.window == window
-        return answer.window == window.index
-
-    def _state(self) -> _State | None:
-        """What the trace and the other files are now; None if that cannot be told."""
-        window = self._window
-        if self.inputs is None or window is None or window.trace_path is None:
-            return None
-        try:
-            trace = key_of(window.trace_path)
-            return None if trace is None else _State(trace, _files_of(self.rank))
-        except (StepscopeError, OSError):
-            return None
-
-    def _key(self, files: dict[str, Key] | None) -> str | None:
-        """Stands for all that the answer depends on; None if some of it cannot be identified."""
-        code = [code_digest(room) for room in _ROOMS]
-        if files is None or self.inputs is None or None in code:
-            return None
-        depends_on = [
-            self.kind.__name__,
-            __version__,
-            code,
-            to_json(RankRun, self.rank),
-            to_json(dict[str, Key], files),
-            [to_json(kind, value) for kind, value in self.inputs],
-        ]
-        return hashlib.blake2b(json.dumps(depends_on).encode("ascii"), digest_size=16).hexdigest()
-
-
-@dataclass(frozen=True)
-class _State:
-    """What the files of a rank are at one moment.
-
-    Attributes:
-        trace: The trace that it is judged by.
-        files: The others, by path; None if one cannot be identified.
-    """
-
-    trace: Key
-    files: dict[str, Key] | None
-
-
-def _about_meeting(rank: RankRun, asked: Scope) -> _About[Meeting]:
-    return _About(Meeting, rank, ((Scope, asked),))
+    return _about(Meeting, rank, ((Scope, asked),), fits)
 
 
 def _about_summary(
     rank: RankRun, request: Request, waits: Waits | None, met: Meeting | None
-) -> _About[RankSummary]:
-    if request.baseline is not None:  # a trace that is open has no identity
-        return _About(RankSummary, rank, None)
+) -> KeptValue[RankSummary]:
+    window = _window_of(rank)
     inputs = (
         (Scope, request.scope),
         (Thresholds, request.thresholds),
@@ -188,7 +80,49 @@ def _about_summary(
         (Waits | None, waits),
         (Meeting | None, met),
     )
-    return _About(RankSummary, rank, inputs)
+
+    def fits(summary: RankSummary) -> bool:
+        return window is not None and summary.rank == rank.rank and summary.window == window
+
+    # A baseline is a trace that is open: it has no identity.
+    return _about(RankSummary, rank, inputs if request.baseline is None else None, fits)
+
+
+def _about(
+    kind: type[_Kept],
+    rank: RankRun,
+    inputs: tuple[tuple[Any, Any], ...] | None,
+    fits: Callable[[_Kept], bool],
+) -> KeptValue[_Kept]:
+    """What is asked of a rank.
+
+    Args:
+        kind: The type of the answer.
+        rank: The rank.
+        inputs: All inputs other than the rank, each with its type; None if one of them cannot be
+            identified.
+        fits: Whether an answer is of this rank, by its last window.
+    """
+    window = _window_of(rank)
+
+    def depends_on() -> list[Any] | None:
+        files = _files_of(rank)
+        if files is None or inputs is None:
+            return None
+        return [
+            to_json(RankRun, rank),
+            to_json(dict[str, Key], files),
+            [to_json(kind, value) for kind, value in inputs],
+        ]
+
+    trace = None if window is None or inputs is None else window.trace_path
+    return KeptValue(kind, trace, ROOMS, depends_on, fits)
+
+
+def _window_of(rank: RankRun) -> Window | None:
+    """The window that a rank is judged by, unless it cannot be read."""
+    windows = reversed(rank.windows)
+    return next((one for one in windows if one.trace_path is not None), None)
 
 
 def _files_of(rank: RankRun) -> dict[str, Key] | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stepscope.advice.compute_summary import summarise_compute
-from stepscope.advice.finding import of_whole_file
+from stepscope.advice.finding import Finding, of_whole_file
 from stepscope.advice.rank_summary import HostSummary, Meeting, RankSummary, Request, Waits
 from stepscope.advice.replayed import saved_together
 from stepscope.advice.rules import OF_THE_RUN, RULES
@@ -34,6 +34,7 @@ from stepscope.errors import StepscopeError, UsageError
 from stepscope.memory.view import MemoryView
 from stepscope.run.manifest import LoaderRecord
 from stepscope.run.reader import RankRun, Window
+from stepscope.run.working import working
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
 
@@ -255,12 +256,11 @@ def _loader_of(summary: RankSummary) -> LoaderRecord | None:
 
 def _with_findings(summary: RankSummary, subject: Subject) -> RankSummary:
     """The summary with the findings of the rules about one rank, and their joint saving."""
-    found = [
-        finding
-        for name, find in RULES.items()
-        if name not in OF_THE_RUN
-        for finding in find(subject)
-    ]
+    found: list[Finding] = []
+    for name, find in RULES.items():
+        if name not in OF_THE_RUN:
+            with working(f"Checking {name}"):
+                found += find(subject)
     together_ns = saved_together(found, subject.window, subject.step_ns or 0)
     # The changes of a replay are as large as the trace, so they are dropped here.
     findings = tuple(replace(finding, changes=None) for finding in found)

@@ -12,11 +12,11 @@ all lanes are drawn one by one; what the others of a lane cover is a share of ea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
+from stepscope.advice.drawn_step import BUCKETS, Slice, StepLane, TypicalStep
 from stepscope.analysis.host.idle_segments import idle_segments
 from stepscope.trace.arrays.intervals import clip, covered, merge
 from stepscope.trace.model import Trace
@@ -25,63 +25,9 @@ from stepscope.trace.schema import Category, Kind
 MOST_SLICES = 300
 MOST_STREAMS = 6
 OTHER_THREADS = 2
-BUCKETS = 120
 _NARROWEST = 1 / 3000
 """Of the step: a narrower slice is no more than a hair in the picture."""
 _LONGEST_NAME = 200
-
-
-@dataclass(frozen=True)
-class Slice:
-    """A slice of a lane.
-
-    Attributes:
-        start_ns: From the beginning of the step on; cut to the step.
-        dur_ns: Its duration within the step.
-        name: Its name.
-        what: The word of its colour: a kind of GPU work, a category, or a cause of idle time.
-    """
-
-    start_ns: int
-    dur_ns: int
-    name: str
-    what: str
-
-
-@dataclass(frozen=True)
-class StepLane:
-    """A lane of the step.
-
-    Attributes:
-        title: What it is.
-        slices: The slices that are drawn one by one, in order of time.
-        rest: For each of `BUCKETS` equal parts of the step, the share that other slices cover.
-        rest_what: The word of the colour of most of these; empty: there are none.
-        others: How many these are.
-    """
-
-    title: str
-    slices: tuple[Slice, ...]
-    rest: tuple[float, ...]
-    rest_what: str
-    others: int
-
-
-@dataclass(frozen=True)
-class TypicalStep:
-    """A step.
-
-    Attributes:
-        step: Its number.
-        device: The GPU whose step it is; None: the host's.
-        dur_ns: Its duration.
-        lanes: Its lanes, from the top.
-    """
-
-    step: int
-    device: int | None
-    dur_ns: int
-    lanes: tuple[StepLane, ...]
 
 
 def typical_step(trace: Trace, steady: Sequence[int]) -> TypicalStep | None:

@@ -112,7 +112,7 @@ def python_functions(trace: Trace, scope: Scope | None = None) -> PythonFunction
     """
     asked = scope or Scope()
     covered_steps = check_steps(trace, asked)
-    spans, launchers = _spans(trace)
+    spans, functions, launchers = _spans(trace)
     chosen = spans.filter(pl.Series(in_steps(spans["step"], asked), dtype=pl.Boolean))
     by_thread = _unions(chosen, ["lane_id"])
     covered_ns = int(by_thread["total_ns"].sum())
@@ -132,8 +132,8 @@ def python_functions(trace: Trace, scope: Scope | None = None) -> PythonFunction
     return PythonFunctions(
         covered_ns,
         recording_ns,
-        _functions(chosen, covered_ns),
-        _threads(trace, chosen, by_thread, recording_ns),
+        _functions(chosen, functions, covered_ns),
+        _threads(trace, chosen, functions, by_thread, recording_ns),
         AnsweredScope(
             asked,
             covered_steps,
@@ -145,20 +145,27 @@ def python_functions(trace: Trace, scope: Scope | None = None) -> PythonFunction
     )
 
 
-def _spans(trace: Trace) -> tuple[pl.DataFrame, int]:
-    """All spans of functions with their names; and how many of the launcher are left out."""
+def _spans(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame, int]:
+    """All spans of functions; the functions; and how many spans of the launcher are left out.
+
+    There are millions of spans and thousands of functions, so spans have their numbers
+    (`function_id`), which are in the order of the names.
+    """
     events = side_by_side(
         trace,
         ["event", "name_id", "category", "lane_id", "start_ns", "dur_ns"],
         ["step", "self_ns"],
     ).filter(pl.col("category") == Category.PYTHON_FUNCTION.value)
     names = trace.names.select("name_id", function="name").collect()
-    spans = events.join(names, on="name_id", how="left", maintain_order="left").filter(
-        ~pl.col("function").str.contains(_MARKS)
-    )
-    launchers = spans.filter(pl.col("function").str.contains(_LAUNCHER))["lane_id"].unique()
+    names = names.filter(~pl.col("function").str.contains(_MARKS))
+    functions = names.select("function").unique().sort("function").with_row_index("function_id")
+    numbers = names.join(functions, on="function").select("name_id", "function_id")
+    spans = events.join(numbers, on="name_id", maintain_order="left")
+    launcher = functions.filter(pl.col("function").str.contains(_LAUNCHER))["function_id"]
+    is_launcher = pl.col("function_id").is_in(launcher.implode())
+    launchers = spans.filter(is_launcher)["lane_id"].unique()
     kept = spans.filter(~pl.col("lane_id").is_in(launchers.implode()))
-    return kept, len(spans) - len(kept)
+    return kept, functions, len(spans) - len(kept)
 
 
 def _unions(spans: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
@@ -182,16 +189,17 @@ def _unions(spans: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     )
 
 
-def _functions(spans: pl.DataFrame, covered_ns: int) -> pl.DataFrame:
+def _functions(spans: pl.DataFrame, functions: pl.DataFrame, covered_ns: int) -> pl.DataFrame:
     totals = (
-        _unions(spans, ["lane_id", "function"])
-        .group_by("function")
+        _unions(spans, ["lane_id", "function_id"])
+        .group_by("function_id")
         .agg(pl.col("total_ns").sum(), threads=pl.len().cast(pl.Int64))
     )
     return (
-        spans.group_by("function")
+        spans.group_by("function_id")
         .agg(count=pl.len().cast(pl.Int64), self_ns=pl.col("self_ns").sum())
-        .join(totals, on="function")
+        .join(totals, on="function_id")
+        .join(functions, on="function_id")
         .sort(["self_ns", "total_ns", "function"], descending=[True, True, False])
         .select(
             _function("function"),
@@ -222,11 +230,16 @@ def _place(column: str) -> pl.Expr:
 
 
 def _threads(
-    trace: Trace, spans: pl.DataFrame, unions: pl.DataFrame, recording_ns: int
+    trace: Trace,
+    spans: pl.DataFrame,
+    functions: pl.DataFrame,
+    unions: pl.DataFrame,
+    recording_ns: int,
 ) -> pl.DataFrame:
     hottest = (
-        spans.group_by("lane_id", "function")
+        spans.group_by("lane_id", "function_id")
         .agg(pl.col("self_ns").sum())
+        .join(functions, on="function_id")
         .sort(["lane_id", "self_ns", "function"], descending=[False, True, False])
         .group_by("lane_id", maintain_order=True)
         .agg(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.errors import UsageError
+from stepscope.run.working import working
 
 if TYPE_CHECKING:
     from stepscope.analysis.selection.scope import Scope
@@ -170,9 +171,10 @@ def _one_by_one(
 def _one(
     question: Question, described: TraceRef, scope: Scope | None, baseline: Trace | None
 ) -> Answer:
-    trace = described.open()  # freed on return, before the next one is opened
-    result = question.ask_of_run(trace, described.step_record, scope, baseline)
-    return Answer(described.name, _first_moment(trace), result)
+    with working(f"Answering {question.name} of {described.name}"):
+        trace = described.open()  # freed on return, before the next one is opened
+        result = question.ask_of_run(trace, described.step_record, scope, baseline)
+        return Answer(described.name, _first_moment(trace), result)
 
 
 def _first_moment(trace: Trace) -> int:

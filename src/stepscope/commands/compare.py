@@ -17,6 +17,7 @@ from stepscope.commands.options import (
 )
 from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import OUTPUTS, Format, Layout, Output, Sink
+from stepscope.run.working import working
 
 if TYPE_CHECKING:
     from stepscope.analysis.selection.scope import Scope
@@ -76,10 +77,12 @@ def command(
         for number, path in enumerate(after):
             if number:
                 sink.write("\n")
-            comparison = compare(open_side(before, rank, scope), open_side(path, rank, scope))
+            with working(f"Comparing {path} with {before}"):
+                comparison = compare(open_side(before, rank, scope), open_side(path, rank, scope))
             found = [reason for check in checks if (reason := check.reason(comparison)) is not None]
             failed = "; ".join(found) or None
-            scaling = None if rank is not None else _scaling(before, path, scope)
+            with working("Comparing the numbers of ranks"):
+                scaling = None if rank is not None else _scaling(before, path, scope)
             output.write(CheckedComparison(comparison, failed, scaling), sink, layout)
             if scaling is not None and output.format.is_for_people:
                 _write_scaling(scaling, f"{before}, {path}", output.format, layout, sink)

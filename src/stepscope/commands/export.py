@@ -6,6 +6,7 @@ import click
 
 from stepscope.commands.options import numbers
 from stepscope.export.targets import TARGETS, target_of
+from stepscope.run.working import working
 
 
 @click.command("export")
@@ -96,10 +97,11 @@ def command(
     )
     chosen = None if rank is None else numbers("--rank", rank)
     where = Path(file or _default_name(path, target.suffix, target.name))
-    asked = request(
-        resolve_path(path), where, selection, chosen, tables, with_findings=with_findings
-    )
-    done = target.export(asked)
+    with working(f"Exporting to {where}"):
+        asked = request(
+            resolve_path(path), where, selection, chosen, tables, with_findings=with_findings
+        )
+        done = target.export(asked)
     for note in done.notes:
         click.echo(note, err=True)
     click.echo(f"{where}: {done.summary}")

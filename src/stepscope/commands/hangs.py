@@ -13,6 +13,7 @@ from stepscope.commands.options import (
 )
 from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import Layout, Output
+from stepscope.run.working import working
 
 
 @click.command("hangs")
@@ -47,5 +48,7 @@ def command(
     """
     from stepscope.fleet.hangs.answer import answer_hang
 
+    with working("Reading the dumps"):
+        answered = answer_hang(paths, ranks, run)
     with sink_for(file) as sink:
-        output.write(answer_hang(paths, ranks, run), sink, Layout(table, rows, columns))
+        output.write(answered, sink, Layout(table, rows, columns))

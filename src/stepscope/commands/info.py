@@ -8,6 +8,7 @@ from stepscope.commands.options import INTEGERS, check_one_document, format_opti
 from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import Layout, Output, Sink
 from stepscope.report.outputs import output as output_of
+from stepscope.run.working import working
 
 
 @click.command("info")
@@ -40,13 +41,16 @@ def _show(path: str, output: Output, sink: Sink) -> None:
         from stepscope.memory.opening import find_snapshot
         from stepscope.memory.questions.table import answer, question
 
-        found = answer(find_snapshot(path).open(), question("overview"))
+        with working(f"Reading {path}"):
+            found = answer(find_snapshot(path).open(), question("overview"))
         output_of("memory", output.format.name).write(found, sink, Layout(rows=15))
         return
     if files := inspector_files(path):
         from stepscope.fleet.inspector.bandwidths import ask_inspector
 
-        output_of("answer", output.format.name).write(ask_inspector(files), sink, Layout(rows=15))
+        with working(f"Reading {path}"):
+            asked = ask_inspector(files)
+        output_of("answer", output.format.name).write(asked, sink, Layout(rows=15))
         return
     given = resolve_path(path)
     if given.metrics is not None:
@@ -57,8 +61,12 @@ def _show(path: str, output: Output, sink: Sink) -> None:
     elif given.is_run:
         from stepscope.analysis.record.listing import list_run
 
-        output_of("run", output.format.name).write(list_run(given.run), sink)
+        with working(f"Listing {path}"):
+            listed = list_run(given.run)
+        output_of("run", output.format.name).write(listed, sink)
     else:
         from stepscope.analysis.contents import describe
 
-        output.write(describe(given.one_trace().open()), sink)
+        with working(f"Describing {path}"):
+            contents = describe(given.one_trace().open())
+        output.write(contents, sink)

@@ -15,7 +15,7 @@ from stepscope.commands.options import (
 )
 from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import Layout, Output
-from stepscope.report.working import working
+from stepscope.run.working import working
 
 
 @click.command("memory")
@@ -149,15 +149,20 @@ def command(
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
 
     keep_freed_memory()
-    found = open_memory(path, rank, census, rules, metrics)
+    with working(f"Reading {path}"):
+        found = open_memory(path, rank, census, rules, metrics)
     if said := found.remark(path):
         click.echo(said, err=True)
-    other = None if before is None else open_memory(before, rank, None, rules).view
+    other = None
+    if before is not None:
+        with working(f"Reading {before}"):
+            other = open_memory(before, rank, None, rules).view
     if chosen.name == "shard" and size is None:
         size = 1
     runs = [] if size is None else [Run(size, found.view)]
     for place, number in map(_path_and_size, also):
-        runs.append(Run(number, open_memory(place, rank, None, rules).view))
+        with working(f"Reading {place}"):
+            runs.append(Run(number, open_memory(place, rank, None, rules).view))
     asked = Asked(
         device,
         at,

@@ -7,6 +7,7 @@ import click
 from stepscope.commands.options import format_option, output_option, row_count
 from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import Output
+from stepscope.run.working import working
 
 DEFAULT_ROWS = 100
 """Rows shown to people by default; programs get all."""
@@ -68,8 +69,9 @@ def command(
         limit = limit if rows is None else rows
         if limit is None and output.format.is_for_people:
             limit = DEFAULT_ROWS
-        trace = resolve_path(path).one_trace().open()
-        result = run_query(trace, sql, row_limit=limit or None, time_limit_s=time_limit_s)
+        with working(f"Querying {path}"):
+            trace = resolve_path(path).one_trace().open()
+            result = run_query(trace, sql, row_limit=limit or None, time_limit_s=time_limit_s)
         output.write(result.rows, sink)
     if result.is_cut:
         click.echo(f"only the first {limit} rows are shown; --rows all shows all", err=True)

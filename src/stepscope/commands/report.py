@@ -18,6 +18,7 @@ from stepscope.commands.options import (
 from stepscope.commands.sinks import sink_for
 from stepscope.report.outputs import OUTPUTS, Layout, Output, Sink
 from stepscope.report.outputs import output as output_of
+from stepscope.run.working import working
 
 if TYPE_CHECKING:
     from stepscope.advice.thresholds import Thresholds
@@ -114,15 +115,17 @@ class Request:
 
 def _show_run(run: Run, asked: Request, output: Output, sink: Sink, layout: Layout) -> None:
     """Show the diagnosis of a run, or what a sampler recorded."""
-    from stepscope.advice.diagnosis import diagnose
     from stepscope.errors import UnreadableInputError
-    from stepscope.fleet.each_rank import reader_for
     from stepscope.run.reader import one_job
 
     run = one_job(run)
     try:
-        each = reader_for(run)
-        diagnosis = diagnose(run, asked.limits, asked.scope, asked.baseline, each)
+        with working(f"Judging {run.path}"):  # the imports take a second, too
+            from stepscope.advice.diagnosis import diagnose
+            from stepscope.fleet.each_rank import reader_for
+
+            each = reader_for(run)
+            diagnosis = diagnose(run, asked.limits, asked.scope, asked.baseline, each)
     except UnreadableInputError:
         # A py-spy recording has no steps or kernels to diagnose, but functions to show.
         from stepscope.analysis.python_functions import sampled_recordings
@@ -133,9 +136,10 @@ def _show_run(run: Run, asked: Request, output: Output, sink: Sink, layout: Layo
         output_of("samples", output.format.name).write(recordings, sink)
         return
     if output.wants_details:
-        from stepscope.advice.window_details import details_of
+        with working("Filling the page"):
+            from stepscope.advice.kept_details import details_of
 
-        diagnosis = replace(diagnosis, details=details_of(diagnosis.shown))
+            diagnosis = replace(diagnosis, details=details_of(diagnosis.shown))
     output.write(diagnosis, sink, layout)
 
 
@@ -144,7 +148,8 @@ def _show_snapshot(path: str, output: Output, sink: Sink) -> None:
     from stepscope.memory.opening import find_snapshot
     from stepscope.memory.questions.table import answer, question
 
-    found = answer(find_snapshot(path).open(), question("overview"))
+    with working(f"Reading {path}"):
+        found = answer(find_snapshot(path).open(), question("overview"))
     output_of("memory", output.format.name).write(found, sink, Layout(rows=15))
     sink.remark(f"{path} is a memory snapshot: `stepscope memory {path}` answers more about it")
 

@@ -19,9 +19,9 @@ from stepscope.commands.options import (
     table_options,
 )
 from stepscope.commands.sinks import sink_for
-from stepscope.report.outputs import Layout, Output
+from stepscope.report.outputs import Layout, Output, Sink
 from stepscope.report.outputs import output as output_of
-from stepscope.report.working import working
+from stepscope.run.working import working
 
 if TYPE_CHECKING:
     from stepscope.analysis.selection.scope import Scope
@@ -116,11 +116,13 @@ def command(
         from stepscope.fleet.link_speed import link_speeds
 
         runner = engine_of(engine, scheduler, workers)
-        with sink_for(file) as sink:
+        with working(f"Answering {chosen.name}"):
             found = ask_collectives(chosen, paths, scope, runner, link_speeds(link_speed))
+        with sink_for(file) as sink:
             output.write(found, sink, layout)
         return
-    traces = resolve_traces(paths, scope.steps, with_unrelated=chosen.over_ranks)
+    with working("Looking for traces with these steps" if steps else "Looking for traces"):
+        traces = resolve_traces(paths, scope.steps, with_unrelated=chosen.over_ranks)
     if not chosen.over_ranks:
         for path in paths:
             if said := remark_on(resolve_path(path)):
@@ -129,12 +131,26 @@ def command(
         from stepscope.fleet.ask import ask_of_job
 
         runner = engine_of(engine, scheduler, workers)
+        with working(f"Answering {chosen.name}"):
+            of_job = ask_of_job(chosen, traces, scope, runner)
         with sink_for(file) as sink:
-            output.write(ask_of_job(chosen, traces, scope, runner), sink, layout)
+            output.write(of_job, sink, layout)
         return
-    known = None if baseline is None else resolve_path(baseline).one_trace().open()
+    if baseline is not None:
+        known = resolve_path(baseline).one_trace().open()
+        with sink_for(file) as sink:
+            output.write(ask_all(chosen, traces, scope, known), sink, layout)
+        return
+    from stepscope.analysis.selection.scope import Scope
+    from stepscope.kept.outputs import write_kept
+    from stepscope.trace.store.values import to_json
+
+    def write(sink: Sink) -> None:
+        output.write(ask_all(chosen, traces, scope), sink, layout)
+
     with sink_for(file) as sink:
-        output.write(ask_all(chosen, traces, scope, known), sink, layout)
+        about = [chosen.name, to_json(Scope, scope)]
+        write_kept(sink, output, layout, traces, about, write)
 
 
 def _check_paths(question: str, paths: tuple[str, ...]) -> None:
@@ -168,7 +184,8 @@ def _show_memory(
             if is_timeline_file(path):
                 answered = answer_of_timeline(path, question.name, asked.device)
             else:
-                found = open_memory(path)
+                with working(f"Reading {path}"):
+                    found = open_memory(path)
                 if said := found.remark(path):
                     click.echo(said, err=True)
                 with working(f"Answering {question.name}"):

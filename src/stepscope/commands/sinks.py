@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, BinaryIO, TextIO
 import click
 
 from stepscope.errors import UsageError
-from stepscope.report.outputs import Sink
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,6 +34,11 @@ class StandardSink:
     def is_terminal(self) -> bool:
         """Whether it is a terminal."""
         return self._stream.isatty()
+
+    @property
+    def encoding(self) -> str:
+        """The encoding of text."""
+        return self._stream.encoding or "utf-8"
 
     @property
     def _stream(self) -> TextIO:
@@ -67,6 +71,7 @@ class FileSink:
     """
 
     is_terminal = False
+    encoding = "utf-8"
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -84,7 +89,7 @@ class FileSink:
 
         if self._text is None:
             self._text = io.TextIOWrapper(
-                self._opened(), encoding="utf-8", newline="\n", write_through=True
+                self._opened(), encoding=self.encoding, newline="\n", write_through=True
             )
         return console_on(self._text, keeps_padding=keeps_padding, width=width)
 
@@ -111,7 +116,7 @@ class FileSink:
 
 
 @contextmanager
-def sink_for(output: str | None) -> Iterator[Sink]:
+def sink_for(output: str | None) -> Iterator[StandardSink | FileSink]:
     """The sink for a value of `--output`; None and `-` mean standard output."""
     if output is None or output == "-":
         yield StandardSink()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from stepscope.run.working import working
+
 
 @click.command("view")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=str))
@@ -89,7 +91,8 @@ def _hand_over(
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="stepscope-"))
         file = Path(folder, "trace.pftrace")
-        done = export(request(resolve_path(paths[0]), file, Selection()))
+        with working("Exporting for Perfetto"):
+            done = export(request(resolve_path(paths[0]), file, Selection()))
         for note in done.notes:
             click.echo(note, err=True)
         name = paths[0].rstrip("/").rpartition("/")[2]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic
 
 from stepscope.advice.diagnosis import EachRank, Item, Value, in_turn
+from stepscope.fleet.engines.shown import ranks_done
 from stepscope.run.cpus import allowed_cpus
 from stepscope.run.reader import RankRun, Run
 
@@ -70,7 +71,11 @@ class EachByEngine:
         What fails in another process is tried here again, so that its error is the one of this
         process.
         """
-        outcome = self.engine.run(_Numbered(function), list(enumerate(items)), operator.add)
+        numbered = list(enumerate(items))
+        with ranks_done() as progress:
+            outcome = self.engine.run(
+                _Numbered(function), numbered, operator.add, progress=progress
+            )
         found = dict(outcome.value or ())
         return [
             found[number] if number in found else function(item)

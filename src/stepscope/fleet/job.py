@@ -24,6 +24,7 @@ from stepscope.analysis.selection.scope import AnsweredScope, Scope
 from stepscope.errors import UnreadableInputError, UsageError
 from stepscope.fleet.engines.local import LocalEngine
 from stepscope.fleet.engines.outcome import Engine, ProgressReport
+from stepscope.fleet.engines.shown import ranks_done
 from stepscope.fleet.pipeline import RankPipeline, read_pipeline
 from stepscope.fleet.rank_steps import RankSteps, read_steps
 from stepscope.run.discover import rank_of
@@ -188,7 +189,7 @@ def read_job(
         scope: Steps, devices and events that count.
         engine: What reads them; by default this process where there are few, otherwise processes
             of this machine.
-        progress: Is told of each trace.
+        progress: Is told of each trace; by default a terminal that is watched.
         is_cancelled: Is asked now and then.
 
     Raises:
@@ -198,9 +199,10 @@ def read_job(
     requests = [_Request(ref, place, _rank_by_name(ref), scope) for place, ref in enumerate(traces)]
     if engine is None:
         engine = LocalEngine(1 if len(traces) < _WORTH_PROCESSES else None)
-    outcome = engine.run(
-        _read, requests, operator.add, progress=progress, is_cancelled=is_cancelled
-    )
+    with ranks_done() as shown:
+        outcome = engine.run(
+            _read, requests, operator.add, progress=progress or shown, is_cancelled=is_cancelled
+        )
     reasons = tuple(failure.reason for failure in outcome.failures)
     if not outcome.value:
         raise UnreadableInputError("; ".join(reasons[:3]) or "no trace was read")

@@ -1,4 +1,4 @@
-"""One line about what goes on, on a terminal that somebody watches."""
+"""One line about how far something is, on a terminal that somebody watches."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from stepscope.run.working import current_line, is_watched, write_line
+
 _INTERVAL_SECONDS = 0.2
 _PATIENCE_SECONDS = 1.0
 
@@ -14,15 +16,17 @@ _PATIENCE_SECONDS = 1.0
 class StatusLine:
     """One line on stderr that is replaced again and again. Silent unless stderr is a terminal.
 
-    Nothing is shown for work that is done within a second.
+    Nothing is shown for work that is done within a second. Within `working`, it is shown in the
+    line of that.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
+        self._line = current_line() if stream is None else None
         self._began = time.monotonic()
         self._shown = self._began + _PATIENCE_SECONDS
         self._visible = False
-        self._enabled = self._stream is not None and self._stream.isatty()
+        self._enabled = is_watched(self._stream)
 
     def update(self, line: Callable[[float], str] | str) -> None:
         """Shows a line, unless another was shown just now.
@@ -34,11 +38,16 @@ class StatusLine:
         if self._enabled and now - self._shown >= _INTERVAL_SECONDS:
             self._shown, self._visible = now, True
             text = line if isinstance(line, str) else line(now - self._began)
-            self._stream.write(f"\r\x1b[K{text}")
-            self._stream.flush()
+            if self._line is not None:
+                self._line.tell(text)
+            else:
+                write_line(self._stream, text)
 
     def close(self) -> None:
         """Clears the line."""
-        if self._visible:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+        if not self._visible:
+            return
+        if self._line is not None:
+            self._line.tell(None)
+        else:
+            write_line(self._stream, "")

@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from stepscope.errors import UsageError
+from stepscope.run.working import working
 from stepscope.trace.derive.columns import (
     DerivedTables,
     derive,
@@ -162,11 +163,12 @@ class Trace:
     def _derived_tables(self) -> DerivedTables:
         if self._kept is not None:
             return self._kept
-        tables = self._tables_to_derive()
-        # Arguments are most of a stored trace, and derivation needs only a few of them.
-        args = self.args if self.store is None else self.args.filter(looks_into_args())
-        derived = derive(replace(tables, args=args.collect()), self.__dict__.get("steps"))
-        return derived if self.derived_files is None else self.derived_files.keep(derived)
+        with working("Finding steps, nesting and links"):
+            tables = self._tables_to_derive()
+            # Arguments are most of a stored trace, and derivation needs only a few of them.
+            args = self.args if self.store is None else self.args.filter(looks_into_args())
+            derived = derive(replace(tables, args=args.collect()), self.__dict__.get("steps"))
+            return derived if self.derived_files is None else self.derived_files.keep(derived)
 
     @property
     def derived(self) -> pl.LazyFrame:

@@ -29,16 +29,26 @@ class NameIndex:
     Attributes:
         folded: Each name in lower case.
         count: Number of drawn events of each name.
+        lasting_ns: Sum of their durations.
     """
 
     folded: pl.Series
     count: npt.NDArray[np.int64]
+    lasting_ns: npt.NDArray[np.int64]
 
     @classmethod
     def of(cls, index: TraceIndex) -> NameIndex:
-        """The names of a trace's events."""
-        count = np.bincount(index.events.name, minlength=len(index.names))
-        return cls(index.names.str.to_lowercase(), count)
+        """The names of a trace's events.
+
+        Raises:
+            ValueError: A slice has a name that there is not.
+        """
+        rows = index.events
+        if int(rows.name.max(initial=0)) >= len(index.names):
+            raise ValueError("a slice has a name that there is not")
+        count, lasting_ns = (np.zeros(len(index.names), np.int64) for _ in range(2))
+        _compiled_totals()(rows.start_ns, rows.end_ns, rows.name, count, lasting_ns)
+        return cls(index.names.str.to_lowercase(), count, lasting_ns)
 
 
 def search(
@@ -69,13 +79,11 @@ def search(
     rows = index.events
     width = max(1, -(-(index.end_ns + 1) // DENSITY_BUCKETS))
     density = np.zeros(DENSITY_BUCKETS, np.int64)
-    lasting = np.zeros(len(names.count), np.int64)
     listed = np.empty((len(rows), most), np.int64)
     found = np.zeros(len(rows), np.int64)
     earlier = _compiled()(
-        rows.offsets, rows.start_ns, rows.end_ns, rows.name, is_chosen, after_ns, width,
-        (density, lasting, listed, found),
-    )  # fmt: skip
+        rows.offsets, rows.start_ns, rows.name, is_chosen, after_ns, width, (density, listed, found)
+    )
     # The first of every row, and of these the first of all.
     positions = listed[np.arange(most) < found[:, None]]
     positions = positions[np.argsort(rows.start_ns[positions], kind="stable")][:most]
@@ -89,7 +97,7 @@ def search(
             {
                 "name": index.names[int(one)],
                 "count": int(names.count[one]),
-                "total_ns": int(lasting[one]),
+                "total_ns": int(names.lasting_ns[one]),
             }
             for one in by_count[:MOST_NAMES]
         ],
@@ -98,43 +106,55 @@ def search(
     }
 
 
+def total_by_loop(start: Any, end: Any, name: Any, count: Any, lasting: Any) -> None:
+    """Add up number and duration of the slices of each name; numba compiles it.
+
+    Args:
+        start: Start of every slice.
+        end: End of every slice.
+        name: Name of every slice.
+        count: Slices of each name; zeros, to be filled in.
+        lasting: Sum of their durations; zeros, to be filled in.
+    """
+    for at in range(len(name)):
+        count[name[at]] += 1
+        lasting[name[at]] += end[at] - start[at]
+
+
 def scan_by_loop(
-    offsets: Any,
-    start: Any,
-    end: Any,
-    name: Any,
-    is_chosen: Any,
-    after: int,
-    width: int,
-    out: Any,
+    offsets: Any, start: Any, name: Any, is_chosen: Any, after: int, width: int, out: Any
 ) -> int:
     """Go once through all slices; numba compiles it.
 
     Args:
         offsets: Of the rows.
-        start: Start of every slice; sorted in each row.
-        end: End of every slice.
+        start: Start of every slice, not negative; sorted in each row.
         name: Name of every slice.
         is_chosen: For each name whether it is searched for.
         after: From when on hits are listed.
         width: Of a bucket of the density.
-        out: Density, total time of each name, positions of the first hits of each row and how many
-            they are; zeros, to be filled in.
+        out: Density, positions of the first hits of each row and how many they are; zeros, to be
+            filled in.
 
     Returns:
         How many hits start before `after`.
     """
-    density, lasting, listed, found = out
+    density, listed, found = out
     most = listed.shape[1]
     earlier = 0
     for row in range(len(offsets) - 1):
         number = 0
+        # A division for each hit would take longer than all the rest. The last bucket has whatever
+        # a damaged file places after it.
+        bucket, limit = 0, width
         for at in range(offsets[row], offsets[row + 1]):
             if not is_chosen[name[at]]:
                 continue
             first = start[at]
-            density[first // width] += 1
-            lasting[name[at]] += end[at] - first
+            while first >= limit and bucket < len(density) - 1:
+                bucket += 1
+                limit += width
+            density[bucket] += 1
             if first < after:
                 earlier += 1
             elif number < most:
@@ -145,6 +165,16 @@ def scan_by_loop(
 
 
 @functools.cache
+def _compiled_totals() -> Callable[..., None]:
+    from numba import int64, uint32
+
+    from stepscope.trace.arrays.compiled import array_of, compiled
+
+    read, written = array_of(int64), array_of(int64, written=True)
+    return compiled(total_by_loop, (read, read, array_of(uint32), written, written))
+
+
+@functools.cache
 def _compiled() -> Callable[..., int]:
     from numba import boolean, int64, uint32
     from numba.core.types import Array, Tuple
@@ -152,6 +182,6 @@ def _compiled() -> Callable[..., int]:
     from stepscope.trace.arrays.compiled import array_of, compiled
 
     read, written = array_of(int64), array_of(int64, written=True)
-    out = Tuple((written, written, Array(int64, 2, "C"), written))  # type: ignore[no-untyped-call]
+    out = Tuple((written, Array(int64, 2, "C"), written))  # type: ignore[no-untyped-call]
     names, chosen = array_of(uint32), array_of(boolean)
-    return compiled(scan_by_loop, (read, read, read, names, chosen, int64, int64, out))
+    return compiled(scan_by_loop, (read, read, names, chosen, int64, int64, out))

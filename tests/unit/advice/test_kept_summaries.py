@@ -16,7 +16,7 @@ from tests.support.planted import SCENARIOS, dump
 from tests.support.rank_jobs import rank_of_job
 from tests.support.step_records import step_records, write_run
 
-from stepscope.advice import diagnosis, kept_summaries, rank_judging
+from stepscope.advice import diagnosis, rank_judging
 from stepscope.advice.diagnosis import Diagnosis, diagnose
 from stepscope.advice.kept_summaries import (
     kept_meeting,
@@ -37,7 +37,7 @@ from stepscope.run.manifest import read_rank, write_record
 from stepscope.run.reader import RankRun, open_run
 from stepscope.trace import load as loading
 from stepscope.trace.load import load
-from stepscope.trace.store import kept
+from stepscope.trace.store import kept, kept_values
 from stepscope.trace.store.kept import ANSWERS, KeptAnswers
 
 FORMATS = (
@@ -232,12 +232,12 @@ def test_what_others_did_is_part_of_the_key(run):
 def test_another_version_or_other_code_is_part_of_the_key(trace, monkeypatch):
     rank = rank_at(trace)
     with monkeypatch.context() as patch:
-        patch.setattr(kept_summaries, "__version__", "0.0.1")
+        patch.setattr(kept_values, "__version__", "0.0.1")
         assert kept_summary(rank, Request(), None, None) is None
     digests = {
         f"stepscope.{room}": "old" for room in ("advice", "analysis", "memory", "run", "trace")
     }
-    monkeypatch.setattr(kept_summaries, "code_digest", digests.__getitem__)
+    monkeypatch.setattr(kept_values, "code_digest", digests.__getitem__)
     summary_to_keep(rank, Request(), None, None)
     for room in digests:
         digests[room] = "new"

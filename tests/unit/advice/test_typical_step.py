@@ -7,7 +7,8 @@ import pytest
 from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.viewer import training
 
-from stepscope.advice.typical_step import BUCKETS, MOST_SLICES, typical_step
+from stepscope.advice.drawn_step import BUCKETS
+from stepscope.advice.typical_step import MOST_SLICES, typical_step
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import timeline
 

@@ -22,9 +22,9 @@ from stepscope.commands import info, memory, report, show
 from stepscope.errors import StepscopeError, UnreadableInputError, UsageError
 from stepscope.memory.questions.names import ABOUT, NEEDS
 from stepscope.memory.questions.table import QUESTIONS, question
-from stepscope.report import working
 from stepscope.report.answer.columns import FIRST
 from stepscope.report.memory import terminal
+from stepscope.run import working
 from stepscope.run.layout import RunLayout
 
 ALWAYS = ("allocations", "peak_allocated_bytes", "reserved_bytes", "replay_mismatches")

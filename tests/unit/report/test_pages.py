@@ -20,7 +20,7 @@ from tests.support.project import ROOT
 from tests.support.step_records import step_records, write_run
 
 from stepscope.advice.diagnosis import diagnose
-from stepscope.advice.window_details import details_of
+from stepscope.advice.kept_details import details_of
 from stepscope.commands.main import cli
 from stepscope.report.diagnosis.html import diagnosis_to_html
 from stepscope.report.page import document

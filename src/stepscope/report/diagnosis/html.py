@@ -15,7 +15,6 @@ from stepscope.advice.rank_summary import RankSummary
 from stepscope.analysis.questions import question
 from stepscope.report import units
 from stepscope.report.answer.cells import headings
-from stepscope.report.answer.tables import tables_of
 from stepscope.report.diagnosis.tables import ranks_table
 from stepscope.report.diagnosis.words import (
     besides,
@@ -50,47 +49,6 @@ _TITLES = {
     "communication": "Communication",
     "memory": "Memory",
 }
-_TABLES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "kernels": {
-        "groups": ("group", "kind", "count", "total_ns", "work_share", "mean_ns"),
-        "kernels": (
-            "name", "group", "count", "total_ns", "work_share", "mean_ns", "p50_ns", "max_ns",
-        ),
-    },
-    "operators": {
-        "table": (
-            "name", "group", "count", "kernels", "device_self_ns", "device_total_ns",
-            "host_self_ns", "host_total_ns", "backward_device_ns", "recomputed_device_ns",
-        )
-    },
-    "modules": {
-        "table": (
-            "path", "calls", "forward_device_total_ns", "backward_device_total_ns",
-            "recomputed_device_total_ns", "forward_host_total_ns", "backward_host_total_ns",
-        )
-    },
-    "communication": {
-        "devices": (
-            "device", "collectives", "communication_ns", "overlapped_ns", "exposed_ns",
-            "overlap_share",
-        ),
-        "sizes": (
-            "kind", "message_bytes", "dtype", "group", "group_size", "count", "total_ns",
-            "median_ns", "max_ns", "exposed_ns", "bus_bandwidth_gb_per_s",
-        ),
-    },
-    "memory": {
-        "devices": (
-            "kind", "device", "allocations", "frees", "peak_allocated_bytes",
-            "peak_reserved_bytes", "capacity_bytes", "peak_share",
-        ),
-        "at_peak": (
-            "operator", "inner_operator", "frame", "device", "allocations", "live_bytes",
-            "peak_share",
-        ),
-    },
-}  # fmt: skip
-"""Tables of each answer, and their columns, in the order of the page."""
 _RANK_LABELS = {
     "rank": "rank",
     "step_ns": "step",
@@ -316,23 +274,22 @@ def _details(diagnosis: Diagnosis, rows: int) -> tuple[list[dict[str, Any]], lis
     if details is None:
         return [], []
     sections, left_out = [], list(details.notes)
-    for name, result in details.answers.items():
-        asked = question(name)
-        tables = tables_of(result, asked)
+    for answer in details.answers:
+        name = answer.question
+        titles = question(name).titles if len(answer.tables) > 1 else {}
         found = []
-        for field, columns in _TABLES[name].items():
-            frame = tables[field].select(columns)
-            title = asked.titles.get(field, "") if len(_TABLES[name]) > 1 else ""
-            found.append(blocks.table(title, frame, rows, labels=_labels))
-            if len(frame) > rows:
+        for field, table in answer.tables.items():
+            title = titles.get(field, "")
+            found.append(blocks.table_beginning(title, table, rows, labels=_labels))
+            if table.total > rows:
                 left_out.append(
-                    f"{_TITLES[name]}: {len(frame) - rows:,} rows beyond the first {rows}; "
+                    f"{_TITLES[name]}: {table.total - rows:,} rows beyond the first {rows}; "
                     f"`stepscope show {name}` has them all"
                 )
         if not any(found):
-            left_out += [f"{_TITLES[name]}: {note}" for note in result.notes or ("nothing there",)]
+            left_out += [f"{_TITLES[name]}: {note}" for note in answer.notes or ("nothing there",)]
             continue
-        told = (f"Totals, not per step. {describe_scope(result.scope)}", *result.notes)
+        told = (f"Totals, not per step. {describe_scope(answer.scope)}", *answer.notes)
         words = [blocks.text(f"{_sentence(one)}.", "note") for one in told]
         sections.append(blocks.section(name, _TITLES[name], *found, *words))
     return sections, left_out
@@ -472,15 +429,14 @@ def _environment(diagnosis: Diagnosis) -> dict[str, Any]:
             *(job.versions.items()),
         ]
     if details is not None:
-        contents = details.contents
-        gpus = contents.devices.filter(pl.col("events") > 0)["name"].drop_nulls().unique().sort()
+        recording = details.recording
         pairs += [
-            ("Trace", contents.path),
-            ("Written by", contents.producer),
-            ("Accelerator", contents.accelerator or ""),
-            ("GPUs in it", ", ".join(gpus)),
-            ("Backend", contents.backend or ""),
-            *((key, str(value)) for key, value in contents.header.items() if key not in _FORMAL),
+            ("Trace", recording.path),
+            ("Written by", recording.producer),
+            ("Accelerator", recording.accelerator or ""),
+            ("GPUs in it", ", ".join(recording.gpus)),
+            ("Backend", recording.backend or ""),
+            *((key, str(value)) for key, value in recording.header.items() if key not in _FORMAL),
         ]
     return blocks.section("environment", "Environment", blocks.facts(pairs))
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.advice.typical_step import TypicalStep
+from stepscope.advice.drawn_step import TypicalStep
+from stepscope.analysis.selection.rows import Beginning
 from stepscope.report.page.step_groups import StepGroups
 
 Block = Mapping[str, Any]
@@ -119,16 +120,26 @@ def table(
     Returns:
         None without rows.
     """
-    if frame.is_empty():
+    beginning = Beginning.of(frame, rows)
+    return table_beginning(title, beginning, rows, labels=labels, note=note, shown=shown)
+
+
+def table_beginning(
+    title: str,
+    beginning: Beginning,
+    rows: int,
+    *,
+    labels: Callable[[Sequence[str]], Mapping[str, str]],
+    note: str = "",
+    shown: int = 12,
+) -> Block | None:
+    """The same of a table of which only the first rows are at hand; see `table`."""
+    if not beginning.total:
         return None
-    kept = [
-        name for at, name in enumerate(frame.columns) if at == 0 or _says_something(frame[name])
-    ]
-    cut = frame.select(kept).head(rows)
-    named = labels(kept)
+    names = beginning.rows.columns
+    named = labels(names)
     columns = [
-        {"name": name, "label": named[name], "number": cut[name].dtype.is_numeric()}
-        for name in kept
+        {"name": name, "label": named[name], "number": name in beginning.numeric} for name in names
     ]
     return {
         "is": "table",
@@ -136,13 +147,6 @@ def table(
         "note": note,
         "shown": shown,
         "columns": columns,
-        "rows": [list(row) for row in cut.iter_rows()],
-        "total": len(frame),
+        "rows": [list(row) for row in zip(*beginning.rows.values, strict=True)][:rows],
+        "total": beginning.total,
     }
-
-
-def _says_something(column: pl.Series) -> bool:
-    known = column.drop_nulls()
-    if known.dtype.is_numeric():
-        return bool((known != 0).any())
-    return len(known) > 0 and any(one not in ("", []) for one in known.head(1000).to_list())

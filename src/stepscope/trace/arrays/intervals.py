@@ -20,6 +20,8 @@ from stepscope.trace.arrays.search import places
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+_WIDEST = 2**62
+"""A run and a value are put together in one number below this."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,8 +120,15 @@ def merge_by_group(
 
 def _running_maximum_by_run(values: Int64Array, new_run: npt.NDArray[np.bool_]) -> Int64Array:
     """Returns a running maximum that restarts wherever `new_run` is true."""
-    if int(new_run.sum()) == 1:
+    runs = int(new_run.sum())
+    if runs == 1:
         return np.maximum.accumulate(values)
+    least = int(values.min())
+    span = int(values.max()) - least + 1
+    if runs * span < _WIDEST:
+        base = (np.cumsum(new_run) - 1) * np.int64(span)
+        reached: Int64Array = np.maximum.accumulate(base + (values - least))
+        return reached - base + least
     # Ranks instead of values, because run * n + rank cannot overflow.
     order = np.argsort(values, kind="stable")
     rank = np.empty(len(values), np.int64)

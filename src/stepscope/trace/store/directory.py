@@ -13,8 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-import polars as pl
-
 from stepscope.run.regular import read_regular
 
 SUFFIX = ".stepscope"
@@ -132,6 +130,8 @@ def write_whole(target: Path, write: Callable[[Path], None], is_valid: Callable[
     Returns:
         Whether there is a valid directory at `target`.
     """
+    from polars.exceptions import PolarsError  # readers of manifests start without polars
+
     try:
         claim = Claim(temporary_name(target))
     except OSError:
@@ -141,7 +141,7 @@ def write_whole(target: Path, write: Callable[[Path], None], is_valid: Callable[
         write(claim.directory)
         claim.release()
         return put_in_place(claim.directory, target, is_valid)
-    except (OSError, pl.exceptions.PolarsError):
+    except (OSError, PolarsError):
         return False
     finally:
         claim.remove()

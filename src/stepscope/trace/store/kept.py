@@ -3,6 +3,9 @@
 `TRACE.stepscope/answers/` holds one file per answer, named after its key: a line that says what it
 is, and the text. An answer is valid only for the store it was made from, and while it is unchanged.
 As everything in a store, it is as trustworthy as whoever can write there.
+
+An answer is about a trace, which the store's key identifies. Whether the tables in the store are
+still whole does not matter to it, so reading one needs neither them nor polars.
 """
 
 from __future__ import annotations
@@ -12,20 +15,21 @@ import hashlib
 import json
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from stepscope.run.files import write_atomically
 from stepscope.run.regular import read_regular
 from stepscope.trace.store.contents import is_own_directory
 from stepscope.trace.store.directory import read_manifest
-from stepscope.trace.store.files import find_store
-from stepscope.trace.store.origin import origin_of_file, store_paths
+from stepscope.trace.store.origin import key_of, store_paths
 
 ANSWERS = "answers"
 """Name of the directory in a store."""
-MOST_ANSWERS = 16
-"""Answers in one store; of more, the oldest are removed."""
+MOST_ANSWERS = 100
+"""Answers in one store; of more, those that were used longest ago are removed."""
+MOST_BYTES_TOGETHER = 64_000_000
+"""Size of all answers in one store, likewise."""
 MOST_BYTES = 16_000_000
 """Size of the largest answer that is kept."""
 _FORMAT = "stepscope answer"
@@ -54,8 +58,9 @@ class KeptAnswers:
             text = body.decode("ascii")
         except (OSError, ValueError, RecursionError):
             return None
-        with contextlib.suppress(OSError):  # marks the store as used; it may be read-only
-            os.utime(self.store)
+        for used in (self.store, self._path(key)):
+            with contextlib.suppress(OSError):  # it may be read-only
+                os.utime(used)
         return text
 
     def keep(self, key: str, text: str) -> None:
@@ -76,7 +81,7 @@ class KeptAnswers:
             directory.mkdir(exist_ok=True)
             if is_own_directory(directory):
                 write_atomically(self._path(key), content)
-                _remove_all_but_newest(directory)
+                _remove_unused(directory)
 
     def _path(self, key: str) -> Path:
         return self.store / ANSWERS / f"{key}.json"
@@ -93,18 +98,28 @@ def answers_beside(trace: Path) -> KeptAnswers | None:
         UnreadableInputError: The file cannot be read.
     """
     # Most small traces have none: then the file itself is not read.
-    if not any(map(is_own_directory, store_paths(trace))):
+    stores = [path for path in store_paths(trace) if is_own_directory(path)]
+    key = key_of(trace) if stores else None
+    if key is None:
         return None
-    store = find_store(origin_of_file(trace))
-    identity = None if store is None else read_manifest(store).get("identity")
-    if store is None or not isinstance(identity, str):
-        return None
-    return KeptAnswers(store, identity)
+    for store in stores:
+        manifest = read_manifest(store)
+        identity = manifest.get("identity")
+        if manifest.get("key") == asdict(key) and isinstance(identity, str):
+            return KeptAnswers(store, identity)
+    return None
 
 
-def _remove_all_but_newest(directory: Path) -> None:
-    """Removes the oldest answers, and with them what killed processes left unfinished."""
+def _remove_unused(directory: Path) -> None:
+    """Removes the answers used longest ago, and with them what killed processes left unfinished."""
     found = [(entry.lstat(), entry) for entry in directory.iterdir()]
-    files = [(status.st_mtime_ns, entry) for status, entry in found if stat.S_ISREG(status.st_mode)]
-    for _, entry in sorted(files, reverse=True)[MOST_ANSWERS:]:
-        entry.unlink(missing_ok=True)
+    files = [
+        (status.st_mtime_ns, status.st_size, entry)
+        for status, entry in found
+        if stat.S_ISREG(status.st_mode)
+    ]
+    kept_bytes = 0
+    for number, (_, size_bytes, entry) in enumerate(sorted(files, reverse=True)):
+        kept_bytes += size_bytes
+        if number >= MOST_ANSWERS or kept_bytes > MOST_BYTES_TOGETHER:
+            entry.unlink(missing_ok=True)

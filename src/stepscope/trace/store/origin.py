@@ -9,12 +9,15 @@ import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stepscope.errors import UnreadableInputError
 from stepscope.run.user_cache import user_cache
-from stepscope.trace.source.remote import RemoteFile
 from stepscope.trace.store.code import code_digest
 from stepscope.trace.store.directory import STREAM, SUFFIX
+
+if TYPE_CHECKING:
+    from stepscope.trace.source.remote import RemoteFile
 
 _PROBE_BYTES = 64 * 1024
 

@@ -79,6 +79,23 @@ def test_groups_do_not_mix(rows):
     assert set(group.tolist()) <= {row[0] for row in rows}
 
 
+FAR = st.sampled_from([-(2**62), -5, 0, 3, 2**40, 2**62])
+
+
+@given(st.lists(st.tuples(FAR, FAR, FAR), max_size=12))
+def test_groups_and_times_of_any_size_do_not_mix(rows):
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], []]
+    group, starts, ends = iv.merge_by_group(*columns)
+    found = list(zip(group.tolist(), starts.tolist(), ends.tolist(), strict=True))
+    expected = []
+    for value in sorted({row[0] for row in rows}):
+        mine = [(first, last) for number, first, last in rows if number == value]
+        one = iv.merge([first for first, _ in mine], [last for _, last in mine])
+        pairs = zip(one.starts.tolist(), one.ends.tolist(), strict=True)
+        expected += [(value, first, last) for first, last in pairs]
+    assert found == expected
+
+
 def test_times_of_today_stay_exact():
     base = 1_700_000_000_000_000_000
     a = iv.merge([base, base + 3], [base + 1, base + 5])

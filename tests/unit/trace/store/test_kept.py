@@ -94,6 +94,20 @@ def test_few_are_kept_and_the_newest_stay(
     assert sorted(entry.name for entry in left.parent.iterdir()) == ["1.json", "2.json", "3.json"]
 
 
+def test_those_used_longest_ago_go_first_and_all_together_fit_their_limit(
+    answers: KeptAnswers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "MOST_BYTES_TOGETHER", 1000)
+    for moment, key in enumerate(("0", "1", "2")):
+        answers.keep(key, "x" * 150)
+        os.utime(file_of(answers, key), (moment, moment))
+    assert answers.read("0")
+    answers.keep("3", "x" * 150)
+    names = {entry.name: entry.stat().st_size for entry in file_of(answers).parent.iterdir()}
+    assert names.keys() == {"0.json", "2.json", "3.json"}
+    assert sum(names.values()) <= 1000
+
+
 def test_what_is_too_large_is_not_kept(
     answers: KeptAnswers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

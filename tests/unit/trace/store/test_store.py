@@ -238,12 +238,42 @@ def test_a_key_never_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert key.size_bytes == 0
 
 
+def in_new_process(script: str) -> str:
+    """Runs a script in a process that has imported nothing yet, and returns what it printed."""
+    script = f"import sys; sys.path[:0] = {sys.path!r}\n{script}"
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, check=True, timeout=250, capture_output=True, text=True)
+    return done.stdout + done.stderr
+
+
 def test_small_traces_never_load_the_compiler(path: Path) -> None:
-    script = (
-        f"import sys; sys.path[:0] = {sys.path!r}\nfrom stepscope.trace.load import load\n"
-        f"load({str(path)!r}).events.collect()\nassert 'numba' not in sys.modules"
+    in_new_process(
+        f"from stepscope.trace.load import load\nload({str(path)!r}).events.collect()\n"
+        "assert not {'numba', 'llvmlite'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=250)
+
+
+def test_large_traces_are_read_without_numba(path: Path) -> None:
+    in_new_process(
+        "from stepscope.trace.formats.chrome import format\n"
+        "from stepscope.trace.load import load\nformat.COMPILED_ABOVE_BYTES = 0\n"
+        f"load({str(path)!r}, store=False).events.collect()\n"
+        "assert 'llvmlite' in sys.modules and 'numba' not in sys.modules"
+    )
+
+
+def test_without_source_code_large_traces_are_read_slowly_and_that_is_said(path: Path) -> None:
+    rows = load(path, store=False).events.collect().height
+    said = in_new_process(
+        "from stepscope.trace.formats.chrome import format\n"
+        "from stepscope.trace.load import load\nformat.COMPILED_ABOVE_BYTES = 0\n"
+        "import pathlib, stepscope.trace.machine.build\n"
+        "def fail(path): raise FileNotFoundError(path)\n"
+        "pathlib.Path.read_bytes = fail\n"
+        f"print(load({str(path)!r}, store=False).events.collect().height, 'rows')"
+    )
+    assert f"{rows} rows" in said
+    assert "the fast reader cannot be compiled" in said
 
 
 def test_cache_list(path: Path, cache: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 COMPILED_ABOVE_BYTES = 20_000_000
 """Traces larger than this, uncompressed, are read with the compiled scanner."""
+_LOG = logging.getLogger(__name__)
 _BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"  # byte order mark and space
 
 
@@ -30,13 +32,20 @@ def _stream(trace: Input, take: Callable[[Chunk], None]) -> SmallTables:
 
 def _events_reader(trace: Input) -> ReadEvents:
     """Returns the compiled reader for the events of a large trace, else the one in Python."""
-    if trace.content.look_ahead(COMPILED_ABOVE_BYTES):
-        from stepscope.trace.formats.chrome.event_list import read_events_tolerantly
+    if not trace.content.look_ahead(COMPILED_ABOVE_BYTES):
+        try:
+            from stepscope.trace.formats.chrome.scan import read_events_compiled
+        except OSError:  # raised while the first function is translated
+            _LOG.warning(
+                "%s: the source code of Stepscope is not available (a frozen program?), so the fast"
+                " reader cannot be compiled; the slow one takes thirty times as long",
+                trace.name,
+            )
+        else:
+            return read_events_compiled
+    from stepscope.trace.formats.chrome.event_list import read_events_tolerantly
 
-        return read_events_tolerantly
-    from stepscope.trace.formats.chrome.scan import read_events_compiled
-
-    return read_events_compiled
+    return read_events_tolerantly
 
 
 FORMAT = TraceFormat(

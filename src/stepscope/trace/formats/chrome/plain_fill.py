@@ -2,17 +2,6 @@
 
 from __future__ import annotations
 
-from stepscope.trace.arrays.addresses import (
-    Data,
-    Longs,
-    byte_at,
-    int_at,
-    long_at,
-    put_byte,
-    put_int,
-    put_long,
-)
-from stepscope.trace.arrays.compiled import compiled, part
 from stepscope.trace.formats.chrome.phases import EVENT_ROLE, FLOW_ROLE, METADATA_ROLE
 from stepscope.trace.formats.chrome.plain_layout import (
     ARGS_BITS,
@@ -91,15 +80,26 @@ from stepscope.trace.formats.chrome.scanned import (
     TIME,
     VIEWS,
 )
+from stepscope.trace.machine.calling import inlined, translated
+from stepscope.trace.machine.instructions import (
+    Data,
+    Longs,
+    byte_at,
+    int_at,
+    long_at,
+    put_byte,
+    put_int,
+    put_long,
+)
 
 
-@part
+@inlined
 def _set_bit(bits: Data, at: int) -> None:
     """Marks a row as not null."""
     put_byte(bits, at >> 3, byte_at(bits, at >> 3) | (1 << (at & 7)))
 
 
-@part
+@inlined
 def _put_view(
     views: Longs, at: int, source: Longs, row: int, data: Data, text: Data, used: int
 ) -> int:
@@ -115,7 +115,7 @@ def _put_view(
     return used
 
 
-@compiled
+@translated
 def fill(block: Longs, meaning: Longs, target: Longs) -> int:
     """Writes the columns of a plain block.
 

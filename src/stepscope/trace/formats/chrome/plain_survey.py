@@ -11,8 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.trace.arrays.addresses import Longs, byte_at, int_at, long_at, put_long
-from stepscope.trace.arrays.compiled import compiled
 from stepscope.trace.formats.chrome.phases import (
     COUNTER_ROLE,
     EVENT_ROLE,
@@ -51,6 +49,8 @@ from stepscope.trace.formats.chrome.scanned import (
     VIEWS,
     Scanned,
 )
+from stepscope.trace.machine.calling import translated
+from stepscope.trace.machine.instructions import Longs, byte_at, int_at, long_at, put_long
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Survey:
     has_new_words: bool
 
 
-@compiled
+@translated
 def _survey(block: Longs, meaning: Longs, counts: Longs) -> bool:
     """Counts what is in a block; false if the block is not plain."""
     phases, flags, views = long_at(block, PHASES), long_at(block, FLAGS), long_at(block, VIEWS)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.trace.arrays.addresses import Data, as_long, byte_at, word_at
-from stepscope.trace.arrays.compiled import compiled, part
 from stepscope.trace.formats.chrome.scan_bytes import (
     CLOSE_LIST,
     CLOSE_OBJECT,
@@ -22,6 +20,8 @@ from stepscope.trace.formats.chrome.scan_bytes import (
     skip_space,
     string_end,
 )
+from stepscope.trace.machine.calling import inlined, translated
+from stepscope.trace.machine.instructions import Data, as_long, byte_at, word_at
 
 _LONGEST_NUMBER = 300
 _DEEPEST = 60
@@ -30,14 +30,18 @@ _TRUE, _NULL = np.uint64(0x65757274), np.uint64(0x6C6C756E)  # "true", "null"
 _FALSE = np.uint64(0x65736C6166)  # "false"
 _FOUR, _FIVE = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFFFF)
 
+# Multipliers that add digits to ten times their neighbours, and so on.
+_PAIRS, _FOURS = np.uint64(10 * 2**8 + 1), np.uint64(100 * 2**16 + 1)
+_EIGHTS = np.uint64(10000 * 2**32 + 1)
 
-@part
+
+@inlined
 def is_digit(character: int) -> bool:
     """Whether a character is a decimal digit."""
     return ZERO <= character <= NINE
 
 
-@part
+@inlined
 def integer_end(data: Data, at: int) -> int:
     """Returns the position after the integer at `at`; -1 if there is none, or another number."""
     start = at
@@ -55,7 +59,7 @@ def integer_end(data: Data, at: int) -> int:
     return at
 
 
-@part
+@inlined
 def number_end(data: Data, at: int) -> int:
     """Returns the position after the number at `at`; -1 if it is invalid or very long."""
     start = at
@@ -85,20 +89,16 @@ def number_end(data: Data, at: int) -> int:
     return at if at - start <= _LONGEST_NUMBER else -1
 
 
-@part
+@inlined
 def up_to_eight_digits(data: Data, at: int, count: int) -> np.uint64:
     """Returns the value of 1 to 8 digits, combined in parallel into pairs, fours and eights."""
     digits = word_at(data, at) << np.uint64(64 - 8 * count)
-    digits = ((digits & np.uint64(0x0F0F0F0F0F0F0F0F)) * np.uint64(10 * 2**8 + 1)) >> np.uint64(8)
-    digits = ((digits & np.uint64(0x00FF00FF00FF00FF)) * np.uint64(100 * 2**16 + 1)) >> np.uint64(
-        16
-    )
-    return ((digits & np.uint64(0x0000FFFF0000FFFF)) * np.uint64(10000 * 2**32 + 1)) >> np.uint64(
-        32
-    )
+    digits = ((digits & np.uint64(0x0F0F0F0F0F0F0F0F)) * _PAIRS) >> np.uint64(8)
+    digits = ((digits & np.uint64(0x00FF00FF00FF00FF)) * _FOURS) >> np.uint64(16)
+    return ((digits & np.uint64(0x0000FFFF0000FFFF)) * _EIGHTS) >> np.uint64(32)
 
 
-@part
+@inlined
 def up_to_sixteen_digits(data: Data, at: int, count: int) -> np.uint64:
     """Returns the value of 1 to 16 digits."""
     if count <= 8:
@@ -107,7 +107,7 @@ def up_to_sixteen_digits(data: Data, at: int, count: int) -> np.uint64:
     return high * np.uint64(100_000_000) + up_to_eight_digits(data, at + count - 8, 8)
 
 
-@compiled
+@translated
 def long_magnitude(data: Data, at: int, end: int) -> tuple[np.uint64, bool]:
     """Like `magnitude`, for 17 or more digits."""
     if end - at > 20:
@@ -121,7 +121,7 @@ def long_magnitude(data: Data, at: int, end: int) -> tuple[np.uint64, bool]:
     return high, True
 
 
-@part
+@inlined
 def magnitude(data: Data, at: int, end: int) -> tuple[np.uint64, bool]:
     """Returns the absolute value of an integer, and whether it fits 64 bits."""
     if byte_at(data, at) == MINUS:
@@ -131,7 +131,7 @@ def magnitude(data: Data, at: int, end: int) -> tuple[np.uint64, bool]:
     return up_to_sixteen_digits(data, at, end - at), True
 
 
-@compiled
+@translated
 def thousandths(data: Data, at: int, places: int) -> int:
     """Returns decimals rounded to three, half to even; 1000 if they round up to 1."""
     value = as_long(up_to_eight_digits(data, at, min(places, 3)))
@@ -142,12 +142,12 @@ def thousandths(data: Data, at: int, places: int) -> int:
         beyond = False
         for position in range(at + 4, at + places):
             beyond = beyond or byte_at(data, position) != ZERO
-        if fourth > 5 or (fourth == 5 and (beyond or value % 2 == 1)):
+        if fourth > 5 or (fourth == 5 and (beyond or (value & 1) == 1)):
             value += 1
     return value
 
 
-@part
+@inlined
 def nanoseconds_at(data: Data, at: int) -> tuple[int, int]:
     """Returns the microseconds at `at` in ns, half to even, and the position after; -1: unusual."""
     negative = byte_at(data, at) == MINUS
@@ -179,7 +179,7 @@ def nanoseconds_at(data: Data, at: int) -> tuple[int, int]:
     return (-value if negative else value), at
 
 
-@part
+@inlined
 def scalar_end(data: Data, at: int) -> int:
     """Returns the position after a string, number or literal; -1 if there is none."""
     character = byte_at(data, at)
@@ -196,7 +196,7 @@ def scalar_end(data: Data, at: int) -> int:
     return -1
 
 
-@part
+@inlined
 def key_end(data: Data, at: int) -> int:
     """Returns the position of the value of the member at `at`; -1 if there is none."""
     if byte_at(data, at) != QUOTE:
@@ -210,7 +210,7 @@ def key_end(data: Data, at: int) -> int:
     return skip_space(data, at + 1)
 
 
-@compiled
+@translated
 def value_end(data: Data, at: int) -> int:
     """Returns the position after the value at `at`; -1 if it is invalid or deeply nested."""
     depth = 0

@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from stepscope.trace.arrays.addresses import (
-    Data,
-    Longs,
-    as_long,
-    long_at,
-    put_long,
-)
-from stepscope.trace.arrays.compiled import part
 from stepscope.trace.formats.chrome.rows import LanePair, NamePair, Pair, Vocabulary
 from stepscope.trace.formats.chrome.scan_bytes import (
     PADDING,
     copy_bytes,
     hash_bytes,
     same_bytes,
+)
+from stepscope.trace.machine.calling import inlined
+from stepscope.trace.machine.instructions import (
+    Data,
+    Longs,
+    as_long,
+    long_at,
+    put_long,
 )
 
 # For the two parts of each word: position in the texts, and length (-1: none).
@@ -32,7 +32,7 @@ WORD_FIELDS = 5
 SLOTS, MASK, WORDS, TEXTS, ROOM, COUNT, USED = range(7)
 
 
-@part
+@inlined
 def intern(
     data: Data, first: int, first_length: int, second: int, second_length: int, table: Longs
 ) -> int:

@@ -20,6 +20,16 @@ export function marks(camera, room = 110) {
   return found;
 }
 
+/** @type {Map<number, Intl.NumberFormat>} */
+const formats = new Map();
+
+/** Writes numbers with up to so many digits after the point. Making a format takes long. @param {number} digits */
+function inDigits(digits) {
+  const known = formats.get(digits) ?? new Intl.NumberFormat("en-US", { maximumFractionDigits: digits, minimumFractionDigits: 0 });
+  formats.set(digits, known);
+  return known;
+}
+
 /** What a mark says: the moment, in the digits that tell it from its neighbours. @param {number} ns @param {number} span */
 export function label(ns, span) {
   if (ns === 0) return "0";
@@ -29,7 +39,7 @@ export function label(ns, span) {
     return `${(ns / 1e6).toFixed(span >= 5e3 ? 3 : 6)} ms`;
   }
   const digits = Math.max(0, Math.ceil(-Math.log10(span / size / 20)));
-  return `${(ns / size).toLocaleString("en-US", { maximumFractionDigits: digits, minimumFractionDigits: 0 })} ${unit}`;
+  return `${inDigits(digits).format(ns / size)} ${unit}`;
 }
 
 /**

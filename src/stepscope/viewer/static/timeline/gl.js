@@ -48,12 +48,27 @@ const MOST_SCENES = 8;
 /** Columns of a scene in the order of the attributes: name, bytes of a value. */
 const COLUMNS = /** @type {const} */ ([["start", 4], ["width", 4], ["share", 4], ["colour", 1], ["wide", 1], ["name", 4]]);
 
+/** What drivers that draw on the processor call themselves. */
+const SOFTWARE = /swiftshader|llvmpipe|softpipe|software|basic render/i;
+
+/** Whether WebGL2 draws with a graphics processor. Browsers do not all refuse a slow context when asked to. */
+function hasGraphicsProcessor() {
+  const gl = document.createElement("canvas").getContext("webgl2", { failIfMajorPerformanceCaveat: true });
+  if (!gl) return false;
+  const unmasked = gl.getExtension("WEBGL_debug_renderer_info")?.UNMASKED_RENDERER_WEBGL;
+  const name = String(gl.getParameter(unmasked ?? gl.RENDERER));
+  gl.getExtension("WEBGL_lose_context")?.loseContext();
+  return !SOFTWARE.test(name);
+}
+
 export class GlRenderer {
   /**
    * @param {HTMLCanvasElement} canvas
-   * @returns {GlRenderer | null} null where the browser has no WebGL2
+   * @param {boolean} evenInSoftware without a graphics processor, which draws item by item
+   * @returns {GlRenderer | null} null where the browser has no WebGL2, or draws it in software
    */
-  static create(canvas) {
+  static create(canvas, evenInSoftware) {
+    if (!evenInSoftware && !hasGraphicsProcessor()) return null;
     const gl = canvas.getContext("webgl2", { antialias: false, alpha: true, premultipliedAlpha: true });
     if (!gl) return null;
     try {

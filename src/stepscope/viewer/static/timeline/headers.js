@@ -15,6 +15,8 @@ export class Headers {
     this._layout = layout;
     this._changed = changed;
     this._drawn = "";
+    /** @type {number[]} */
+    this._tops = [];
   }
 
   /** Redraws titles that have changed, and moves all to their places. */
@@ -24,12 +26,14 @@ export class Headers {
     if (key !== this._drawn) {
       this._drawn = key;
       replace(this._element, ...places.map((place) => this._header(place)));
+      this._tops = [];
     }
     const elements = this._element.children;
-    places.forEach((place, at) => {
-      const element = /** @type {HTMLElement} */ (elements[at]);
-      element.style.transform = `translateY(${this._layout.screenY(place)}px)`;
+    const tops = places.map((place) => this._layout.screenY(place));
+    tops.forEach((top, at) => {
+      if (this._tops[at] !== top) /** @type {HTMLElement} */ (elements[at]).style.transform = `translateY(${top}px)`;
     });
+    this._tops = tops;
   }
 
   /** @param {import("./layout.js").Place} place */

@@ -2,6 +2,7 @@
 /** The whole trace on a strip: how busy each GPU is (or the host's main thread), and where one is. */
 
 import { getColumns } from "../api.js";
+import { h } from "../dom.js";
 import { colour, token } from "../theme.js";
 
 const HEIGHT = 34;
@@ -20,7 +21,9 @@ export class Minimap {
     /** @type {{share: Float32Array, colour: number}[]} */
     this._rows = [];
     /** @type {number[]} */
-    this.density = [];
+    this._density = [];
+    /** @type {HTMLCanvasElement | null} */
+    this._picture = null;
     let isDown = false;
     /** @param {PointerEvent} event */
     const go = (event) => {
@@ -42,6 +45,8 @@ export class Minimap {
     const busy = lanes.filter((lane) => lane.kind === "busy");
     const chosen = busy.length ? busy.slice(0, 8) : lanes.filter((lane) => lane.kind === "thread").slice(0, 1);
     const level = Math.max(0, Math.ceil(Math.log2(this._camera.endNs / 1200)));
+    /** @type {{share: Float32Array, colour: number}[]} */
+    const rows = [];
     for (const lane of chosen) {
       const buckets = Math.ceil(this._camera.endNs / 2 ** level) + 1;
       const params = { of: lane.rows_of, rows: String(lane.first_row), start: 0, level, buckets };
@@ -56,20 +61,58 @@ export class Minimap {
           share[bucket] = Math.min(1, share[bucket] + part * columns.share[at]);
         }
       }
-      this._rows.push({ share, colour: lane.kind === "busy" ? 1 : 5 });
+      rows.push({ share, colour: lane.kind === "busy" ? 1 : 5 });
     }
+    this._rows = rows;
+    this.repaint();
+  }
+
+  /** Marks where the hits of a search are. @param {number[]} density hits in equal parts of the trace */
+  mark(density) {
+    this._density = density;
+    this.repaint();
+  }
+
+  /** Paints everything again, as after a change of colours. */
+  repaint() {
+    this._picture = null;
     this.draw();
   }
 
-  /** Draws it. */
+  /** Draws where one is; the picture of the trace is kept. */
   draw() {
     const canvas = this._canvas;
     const ratio = devicePixelRatio || 1;
     const width = canvas.clientWidth;
     if (!width) return;
-    canvas.width = Math.round(width * ratio);
-    canvas.height = Math.round(HEIGHT * ratio);
+    const across = Math.round(width * ratio);
+    if (canvas.width !== across) {
+      canvas.width = across;
+      canvas.height = Math.round(HEIGHT * ratio);
+      this._picture = null;
+    }
+    this._picture ??= this._painted(width, ratio);
     const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.drawImage(this._picture, 0, 0);
+    context.scale(ratio, ratio);
+    const camera = this._camera;
+    const x0 = Math.max(0, (camera.start / camera.endNs) * width);
+    const x1 = Math.min(width, (camera.end / camera.endNs) * width);
+    context.fillStyle = token("paper");
+    context.globalAlpha = 0.62;
+    context.fillRect(0, 0, x0, HEIGHT);
+    context.fillRect(x1, 0, width - x1, HEIGHT);
+    context.globalAlpha = 1;
+    context.strokeStyle = token("accent");
+    context.lineWidth = 1.5;
+    context.strokeRect(x0 + 0.75, 0.75, Math.max(x1 - x0 - 1.5, 3), HEIGHT - 1.5);
+  }
+
+  /** How busy each part of the trace is, and where hits are. @param {number} width in CSS pixels @param {number} ratio */
+  _painted(width, ratio) {
+    const picture = h("canvas", { width: this._canvas.width, height: this._canvas.height });
+    const context = /** @type {CanvasRenderingContext2D} */ (picture.getContext("2d"));
     context.scale(ratio, ratio);
     context.fillStyle = token("paper-sunken");
     context.fillRect(0, 0, width, HEIGHT);
@@ -88,20 +131,10 @@ export class Minimap {
       }
     });
     context.fillStyle = token("hit");
-    const most = Math.max(1, ...this.density);
-    this.density.forEach((count, at) => {
-      if (count) context.fillRect((at / this.density.length) * width, HEIGHT - 3 - (count / most) * 5, Math.max(2, width / this.density.length), 3 + (count / most) * 5);
+    const most = Math.max(1, ...this._density);
+    this._density.forEach((count, at) => {
+      if (count) context.fillRect((at / this._density.length) * width, HEIGHT - 3 - (count / most) * 5, Math.max(2, width / this._density.length), 3 + (count / most) * 5);
     });
-    const camera = this._camera;
-    const x0 = Math.max(0, (camera.start / camera.endNs) * width);
-    const x1 = Math.min(width, (camera.end / camera.endNs) * width);
-    context.fillStyle = token("paper");
-    context.globalAlpha = 0.62;
-    context.fillRect(0, 0, x0, HEIGHT);
-    context.fillRect(x1, 0, width - x1, HEIGHT);
-    context.globalAlpha = 1;
-    context.strokeStyle = token("accent");
-    context.lineWidth = 1.5;
-    context.strokeRect(x0 + 0.75, 0.75, Math.max(x1 - x0 - 1.5, 3), HEIGHT - 1.5);
+    return picture;
   }
 }

@@ -59,7 +59,7 @@ export class Timeline {
     this.element = surface.element;
     this._headers = new Headers(surface.titles, this.layout, () => this._layoutChanged());
     const wanted = new URLSearchParams(location.search).get("renderer");
-    this._renderer = (wanted === "canvas2d" ? null : GlRenderer.create(surface.slices)) ?? new CanvasRenderer(surface.slices);
+    this._renderer = (wanted === "canvas2d" ? null : GlRenderer.create(surface.slices, wanted === "webgl2")) ?? new CanvasRenderer(surface.slices);
     this.minimap = new Minimap(surface.map, trace, this.camera, () => this._moved());
     this._watch = new ResizeObserver(() => this._resize());
     this._restore();
@@ -69,7 +69,7 @@ export class Timeline {
     ];
     const repaint = () => {
       this._renderer.setColours();
-      this.minimap.draw();
+      this.minimap.repaint();
       this.redraw();
     };
     window.addEventListener("theme-changed", repaint);
@@ -134,6 +134,16 @@ export class Timeline {
   /** Loads what comes after the slices. @param {any} extras */
   addExtras(extras) {
     this.layout.addExtras(extras.lanes, extras.counters);
+    this.redraw();
+  }
+
+  /** Takes what the overview says now: lanes and colours of what was worked out after the first picture. */
+  refresh() {
+    this.layout.lanes = this.overview.lanes;
+    this.layout.arrange();
+    this.names.forget();
+    this.scenes.forget();
+    this.minimap.load(this.overview.lanes).catch(() => {});
     this.redraw();
   }
 

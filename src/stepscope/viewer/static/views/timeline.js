@@ -103,7 +103,7 @@ export class TimelineView {
     const { selection, trace } = this._context;
     const text = selection.get("search");
     this.timeline.hits = new Set();
-    this.timeline.minimap.density = [];
+    this.timeline.minimap.mark([]);
     if (!text) {
       this.timeline.redraw();
       return;
@@ -112,7 +112,7 @@ export class TimelineView {
     const found = await showSearch(this._panels.search, trace, text, 0, jump);
     if (selection.get("search") !== text) return;
     this.timeline.hits = new Set(found.name_ids);
-    this.timeline.minimap.density = found.density;
+    this.timeline.minimap.mark(found.density);
     this._show("search");
     this.timeline.redraw();
   }

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stepscope.trace.formats.chrome.numbers import integer, nanoseconds
+from stepscope.trace.formats.chrome.scan_values import magnitude, nanoseconds_at
+from stepscope.trace.machine.calling import translated
+from stepscope.trace.machine.instructions import as_long, put_long
 
 digits = st.from_regex(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,9})?", fullmatch=True)
 
@@ -34,20 +34,18 @@ def test_nanoseconds_are_exact(text: str) -> None:
     assert nanoseconds(text) == (value if -(2**63) <= value < 2**63 else None)
 
 
-@functools.cache
-def callable_part(name: str) -> Callable[..., Any]:
-    """A part of the compiled scanner, which only compiled code can call, for Python."""
-    import numba
+@translated
+def nanoseconds_into(out: int, data: int) -> int:
+    value, end = nanoseconds_at(data, 0)
+    put_long(out, 0, value)
+    return end
 
-    from stepscope.trace.formats.chrome import scan_values
 
-    part = getattr(scan_values, name)
-
-    def call(data: int, *rest: int) -> Any:
-        return part(data, *rest)
-
-    called: Callable[..., Any] = numba.njit(call)
-    return called
+@translated
+def magnitude_into(out: int, data: int, end: int) -> bool:
+    value, fits = magnitude(data, 0, end)
+    put_long(out, 0, as_long(value))
+    return fits
 
 
 @settings(deadline=None)
@@ -57,13 +55,14 @@ def callable_part(name: str) -> Callable[..., Any]:
 @example("7.9996")
 def test_the_compiled_parser_agrees_or_declines(text: str) -> None:
     data = np.frombuffer(text.encode() + b"," + bytes(64), np.uint8)
-    value, end = callable_part("nanoseconds_at")(data.ctypes.data, 0)
+    out = np.zeros(1, np.int64)
+    end = nanoseconds_into(out.ctypes.data, data.ctypes.data)
     if end < 0:
         whole = text.lstrip("-").partition(".")[0]
         assert len(whole) > 16 or int(whole) > 9_223_372_036_854_774
     else:
         assert end == len(text)
-        assert value == exact(text)
+        assert out[0] == exact(text)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +99,8 @@ def test_integers(value: int) -> None:
 def test_compiled_magnitudes_are_exact_to_64_bits(value: int) -> None:
     text = str(value).encode()
     data = np.frombuffer(text + bytes(64), np.uint8)
-    number, fits = callable_part("magnitude")(data.ctypes.data, 0, len(text))
+    out = np.zeros(1, np.uint64)
+    fits = magnitude_into(out.ctypes.data, data.ctypes.data, len(text))
     assert fits == (value < 2**64)
     if fits:
-        assert int(number) == value
+        assert int(out[0]) == value

@@ -1,0 +1,74 @@
+"""Answers the questions about a window that a page shows: reads its trace, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from stepscope.advice.typical_step import typical_step
+from stepscope.advice.window_details import (
+    MOST_ROWS,
+    TABLES,
+    DetailedAnswer,
+    Recording,
+    WindowDetails,
+)
+from stepscope.analysis.contents import describe
+from stepscope.analysis.questions import question
+from stepscope.analysis.selection.result_tables import tables_in
+from stepscope.analysis.selection.rows import Beginning
+from stepscope.analysis.selection.scope import Scope
+from stepscope.errors import StepscopeError
+from stepscope.run.working import working
+from stepscope.trace.load import load
+from stepscope.trace.model import Trace
+
+
+def answer_window(path: Path, asked: Scope, steady: tuple[int, ...]) -> WindowDetails:
+    """The details of a window.
+
+    Args:
+        path: Its trace.
+        asked: The steps, devices and events that the answers are about.
+        steady: Its steady steps, of which one is drawn.
+
+    Raises:
+        UnreadableInputError: The trace cannot be read.
+    """
+    trace = load(path)
+    found = [_answer(name, trace, asked) for name in TABLES]
+    return WindowDetails(
+        recording=_recording(trace),
+        answers=tuple(one for one in found if isinstance(one, DetailedAnswer)),
+        notes=tuple(one for one in found if isinstance(one, str)),
+        step=typical_step(trace, steady),
+    )
+
+
+def _answer(name: str, trace: Trace, asked: Scope) -> DetailedAnswer | str:
+    """The first rows of the tables of an answer; or why there is none."""
+    try:
+        with working(f"Answering {name}"):
+            result = question(name).ask(trace, asked)
+    except StepscopeError as error:
+        return f"{name}: {error}"
+    found = tables_in(result)
+    tables = {
+        field: Beginning.of(found[field].select(columns), MOST_ROWS)
+        for field, columns in TABLES[name].items()
+    }
+    return DetailedAnswer(name, tables, result.scope, tuple(result.notes))
+
+
+def _recording(trace: Trace) -> Recording:
+    contents = describe(trace)
+    gpus = contents.devices.filter(pl.col("events") > 0)["name"].drop_nulls().unique().sort()
+    return Recording(
+        path=contents.path,
+        producer=contents.producer,
+        accelerator=contents.accelerator,
+        gpus=tuple(gpus),
+        backend=contents.backend,
+        header=dict(contents.header),
+    )

@@ -1,0 +1,147 @@
+"""Outputs that are kept in the store of the trace that they are about.
+
+An answer about a large trace takes seconds, and its text is small. The text is kept with everything
+that it depends on: the traces, the question, the layout, the terminal and the code. The same
+command then prints it without opening a trace, and without importing polars.
+
+Nothing is kept for standard input, a URL or a trace without a store, nor in a store that cannot be
+written. A text from a store is only ever printed, and only if it has no control characters other
+than line ends and, on a terminal, colours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+from stepscope.kept.recording import EncodedSink, Recording
+from stepscope.report.outputs import TABLE, Layout, Output, Sink
+from stepscope.run.regular import is_regular
+from stepscope.trace.paths import STANDARD_INPUT, TraceRef
+from stepscope.trace.store.kept import MOST_BYTES
+from stepscope.trace.store.kept_values import KeptValue
+from stepscope.trace.store.origin import key_of
+from stepscope.trace.store.values import to_json
+
+_ROOMS = (
+    "stepscope.advice", "stepscope.analysis", "stepscope.commands", "stepscope.fleet",
+    "stepscope.kept", "stepscope.memory", "stepscope.report", "stepscope.run", "stepscope.trace",
+)  # fmt: skip
+"""Packages whose code decides what is printed."""
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True)
+class KeptText:
+    """What a verb wrote.
+
+    Attributes:
+        text: To standard output or a file.
+        remarks: Beside it, to standard error.
+        is_whole: Whether this is all of it, and not too much to keep.
+    """
+
+    text: str
+    remarks: tuple[str, ...]
+    is_whole: bool
+
+
+def write_kept(
+    sink: EncodedSink,
+    output: Output,
+    layout: Layout,
+    traces: Sequence[TraceRef],
+    asked: Sequence[Any],
+    write: Callable[[Sink], None],
+) -> None:
+    """Write an output as it was kept; or anew, and keep it.
+
+    Args:
+        sink: Where it goes.
+        output: Which output it is.
+        layout: Its layout.
+        traces: The traces that it is made from, and nothing else but their step records.
+        asked: What else it depends on, as `json.dumps` takes it.
+        write: Makes it, and writes it to a sink.
+    """
+    screen = _screen_of(sink, output)
+    if screen is None:
+        write(sink)
+        return
+
+    def depends_on() -> list[Any] | None:
+        files = [_identity(trace) for trace in traces]
+        return None if None in files else [files, output.module, to_json(Layout, layout), *asked]
+
+    def fits(kept: KeptText) -> bool:
+        text = _COLOUR.sub("", kept.text) if sink.is_terminal else kept.text
+        return kept.is_whole and not any(map(_CONTROL.search, (text, *kept.remarks)))
+
+    def anew() -> KeptText:
+        recording = Recording(sink, MOST_BYTES)
+        write(recording)
+        return KeptText("".join(recording.texts), tuple(recording.remarks), recording.is_whole)
+
+    asked = [*asked, screen]
+    known = _file_of(traces[0]) if traces else None
+    about = KeptValue(KeptText, known, _ROOMS, depends_on, fits)
+    found = about.find()
+    if found is None:
+        about.make(anew)
+        return
+    for remark in found.remarks:
+        sink.remark(remark)
+    sink.write(found.text)
+
+
+def _screen_of(sink: EncodedSink, output: Output) -> list[Any] | None:
+    """What a layout depends on besides the result; None if it cannot be written as plain text."""
+    if output.format is not TABLE:
+        return []
+    from stepscope.report.console import width_for
+
+    console = Recording(sink, MOST_BYTES).console(width=width_for(sink))
+    if console.legacy_windows or console.is_terminal != sink.is_terminal:
+        return None  # colours by other means, or forced upon a file
+    return [
+        console.is_terminal,
+        console.width,
+        console.encoding,
+        console.color_system,
+        console.no_color,
+    ]
+
+
+def _identity(trace: TraceRef) -> list[Any] | None:
+    """Stands for a trace and its step record; None if they cannot be identified.
+
+    Raises:
+        UnreadableInputError: A file cannot be read.
+    """
+    path, record = _file_of(trace), trace.step_record
+    key = None if path is None else key_of(path)
+    if key is None:
+        return None
+    told = None
+    if record is not None and record.exists():
+        told = key_of(record) if is_regular(record) else None
+        if told is None:
+            return None
+    return [
+        trace.name,
+        trace.rank,
+        trace.window,
+        None if record is None else str(record),
+        astuple(key),
+        None if told is None else astuple(told),
+    ]
+
+
+def _file_of(trace: TraceRef) -> Path | None:
+    """The file of a trace; None if it is a stream or behind a URL."""
+    is_elsewhere = trace.name == STANDARD_INPUT or "://" in trace.name
+    return None if is_elsewhere else Path(trace.name)

@@ -1,0 +1,165 @@
+"""Makes machine code of translated functions, and keeps it for the next process."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+import numpy as np
+
+from stepscope.run.files import write_atomically
+from stepscope.run.user_cache import user_cache
+from stepscope.trace.machine.functions import Marked
+from stepscope.trace.machine.translate import translate
+
+_DIGEST_BYTES = 32
+
+
+@dataclass(frozen=True)
+class MachineCode:
+    """Machine code in memory.
+
+    Attributes:
+        engine: Keeps the code in memory.
+        address: Where the function begins.
+    """
+
+    engine: Any
+    address: int
+
+
+def machine_code_of(function: Marked) -> MachineCode:
+    """Returns the machine code of a function and all that it calls, for this processor.
+
+    It is kept next to this module, or in the user's cache directory if the package is read-only;
+    `NUMBA_CACHE_DIR` moves it, as it moves the code that numba compiles. Without a place, each
+    process makes it again, which takes about half a second for the scanner.
+
+    Raises:
+        UntranslatableError: A function uses something that cannot be translated.
+        OSError: The source code is not available.
+    """
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    processor, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    target = f"{llvm.get_process_triple()} {processor} {features}"
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=processor, features=features, opt=2, codemodel="jitdefault", jit=True
+    )
+    key = _key_of(function, target)
+    name = f"{function.name}.{hashlib.blake2b(target.encode(), digest_size=6).hexdigest()}.o"
+    content = _kept(name, key)
+    if content is None:
+        content = _compiled(function, machine)
+        _keep(name, key, content)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(content))
+    engine.finalize_object()
+    return MachineCode(engine, engine.get_function_address(function.name))
+
+
+def _compiled(function: Marked, machine: Any) -> bytes:
+    """Returns the object file of a function and all that it calls."""
+    module = llvm.parse_assembly(str(translate(function)))
+    module.verify()
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
+    builder.getModulePassManager().run(module, builder)
+    content: bytes = machine.emit_object(module)
+    return content
+
+
+# -- code that is kept -----------------------------------------------------------------------------
+
+
+def _key_of(function: Marked, target: str) -> bytes:
+    """Returns a digest of all that the machine code depends on."""
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    digest.update(f"{llvmlite.__version__} {llvm.llvm_version_info} {target}".encode())
+    reached = _reached_from(function)
+    files = {Path(each.function.__code__.co_filename) for each in reached}
+    for file in sorted(files | set(Path(__file__).parent.glob("*.py"))):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    for each in reached:
+        digest.update(repr((each.name, *_constants_of(each))).encode())
+    return digest.digest()
+
+
+def _reached_from(entry: Marked) -> list[Marked]:
+    """Returns a function and all that it calls, each once."""
+    reached = [entry]
+    for function in reached:
+        for value in _globals_of(function).values():
+            if isinstance(value, Marked) and value not in reached:
+                reached.append(value)
+    return reached
+
+
+def _constants_of(function: Marked) -> Iterator[tuple[str, int]]:
+    """Yields the constants that a function uses, which may come from other modules."""
+    for name, value in _globals_of(function).items():
+        if isinstance(value, (int, np.uint64)):
+            yield name, int(value)
+
+
+def _globals_of(function: Marked) -> dict[str, object]:
+    known = function.function.__globals__
+    names = function.function.__code__.co_names
+    return {name: known[name] for name in names if name in known}
+
+
+def _directories() -> Iterator[Path]:
+    """Yields where code is kept, the preferred place first."""
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    if chosen:
+        yield Path(chosen)
+        return
+    if sys.flags.dont_write_bytecode == 0:
+        yield Path(__file__).parent / "__pycache__"
+    yield user_cache() / "machine-code"
+
+
+def _kept(name: str, key: bytes) -> bytes | None:
+    """Returns the content of a kept object file, unless it is another's or damaged."""
+    for directory in _directories():
+        with contextlib.suppress(OSError):
+            file = directory / name
+            if not _is_trusted(file):
+                continue
+            content = file.read_bytes()
+            found, digest = content[:_DIGEST_BYTES], content[_DIGEST_BYTES : 2 * _DIGEST_BYTES]
+            code = content[2 * _DIGEST_BYTES :]
+            if found == key and digest == _digest_of(code):
+                return code
+    return None
+
+
+def _is_trusted(file: Path) -> bool:
+    """Whether only those could have written a file who could have changed this module as well."""
+    if not hasattr(os, "getuid"):
+        return True
+    status = file.stat()
+    is_shared = bool(status.st_mode & 0o022)
+    return not is_shared and status.st_uid in (os.getuid(), Path(__file__).stat().st_uid)
+
+
+def _keep(name: str, key: bytes, code: bytes) -> None:
+    """Keeps an object file in the first place where it can be written."""
+    for directory in _directories():
+        try:
+            write_atomically(directory / name, key + _digest_of(code) + code)
+        except OSError:
+            continue
+        (directory / name).chmod(0o644)
+        return
+
+
+def _digest_of(code: bytes) -> bytes:
+    return hashlib.blake2b(code, digest_size=_DIGEST_BYTES).digest()

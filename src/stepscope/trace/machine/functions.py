@@ -1,0 +1,62 @@
+"""Functions that are translated, with the types of what they take and return."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from stepscope.trace.machine.kinds import (
+    LONG,
+    NOTHING,
+    TRUTH,
+    WORD,
+    Kind,
+    UntranslatableError,
+    tuple_of,
+)
+
+_KINDS: dict[Any, Kind] = {int: LONG, np.uint64: WORD, bool: TRUTH, types.NoneType: NOTHING}
+
+
+class Marked:
+    """A function that is translated.
+
+    Attributes:
+        function: The function in Python.
+        is_inlined: Whether it is inlined wherever it is called.
+        name: Its name, unique among all.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, is_inlined: bool) -> None:
+        self.function = function
+        self.is_inlined = is_inlined
+        self.name = f"{function.__module__}.{function.__qualname__}"
+
+    @property
+    def takes(self) -> dict[str, Kind]:
+        """Types of the parameters, by name."""
+        hints = typing.get_type_hints(self.function)
+        return {name: kind_of(hints[name]) for name in inspect.signature(self.function).parameters}
+
+    @property
+    def gives(self) -> Kind:
+        """Type of the result."""
+        return kind_of(typing.get_type_hints(self.function)["return"])
+
+
+def kind_of(hint: Any) -> Kind:
+    """Returns the type that an annotation means.
+
+    Raises:
+        UntranslatableError: Translated functions have no such values.
+    """
+    if typing.get_origin(hint) is tuple:
+        return tuple_of(tuple(kind_of(part) for part in typing.get_args(hint)))
+    if hint not in _KINDS:
+        raise UntranslatableError(f"values of {hint}")
+    return _KINDS[hint]

@@ -1,0 +1,120 @@
+"""What translated functions do to memory.
+
+Functions take addresses rather than arrays: `byte_at(data, 3)` is the byte three bytes after the
+address `data`, `long_at(columns, 3)` the fourth number of an int64 array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from llvmlite import ir
+
+from stepscope.trace.machine.kinds import LONG, NOTHING, WORD, Kind
+
+Data = int
+"""Address of a uint8 array."""
+
+Ints = int
+"""Address of an int32 array."""
+
+Longs = int
+"""Address of an int64 array."""
+
+as_long = cast("Callable[[Any], int]", np.int64)
+"""Converts an unsigned number to a signed one."""
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """Something that translated functions can call, and that LLVM has instructions for.
+
+    Attributes:
+        takes: Types of the arguments.
+        gives: Type of the result.
+        generate: Adds the instructions; takes a builder and the arguments, and returns the result.
+    """
+
+    takes: tuple[Kind, ...]
+    gives: Kind
+    generate: Callable[[Any, list[Any]], Any]
+
+
+_LONG_FORM = ir.IntType(64)
+
+
+def load(builder: Any, address: Any, form: Any) -> Any:
+    """Loads a value from an address, aligned or not."""
+    return builder.load(builder.inttoptr(address, form.as_pointer()), align=1, typ=form)
+
+
+def _load_of(size: int, extended: str) -> Instruction:
+    """Returns an instruction that reads an element of an integer array."""
+
+    def generate(builder: Any, arguments: list[Any]) -> Any:
+        address = _address(builder, arguments, size)
+        value = load(builder, address, ir.IntType(8 * size))
+        return getattr(builder, extended)(value, _LONG_FORM)
+
+    return Instruction((LONG, LONG), LONG, generate)
+
+
+def _store_of(size: int) -> Instruction:
+    """Returns an instruction that sets an element of an integer array."""
+
+    def generate(builder: Any, arguments: list[Any]) -> None:
+        form = ir.IntType(8 * size)
+        address = _address(builder, arguments, size)
+        pointer = builder.inttoptr(address, form.as_pointer())
+        builder.store(builder.trunc(arguments[2], form), pointer, align=size)
+
+    return Instruction((LONG, LONG, LONG), NOTHING, generate)
+
+
+def _address(builder: Any, arguments: list[Any], size: int) -> Any:
+    return builder.add(arguments[0], builder.mul(arguments[1], ir.Constant(_LONG_FORM, size)))
+
+
+def _word_at(builder: Any, arguments: list[Any]) -> Any:
+    return load(builder, builder.add(*arguments), _LONG_FORM)
+
+
+def _put_word(builder: Any, arguments: list[Any]) -> None:
+    address = builder.add(*arguments[:2])
+    builder.store(arguments[2], builder.inttoptr(address, _LONG_FORM.as_pointer()), align=1)
+
+
+if TYPE_CHECKING:
+
+    def byte_at(data: Data, at: int) -> int:
+        """Returns the byte at a position."""
+
+    def int_at(ints: Ints, index: int) -> int:
+        """Returns a number of an int32 array."""
+
+    def long_at(longs: Longs, index: int) -> int:
+        """Returns a number of an int64 array."""
+
+    def put_byte(data: Data, at: int, value: int) -> None:
+        """Sets the byte at a position."""
+
+    def put_int(ints: Ints, index: int, value: int) -> None:
+        """Sets a number of an int32 array."""
+
+    def put_long(longs: Longs, index: int, value: int) -> None:
+        """Sets a number of an int64 array."""
+
+    def word_at(data: Data, at: int) -> np.uint64:
+        """Returns the eight bytes at a position, the first as the lowest."""
+
+    def put_word(data: Data, at: int, value: np.uint64) -> None:
+        """Sets the eight bytes at a position."""
+
+else:
+    byte_at, int_at, long_at = _load_of(1, "zext"), _load_of(4, "sext"), _load_of(8, "sext")
+    put_byte, put_int, put_long = _store_of(1), _store_of(4), _store_of(8)
+    word_at = Instruction((LONG, LONG), WORD, _word_at)
+    put_word = Instruction((LONG, LONG, WORD), NOTHING, _put_word)

@@ -1,0 +1,200 @@
+"""What a page shows of a window is kept beside the store: the same page, without the trace."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.planted import SCENARIOS, dump
+from tests.support.rank_jobs import rank_of_job
+from tests.support.step_records import step_records, write_run
+
+from stepscope.advice import window_answers
+from stepscope.advice.diagnosis import diagnose
+from stepscope.advice.kept_details import details_of
+from stepscope.advice.window_details import TABLES, WindowDetails
+from stepscope.analysis.selection.rows import Beginning, Rows
+from stepscope.commands.main import cli
+from stepscope.run.reader import open_run
+from stepscope.trace import load as loading
+from stepscope.trace.load import load
+from stepscope.trace.store.kept import ANSWERS, KeptAnswers
+
+
+@pytest.fixture(scope="module", autouse=True)
+def stored(tmp_path_factory):
+    """Every trace gets a store, as only large ones do otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loading, "STORE_ABOVE_BYTES", 0)
+        patch.setenv("STEPSCOPE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Grows by a name whenever a trace is loaded for details."""
+    names: list[str] = []
+
+    def loaded(path):
+        names.append(Path(path).name)
+        return load(path)
+
+    monkeypatch.setattr(window_answers, "load", loaded)
+    return names
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory) -> Path:
+    """A trace of which summary and details are kept."""
+    path = tmp_path_factory.mktemp("one") / "trace.pt.trace.json"
+    path.write_bytes(dump(rank_of_job(0, (0,))))
+    details_of(diagnose(open_run(path)).shown)
+    assert len(kept_in(path.parent)) == 2
+    return path
+
+
+def kept_in(folder: Path) -> list[Path]:
+    return sorted(folder.rglob(f"*.stepscope/{ANSWERS}/*"))
+
+
+def page_of(path: Path, folder: Path, *words: str) -> bytes:
+    file = folder / "report.html"
+    done = CliRunner().invoke(cli, ["report", str(path), "-o", str(file), *words])
+    assert done.exit_code == 0, done.output
+    return file.read_bytes()
+
+
+def check_same_twice(path: Path, folder: Path, read: list[str], *words: str) -> None:
+    cold = page_of(path, folder, *words)
+    assert len(read) == 1
+    assert page_of(path, folder, *words) == cold
+    assert len(read) == 1
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS[3::17], ids=lambda one: one.name)
+def test_the_warm_page_is_the_cold_one(scenario, tmp_path, read):
+    path = tmp_path / "trace.pt.trace.json"
+    path.write_bytes(dump(scenario.build()))
+    check_same_twice(path, tmp_path, read)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
+def test_the_warm_page_of_any_planted_trace_is_the_cold_one(scenario, tmp_path, read):
+    path = tmp_path / "trace.pt.trace.json"
+    path.write_bytes(dump(scenario.build()))
+    check_same_twice(path, tmp_path, read)
+
+
+@pytest.mark.slow
+def test_the_warm_page_of_a_recorded_job_is_the_cold_one(tmp_path, read):
+    windows = {rank: dump(rank_of_job(rank, (0, 40))) for rank in range(2)}
+    records = step_records([40.5] * 30, 2, {"backward": 20}, recorded=range(27, 30))
+    run = write_run(tmp_path / "run", dict.fromkeys(windows, records), windows=windows)
+    check_same_twice(run, tmp_path, read)
+
+
+def test_the_steps_asked_for_are_part_of_the_key(trace, tmp_path, read):
+    page_of(trace, tmp_path)
+    assert not read
+    page_of(trace, tmp_path, "--steps", "1")
+    assert len(read) == 1
+
+
+def test_a_kept_page_imports_no_analysis(trace, tmp_path):
+    code = (
+        "import sys; from stepscope.commands.main import main\n"
+        f"assert main(['report', {str(trace)!r}, '-o', {str(tmp_path / 'a.html')!r}]) == 0\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    imported = set(done.stderr.split())
+    assert "stepscope.report.diagnosis.html" in imported
+    heavy = {"numba", "stepscope.trace.load", "stepscope.analysis.kernels"}
+    assert not heavy & imported
+
+
+FOREIGN = {
+    "other trace": lambda document: document["recording"].update(path="/etc/passwd"),
+    "field missing": lambda document: document.pop("notes"),
+    "other type": lambda document: document["step"][1].update(dur_ns="1"),
+    "uneven columns": lambda document: document["answers"][0]["tables"][0][1]["rows"]["values"][
+        0
+    ].append(1),
+    "a column too many": lambda document: document["answers"][0]["tables"][0][1]["rows"][
+        "columns"
+    ].append("more"),
+    "fewer rows than shown": lambda document: document["answers"][0]["tables"][0][1].update(
+        total=0
+    ),
+    "a question that is none": lambda document: document["answers"][0].update(question="x"),
+    "a table of another": lambda document: document["answers"][0]["tables"][0].__setitem__(
+        0, "sizes"
+    ),
+}
+
+
+@pytest.mark.parametrize("change", FOREIGN.values(), ids=FOREIGN)
+def test_a_file_that_says_what_no_details_say_is_ignored(change, trace, monkeypatch, read):
+    """Its digest is right: whoever may write to the store can make such a file."""
+    real = KeptAnswers.read
+    shown = diagnose(open_run(trace)).shown
+    made = details_of(shown)
+    assert not read
+
+    def changed(self, key):
+        document = json.loads(real(self, key))
+        if "recording" in document:
+            change(document)
+        return json.dumps(document)
+
+    monkeypatch.setattr(KeptAnswers, "read", changed)
+    assert details_of(shown) == made
+    assert read
+
+
+def test_a_damaged_file_is_made_anew(trace, read):
+    shown = diagnose(open_run(trace)).shown
+    made = details_of(shown)
+    assert not read
+    for file in kept_in(trace.parent):
+        file.write_bytes(file.read_bytes()[:-100])
+    assert repr(details_of(shown)) == repr(made)
+    assert read
+
+
+def test_what_is_kept_holds_every_field(trace):
+    """Types that the codec refuses would silently be made anew each time."""
+    for file in kept_in(trace.parent):
+        file.unlink()
+    details_of(diagnose(open_run(trace)).shown)
+    fields = {one.name for one in dataclasses.fields(WindowDetails)}
+    bodies = [json.loads(file.read_bytes().partition(b"\n")[2]) for file in kept_in(trace.parent)]
+    (body,) = (one for one in bodies if one.keys() == fields)
+    assert [one["question"] for one in body["answers"]] == list(TABLES)
+
+
+CELLS = st.one_of(st.none(), st.integers(-3, 3))
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.tuples(CELLS, CELLS, st.one_of(st.none(), st.text(max_size=2))), max_size=8),
+    st.integers(0, 9),
+)
+def test_a_beginning_is_the_head_of_the_columns_that_say_something(rows, most):
+    table = pl.DataFrame(rows, schema={"a": pl.Int64, "b": pl.Int64, "c": pl.String}, orient="row")
+    beginning = Beginning.of(table, most)
+    telling = {"a"} | {name for name in ("b", "c") if any(table[name].to_list())}
+    assert set(beginning.rows.columns) == telling
+    assert beginning.total == len(rows)
+    assert beginning.rows == Rows.of(table.select(beginning.rows.columns).head(most))
+    assert set(beginning.numeric) == telling - {"c"}

@@ -1,0 +1,314 @@
+"""What `show` printed is kept beside the store: the same command prints it again, unread."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.support.planted import SCENARIOS, dump
+from tests.support.rank_jobs import rank_of_job
+from tests.support.step_records import step_records, write_run
+
+from stepscope.analysis.questions import QUESTIONS
+from stepscope.commands.main import cli
+from stepscope.kept import outputs
+from stepscope.run.layout import RunLayout
+from stepscope.trace import load as loading
+from stepscope.trace.store import kept, kept_values
+from stepscope.trace.store.kept import ANSWERS, KeptAnswers
+
+FORMATS = ("table", "json", "csv", "md")
+NAMES = [one.name for one in QUESTIONS if not one.over_ranks]
+ONE_EACH = [(name, FORMATS[at % len(FORMATS)]) for at, name in enumerate(NAMES)]
+PRINTED = ("show", "kernels")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def stored(tmp_path_factory):
+    """Every trace gets a store, as only large ones do otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loading, "STORE_ABOVE_BYTES", 0)
+        patch.setenv("STEPSCOPE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A trace with a store."""
+    path = tmp_path_factory.mktemp("one") / "trace.pt.trace.json"
+    path.write_bytes(dump(next(one for one in SCENARIOS if "slow loader" in one.name).build()))
+    loading.load(path)
+    return path
+
+
+@pytest.fixture
+def trace(made: Path) -> Path:
+    """A trace with a store, of which nothing is kept yet."""
+    for file in kept_in(made.parent):
+        file.unlink()
+    return made
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Grows by a name whenever a trace is opened."""
+    names: list[str] = []
+    load = loading.load
+
+    def loaded(path):
+        names.append(str(path))
+        return load(path)
+
+    monkeypatch.setattr(loading, "load", loaded)
+    return names
+
+
+def kept_in(folder: Path) -> list[Path]:
+    return sorted(folder.rglob(f"*.stepscope/{ANSWERS}/*"))
+
+
+def printed(*words: object) -> tuple[str, str]:
+    done = CliRunner().invoke(cli, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+    return done.stdout, done.stderr
+
+
+def check_same_twice(path: Path, opened: list[str], words: tuple[object, ...]) -> None:
+    """Asks twice; only the first may open the trace."""
+    fresh = printed(*words)
+    before = len(opened)
+    assert before
+    assert printed(*words) == fresh
+    assert len(opened) == before
+    assert fresh[0]
+
+
+@pytest.mark.parametrize(("name", "form"), ONE_EACH)
+def test_every_question_prints_the_same_again(name, form, trace, opened):
+    check_same_twice(trace, opened, ("show", name, trace, "--format", form))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("steps", [(), ("--steps", "1-2", "--rows", "all")])
+def test_every_question_in_every_format_prints_the_same_again(name, form, steps, trace, opened):
+    check_same_twice(trace, opened, ("show", name, trace, "--format", form, *steps))
+
+
+OTHERS = {
+    "question": ("show", "operators"),
+    "format": (*PRINTED, "--format", "json"),
+    "rows": (*PRINTED, "--rows", "1"),
+    "columns": (*PRINTED, "--columns", "name,count"),
+    "table": (*PRINTED, "--table", "groups"),
+    "steps": (*PRINTED, "--steps", "1"),
+    "device": (*PRINTED, "--device", "0"),
+    "scope": (*PRINTED, "--scope", "linked"),
+}
+
+
+@pytest.mark.parametrize("words", OTHERS.values(), ids=OTHERS)
+def test_what_was_asked_is_part_of_the_key(words, trace, opened):
+    printed(*PRINTED, trace)
+    printed(*words, trace)
+    assert len(opened) == 2
+    assert len(kept_in(trace.parent)) == 2
+
+
+def test_a_file_gets_what_standard_output_got(trace, opened, tmp_path):
+    shown, _ = printed(*PRINTED, trace)
+    printed(*PRINTED, trace, "-o", tmp_path / "kernels.txt")
+    assert (tmp_path / "kernels.txt").read_text("utf-8") == shown
+    assert len(opened) == 1
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def on_terminal(patch: pytest.MonkeyPatch, width: int, *words: object) -> str:
+    stream = Terminal()
+    patch.setenv("COLUMNS", str(width))
+    patch.setenv("TERM", "xterm-256color")
+    patch.delenv("NO_COLOR", raising=False)
+    patch.setattr(sys, "stdout", stream)
+    cli.main([str(word) for word in words], standalone_mode=False)
+    return stream.getvalue()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="colours are written by other means")
+def test_a_terminal_gets_its_colours_and_its_width_again(trace, opened, monkeypatch):
+    wide = on_terminal(monkeypatch, 140, *PRINTED, trace)
+    narrow = on_terminal(monkeypatch, 70, *PRINTED, trace)
+    assert "\x1b[" in wide
+    assert wide != narrow
+    assert len(opened) == 2
+    assert on_terminal(monkeypatch, 140, *PRINTED, trace) == wide
+    assert on_terminal(monkeypatch, 70, *PRINTED, trace) == narrow
+    assert len(opened) == 2
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    cli.main([*PRINTED, str(trace)], standalone_mode=False)
+    assert "\x1b[3" not in sys.stdout.getvalue()
+
+
+def test_colours_forced_upon_a_pipe_are_not_kept(trace, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    first = printed(*PRINTED, trace)
+    assert not kept_in(trace.parent)
+    assert printed(*PRINTED, trace) == first
+
+
+@pytest.mark.parametrize("text", ["\x1b]0;owned\x07", "a\rb", "\x9b2J", "\x1b[2J", "\x1b[31m"])
+def test_a_kept_text_that_controls_the_terminal_is_not_printed(text, trace, monkeypatch):
+    """Its digest is right: whoever may write to the store can make such a file."""
+    fresh = printed(*PRINTED, trace)
+    real = KeptAnswers.read
+
+    def changed(self, key):
+        document = json.loads(real(self, key))
+        document["text"] += text
+        return json.dumps(document)
+
+    monkeypatch.setattr(KeptAnswers, "read", changed)
+    assert printed(*PRINTED, trace) == fresh
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"text": "owned"}', '{"__reduce__": "os.system"}'])
+def test_a_kept_file_that_says_something_else_is_ignored(text, trace, monkeypatch):
+    fresh = printed(*PRINTED, trace)
+    monkeypatch.setattr(KeptAnswers, "read", lambda *_: text)
+    assert printed(*PRINTED, trace) == fresh
+
+
+def test_a_damaged_file_is_made_anew(trace, opened):
+    fresh = printed(*PRINTED, trace)
+    (file,) = kept_in(trace.parent)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-20])
+    assert printed(*PRINTED, trace) == fresh
+    assert len(opened) == 2
+    assert file.read_bytes() == whole
+
+
+def test_other_code_or_another_version_is_part_of_the_key(trace, opened, monkeypatch):
+    printed(*PRINTED, trace)
+    with monkeypatch.context() as patch:
+        patch.setattr(kept_values, "__version__", "0.0.1")
+        printed(*PRINTED, trace)
+    assert len(opened) == 2
+    digests = dict.fromkeys(outputs._ROOMS, "old")
+    monkeypatch.setattr(kept_values, "code_digest", digests.__getitem__)
+    printed(*PRINTED, trace)
+    for number, room in enumerate(digests):
+        digests[room] = "new"
+        printed(*PRINTED, trace)
+        assert len(opened) == 4 + number, room
+
+
+def test_another_trace_under_the_same_name_is_read(tmp_path, opened):
+    path = tmp_path / "trace.json"
+    path.write_bytes(dump(rank_of_job(0, (0,))))
+    first = printed("show", "steps", path)
+    path.write_bytes(dump(rank_of_job(0, (0,), steps=2)))
+    assert printed("show", "steps", path) != first
+    assert len(opened) == 2
+
+
+def test_the_step_record_and_every_rank_are_part_of_the_key(tmp_path, opened):
+    windows = {rank: dump(rank_of_job(rank, (0, 40))) for rank in range(2)}
+    records = step_records([40.5] * 30, 2, {"backward": 20}, recorded=range(27, 30))
+    run = write_run(tmp_path, dict.fromkeys(windows, records), windows=windows)
+    asked = ("show", "timeline", run, "--format", "csv")
+    first = printed(*asked)
+    assert first[1]  # that there are two
+    assert printed(*asked) == first
+    assert len(opened) == 2
+    record = RunLayout(run).rank(1).root / "steps.jsonl"
+    record.write_bytes(record.read_bytes().replace(b"40500000", b"80500000"))
+    printed(*asked)
+    assert len(opened) == 4
+
+
+def test_nothing_is_kept_without_a_store_with_a_baseline_or_of_much(
+    trace, opened, tmp_path, monkeypatch
+):
+    asked = ("show", "abnormal-collectives", trace)
+    for _ in range(2):
+        printed(*asked, "--baseline", trace)
+    assert len(opened) == 4
+    monkeypatch.setattr(outputs, "MOST_BYTES", 300)
+    printed(*PRINTED, trace)
+    assert not kept_in(trace.parent)
+    monkeypatch.setattr(loading, "STORE_ABOVE_BYTES", 1 << 40)
+    alone = tmp_path / "trace.json"
+    alone.write_bytes(trace.read_bytes())
+    printed(*PRINTED, alone)
+    assert [one.name for one in tmp_path.iterdir()] == ["trace.json"]
+
+
+def test_an_error_is_an_error_each_time(trace, opened):
+    for _ in range(2):
+        done = CliRunner().invoke(cli, [*PRINTED, str(trace), "--table", "nonsense"])
+        assert done.exit_code != 0
+    assert len(opened) == 2
+    assert not kept_in(trace.parent)
+
+
+def test_a_full_disk_is_no_error(trace, monkeypatch):
+    def full(path, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(kept, "write_atomically", full)
+    assert printed(*PRINTED, trace) == printed(*PRINTED, trace)
+    assert not kept_in(trace.parent)
+
+
+@pytest.mark.skipif(
+    sys.platform == "win32" or os.geteuid() == 0, reason="needs a user who may not write everywhere"
+)
+def test_a_read_only_store_is_no_error(trace):
+    store = next(trace.parent.glob("*.stepscope"))
+    store.chmod(0o500)
+    try:
+        assert printed(*PRINTED, trace) == printed(*PRINTED, trace)
+    finally:
+        store.chmod(0o700)
+    assert not kept_in(trace.parent)
+
+
+def test_every_field_of_what_is_printed_is_kept(trace):
+    printed(*PRINTED, trace)
+    (file,) = kept_in(trace.parent)
+    body = json.loads(file.read_bytes().partition(b"\n")[2])
+    assert body.keys() == {one.name for one in dataclasses.fields(outputs.KeptText)}
+
+
+def test_the_sizes_of_stores_count_what_was_printed_and_clearing_removes_it(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_bytes(dump(rank_of_job(0, (0,))))
+    loading.load(path)
+
+    def size() -> int:
+        stores, _ = printed("cache", "list", tmp_path, "--format", "json")
+        return json.loads(stores)[0]["size_bytes"]
+
+    printed("show", "operators", path)  # also makes the derived tables
+    before = size()
+    printed(*PRINTED, path)
+    assert size() > before
+    printed("cache", "clear", tmp_path)
+    assert [one.name for one in tmp_path.iterdir()] == ["trace.json"]

@@ -1,0 +1,187 @@
+"""What a verb says on a terminal while it works: which stage, and nothing where nobody watches."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.support.planted import dump
+from tests.support.project import ROOT
+from tests.support.rank_jobs import rank_of_job
+from tests.support.snapshots import PROGRAMS
+
+from stepscope.commands.main import cli
+from stepscope.run import status_line, working
+from stepscope.run.status_line import StatusLine
+from stepscope.run.working import WorkingLine, current_line
+
+CLEARED = "\r\x1b[K"
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def lines(self) -> list[str]:
+        """Each text that the line showed."""
+        return self.getvalue().split(CLEARED)[1:]
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines show at once."""
+    for module in (working, status_line):
+        for name in ("_PATIENCE_SECONDS", "_INTERVAL_SECONDS"):
+            monkeypatch.setattr(module, name, 0.0005)
+
+
+def wait_for(seen: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not seen() and time.monotonic() < deadline:
+        time.sleep(0.002)
+    assert seen()
+
+
+@pytest.mark.usefixtures("hurried")
+def test_the_line_names_the_innermost_stage_and_returns_to_the_outer_one():
+    stream = Terminal()
+    with working.working("Judging", stream):
+        wait_for(lambda: "Judging · 0 s" in stream.lines())
+        with pytest.raises(ValueError, match="x"), working.working("Checking"):
+            wait_for(lambda: "Checking · 0 s" in stream.lines())
+            raise ValueError("x")
+        count = len(stream.lines())
+        wait_for(lambda: "Judging · 0 s" in stream.lines()[count + 1 :])
+    assert stream.getvalue().endswith(CLEARED)
+    assert current_line() is None
+
+
+@pytest.mark.usefixtures("hurried")
+def test_progress_within_a_stage_takes_its_place(monkeypatch):
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with working.working("Judging"):
+        status = StatusLine()
+        time.sleep(0.01)
+        status.update("Reading ranks · 3 of 8")
+        wait_for(lambda: "Reading ranks · 3 of 8" in stream.lines())
+        status.close()
+        count = len(stream.lines())
+        wait_for(lambda: "Judging · 0 s" in stream.lines()[count + 1 :])
+    assert stream.getvalue().endswith(CLEARED)
+
+
+@pytest.mark.usefixtures("hurried")
+def test_one_thread_at_a_time_draws_the_line():
+    first, second = Terminal(), Terminal()
+    with working.working("Loading", first):
+
+        def other() -> None:
+            with working.working("Answering", second):
+                time.sleep(0.02)
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert not second.getvalue()
+    with working.working("Answering", second):
+        wait_for(lambda: bool(second.getvalue()))
+
+
+@pytest.mark.usefixtures("hurried")
+def test_the_line_fits_the_terminal_and_steers_nothing():
+    stream = Terminal()
+    with working.working("Reading \x1b[2J" + "x" * 300, stream):
+        wait_for(lambda: bool(stream.lines()))
+    shown = stream.lines()[0]
+    assert shown.startswith("Reading �[2Jxxx")
+    assert shown.endswith("…")
+    assert len(shown) < 80
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("one") / "rank0.pt.trace.json"
+    path.write_bytes(dump(rank_of_job(0, (0,))))
+    return path
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("memory") / "snapshot.pickle"
+    path.write_bytes(pickle.dumps(PROGRAMS["out of memory"]()))
+    return path
+
+
+STAGES = {
+    "report": ({"Judging", "Finding steps, nesting and links", "Checking launch-bound"}, ()),
+    "report page": (
+        {"Judging", "Filling the page", "Answering kernels", "Answering memory"},
+        ("--format", "html"),
+    ),
+    "show kernels": ({"Looking for traces", "Answering kernels of", "Finding steps"}, ()),
+    "compare": ({"Comparing", "Finding steps"}, ("{trace}",)),
+    "export": ({"Exporting to"}, ("-o", "{trace}.pftrace")),
+    "query": ({"Querying"}, ("SELECT 1",)),
+    "info": ({"Describing"}, ()),
+    "memory": ({"Reading", "Answering overview"}, ()),
+    "show ranks": ({"Answering ranks"}, ()),
+}
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_every_verb_names_its_stages_and_is_silent_where_nobody_watches(
+    name, trace, snapshot, monkeypatch
+):
+    stages, more = STAGES[name]
+    words = name.removesuffix(" page").split()
+    path = snapshot if name == "memory" else trace
+    arguments = [*words, str(path), *(one.format(trace=trace) for one in more)]
+    silent = CliRunner().invoke(cli, arguments)
+    assert CLEARED not in silent.stderr
+    entered: list[str] = []
+    enter = WorkingLine.enter
+
+    def noted(line: WorkingLine, what: str) -> None:
+        entered.append(what)
+        enter(line, what)
+
+    monkeypatch.setattr(WorkingLine, "enter", noted)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    cli.main(arguments, standalone_mode=False)
+    missing = {one for one in stages if not any(what.startswith(one) for what in entered)}
+    assert not missing, entered
+    assert current_line() is None
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo terminals")
+def test_a_report_at_a_terminal_says_what_it_does_and_clears_it(trace):
+    code = (
+        "import sys; from stepscope.run import working\n"
+        "working._PATIENCE_SECONDS = working._INTERVAL_SECONDS = 0.001\n"
+        "from stepscope.commands.main import main\n"
+        f"sys.exit(main(['report', {str(trace)!r}]))"
+    )
+    command = [sys.executable, "-c", code]
+    at_terminal = [sys.executable, str(ROOT / "tests/support/terminal.py"), "never", "1"]
+    done = subprocess.run([*at_terminal, *command], capture_output=True, check=True)
+    shown, _, report = done.stdout.decode().rpartition(CLEARED)
+    assert f"{CLEARED}Judging {trace}"[:70] in shown
+    assert f"{CLEARED}Checking " in shown
+    assert "Verdict" in report
+    assert "Verdict" not in shown
+    alone = subprocess.run(command, capture_output=True, check=True)
+    assert alone.stderr == b""
+    assert b"Verdict" in alone.stdout
+    assert CLEARED.encode() not in alone.stdout

@@ -1,0 +1,110 @@
+"""Machine code is kept for the next process, and never taken from anybody else."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from stepscope.trace.machine import build
+from stepscope.trace.machine.calling import translated
+
+ADDED = 3
+
+
+def add(first: int) -> int:
+    return first + ADDED
+
+
+@pytest.fixture
+def kept(monkeypatch, tmp_path) -> Path:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def made(monkeypatch) -> list[str]:
+    """Names of the functions that were compiled, and not found."""
+    names = []
+    compile_it = build._compiled
+
+    def noted(function, machine):
+        names.append(function.function.__name__)
+        return compile_it(function, machine)
+
+    monkeypatch.setattr(build, "_compiled", noted)
+    return names
+
+
+def test_code_is_compiled_once(kept, made):
+    assert [translated(add)(number) for number in (1, 2)] == [4, 5]
+    assert made == ["add"]
+    (file,) = kept.iterdir()
+    assert file.stat().st_mode & 0o022 == 0
+
+
+def test_code_is_compiled_anew_if_a_constant_that_it_uses_changes(kept, made, monkeypatch):
+    assert translated(add)(1) == 4
+    monkeypatch.setattr(sys.modules[__name__], "ADDED", 10)
+    assert translated(add)(1) == 11
+    assert made == ["add", "add"]
+
+
+@pytest.mark.parametrize("keep", [0, 10, 40, 100, -1])
+def test_damaged_code_is_compiled_anew(kept, made, keep):
+    translated(add)(1)
+    (file,) = kept.iterdir()
+    file.write_bytes(file.read_bytes()[:keep])
+    assert translated(add)(1) == 4
+    assert translated(add)(1) == 4
+    assert made == ["add", "add"]
+
+
+def test_changed_code_is_not_run(kept, made):
+    translated(add)(1)
+    (file,) = kept.iterdir()
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    assert translated(add)(1) == 4
+    assert made == ["add", "add"]
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owners")
+def test_code_that_others_can_write_is_not_run(kept, made):
+    translated(add)(1)
+    (file,) = kept.iterdir()
+    file.chmod(0o666)
+    assert translated(add)(1) == 4
+    assert made == ["add", "add"]
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owners")
+def test_code_of_another_user_is_not_run(kept, made, monkeypatch):
+    translated(add)(1)
+    owner = Path(build.__file__).stat().st_uid
+    (file,) = kept.iterdir()
+    if os.getuid() != 0:
+        pytest.skip("only root can give a file away")
+    os.chown(file, owner + 4321, -1)
+    assert translated(add)(1) == 4
+    assert made == ["add", "add"]
+
+
+def test_without_a_place_every_process_compiles(made, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file" / "below"))
+    assert [translated(add)(1), translated(add)(1)] == [4, 4]
+    assert made == ["add", "add"]
+
+
+def test_a_read_only_package_keeps_its_code_in_the_users_cache(monkeypatch, tmp_path):
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setattr(build, "user_cache", lambda: tmp_path)
+    monkeypatch.setattr(build, "__file__", str(tmp_path / "no-folder.py" / "build.py"))
+    (tmp_path / "no-folder.py").write_text("")
+    assert list(build._directories())[-1] == tmp_path / "machine-code"
+    build._keep("add.o", b"k" * 32, b"code")
+    assert (tmp_path / "machine-code" / "add.o").exists()
