@@ -34,7 +34,7 @@ from stepscope.trace.derive.links import (
     link_operators,
 )
 from stepscope.trace.derive.nesting import Nesting, clock_resolution_ns, nest, outer_first
-from stepscope.trace.derive.steps import device_steps, host_steps, step_at
+from stepscope.trace.derive.steps import device_steps, host_steps, step_at, step_names
 from stepscope.trace.derive.unannotated import describe
 from stepscope.trace.schema import DERIVED, KIND, PROBLEMS, Category, Kind
 from stepscope.trace.tables import Tables
@@ -94,7 +94,7 @@ def derive(tables: Tables, host: pl.DataFrame | None = None) -> DerivedTables:
     start = events["start_ns"].to_numpy()
     nesting = _nest(tables)
     launches = link_launches(events)
-    around = enclosing_operator(tables, nesting.parent, _step_names(tables))
+    around = enclosing_operator(tables, nesting.parent, step_names(tables))
     operator = link_operators(tables, launches.launch, around)
 
     host = host_steps(tables) if host is None else host
@@ -130,13 +130,6 @@ def derive(tables: Tables, host: pl.DataFrame | None = None) -> DerivedTables:
 def _numbers(values: Int64Array, present: npt.NDArray[np.bool_] | None = None) -> pl.Series:
     """A column with nulls in the rows that are not present (by default, negative values)."""
     return nullable(values, values >= 0 if present is None else present, "number")
-
-
-def _step_names(tables: Tables) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = (
-        (tables.names["group"] == "profiler_step").fill_null(value=False).to_numpy()
-    )
-    return found
 
 
 def _nest(tables: Tables) -> Nesting:
