@@ -40,6 +40,9 @@ def report(path: Path) -> dict[str, float]:
     Polars reads lazily: what a stage is the first to ask for counts as its own.
     """
     sys.path.insert(0, str(SOURCE))
+    from stepscope.trace.arrays.memory_reuse import keep_freed_memory
+
+    keep_freed_memory()  # before numpy is imported, as the command does
     from stepscope.advice import diagnosis, rank_judging
     from stepscope.commands import report as command
     from stepscope.commands.main import main

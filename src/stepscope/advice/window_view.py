@@ -18,6 +18,7 @@ from stepscope.analysis.graph.nodes import (
     calls_of_threads,
     events_of_threads,
     recomputed_nodes,
+    spans_of_threads,
     work_of_nodes,
 )
 from stepscope.analysis.graph.step_graph import StepGraph
@@ -159,9 +160,9 @@ class WindowView:
         """Events on the graph's threads by the row of their name: see `events_of_threads`."""
         return events_of_threads(self.trace, self.graph, condition)
 
-    def main_events(self, condition: pl.Expr) -> pl.DataFrame:
-        """The same on the main thread alone."""
-        return events_of_threads(self.trace, self.graph, condition, (self.graph.main_lane,))
+    def main_spans(self, condition: pl.Expr) -> pl.DataFrame:
+        """Events on the main thread by the row of their name: see `spans_of_threads`."""
+        return spans_of_threads(self.trace, self.graph, condition, (self.graph.main_lane,))
 
     def spans(self, rows: pl.DataFrame) -> Intervals:
         """The moments inside some rows."""

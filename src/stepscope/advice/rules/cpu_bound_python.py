@@ -149,10 +149,12 @@ def _in_engine(window: WindowView) -> Intervals:
 
     Hooks and functions written in Python have frames of their own inside it.
     """
-    frames = window.main_events(pl.col("category") == "python_function")
+    is_frame = pl.col("category") == "python_function"
     is_engine = pl.col("name").str.starts_with(_ENGINE)
-    engine = window.spans(frames.filter(is_engine))
-    others = frames.filter(~is_engine)
+    engine = window.spans(window.main_spans(is_frame & is_engine))
+    if not len(engine):
+        return engine
+    others = window.main_spans(is_frame & ~is_engine)
     inside = others.filter(intervals.contains(engine, others["start_ns"].to_numpy()))
     return intervals.difference(engine, window.spans(inside))
 
@@ -210,7 +212,7 @@ def _mostly_in(window: WindowView, long: Intervals) -> str | None:
 
 def _operators_and_ranges(window: WindowView) -> pl.DataFrame:
     """What the training thread ran, without the ranges of its steps."""
-    return window.main_events(
+    return window.main_spans(
         pl.col("category").is_in(["cpu_op", "user_annotation"])
         & (pl.col("group") != "profiler_step").fill_null(value=True)
     )
@@ -223,7 +225,7 @@ def _within(window: WindowView, host: pl.DataFrame, start_ns: int, end_ns: int) 
         return frame
     around = host.filter(pl.col("start_ns") <= start_ns, pl.col("end_ns") >= end_ns)
     order = around.sort(pl.col("end_ns") - pl.col("start_ns"), maintain_order=True)
-    return order["name"][0] if len(order) else None
+    return window.names_of(order["event"][:1])[0] if len(order) else None
 
 
 def _place(window: WindowView, start_ns: int, end_ns: int) -> str:
@@ -232,8 +234,8 @@ def _place(window: WindowView, start_ns: int, end_ns: int) -> str:
     name = _within(window, host, start_ns, end_ns)
     if name is not None:
         return f"in {name}"
-    before = host.filter(pl.col("end_ns") <= start_ns).sort("end_ns", maintain_order=True)["name"]
-    after = host.filter(pl.col("start_ns") >= end_ns).sort("start_ns", maintain_order=True)["name"]
-    words = [f"after {before[-1]}"] if len(before) else []
-    words += [f"before {after[0]}"] if len(after) else []
+    before = host.filter(pl.col("end_ns") <= start_ns).sort("end_ns", maintain_order=True)["event"]
+    after = host.filter(pl.col("start_ns") >= end_ns)["event"]  # in order of their starts
+    words = [f"after {name}" for name in window.names_of(before[-1:])]
+    words += [f"before {name}" for name in window.names_of(after[:1])]
     return " and ".join(words)

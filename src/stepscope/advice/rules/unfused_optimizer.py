@@ -68,11 +68,11 @@ def find(subject: Subject) -> list[Finding]:
 
 def _on_cpu(subject: Subject, window: WindowView) -> list[Finding]:
     spans = window.spans(_ranges(window))
-    operators = window.main_events(
+    operators = window.main_spans(
         (pl.col("category") == "cpu_op") & pl.col("name").str.starts_with("aten::")
     )
     within = intervals.contains(spans, operators["start_ns"].to_numpy())
-    names = operators.filter(pl.Series(within, dtype=pl.Boolean))["name"]
+    names = window.names_of(operators.filter(pl.Series(within, dtype=pl.Boolean))["event"])
     times = max(1, len(spans))
     # Of an operator that consists of others, only the outermost is the optimizer's own call; the
     # difference does not matter for a count that is compared with a few dozen.

@@ -209,18 +209,25 @@ def _interpreted(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     def text(key: str) -> pl.Expr:
         return pl.col("text").str.extract(_TEXT.format(key))
 
-    word = collective_group(pl.col("text").str.extract(_WORD))
-    from_operator = collective_group(pl.col("operator_name"))
-    called = pl.col("operator_name").str.contains(
+    # Words and names repeat: what they say is found once for each pair of them.
+    rows = rows.with_columns(word=pl.col("text").str.extract(_WORD))
+    pair = ["word", "operator_name"]
+    by_word, by_operator = (
+        collective_group(pl.col("word")),
+        collective_group(pl.col("operator_name")),
+    )
+    is_called = pl.col("operator_name").str.contains(
         r"(?i)^(nccl|rccl|c10d|_c10d_functional|gloo|mpi|ucc):"
     )
-    kind = (
-        pl.when(pl.col("text").is_not_null() & (word != "collective"))
-        .then(word)
-        .when(called & (from_operator != "collective"))
-        .then(from_operator)
-        .otherwise(pl.col("classified"))
+    said = (
+        pl.when(by_word != "collective")
+        .then(by_word)
+        .when(is_called & (by_operator != "collective"))
+        .then(by_operator)
     )
+    pairs = rows.select(pair).unique().with_columns(said=said)
+    rows = rows.join(pairs, on=pair, how="left", nulls_equal=True, maintain_order="left")
+    kind = pl.coalesce("said", "classified")
     size_of_job = world_size(trace)
     rows = rows.with_columns(
         kind.alias("kind"),

@@ -28,7 +28,7 @@ def counted_calls(trace: Trace, forest: OperatorForest) -> tuple[pl.DataFrame, i
         .with_columns(pl.col("row").cast(pl.Int64))
         .join(with_formula, on="name_id", how="inner", maintain_order="left")
     )
-    texts = operands_of_work(trace, rows["event"], concrete=True).drop("event", "strides")
+    texts = operands_of_work(trace, rows["event"], concrete=True).drop("event")
     calls = pl.concat([rows, texts], how="horizontal")
     keys = ["name", "dims", "types", "concrete"]
     distinct = calls.select(keys).unique(maintain_order=True)

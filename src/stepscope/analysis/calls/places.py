@@ -9,6 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.calls.ancestors import SHALLOW_LEVELS, highest, nearest
+from stepscope.analysis.selection.names import events_named
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
@@ -133,10 +134,11 @@ def frame_over(trace: Trace, lane_id: int, start_ns: int, end_ns: int) -> str | 
     covers = pl.min_horizontal(pl.lit(end_ns), _end()) - pl.max_horizontal(
         pl.lit(start_ns), pl.col("start_ns")
     )
+    frames = events_named(trace, _is_frame(), (lane_id,))
     found = (
-        trace.events.filter(_is_frame(), pl.col("lane_id") == lane_id, covers >= nearly)
-        .select("event", "dur_ns", "start_ns")
-        .collect()
+        trace.columns("start_ns", "dur_ns")[frames]
+        .with_columns(pl.Series("event", frames, pl.Int64))
+        .filter(covers >= nearly)
         .sort("dur_ns", "start_ns", "event", descending=[False, True, True])
     )
     return None if found.is_empty() else names_of_events(trace, found["event"][:1])[0]

@@ -22,7 +22,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.ancestors import nearest_above
-from stepscope.analysis.calls.operands import argument_texts
+from stepscope.analysis.calls.operands import from_arguments
 from stepscope.analysis.calls.operator_forest import operator_forest
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
@@ -120,9 +120,8 @@ def _numbered_by_autograd(trace: Trace, events: Int64Array, asking: BoolArray) -
     wanted = pl.Series("event", events[asking])
     if wanted.is_empty():
         return asking.copy()
-    own = argument_texts(trace, wanted).str.contains(
-        r'"(?:Fwd thread id|fwd_thread_id)"\s*:\s*"?0(?:[^0-9]|$)'
-    )
+    is_own = pl.col("args").str.contains(r'"(?:Fwd thread id|fwd_thread_id)"\s*:\s*"?0(?:[^0-9]|$)')
+    own = from_arguments(trace, wanted, [is_own.alias("is_own")])["is_own"]
     numbered = asking.copy()
     numbered[asking] = own.fill_null(value=False).to_numpy()
     return numbered

@@ -11,7 +11,7 @@ from stepscope.analysis.calls.allocations import frees_when_idle
 from stepscope.analysis.graph.kinds import NodeKind
 from stepscope.analysis.graph.threads import CLOCK_SKEW_NS
 from stepscope.analysis.graph.work import StepWork
-from stepscope.analysis.selection.names import is_call
+from stepscope.analysis.selection.names import events_named, is_call
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
 
@@ -121,18 +121,11 @@ def read_calls(trace: Trace, lanes: tuple[int, ...], window: tuple[int, int]) ->
         .then(pl.lit(STREAM_WAIT))
     )
     names = trace.names.filter(is_call()).select("name_id", role=role).drop_nulls("role").collect()
-    events = trace.columns("name_id", "lane_id", "start_ns", "dur_ns")
-    has_role = np.zeros(trace.names.select(pl.len()).collect().item(), np.bool_)
-    has_role[names["name_id"].to_numpy()] = True
-    number = np.flatnonzero(has_role[events["name_id"].to_numpy()])
+    events = events_named(trace, is_call() & role.is_not_null(), lanes)
     table = (
-        events[number]
-        .with_columns(pl.Series("event", number, pl.Int64))
-        .filter(
-            pl.col("lane_id").is_in(lanes),
-            pl.col("start_ns") >= window[0],
-            pl.col("start_ns") < window[1],
-        )
+        trace.columns("name_id", "lane_id", "start_ns", "dur_ns")[events]
+        .with_columns(pl.Series("event", events, pl.Int64))
+        .filter(pl.col("start_ns") >= window[0], pl.col("start_ns") < window[1])
         .select(
             "event",
             "name_id",

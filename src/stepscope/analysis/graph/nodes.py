@@ -11,7 +11,7 @@ from stepscope.analysis.calls.operator_forest import operator_forest
 from stepscope.analysis.calls.recomputation import find_recomputed
 from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.analysis.selection.gpu_work import recorded_work
-from stepscope.analysis.selection.names import is_call
+from stepscope.analysis.selection.names import events_named, is_call
 from stepscope.analysis.selection.scope import EventChoice, Scope
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import BoolArray, Intervals
@@ -61,7 +61,7 @@ def work_of_nodes(trace: Trace, graph: StepGraph, scope: Scope | None = None) ->
     return work
 
 
-def events_of_threads(
+def spans_of_threads(
     trace: Trace, graph: StepGraph, condition: pl.Expr, lanes: Sequence[int] | None = None
 ) -> pl.DataFrame:
     """Events on the graph's threads that begin within its steps on the host, by their name's row.
@@ -73,35 +73,32 @@ def events_of_threads(
         lanes: Only these of the threads.
 
     Returns:
-        event, name_id, name, group, lane_id, start_ns, end_ns, op; in order of their starts.
+        event, name_id, lane_id, start_ns, end_ns; in order of their starts.
     """
-    names = trace.names.select("name", "group", told=condition).collect()
     mine = set(distinct_groups(graph.lane[~graph.is_gpu]))
-    is_mine = np.zeros(trace.lanes.height, np.bool_)
-    is_mine[list(mine if lanes is None else mine & set(lanes))] = True
-    is_wanted = names["told"].fill_null(value=False).to_numpy()
-    first, last = graph.host_window
+    events = events_named(trace, condition, mine if lanes is None else mine & set(lanes))
     # The graph has read these columns already, and the number of an event is its row.
     columns = trace.columns("name_id", "lane_id", "start_ns", "dur_ns")
-    events = np.flatnonzero(
-        is_wanted[columns["name_id"].to_numpy()] & is_mine[columns["lane_id"].to_numpy()]
-    )
     starts = columns["start_ns"].to_numpy()[events]
+    first, last = graph.host_window
     within = np.flatnonzero((starts >= first) & (starts < last))
     events = events[within[by_group_and_time(None, starts[within])]]
-    rows = columns[events]
-    operators = trace.derived.select("op").collect()["op"].gather(events)
-    # `name_id` is the row number, so gathering replaces a join.
-    return rows.hstack(names.select("name", "group")[rows["name_id"]]).select(
+    return columns[events].select(
         pl.Series("event", events, pl.Int64),
         "name_id",
-        "name",
-        "group",
         "lane_id",
         "start_ns",
         end_ns=pl.col("start_ns") + pl.col("dur_ns"),
-        op=operators,
     )
+
+
+def events_of_threads(trace: Trace, graph: StepGraph, condition: pl.Expr) -> pl.DataFrame:
+    """The same as `spans_of_threads`, with `name`, `group` and `op` (the operator around each)."""
+    spans = spans_of_threads(trace, graph, condition)
+    operators = trace.derived.select("op").collect()["op"].gather(spans["event"])
+    # `name_id` is the row number, so gathering replaces a join.
+    names = trace.names.select("name", "group").collect()
+    return spans.hstack(names[spans["name_id"]]).with_columns(op=operators)
 
 
 def calls_of_threads(trace: Trace, graph: StepGraph) -> pl.DataFrame:

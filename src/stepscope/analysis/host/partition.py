@@ -26,6 +26,7 @@ from stepscope.analysis.host.causes import HostCause, cause_of_names, is_input_w
 from stepscope.analysis.host.events import host_events
 from stepscope.analysis.host.steady_steps import loop_tail
 from stepscope.analysis.host.waits import communication_waits
+from stepscope.analysis.selection.names import events_named
 from stepscope.analysis.selection.partition import INPUT, OTHER, Part, Partition
 from stepscope.trace.arrays import intervals
 from stepscope.trace.model import Trace
@@ -92,21 +93,21 @@ def partition_host(trace: Trace, asked: tuple[int, ...] | None = None) -> HostPa
     lane_id = trace.main_lane
     if steps.height == 0 or lane_id is None:
         return None
+    part_of_names = _part_of_names(trace)
+    has_part = pl.col("name_id").is_in(part_of_names["name_id"].implode())
+    is_of_program = pl.col("category").is_in(
+        [
+            Category.CPU_OP.value,
+            Category.USER_ANNOTATION.value,
+            Category.OTHER.value,
+            Category.PYTHON_FUNCTION.value,
+        ]
+    )
+    columns_read = trace.columns("name_id", "category", "start_ns", "dur_ns")
     host = (
-        trace.events.filter(
-            (pl.col("lane_id") == lane_id)
-            & pl.col("category").is_in(
-                [
-                    Category.CPU_OP.value,
-                    Category.USER_ANNOTATION.value,
-                    Category.OTHER.value,
-                    Category.PYTHON_FUNCTION.value,
-                ]
-            )
-        )
-        .select("name_id", "category", "start_ns", "dur_ns")
-        .collect()
-        .join(_part_of_names(trace), on="name_id", how="inner", maintain_order="left")
+        columns_read[events_named(trace, has_part, (lane_id,))]
+        .filter(is_of_program)
+        .join(part_of_names, on="name_id", how="inner", maintain_order="left")
     )
     waits = communication_waits(trace, (lane_id,))[lane_id]
     starts, ends = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy().copy()

@@ -34,7 +34,7 @@ from stepscope.trace.derive.links import (
     link_operators,
 )
 from stepscope.trace.derive.nesting import Nesting, clock_resolution_ns, nest, outer_first
-from stepscope.trace.derive.steps import device_steps, host_steps, step_at
+from stepscope.trace.derive.steps import device_steps, host_steps, step_at, step_names
 from stepscope.trace.derive.unannotated import describe
 from stepscope.trace.schema import DERIVED, KIND, PROBLEMS, Category, Kind
 from stepscope.trace.tables import Tables
@@ -94,7 +94,7 @@ def derive(tables: Tables, host: pl.DataFrame | None = None) -> DerivedTables:
     start = events["start_ns"].to_numpy()
     nesting = _nest(tables)
     launches = link_launches(events)
-    around = enclosing_operator(tables, nesting.parent, _step_names(tables))
+    around = enclosing_operator(tables, nesting.parent, step_names(tables))
     operator = link_operators(tables, launches.launch, around)
 
     host = host_steps(tables) if host is None else host
@@ -132,37 +132,19 @@ def _numbers(values: Int64Array, present: npt.NDArray[np.bool_] | None = None) -
     return nullable(values, values >= 0 if present is None else present, "number")
 
 
-def _step_names(tables: Tables) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = (
-        (tables.names["group"] == "profiler_step").fill_null(value=False).to_numpy()
-    )
-    return found
-
-
 def _nest(tables: Tables) -> Nesting:
     """Nests host events; all other events are roots."""
     events = tables.events
-    number = len(events)
     rows = np.nonzero(~mask_of(events, _NOT_NESTED))[0]
     start = events["start_ns"].to_numpy()
-    duration = events["dur_ns"].to_numpy()
-    rank = outer_first()
-    mine = nest(
-        events["lane_id"].to_numpy()[rows],
-        start[rows],
-        duration[rows],
-        rank=rank[events["category"].to_physical().to_numpy()[rows]],
+    return nest(
+        events["lane_id"].to_numpy(),
+        start,
+        events["dur_ns"].to_numpy(),
+        rank=outer_first()[events["category"].to_physical().to_numpy()],
         tolerance_ns=clock_resolution_ns(start[rows]),
+        rows=rows,
     )
-    parent = np.full(number, -1, np.int64)
-    parent[rows] = np.where(mine.parent >= 0, rows[mine.parent], -1)
-    depth = np.zeros(number, np.int32)
-    depth[rows] = mine.depth
-    self_ns = duration.copy()
-    self_ns[rows] = mine.self_ns
-    crossing = np.zeros(number, np.bool_)
-    crossing[rows] = mine.crossing
-    return Nesting(parent, depth, self_ns, crossing)
 
 
 def _step_index(

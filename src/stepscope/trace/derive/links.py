@@ -238,15 +238,19 @@ def _forward_by_flows(tables: Tables, forward: Int64Array) -> None:
     ends = tables.flows.filter(pl.col("name_id").is_in(forward_flows(tables.names).implode()))
     if ends.is_empty():
         return
+    keys = ["lane_id", "start_ns"]
+    at = ends.rename({"time_ns": "start_ns"}).select("flow_id", "phase", *keys)
     operators = (
-        tables.events.filter(pl.col("category") == Category.CPU_OP.value)
-        .select("event", "lane_id", "start_ns")
+        tables.events.lazy()
+        .filter(pl.col("category") == Category.CPU_OP.value)
+        .select("event", *keys)
+        # Few operators have an arrow: only those are sorted.
+        .join(at.lazy().select(keys), on=keys, how="semi")
         # Of operators that start together, the outermost backward one belongs to the engine, and
         # the innermost forward one created the node. Outer ones come first in the file.
         .sort("start_ns", "event")
+        .collect()
     )
-    keys = ["lane_id", "start_ns"]
-    at = ends.rename({"time_ns": "start_ns"}).select("flow_id", "phase", *keys)
     # Merged files may use a number twice: use the first arrow then.
     made = (
         at.filter(pl.col("phase") == "s")

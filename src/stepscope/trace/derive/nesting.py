@@ -24,6 +24,7 @@ of the clock (`clock_resolution_ns`). Only the part inside the parent counts for
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,8 @@ NUMBA_PAYS_FROM = 500_000
 _MOST_ROUNDS = 256
 """Rounds of the vectorised search, each over all rows that still search. Recorded calls need fewer
 than 100; in a file in which rows search for longer, they may search for as long as it has rows."""
+
+_STARTS_AT_ONCE = 100_000
 
 COARSE_CLOCKS_NS = (1000, 250)
 """Resolutions of older files: whole microseconds until 2023, then microseconds since 1970 as
@@ -74,6 +77,10 @@ class Nesting:
     """Whether a sibling that started earlier is still open, so that the two cross."""
 
 
+_Columns = tuple[Int64Array, npt.NDArray[np.int32], Int64Array, npt.NDArray[np.bool_]]
+"""The fields of `Nesting`."""
+
+
 def outer_first() -> npt.NDArray[np.int8]:
     """Returns the order of events with the same span: for each code of `Category`, its rank.
 
@@ -89,9 +96,12 @@ def clock_resolution_ns(starts: Int64Array) -> int:
 
     0 means exact nanoseconds, which is also assumed for fewer than two distinct starts.
     """
-    if len(starts) < 2:
-        return 0
-    step = int(np.gcd.reduce(starts - starts[0]))
+    step = 0
+    for first in range(0, len(starts), _STARTS_AT_ONCE):
+        some = starts[first : first + _STARTS_AT_ONCE]
+        step = math.gcd(step, int(np.gcd.reduce(some - starts[0])))
+        if step and all(step % clock for clock in COARSE_CLOCKS_NS):
+            return 0
     return next((clock for clock in COARSE_CLOCKS_NS if step and step % clock == 0), 0)
 
 
@@ -101,6 +111,7 @@ def nest(
     durations: Int64Array,
     rank: npt.NDArray[np.generic] | None = None,
     tolerance_ns: int = 0,
+    rows: Int64Array | None = None,
 ) -> Nesting:
     """Nests the events of every lane.
 
@@ -110,29 +121,45 @@ def nest(
         durations: Duration of each event, in ns, not negative.
         rank: Order of events with the same span, outer events first. Default: the given order.
         tolerance_ns: How much later than its parent a child may end.
+        rows: The events to nest, in order; the others are roots without children. Default: all.
     """
-    number = len(starts)
-    if number == 0:
-        none = np.zeros(0, np.int64)
-        return Nesting(none, none.astype(np.int32), none, none.astype(np.bool_))
+    order = _sorted_rows(lanes, starts, durations, rank, rows)
+    lane = lanes[order]
+    new_lane = np.concatenate(([True], lane[1:] != lane[:-1]))[: len(lane)]
+    if len(order) < NUMBA_PAYS_FROM:
+        start = starts[order]
+        nested = nest_vectorised(new_lane, start, start + durations[order], tolerance_ns)
+        if nested is not None:
+            return _placed(nested, order, durations)
+    return Nesting(*_nest_compiled()(order, new_lane, starts, durations, tolerance_ns))
+
+
+def _sorted_rows(
+    lanes: npt.NDArray[np.generic],
+    starts: Int64Array,
+    durations: Int64Array,
+    rank: npt.NDArray[np.generic] | None,
+    rows: Int64Array | None,
+) -> Int64Array:
+    """Returns the rows to nest by lane and start; of one start, outer events first."""
+    if rows is not None:
+        lanes, starts, durations = lanes[rows], starts[rows], durations[rows]
+        rank = None if rank is None else rank[rows]
     # Outer events first: the longest, and for the same span the outer category.
     ties = (-durations,) if rank is None else (-durations, rank)
     order = by_group_and_time(lanes, starts, *ties)
-    lane, start = lanes[order], starts[order]
-    end = start + durations[order]
-    new_lane = np.concatenate(([True], lane[1:] != lane[:-1]))
-    rows = new_lane, start, end, tolerance_ns
-    nested = nest_vectorised(*rows) if number < NUMBA_PAYS_FROM else None
-    parent_position, depth, self_time, crossing = nested or _nest_compiled()(*rows)
+    return order if rows is None else rows[order]
 
-    parent = np.empty(number, np.int64)
+
+def _placed(nested: _Columns, order: Int64Array, durations: Int64Array) -> Nesting:
+    """Puts columns about sorted rows in the places of these rows."""
+    parent_position, nested_depth, nested_self, nested_crossing = nested
+    parent = np.full(len(durations), -1, np.int64)
     parent[order] = np.where(parent_position >= 0, order[parent_position], -1)
-    return Nesting(
-        parent,
-        _scatter(depth, order),
-        _scatter(self_time, order),
-        _scatter(crossing, order),
-    )
+    depth, self_time = np.zeros(len(durations), np.int32), durations.copy()
+    crossing = np.zeros(len(durations), np.bool_)
+    depth[order], self_time[order], crossing[order] = nested_depth, nested_self, nested_crossing
+    return Nesting(parent, depth, self_time, crossing)
 
 
 def innermost_at(
@@ -161,15 +188,6 @@ def innermost_at(
         np.concatenate((ends - starts, np.zeros(len(moments), np.int64))),
     )
     return nested.parent[number:]
-
-
-def _scatter(values: npt.NDArray[np.generic], order: npt.NDArray[np.generic]) -> npt.NDArray:  # type: ignore[type-arg]
-    placed = np.empty(len(values), values.dtype)
-    placed[order] = values
-    return placed
-
-
-_Columns = tuple[Int64Array, npt.NDArray[np.int32], Int64Array, npt.NDArray[np.bool_]]
 
 
 def nest_vectorised(
@@ -218,47 +236,73 @@ def nest_vectorised(
 
 
 def nest_by_loop(
-    new_lane: npt.NDArray[np.bool_], start: Int64Array, end: Int64Array, tolerance: int
+    order: Int64Array,
+    new_lane: npt.NDArray[np.bool_],
+    starts: Int64Array,
+    durations: Int64Array,
+    tolerance: int,
 ) -> _Columns:
-    """Nests sorted rows with a stack, in one pass. Compiled with numba for many rows.
+    """Nests rows with a stack, in one pass. Compiled with numba for many rows.
 
     A row that ends too early for the current row is never a better parent for a later row than the
     current row is, so it leaves the stack for good, and the pass is linear for any input.
+
+    Args:
+        order: The rows to nest, sorted as `nest` says.
+        new_lane: For each of them whether it is the first of its lane.
+        starts: Start of each row of the table, in ns.
+        durations: Duration of each row, in ns.
+        tolerance: As in `nest`.
     """
-    number = len(start)
-    parent = np.empty(number, np.int64)
+    number = len(starts)
+    parent = np.full(number, -1, np.int64)
     depth = np.zeros(number, np.int32)
-    self_time = end - start
+    self_time = durations.copy()
     crossing = np.zeros(number, np.bool_)
-    covered_to = start.copy()
-    stack = np.empty(number, np.int64)
+    stack = np.empty(64, np.int64)
+    covered_to = np.empty(64, np.int64)  # for each row of the stack, by its children so far
     top = -1
-    for row in range(number):
-        if new_lane[row]:
+    for place in range(len(order)):
+        if new_lane[place]:
             top = -1
-        needed = max(end[row] - tolerance, start[row] + 1)
-        while top >= 0 and end[stack[top]] < needed:
-            if end[stack[top]] > start[row]:
+        row = order[place]
+        start = starts[row]
+        end = start + durations[row]
+        needed = max(end - tolerance, start + 1)
+        outer_end = end
+        while top >= 0:
+            outer_end = starts[stack[top]] + durations[stack[top]]
+            if outer_end >= needed:
+                break
+            if outer_end > start:
                 crossing[row] = True
             top -= 1
         if top >= 0:
             outer = stack[top]
             parent[row] = outer
-            depth[row] = depth[outer] + 1
-            last = min(end[row], end[outer])
-            fresh = last - max(start[row], covered_to[outer])
+            depth[row] = top + 1
+            last = min(end, outer_end)
+            fresh = last - max(start, covered_to[top])
             if fresh > 0:
                 self_time[outer] -= fresh
-            covered_to[outer] = max(covered_to[outer], last)
-        else:
-            parent[row] = -1
+            covered_to[top] = max(covered_to[top], last)
         top += 1
+        if top == len(stack):
+            deeper, covered_deeper = np.empty(2 * top, np.int64), np.empty(2 * top, np.int64)
+            for level in range(top):
+                deeper[level] = stack[level]
+                covered_deeper[level] = covered_to[level]
+            stack, covered_to = deeper, covered_deeper
         stack[top] = row
+        covered_to[top] = start
     return parent, depth, self_time, crossing
 
 
 @functools.cache
-def _nest_compiled() -> Callable[[npt.NDArray[np.bool_], Int64Array, Int64Array, int], _Columns]:
-    from stepscope.trace.arrays.compiled import compiled
+def _nest_compiled() -> Callable[..., _Columns]:
+    from numba import boolean, int64
 
-    return compiled(nest_by_loop)
+    from stepscope.trace.arrays.compiled import array_of, compiled
+
+    numbers = array_of(int64)
+    return compiled(nest_by_loop, (numbers, array_of(boolean), numbers, numbers, int64))

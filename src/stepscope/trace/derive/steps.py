@@ -30,7 +30,7 @@ import polars as pl
 
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.search import places
-from stepscope.trace.categories import GPU_WORK, is_one_of, mask_of
+from stepscope.trace.categories import GPU_WORK, mask_of
 from stepscope.trace.derive.unannotated import unannotated_steps
 from stepscope.trace.schema import DEVICE_STEPS, HOST_STEPS, Category, StepSource
 from stepscope.trace.tables import Tables
@@ -125,35 +125,30 @@ def _ends_at_breaks(tables: Tables, steps: pl.DataFrame) -> Int64Array:
     return moved
 
 
+def step_names(tables: Tables) -> npt.NDArray[np.bool_]:
+    """For each name, whether it annotates a step."""
+    found: npt.NDArray[np.bool_] = (
+        (tables.names["group"] == "profiler_step").fill_null(value=False).to_numpy()
+    )
+    return found
+
+
 def _has_work(tables: Tables, steps: pl.DataFrame) -> npt.NDArray[np.bool_]:
-    """For each step, whether any work starts in it."""
-    has_operators = _begins_in(tables, steps, _WORK_ON_HOST)
-    has_python = _begins_in(tables, steps, (Category.PYTHON_FUNCTION,))
+    """For each step, whether any work starts in it; annotations of steps are no work."""
+    events = tables.events
+    is_other = ~step_names(tables)[events["name_id"].to_numpy()]
+    is_other[steps["event"].to_numpy()] = False
+    index = step_at(steps, events["start_ns"].to_numpy())
+
+    def begins(categories: tuple[Category, ...]) -> npt.NDArray[np.bool_]:
+        begun = index[is_other & mask_of(events, categories)]
+        found: npt.NDArray[np.bool_] = np.bincount(begun + 1, minlength=len(steps) + 1)[1:] > 0
+        return found
+
+    has_operators, has_python = begins(_WORK_ON_HOST), begins((Category.PYTHON_FUNCTION,))
     if has_operators.any():
         has_python[-1] = False
     return has_operators | has_python
-
-
-def _begins_in(
-    tables: Tables, steps: pl.DataFrame, categories: tuple[Category, ...]
-) -> npt.NDArray[np.bool_]:
-    """For each step, whether an event of some categories starts in it, except annotations."""
-    steps_by_name = tables.names.filter(pl.col("group") == "profiler_step")["name_id"]
-    starts = (
-        tables.events.lazy()
-        .filter(
-            is_one_of(categories),
-            ~pl.col("event").is_in(steps["event"].implode()),
-            ~pl.col("name_id").is_in(steps_by_name.implode()),
-        )
-        .select("start_ns")
-        .collect()
-        .to_series()
-        .to_numpy()
-    )
-    index = step_at(steps, starts)
-    found: npt.NDArray[np.bool_] = np.bincount(index + 1, minlength=len(steps) + 1)[1:] > 0
-    return found
 
 
 def step_at(steps: pl.DataFrame, times: Int64Array) -> Int64Array:

@@ -82,11 +82,29 @@ def test_both_methods_follow_the_definition(events, tolerance):
 
     order = np.array(order_of(events), np.int64)
     new_lane = np.diff(lane[order], prepend=-1) != 0
+    looped = nesting.nest_by_loop(order, new_lane, start, dur, tolerance)
+    assert [column.tolist() for column in looped] == list(expected)
     sorted_rows = (new_lane, start[order], start[order] + dur[order], tolerance)
-    for one, other in zip(
-        nesting.nest_by_loop(*sorted_rows), nesting.nest_vectorised(*sorted_rows), strict=True
-    ):
+    in_order = nesting.nest_by_loop(
+        np.arange(len(order)), new_lane, start[order], dur[order], tolerance
+    )
+    for one, other in zip(in_order, nesting.nest_vectorised(*sorted_rows), strict=True):
         assert one.tolist() == other.tolist()
+
+
+@given(EVENTS, st.randoms())
+def test_events_that_are_not_nested_are_roots(events, random):
+    rows = [row for row in range(len(events)) if random.random() < 0.7]
+    lane, start, dur = columns(events)
+    found = nest(lane, start, dur, rows=np.array(rows, np.int64))
+    alone = nest(lane[rows], start[rows], dur[rows])
+    parent = np.full(len(events), -1)
+    parent[rows] = np.where(alone.parent >= 0, np.array(rows, np.int64)[alone.parent], -1)
+    assert found.parent.tolist() == parent.tolist()
+    for field, otherwise in (("depth", 0), ("self_ns", dur), ("crossing", False)):
+        expected = np.zeros(len(events), np.int64) + otherwise
+        expected[rows] = getattr(alone, field)
+        assert getattr(found, field).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -171,8 +189,9 @@ def test_deep_stacks_with_many_rows_after_them():
     for number in (1_000, 8_000):
         start = np.concatenate((np.arange(number), 10**6 + 10 * np.arange(number)))
         dur = np.concatenate((2 * (number - np.arange(number)), np.full(number, 5)))
-        end, count = counted(start + dur)
-        nesting.nest_by_loop(np.arange(2 * number) == 0, start, end, 0)
+        durations, count = counted(dur)
+        rows = np.arange(2 * number)
+        nesting.nest_by_loop(rows, rows == 0, start, durations, 0)
         read.append(count())
     assert 0 < read[1] < 10 * read[0]
 
