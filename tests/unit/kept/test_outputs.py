@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -100,6 +101,19 @@ def test_every_question_prints_the_same_again(name, form, trace, opened):
 @pytest.mark.parametrize("steps", [(), ("--steps", "1-2", "--rows", "all")])
 def test_every_question_in_every_format_prints_the_same_again(name, form, steps, trace, opened):
     check_same_twice(trace, opened, ("show", name, trace, "--format", form, *steps))
+
+
+@pytest.mark.parametrize("question", ["kernels", "memory"])
+def test_printing_again_imports_no_library_of_tables(question, trace):
+    printed("show", question, trace, "--format", "md")
+    code = (
+        "import sys; from stepscope.commands.main import main\n"
+        f"assert main(['show', {question!r}, {str(trace)!r}, '--format', 'md']) == 0\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"polars", "numpy", "numba", "duckdb", "rich", "stepscope.trace.load"}
+    assert not heavy & set(done.stderr.split())
 
 
 OTHERS = {
