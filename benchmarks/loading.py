@@ -3,9 +3,10 @@
 
     python benchmarks/loading.py                       # 300 MB, one-line heads
     python benchmarks/loading.py --size 2700 --layout new --layout old --layout minified --gzip
+    python benchmarks/loading.py --trace a/trace.json.gz --trace b/trace.json   # real shapes
 
-Creates its inputs (a synthetic training step, repeated with shifted times and identifiers), and
-deletes them afterwards. Every measurement is a separate process; of `--repeat` runs, the fastest
+Creates its inputs, and deletes them afterwards: a synthetic training step, or the events of real
+traces in the layout of their files, repeated with shifted times and identifiers. Every measurement is a separate process; of `--repeat` runs, the fastest
 counts. On a shared machine, processor time is more reliable than time. Peak memory is the
 process's largest resident set, including its libraries.
 """
@@ -27,6 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from scaled_trace import write_as_written
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 TIME_DIGITS, ID_DIGITS = 13, 10
@@ -196,7 +198,6 @@ def child(kind: str, path: Path) -> None:
         with tempfile.TemporaryDirectory() as directory:
             small = Path(directory) / "small.json"
             write_input(small, 1, "old")
-            small.write_bytes(small.read_bytes())
             before, chrome.COMPILED_ABOVE_BYTES = chrome.COMPILED_ABOVE_BYTES, 0
             stepscope.trace.load.load(small, store=False)
             chrome.COMPILED_ABOVE_BYTES = before
@@ -313,10 +314,25 @@ def report(path: Path, label: str, size: int, options: argparse.Namespace) -> No
             )
 
 
+def inputs(directory: Path, size: int, options: argparse.Namespace) -> Iterator[tuple[str, Path]]:
+    """Writes each input of a size when it is its turn, and says what it is."""
+    for layout in options.layout or ([] if options.trace else ["old"]):
+        path = directory / f"{layout}.json"
+        write_input(path, size, layout)
+        yield layout, path
+    for trace in options.trace or []:
+        path = directory / "real.json"
+        write_as_written(path, trace, size)
+        yield f"{trace.parent.name}/{trace.name}", path
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", type=int, action="append", help="MB of JSON (300)")
     parser.add_argument("--layout", choices=("old", "new", "minified"), action="append")
+    parser.add_argument(
+        "--trace", type=Path, action="append", help="a real trace; without --layout, only these"
+    )
     parser.add_argument("--gzip", action="store_true", help="also measure a .json.gz of each")
     parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--peers-up-to", type=int, default=300, help="MB; peers need much memory")
@@ -332,17 +348,16 @@ def main() -> None:
             "| Input | Loader | Time | Rate | Processor time | Peak memory | × orjson |\n|---|---|---|---|---|---|---|"
         )
         for megabytes in options.size or [300]:
-            for layout in options.layout or ["old"]:
-                path = directory / f"{layout}.json"
-                write_input(path, megabytes * 1_000_000, layout)
+            for shape, path in inputs(directory, megabytes * 1_000_000, options):
                 size = path.stat().st_size
-                report(path, f"{size / 1e6:.0f} MB, {layout}", size, options)
+                label = f"{size / 1e6:.0f} MB, {shape}"
+                report(path, label, size, options)
                 if options.gzip:
-                    packed = directory / f"{layout}.json.gz"
+                    packed = path.with_name(path.name + ".gz")
                     with path.open("rb") as plain, gzip.open(packed, "wb", 1) as target:
                         shutil.copyfileobj(plain, target, 1 << 22)
                     path.unlink()
-                    report(packed, f"{size / 1e6:.0f} MB, {layout}, .gz", size, options)
+                    report(packed, f"{label}, .gz", size, options)
                 for left in directory.iterdir():
                     shutil.rmtree(left) if left.is_dir() else left.unlink()
         small, medium = directory / "small.json", directory / "medium.json"

@@ -1,12 +1,15 @@
 """Larger files from a real trace: consecutive copies of its events, as one longer training has.
 
 Each copy has its own times, correlations, identifiers of events and flows, and step numbers; names,
-shapes, arguments and Python frames are those of the source. One copy at a time is in memory.
+shapes, arguments and Python frames are those of the source. `write_scaled` writes minified JSON,
+`write_as_written` keeps the layout of the source. One copy at a time is in memory.
 """
 
 from __future__ import annotations
 
 import gzip
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,10 @@ import orjson
 
 STEP = "ProfilerStep#"
 LINKS = ("correlation", "External id")
+_LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
+_SHIFTED = re.compile(
+    rb'("ts"\s*:\s*"?|"(?:correlation|[Ee]xternal id|id)"\s*:\s*|"ProfilerStep#)(\d+)'
+)
 
 
 def write_scaled(path: Path, source: Path, is_enough: Callable[[int, int], bool]) -> None:
@@ -26,9 +33,7 @@ def write_scaled(path: Path, source: Path, is_enough: Callable[[int, int], bool]
         is_enough: Whether so many bytes, and so many events with a duration, are enough. There is
             always one copy.
     """
-    content = source.read_bytes()
-    document = orjson.loads(gzip.decompress(content) if source.suffix == ".gz" else content)
-    del content
+    document = orjson.loads(_content_of(source))
     events = document.pop("traceEvents")
     timed = [event for event in events if "ts" in event]
     others = [event for event in events if "ts" not in event]
@@ -48,6 +53,63 @@ def write_scaled(path: Path, source: Path, is_enough: Callable[[int, int], bool]
             written += target.write((b",\n" if copies or others else b"") + lines)
             copies += 1
         target.write(b"\n]}")
+
+
+def write_as_written(path: Path, source: Path, least_bytes: int) -> None:
+    """Write a trace of some size in the layout of its source: only numbers are changed.
+
+    Args:
+        path: Where to write it, uncompressed.
+        source: A Chrome trace (.json or .json.gz), an object with `traceEvents`.
+        least_bytes: How large it is at least. There is always one copy.
+    """
+    content = _content_of(source)
+    opening = _LIST.search(content)
+    if opening is None:
+        raise ValueError(f"{source}: has no list of events")
+    start = opening.end()
+    text = content[start - 1 :].decode("utf-8", "surrogateescape")
+    _, length = json.JSONDecoder(strict=False).raw_decode(text)
+    end = start - 1 + len(text[: length - 1].encode("utf-8", "surrogateescape"))
+    del text
+    events = content[start:end].rstrip()
+    largest = {b"t": 0, b"i": 0, b"P": 0}
+    smallest = 1 << 62
+    for found in _SHIFTED.finditer(events):
+        kind, number = _kind_of(found), int(found[2])
+        largest[kind] = max(largest[kind], number)
+        smallest = min(smallest, number) if kind == b"t" else smallest
+    steps = {
+        b"t": largest[b"t"] - smallest + 1000,
+        b"i": largest[b"i"] + 1,
+        b"P": largest[b"P"] + 1,
+    }
+    with path.open("wb") as target:
+        written = target.write(content[:start])
+        copy = 0
+        while not copy or written < least_bytes:
+
+            def moved(found: re.Match[bytes], copy: int = copy) -> bytes:
+                number = int(found[2])
+                kind = _kind_of(found)
+                is_none = number == 0 and kind == b"i"
+                return found[1] + str(number + (0 if is_none else copy * steps[kind])).encode()
+
+            text_of_copy = _SHIFTED.sub(moved, events) if copy else events
+            written += target.write((b"," if copy else b"") + text_of_copy)
+            copy += 1
+        target.write(content[end:])
+
+
+def _kind_of(found: re.Match[bytes]) -> bytes:
+    """Whether a number is a time (t), the number of a step (P) or another identifier (i)."""
+    first = found[1][1:2]
+    return first if first in (b"t", b"P") else b"i"
+
+
+def _content_of(source: Path) -> bytes:
+    content = source.read_bytes()
+    return gzip.decompress(content) if source.suffix == ".gz" else content
 
 
 def _links_of(event: dict[str, Any]) -> int:

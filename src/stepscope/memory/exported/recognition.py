@@ -1,4 +1,4 @@
-"""Which files are memory timelines, without reading them. Importing it imports neither polars nor numpy."""
+"""Which files are memory timelines, without reading them, and without polars and numpy."""
 
 from __future__ import annotations
 

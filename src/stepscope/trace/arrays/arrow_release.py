@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.trace.machine.calling import Translated, translated
-from stepscope.trace.machine.instructions import long_at, put_long
+from stepscope.trace.machine.instructions import long_at, put_byte, put_long
 
 _RELEASE, _PRIVATE_DATA = 8, 9  # fields of `ArrowArray`, of eight bytes each
 _MARKS_AT_ONCE = 4096
@@ -23,7 +23,7 @@ _MARKS_AT_ONCE = 4096
 
 @translated
 def _mark_as_released(array: int) -> None:
-    put_long(long_at(array, _PRIVATE_DATA), 0, 1)
+    put_byte(long_at(array, _PRIVATE_DATA), 0, 1)
     put_long(array, _RELEASE, 0)
 
 
@@ -42,7 +42,7 @@ class Keeper:
         self._lock = threading.Lock()
         self._kept: dict[int, Any] = {}  # by the address of the mark
         self._free: list[int] = []
-        self._marks: list[npt.NDArray[np.int64]] = []
+        self._marks: list[npt.NDArray[np.uint8]] = []
 
     def __len__(self) -> int:
         """Number of objects kept, including marked ones that have not been dropped yet."""
@@ -68,16 +68,16 @@ class Keeper:
             # A copy, because other threads may set marks in the meantime.
             for index in np.flatnonzero(marks.copy()).tolist():
                 marks[index] = 0
-                address = marks.ctypes.data + index * marks.itemsize
+                address = marks.ctypes.data + index
                 del self._kept[address]
                 self._free.append(address)
 
     def _new_marks(self) -> None:
         """Allocates marks that outlive the interpreter's objects: reused, but never freed."""
-        address = _allocate(_MARKS_AT_ONCE * ctypes.sizeof(ctypes.c_int64))
+        address = _allocate(_MARKS_AT_ONCE)
         if not address:
             raise MemoryError("no memory for the marks of columns")
-        marks = np.ctypeslib.as_array((ctypes.c_int64 * _MARKS_AT_ONCE).from_address(address))
+        marks = np.ctypeslib.as_array((ctypes.c_uint8 * _MARKS_AT_ONCE).from_address(address))
         marks[:] = 0
         self._marks.append(marks)
-        self._free += range(address, address + marks.nbytes, marks.itemsize)
+        self._free += range(address, address + _MARKS_AT_ONCE)

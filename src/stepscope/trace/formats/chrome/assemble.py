@@ -206,14 +206,20 @@ def _filled(filling: Filling) -> tuple[Chunk, PlainEvents]:
     instants = counters = _NO_MOMENTS
     if len(found.moments):
         moments = pl.DataFrame(
-            {
-                "name_id": meaning.name_id[scanned.name[found.moments]],
-                "lane_id": meaning.lane_id[scanned.lane[found.moments]],
-                "time_ns": scanned.times[found.moments],
-                "args": found.moment_args,
-            },
-            schema=INSTANTS,
+            [
+                pl.Series(
+                    "name_id", meaning.name_id[scanned.name[found.moments]].astype(np.uint32)
+                ),
+                pl.Series(
+                    "lane_id", meaning.lane_id[scanned.lane[found.moments]].astype(np.uint32)
+                ),
+                pl.Series("time_ns", scanned.times[found.moments]),
+                found.moment_args,
+            ]
         )
-        is_instant = pl.Series(ROLE_OF_PHASE[scanned.phases[found.moments]] == INSTANT_ROLE)
-        instants, counters = moments.filter(is_instant), moments.filter(~is_instant)
+        is_instant = ROLE_OF_PHASE[scanned.phases[found.moments]] == INSTANT_ROLE
+        instants, counters = (
+            moments[np.flatnonzero(is_instant)],
+            moments[np.flatnonzero(~is_instant)],
+        )
     return Chunk(events, args, instants, counters, flows), found

@@ -41,7 +41,7 @@ IS_GPU_WORK = np.array([category in GPU_WORK for category in _CATEGORIES])
 
 def categories_of(code: npt.NDArray[np.uint8]) -> pl.Series:
     """Returns the categories for codes."""
-    return _CATEGORY_VALUES.gather(code)
+    return _CATEGORY_VALUES[code]
 
 
 class NamesAndLanes:

@@ -180,7 +180,7 @@ def flows_of(rows: Rows, wanted: npt.NDArray[np.bool_], ids: Ids) -> pl.DataFram
 
 def phase_words(phases: npt.NDArray[np.uint8]) -> pl.Series:
     """Returns the phases for codes."""
-    return _PHASE_WORDS.gather(phases)
+    return _PHASE_WORDS[phases]
 
 
 def _texts_of(rows: Rows, at: npt.NDArray[np.intp]) -> pl.Series:

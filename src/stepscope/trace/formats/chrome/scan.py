@@ -38,7 +38,7 @@ from stepscope.trace.source.content import Content, prefetched
 _CUT = re.compile(
     rb'\}[ \t\r\n]*,[ \t\r\n]*(?=\{[ \t\r\n]*"(?:ph|cat|name|pid|tid|ts|dur|id|args)"[ \t\r\n]*:)'
 )
-_CUT_WINDOW = 64 * 1024
+_CUT_WINDOW = 4 * 1024
 _FIRST_WINDOW = 16 * 1024
 _MOST_AT_ONCE = 512
 _ROOM = 256 * 1024  # buffer sizes are multiples of this

@@ -6,6 +6,7 @@ loops stop there without checking the length. A negative position means "not rec
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +25,13 @@ from stepscope.trace.machine.instructions import (
 from stepscope.trace.machine.kinds import LONG
 
 PADDING = 64
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _WIDTH = 32  # bytes compared at once
 
 QUOTE, BACKSLASH, COMMA, COLON, MINUS, PERIOD, ZERO, NINE = 34, 92, 44, 58, 45, 46, 48, 57
 OPEN_OBJECT, CLOSE_OBJECT, OPEN_LIST, CLOSE_LIST = 123, 125, 91, 93
-SPACE, TAB, NEWLINE, RETURN = 32, 9, 10, 13
+SPACE = 32
+_SPACES = (SPACE, 9, 10, 13)
 
 _BYTE, _MASK = ir.IntType(8), ir.IntType(_WIDTH)
 
@@ -60,25 +63,35 @@ def _ends_plain(builder: Any, some: Any, all_of: Callable[[int], Any]) -> Any:
     return builder.or_(ends, builder.icmp_unsigned("==", some, all_of(BACKSLASH)))
 
 
+def _is_no_space(builder: Any, some: Any, all_of: Callable[[int], Any]) -> Any:
+    others = [builder.icmp_unsigned("!=", some, all_of(each)) for each in _SPACES]
+    return functools.reduce(builder.and_, others)
+
+
 if TYPE_CHECKING:
 
     def strings_go_on(data: Data, at: int) -> int:
         """Returns how many of the next bytes belong to a string without an escape, 32 at most."""
 
+    def spaces_go_on(data: Data, at: int) -> int:
+        """Returns how many of the next bytes are whitespace, 32 at most."""
+
 else:
-    strings_go_on = _run_length(_ends_plain)
+    strings_go_on, spaces_go_on = _run_length(_ends_plain), _run_length(_is_no_space)
 
 
 @inlined
 def skip_space(data: Data, at: int) -> int:
     """Returns the first position from `at` on that is not whitespace."""
-    character = byte_at(data, at)
-    while character <= SPACE:
-        if character not in (SPACE, NEWLINE, RETURN, TAB):
+    if byte_at(data, at) > SPACE:
+        return at
+    if byte_at(data, at) == SPACE and byte_at(data, at + 1) > SPACE:
+        return at + 1  # as after a colon or comma
+    while True:
+        length = spaces_go_on(data, at)
+        at += length
+        if length < _WIDTH:
             return at
-        at += 1
-        character = byte_at(data, at)
-    return at
 
 
 @inlined
@@ -134,9 +147,9 @@ def escape_length(data: Data, at: int) -> int:
     return 6
 
 
-@inlined
-def string_end(data: Data, at: int) -> int:
-    """Returns the position of the closing quote of the string from `at` on; -1 if invalid."""
+@translated
+def unusual_string_end(data: Data, at: int) -> int:
+    """Like `string_end`, for strings with an escape or a non-ASCII character."""
     while True:
         length = strings_go_on(data, at)
         at += length
@@ -157,6 +170,39 @@ def string_end(data: Data, at: int) -> int:
 
 
 @inlined
+def plain_string_end(data: Data, at: int) -> int:
+    """Like `string_end`, but -1 also if the string has an escape or a non-ASCII character."""
+    length = strings_go_on(data, at)
+    at += length
+    while length == _WIDTH:
+        length = strings_go_on(data, at)
+        at += length
+    return at if byte_at(data, at) == QUOTE else -1
+
+
+@inlined
+def string_end(data: Data, at: int) -> int:
+    """Returns the position of the closing quote of the string from `at` on; -1 if invalid."""
+    end = plain_string_end(data, at)
+    return end if end >= 0 else unusual_string_end(data, at)
+
+
+@inlined
+def has_escape(data: Data, at: int, end: int) -> bool:
+    """Whether there is a backslash in some bytes."""
+    for position in range(at, end):  # noqa: SIM110 - generators are not translated
+        if byte_at(data, position) == BACKSLASH:
+            return True
+    return False
+
+
+@inlined
+def first_bytes(data: Data, at: int, count: int) -> np.uint64:
+    """Returns one to eight bytes as a word, and zeros; touches all eight."""
+    return word_at(data, at) & (_ALL >> np.uint64(64 - 8 * count))
+
+
+@inlined
 def hash_bytes(data: Data, at: int, end: int) -> np.uint64:
     """Returns a hash of some bytes, for hash tables. It does not resist adversaries."""
     value = np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(end - at)
@@ -165,25 +211,21 @@ def hash_bytes(data: Data, at: int, end: int) -> np.uint64:
         value ^= value >> np.uint64(32)
         at += 8
     if at < end:
-        rest = word_at(data, at) & ((np.uint64(1) << np.uint64(8 * (end - at))) - np.uint64(1))
-        value = (value ^ rest) * np.uint64(0xD6E8FEB86659FD93)
+        value = (value ^ first_bytes(data, at, end - at)) * np.uint64(0xD6E8FEB86659FD93)
         value ^= value >> np.uint64(32)
     return value * np.uint64(0xCA5A826395121157)
 
 
 @inlined
 def same_bytes(first: int, second: int, length: int) -> bool:
-    """Whether two memory regions hold the same bytes."""
+    """Whether two memory regions hold the same bytes; may touch seven bytes after either one."""
     offset = 0
     while offset + 8 <= length:
         if word_at(first, offset) != word_at(second, offset):
             return False
         offset += 8
-    while offset < length:
-        if byte_at(first, offset) != byte_at(second, offset):
-            return False
-        offset += 1
-    return True
+    rest = length - offset
+    return rest <= 0 or first_bytes(first, offset, rest) == first_bytes(second, offset, rest)
 
 
 @inlined

@@ -21,7 +21,6 @@ from stepscope.trace.formats.chrome.rows import (
     HAS_TIME,
 )
 from stepscope.trace.formats.chrome.scan_bytes import (
-    BACKSLASH,
     CLOSE_LIST,
     CLOSE_OBJECT,
     COLON,
@@ -29,8 +28,12 @@ from stepscope.trace.formats.chrome.scan_bytes import (
     MINUS,
     OPEN_OBJECT,
     QUOTE,
+    has_escape,
+    plain_string_end,
+    same_bytes,
     skip_space,
     string_end,
+    unusual_string_end,
 )
 from stepscope.trace.formats.chrome.scan_values import (
     integer_end,
@@ -159,13 +162,11 @@ def scan_arguments(data: Data, at: int, columns: Longs, stride: int) -> tuple[in
             return -1, 0
         slot = argument_slot(data, at + 1)
         key_start = at + 1
-        at = string_end(data, key_start)
+        at = plain_string_end(data, key_start)
         if at < 0:
-            return -1, 0
-        if slot < 0 and (at - key_start) >= 5:
-            for position in range(key_start, at):
-                if byte_at(data, position) == BACKSLASH:
-                    return -1, 0  # an escaped key might have a column
+            at = unusual_string_end(data, key_start)
+            if at < 0 or has_escape(data, key_start, at):
+                return -1, 0  # an escaped key might have a column
         at = skip_space(data, at + 1)
         if byte_at(data, at) != COLON:
             return -1, 0
@@ -227,9 +228,8 @@ def lane_word(data: Data, at: int) -> tuple[int, int, int]:
     """Returns start and length of a pid or tid, and the position after; -1 if unusual."""
     if byte_at(data, at) == QUOTE:
         end = string_end(data, at + 1)
-        for position in range(at + 1, end):
-            if byte_at(data, position) == BACKSLASH:
-                return 0, 0, -1
+        if has_escape(data, at + 1, end):
+            return 0, 0, -1
         return at + 1, end - at - 1, (end + 1 if end >= 0 else -1)
     end = integer_end(data, at)
     return at, end - at, end
@@ -254,6 +254,8 @@ def scan_events(block: Longs, name_table: Longs, lane_table: Longs) -> int:
     columns, views = long_at(block, COLUMNS), long_at(block, VIEWS)
     phases, flag_column = long_at(block, PHASES), long_at(block, FLAGS)
     name_column, lane_column = long_at(block, NAME), long_at(block, LANE)
+    last_pid_start = last_tid_start = lane_number = 0
+    last_pid_length = last_tid_length = -2  # unlike any
     status = HANDED_OVER
     while True:
         at = skip_space(data, at)
@@ -374,7 +376,16 @@ def scan_events(block: Longs, name_table: Longs, lane_table: Longs) -> int:
         name_number = intern(
             data, name_start, name_length, category_start, category_length, name_table
         )
-        lane_number = intern(data, pid_start, pid_length, tid_start, tid_length, lane_table)
+        is_same_lane = (
+            pid_length == last_pid_length
+            and tid_length == last_tid_length
+            and same_bytes(data + pid_start, data + last_pid_start, pid_length)
+            and same_bytes(data + tid_start, data + last_tid_start, tid_length)
+        )
+        if not is_same_lane:
+            lane_number = intern(data, pid_start, pid_length, tid_start, tid_length, lane_table)
+            last_pid_start, last_pid_length = pid_start, pid_length
+            last_tid_start, last_tid_length = tid_start, tid_length
         if name_number < 0 or lane_number < 0:
             status = FULL
             break
