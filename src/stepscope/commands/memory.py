@@ -129,7 +129,7 @@ def command(
     `stepscope memory --list`; by default an overview.
     """
     from stepscope.memory.exported.answers import answer_of_timeline
-    from stepscope.memory.exported.reading import is_timeline_file
+    from stepscope.memory.exported.recognition import is_timeline_file
     from stepscope.memory.questions.prediction import Run
     from stepscope.memory.questions.table import Asked, answer
     from stepscope.memory.questions.table import question as question_named

@@ -172,7 +172,7 @@ def _show_memory(
         raise click.UsageError(f"'{question.name}' about a snapshot takes one --device")
     from stepscope.analysis.memory.opening import open_memory
     from stepscope.memory.exported.answers import answer_of_timeline
-    from stepscope.memory.exported.reading import is_timeline_file
+    from stepscope.memory.exported.recognition import is_timeline_file
     from stepscope.memory.questions.table import Asked, answer
     from stepscope.trace.arrays.memory_reuse import keep_freed_memory
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import polars as pl
-
-from stepscope.trace.schema import PROBLEMS
+if TYPE_CHECKING:
+    import polars as pl
 
 MESSAGES = {
     "invalid_utf8": "replaced bytes that are not UTF-8 and unpaired surrogates with U+FFFD "
@@ -87,6 +87,10 @@ class Problems:
 
     def frame(self) -> pl.DataFrame:
         """Returns the table `problems` (see `schema.PROBLEMS`), ordered by kind."""
+        import polars as pl  # sources are opened without it
+
+        from stepscope.trace.schema import PROBLEMS
+
         rows = []
         for kind, (count, offset, detail) in sorted(self._tally.items()):
             message = MESSAGES[kind] + (f" ({detail})" if detail else "")

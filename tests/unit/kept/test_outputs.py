@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from stepscope.trace.store.kept import ANSWERS, KeptAnswers
 
 FORMATS = ("table", "json", "csv", "md")
 NAMES = [one.name for one in QUESTIONS if not one.over_ranks]
-ONE_EACH = [(name, FORMATS[at % len(FORMATS)]) for at, name in enumerate(NAMES)]
+SOME = list(zip(("steps", "kernels", "operators", "memory"), FORMATS, strict=True))
 PRINTED = ("show", "kernels")
 
 
@@ -89,8 +90,8 @@ def check_same_twice(path: Path, opened: list[str], words: tuple[object, ...]) -
     assert fresh[0]
 
 
-@pytest.mark.parametrize(("name", "form"), ONE_EACH)
-def test_every_question_prints_the_same_again(name, form, trace, opened):
+@pytest.mark.parametrize(("name", "form"), SOME)
+def test_a_question_prints_the_same_again(name, form, trace, opened):
     check_same_twice(trace, opened, ("show", name, trace, "--format", form))
 
 
@@ -100,6 +101,19 @@ def test_every_question_prints_the_same_again(name, form, trace, opened):
 @pytest.mark.parametrize("steps", [(), ("--steps", "1-2", "--rows", "all")])
 def test_every_question_in_every_format_prints_the_same_again(name, form, steps, trace, opened):
     check_same_twice(trace, opened, ("show", name, trace, "--format", form, *steps))
+
+
+@pytest.mark.parametrize("question", ["memory"])
+def test_printing_again_imports_no_library_of_tables(question, trace):
+    printed("show", question, trace, "--format", "md")
+    code = (
+        "import sys; from stepscope.commands.main import main\n"
+        f"assert main(['show', {question!r}, {str(trace)!r}, '--format', 'md']) == 0\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"polars", "numpy", "numba", "duckdb", "rich", "stepscope.trace.load"}
+    assert not heavy & set(done.stderr.split())
 
 
 OTHERS = {
@@ -114,12 +128,11 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("words", OTHERS.values(), ids=OTHERS)
-def test_what_was_asked_is_part_of_the_key(words, trace, opened):
+def test_what_was_asked_is_part_of_the_key(trace, opened):
     printed(*PRINTED, trace)
-    printed(*words, trace)
-    assert len(opened) == 2
-    assert len(kept_in(trace.parent)) == 2
+    for number, (name, words) in enumerate(OTHERS.items(), start=2):
+        printed(*words, trace)
+        assert len(opened) == len(kept_in(trace.parent)) == number, name
 
 
 def test_a_file_gets_what_standard_output_got(trace, opened, tmp_path):
@@ -172,26 +185,23 @@ def test_colours_forced_upon_a_pipe_are_not_kept(trace, monkeypatch):
     assert printed(*PRINTED, trace) == first
 
 
-@pytest.mark.parametrize("text", ["\x1b]0;owned\x07", "a\rb", "\x9b2J", "\x1b[2J", "\x1b[31m"])
-def test_a_kept_text_that_controls_the_terminal_is_not_printed(text, trace, monkeypatch):
+CONTROLLING = ("\x1b]0;owned\x07", "a\rb", "\x9b2J", "\x1b[2J", "\x1b[31m")
+NO_TEXT = ("", "[]", '{"text": "owned"}', '{"__reduce__": "os.system"}')
+
+
+def test_what_is_no_plain_text_is_not_printed(trace, opened, monkeypatch):
     """Its digest is right: whoever may write to the store can make such a file."""
     fresh = printed(*PRINTED, trace)
-    real = KeptAnswers.read
-
-    def changed(self, key):
-        document = json.loads(real(self, key))
-        document["text"] += text
-        return json.dumps(document)
-
-    monkeypatch.setattr(KeptAnswers, "read", changed)
-    assert printed(*PRINTED, trace) == fresh
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"text": "owned"}', '{"__reduce__": "os.system"}'])
-def test_a_kept_file_that_says_something_else_is_ignored(text, trace, monkeypatch):
-    fresh = printed(*PRINTED, trace)
-    monkeypatch.setattr(KeptAnswers, "read", lambda *_: text)
-    assert printed(*PRINTED, trace) == fresh
+    (file,) = kept_in(trace.parent)
+    whole = file.read_bytes().partition(b"\n")[2]
+    changed = [
+        json.dumps({**json.loads(whole), "text": f"{fresh[0]}{text}"}) for text in CONTROLLING
+    ]
+    for number, text in enumerate((*changed, *NO_TEXT), start=2):
+        with monkeypatch.context() as patch:
+            patch.setattr(KeptAnswers, "read", lambda *_, text=text: text)
+            assert printed(*PRINTED, trace) == fresh
+        assert len(opened) == number, text
 
 
 def test_a_damaged_file_is_made_anew(trace, opened):
@@ -213,7 +223,7 @@ def test_other_code_or_another_version_is_part_of_the_key(trace, opened, monkeyp
     digests = dict.fromkeys(outputs._ROOMS, "old")
     monkeypatch.setattr(kept_values, "code_digest", digests.__getitem__)
     printed(*PRINTED, trace)
-    for number, room in enumerate(digests):
+    for number, room in enumerate(("stepscope.trace", "stepscope.analysis", "stepscope.report")):
         digests[room] = "new"
         printed(*PRINTED, trace)
         assert len(opened) == 4 + number, room

@@ -11,7 +11,6 @@ the time of what was there before the recording.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,8 @@ import orjson
 import polars as pl
 
 from stepscope.errors import UnreadableInputError
+from stepscope.memory.exported.recognition import BEGINNING_BYTES, PAGE, is_timeline_file
 from stepscope.memory.reading.content import read_content
-from stepscope.trace.formats.not_traces import is_memory_timeline
 from stepscope.trace.source.opening import beginning_of, open_source
 from stepscope.trace.source.progress import Progress
 
@@ -36,10 +35,8 @@ CATEGORIES = (
 _THERE_BEFORE, _MADE = 1, 2
 """torch's numbers of actions; 3 is a change in place, 4 a release."""
 
-_BEGINNING_BYTES = 16 * 1024
 _MOST_BYTES = 256 * 1024**2
 """Unpacked: some four million moments, which take about three gigabytes as numbers of Python's."""
-_PAGE = re.compile(rb"<title>(?:GPU Memory Timeline HTML|Memory over time)</title>")
 _LONGEST_TIME_US = 2**53
 
 Int64Array = npt.NDArray[np.int64]
@@ -68,14 +65,6 @@ class ExportedTimeline:
     reserved_bytes: Int64Array | None
 
 
-def is_timeline_file(path: str) -> bool:
-    """Whether a local file is a memory timeline, or the page of one, by its content."""
-    if not Path(path).is_file():
-        return False
-    beginning = beginning_of(Path(path), _BEGINNING_BYTES)
-    return is_memory_timeline(beginning) or _PAGE.search(beginning) is not None
-
-
 def read_timelines(path: str) -> list[ExportedTimeline]:
     """The memory timelines in a file, one for each device.
 
@@ -84,7 +73,7 @@ def read_timelines(path: str) -> list[ExportedTimeline]:
     Raises:
         UnreadableInputError: It cannot be read, or is damaged.
     """
-    if _PAGE.search(beginning_of(Path(path), _BEGINNING_BYTES)) is not None:
+    if PAGE.search(beginning_of(Path(path), BEGINNING_BYTES)) is not None:
         beside = Path(path).with_suffix(".json")
         if not is_timeline_file(str(beside)):
             raise UnreadableInputError(

@@ -14,7 +14,8 @@ from stepscope.artifacts.memory_timeline import MemoryTimeline, write_html, writ
 from stepscope.commands import memory, show
 from stepscope.errors import StepscopeError, UnreadableInputError, UsageError
 from stepscope.memory.exported import reading
-from stepscope.memory.exported.reading import CATEGORIES, is_timeline_file, read_timelines, table_of
+from stepscope.memory.exported.reading import CATEGORIES, read_timelines, table_of
+from stepscope.memory.exported.recognition import is_timeline_file
 from stepscope.trace.load import load
 
 TORCH = "ignore:.*export_memory_timeline.*:FutureWarning"
