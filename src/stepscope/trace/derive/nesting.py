@@ -226,14 +226,15 @@ def nest_by_loop(
     current row is, so it leaves the stack for good, and the pass is linear for any input.
     """
     number = len(start)
-    parent = np.empty(number, np.int64)
-    depth = np.zeros(number, np.int32)
-    self_time = end - start
-    crossing = np.zeros(number, np.bool_)
-    covered_to = start.copy()
+    # Row by row: numba takes longer to compile numpy's operations on whole arrays.
+    parent, depth = np.empty(number, np.int64), np.empty(number, np.int32)
+    self_time, covered_to = np.empty(number, np.int64), np.empty(number, np.int64)
+    crossing = np.empty(number, np.bool_)
     stack = np.empty(number, np.int64)
     top = -1
     for row in range(number):
+        self_time[row], covered_to[row] = end[row] - start[row], start[row]
+        crossing[row] = False
         if new_lane[row]:
             top = -1
         needed = max(end[row] - tolerance, start[row] + 1)
@@ -251,7 +252,7 @@ def nest_by_loop(
                 self_time[outer] -= fresh
             covered_to[outer] = max(covered_to[outer], last)
         else:
-            parent[row] = -1
+            parent[row], depth[row] = -1, 0
         top += 1
         stack[top] = row
     return parent, depth, self_time, crossing
