@@ -125,7 +125,7 @@ def questions(trace: Trace, index: TraceIndex) -> None:
         line(f"search for '{text}'", seconds, f"{found['total']:,} hits")  # type: ignore[index]
     seconds, links = timed(lambda: links_of(trace))
     line("links, once", seconds)
-    middle = len(index.place) // 2
+    middle = index.event_count // 2
     line("details of an event", timed(lambda: event_in_full(trace, index, links, middle))[0])  # type: ignore[arg-type]
     seconds, idle = timed(lambda: idle_segments(trace))
     line("idle causes, once", seconds)
@@ -159,8 +159,9 @@ def browser(trace: Trace, index: TraceIndex) -> None:
     library = opened.Library([opened.Origin("benchmark", "benchmark", ("benchmark",))])
     one = library.traces[0]
     one.opening.set()
-    one.content = opened.Content(trace, index, None, None, None)
+    one.content = opened.Content(trace, index, True, None, None, None)
     one.stage = "ready"
+    one.is_over.set()
     listening, keys = listen(), Secrets()
     listening.listen(128)
     server = ViewerServer(make_app(library, keys))
@@ -202,7 +203,7 @@ def main() -> int:
     seconds, index = timed(lambda: build_index(trace))
     processor = time.process_time() - processor
     assert isinstance(index, TraceIndex)
-    line("arranging", seconds, f"{len(index.place):,} events in {len(index.events)} rows")
+    line("arranging", seconds, f"{index.event_count:,} events in {len(index.events)} rows")
     line("  processor time, of all threads", processor)
     held = (index.events.size_bytes + index.place.nbytes) / 1e6
     print(f"{'memory of the rows':<44}{held:>9.0f} MB  (peak {before:.1f} → {peak_gb():.1f} GB)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import threading
 from urllib.parse import parse_qs, urlsplit
 
 import polars as pl
@@ -431,6 +432,36 @@ def test_a_store_that_changes_under_the_viewer_is_said_and_opened_again(
         page.page.get_by_role("button", name="Open it again").click()
         page.until("() => window.stepscope.context?.overview.steps.length === 5")
         page.page.close()
+
+
+def test_the_first_picture_of_a_large_trace_fills_in(browser, viewer, tmp_path, monkeypatch):
+    gate = threading.Event()
+    whole_index = opened.whole_index
+    monkeypatch.setattr(opened, "EARLY_ABOVE_EVENTS", 0)
+    monkeypatch.setattr(opened, "whole_index", lambda *given: gate.wait(60) and whole_index(*given))
+    path = tmp_path / "large.json"
+    path.write_bytes(training().json())
+    pictures = []
+    with serving([path]) as client:
+        found = browser()
+        found.page.goto(client.link)
+        found.until(SETTLED)
+        found.until("() => document.querySelector('.rest').textContent.includes('still')")
+        keys = "() => window.stepscope.timeline.timeline.layout.places.map((one) => one.key)"
+        assert "device_steps/0" not in found.page.evaluate(keys)
+        gate.set()
+        found.until("() => document.querySelector('.rest').textContent === ''")
+        assert "device_steps/0" in found.page.evaluate(keys)
+        for page, client_ in ((found, client), (browser(), viewer)):
+            if page is not found:
+                page.page.goto(viewer.link)
+            page.until("() => document.querySelector('[data-panel=findings][data-ready]')")
+            page.until(SETTLED)
+            page.page.wait_for_timeout(300)
+            pictures.append(page.page.locator(".surface").screenshot())
+            check(page, client_)
+            page.page.close()
+    assert different_pixels(browser, *pictures) == 0
 
 
 def test_two_traces_are_compared(browser, tmp_path):

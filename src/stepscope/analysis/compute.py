@@ -23,7 +23,8 @@ import orjson
 import polars as pl
 
 from stepscope.analysis.calls.kernel_origins import operator_names, places_of_work
-from stepscope.analysis.calls.operands import argument_texts, element_bytes, operands
+from stepscope.analysis.calls.operands import argument_texts, element_bytes
+from stepscope.analysis.calls.operands_of_work import operands_of_work
 from stepscope.analysis.flops import analyse_flops
 from stepscope.analysis.hardware.devices import peaks_of
 from stepscope.analysis.selection.gpu_work import gpu_work
@@ -240,7 +241,7 @@ def _bandwidth_share(trace: Trace, rows: pl.DataFrame) -> float | None:
         return None
     # Several kernels of one call (a large tensor in pieces) move its operands once.
     calls = streaming.group_by("op", "operator", "device").agg(pl.col("dur_ns").sum()).sort("op")
-    texts = operands(trace, calls["op"]).select("dims", "types")
+    texts = operands_of_work(trace, calls["op"]).select("dims", "types")
     calls = pl.concat([calls, texts], how="horizontal")
     # Few ways of calling repeat: their sizes are worked out once, and sum up as exact integers.
     keys = ["dims", "types", "operator"]

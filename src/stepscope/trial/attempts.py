@@ -19,6 +19,7 @@ from stepscope.adapters.script.launch import Companion, launch, startable
 from stepscope.errors import UnreadableInputError
 from stepscope.run.reader import open_run
 from stepscope.run.trials import CRASHED, HUNG, NOT_APPLIED, NOT_MEASURED, OUT_OF_MEMORY
+from stepscope.run.working import working
 from stepscope.trial.fixes import FIXES
 from stepscope.trial.fixes.fix import Plan
 from stepscope.trial.measure import LEAST_STEPS, ProcessSteps, slowest_rank, steps_of
@@ -140,7 +141,8 @@ class Bench:
         def run(command: Sequence[str], environment: dict[str, str]) -> int:
             limits = Limits(most_s, lambda: any(note["has_ended"] for note in _notes(notes)))
             mark = uuid.uuid4().hex
-            ended.append(run_apart(command, {**environment, **more}, mark, log, limits))
+            with working(f"Running the script: {name}"):
+                ended.append(run_apart(command, {**environment, **more}, mark, log, limits))
             return ended[0].exit_code or 0
 
         command = startable([word.replace(SCRATCH_WORD, str(files)) for word in self.command])

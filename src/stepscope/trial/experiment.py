@@ -34,6 +34,7 @@ from stepscope.run.trials import (
     TrialsRecord,
     write_trials,
 )
+from stepscope.run.working import working
 from stepscope.trial.attempts import Attempt, Bench, Variant, new_folder
 from stepscope.trial.facts import facts_of, untried_of
 from stepscope.trial.fixes import FIXES, allocator
@@ -159,7 +160,8 @@ class Experiment:
         watch = FolderWatch(self.request.command, self.folder.parent)
         first = self._diagnosed()
         assert first.run is not None
-        diagnosis = diagnose(open_run(first.run))
+        with working("Judging the script as it is"):
+            diagnosis = diagnose(open_run(first.run))
         facts = facts_of(diagnosis, first.facts)
         facts, remembered = self._with_allocator(facts, first.wall_s)
         variants, refused = self._chosen(facts)

@@ -11,17 +11,17 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from stepscope.errors import UsageError
 from stepscope.viewer.opened import Library
 from stepscope.viewer.routes import judgements, memory, questions, ranks, sql, tiles, traces
 from stepscope.viewer.security import Guard, Secrets
+from stepscope.viewer.static_files import static_route
 
 STATIC = Path(str(resources.files("stepscope.viewer") / "static"))
-SHARED = ("stepscope.report.page", "static")
+SHARED = Path(str(resources.files("stepscope.report.page") / "static"))
 
 
 def make_app(library: Library, keys: Secrets) -> Guard:
@@ -37,7 +37,7 @@ def make_app(library: Library, keys: Secrets) -> Guard:
             Route("/", page),
             *(one for group in groups for one in group.routes(library)),
             # The drawing code of reports is shared: its folder and the viewer's appear as one.
-            Mount("/static", StaticFiles(directory=STATIC, packages=[SHARED])),
+            static_route([STATIC, SHARED]),
         ]
     )
     return Guard(app, keys)

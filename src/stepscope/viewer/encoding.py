@@ -26,14 +26,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 
-from stepscope.viewer.counters import CounterTile
-from stepscope.viewer.tiles import SliceTile
+if TYPE_CHECKING:
+    from stepscope.viewer.counters import CounterTile
+    from stepscope.viewer.tiles import SliceTile
 
 MAGIC = b"SSB1"
 _TYPES = {"uint8", "uint16", "uint32", "float32", "float64"}

@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
-from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.routing import Route
 
 from stepscope.errors import UsageError
 from stepscope.viewer.app import SHARED, STATIC, serve_app
 from stepscope.viewer.security import Guard, Secrets
+from stepscope.viewer.static_files import static_route
 
 PERFETTO = "https://ui.perfetto.dev"
 
@@ -60,7 +60,7 @@ def make_handover(file: Path, title: str, address: str, keys: Secrets) -> Guard:
             Route("/", page),
             Route("/about", about),
             Route("/trace", trace),
-            Mount("/static", StaticFiles(directory=STATIC, packages=[SHARED])),
+            static_route([STATIC, SHARED]),
         ]
     )
     # The page must keep hold of the tab that it opens.

@@ -6,7 +6,8 @@ page too, whose numbers hold 53 bits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.trace.arrays import intervals
-from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.arrays.intervals import Int64Array, Intervals
 from stepscope.trace.arrays.placing import Placement, place
 from stepscope.trace.categories import GPU_CATEGORIES, GPU_WORK
 from stepscope.trace.derive.nesting import clock_resolution_ns, outer_first
@@ -72,7 +73,7 @@ class TraceIndex:
         events: One slice per event.
         extra: Steps, device steps and the time that each device is busy.
         lanes: What is drawn, in order.
-        place: For each event its position in `events`, or `NOT_DRAWN`.
+        event_count: Number of events of the trace, also of those that are not drawn.
         names: Name of each `name_id`, and of everything in `extra` after them.
         notes: What a reader must know.
     """
@@ -82,9 +83,16 @@ class TraceIndex:
     events: SliceRows
     extra: SliceRows
     lanes: tuple[Lane, ...]
-    place: npt.NDArray[np.uint32]
+    event_count: int
     names: pl.Series
     notes: tuple[str, ...]
+
+    @cached_property
+    def place(self) -> npt.NDArray[np.uint32]:
+        """For each event its position in `events`, or `NOT_DRAWN`."""
+        where = np.full(self.event_count, NOT_DRAWN, np.uint32)
+        where[self.events.event] = np.arange(len(self.events.event), dtype=np.uint32)
+        return where
 
     def position(self, event: int) -> int | None:
         """Where an event stands in `events`; None: there is no such event, or it is not drawn."""
@@ -104,12 +112,36 @@ class TraceIndex:
         return None
 
 
-def build_index(trace: Trace) -> TraceIndex:
+@dataclass(frozen=True, eq=False)
+class Arranged:
+    """The slices of a trace in rows, which takes neither links nor the steps of GPUs.
+
+    Attributes:
+        origin_ns: As `TraceIndex`.
+        end_ns: As `TraceIndex`.
+        rows: One slice per event; GPU work in the colour that its name alone suggests.
+        band: Band of each row.
+        busy: When each device is busy, in the trace's own time.
+        events: Number of events of the trace.
+        notes: What a reader must know.
+    """
+
+    origin_ns: int
+    end_ns: int
+    rows: SliceRows
+    band: Int64Array
+    busy: dict[int, Intervals]
+    events: int
+    notes: tuple[str, ...]
+
+
+def arrange(trace: Trace) -> Arranged:
     """Put all slices of a trace into rows."""
-    columns = trace.events.select("name_id", "category", "lane_id", "start_ns", "dur_ns").collect()
+    columns = trace.events.select(
+        "name_id", "category", "lane_id", "start_ns", "dur_ns", "device"
+    ).collect()
     if len(columns) > MOST_EVENTS:
         raise ValueError(f"{trace.path}: more than {MOST_EVENTS:,} events")
-    kind = trace.derived.select("kind").collect()["kind"]
     start = columns["start_ns"].to_numpy()
     dur = columns["dur_ns"].to_numpy()
     origin = int(start.min()) if len(start) else 0
@@ -125,33 +157,72 @@ def build_index(trace: Trace) -> TraceIndex:
         rank=rank[category.to_physical().to_numpy()],
         tolerance_ns=clock_resolution_ns(start[on_host]),
     )
+    name = columns["name_id"].to_numpy()
+    kind = trace.names.select("kind").collect()["kind"].gather(name)
     rows = SliceRows.placed(
         _shifted(placed, origin),
         start - origin,
         np.arange(len(start), dtype=np.uint32),
-        columns["name_id"].to_numpy(),
+        name,
         colours_of(category, kind),
     )
-    where = places_of(rows, len(start))
-    names = names_of(trace)
-    extra, above, names = _extra(trace, columns, names, origin)
     notes = []
     if placed.left_out:
         notes.append(f"{placed.left_out:,} events overlap too many others and are not drawn")
-    lanes = _sorted_lanes([*above, *_trace_lanes(trace, placed.band, rows)])
-    return TraceIndex(origin, end, rows, extra, lanes, where, names, tuple(notes))
+    return Arranged(origin, end, rows, placed.band, _busy(columns), len(start), tuple(notes))
+
+
+def _busy(columns: pl.DataFrame) -> dict[int, Intervals]:
+    work = columns.filter(
+        pl.col("category").is_in([c.value for c in GPU_WORK]), pl.col("device").is_not_null()
+    ).select("device", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+    return {
+        device: intervals.merge(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy())
+        for (device,), mine in sorted(work.group_by(["device"]), key=lambda one: one[0])
+    }
+
+
+def early_index(trace: Trace, arranged: Arranged) -> TraceIndex:
+    """What can be drawn before anything is derived: without the steps of GPUs.
+
+    A kernel whose metadata say more than its name may still get another colour.
+    """
+    return _indexed(trace, arranged, arranged.rows, None)
+
+
+def whole_index(trace: Trace, arranged: Arranged) -> TraceIndex:
+    """The index of a trace."""
+    category = trace.events.select("category").collect()["category"]
+    kind = trace.derived.select("kind").collect()["kind"]
+    colour = colours_of(category, kind)[arranged.rows.event]
+    return _indexed(trace, arranged, replace(arranged.rows, colour=colour), trace.device_steps)
+
+
+def build_index(trace: Trace) -> TraceIndex:
+    """Put all slices of a trace into rows, and add steps and lanes."""
+    return whole_index(trace, arrange(trace))
+
+
+def _indexed(
+    trace: Trace, arranged: Arranged, rows: SliceRows, device_steps: pl.DataFrame | None
+) -> TraceIndex:
+    extra, above, names = _extra(trace, arranged, device_steps)
+    lanes = _sorted_lanes([*above, *_trace_lanes(trace, arranged.band, rows)])
+    return TraceIndex(
+        arranged.origin_ns,
+        arranged.end_ns,
+        rows,
+        extra,
+        lanes,
+        arranged.events,
+        names,
+        arranged.notes,
+    )
 
 
 def names_of(trace: Trace) -> pl.Series:
     """The name of each `name_id`."""
     return trace.names.select("name").collect()["name"]
-
-
-def places_of(rows: SliceRows, events: int) -> npt.NDArray[np.uint32]:
-    """For each event its position in its rows, or `NOT_DRAWN`."""
-    where = np.full(events, NOT_DRAWN, np.uint32)
-    where[rows.event] = np.arange(len(rows.event), dtype=np.uint32)
-    return where
 
 
 def _shifted(placed: Placement, origin: int) -> Placement:
@@ -255,12 +326,14 @@ def _sorted_lanes(lanes: list[Lane]) -> tuple[Lane, ...]:
 
 
 def _extra(
-    trace: Trace, columns: pl.DataFrame, names: pl.Series, origin: int
+    trace: Trace, arranged: Arranged, device_steps: pl.DataFrame | None
 ) -> tuple[SliceRows, list[Lane], pl.Series]:
-    """Steps, device steps, and when each device is busy."""
+    """Steps, device steps where they are known, and when each device is busy; and all names."""
     parts: list[tuple[Int64Array, Int64Array, npt.NDArray[np.integer[Any]], list[str], Colour]] = []
     lanes: list[Lane] = []
     described = dict(trace.devices.select("device", "name").iter_rows())
+    origin = arranged.origin_ns
+    names = names_of(trace)
 
     def add(
         group: str, title: str, kind: str, device: int | None,
@@ -277,23 +350,15 @@ def _extra(
         *_in_order(steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()),
         [f"step {number}" for number in steps["step"]], Colour.STEP,
     )  # fmt: skip
-    work = columns["category"].is_in([c.value for c in GPU_WORK])
-    device_of = trace.events.select("device").collect()["device"]
-    of_device = pl.DataFrame(
-        {"device": device_of, "start": columns["start_ns"], "dur": columns["dur_ns"]}
-    )
-    of_device = of_device.filter(work & device_of.is_not_null())
-    for device in of_device["device"].unique().sort().to_list():
+    for device, busy in arranged.busy.items():
         group = gpu_title(device, described)
-        mine = trace.device_steps.filter(pl.col("device") == device).sort("start_ns")
-        add(
-            group, "steps on the GPU", "device_steps", device,
-            *_in_order(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()),
-            [f"step {number}" for number in mine["step"]], Colour.STEP,
-        )  # fmt: skip
-        ran = of_device.filter(pl.col("device") == device)
-        first = ran["start"].to_numpy()
-        busy = intervals.merge(first, first + ran["dur"].to_numpy())
+        if device_steps is not None:
+            mine = device_steps.filter(pl.col("device") == device).sort("start_ns")
+            add(
+                group, "steps on the GPU", "device_steps", device,
+                *_in_order(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()),
+                [f"step {number}" for number in mine["step"]], Colour.STEP,
+            )  # fmt: skip
         add(
             group, "busy", "busy", device, busy.starts, busy.ends,
             ["busy"], Colour.COMPUTE,

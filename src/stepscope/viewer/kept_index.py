@@ -1,15 +1,17 @@
 """The arranged slices of a trace, kept in its store, so that it opens at once the next time.
 
-`TRACE.stepscope/timeline/` holds the slices of events (`events.parquet`) and of steps and busy
-times (`extra.parquet`) in the order in which they are drawn, and lanes, rows and notes
-(`index.json`).
+`TRACE.stepscope/timeline/` holds the slices of events (`events-COLUMN.npy`) and of steps and busy
+times (`extra-COLUMN.npy`) in the order in which they are drawn, and lanes, rows and notes
+(`index.json`). The columns are not compressed: they are mapped into memory, so that the first
+picture reads only what it shows.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import sys
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import orjson
@@ -17,63 +19,60 @@ import polars as pl
 
 from stepscope.trace.model import Trace
 from stepscope.trace.store.folder import StoreFolder
-from stepscope.viewer.index import Lane, TraceIndex, build_index, names_of, places_of
+from stepscope.viewer.index import Lane, TraceIndex, names_of
 from stepscope.viewer.tiles import SliceRows
 
 _FOLDER = "timeline"
-_VERSION = 1
-_NAMES = ("events.parquet", "extra.parquet", "index.json")
+_VERSION = 2
+_HEAD = "index.json"
+_ROWS = ("events", "extra")
+_COLUMNS = tuple(column.name for column in fields(SliceRows))
+_NAMES = (_HEAD, *(f"{rows}-{column}.npy" for rows in _ROWS for column in _COLUMNS))
 
 
-def index_of(trace: Trace) -> TraceIndex:
-    """The index that the trace's store holds, else a new one, which the store keeps."""
+def _folder_of(trace: Trace) -> StoreFolder | None:
     files = trace.derived_files
-    if files is None:
-        return build_index(trace)
-    folder = StoreFolder(files.store / _FOLDER, files.identity, _NAMES)
-    found = _read(folder.directory, trace) if folder.is_valid() else None
-    if found is None:
-        found = build_index(trace)
-        kept = found
-        folder.keep(lambda directory: _write(directory, kept, len(names_of(trace))))
-    return found
+    return None if files is None else StoreFolder(files.store / _FOLDER, files.identity, _NAMES)
+
+
+def kept_index(trace: Trace) -> TraceIndex | None:
+    """The index that a trace's store holds; None if there is none that is valid."""
+    folder = _folder_of(trace)
+    return _read(folder.directory, trace) if folder is not None and folder.is_valid() else None
+
+
+def keep_index(trace: Trace, index: TraceIndex) -> None:
+    """Keep an index in the trace's store, if it has one."""
+    folder = _folder_of(trace)
+    if folder is not None:
+        folder.keep(lambda directory: _write(directory, index, len(names_of(trace))))
 
 
 def _write(directory: Path, index: TraceIndex, names: int) -> None:
-    for rows, file in ((index.events, "events.parquet"), (index.extra, "extra.parquet")):
-        frame = pl.DataFrame(
-            {
-                "start_ns": rows.start_ns,
-                "dur_ns": rows.end_ns - rows.start_ns,
-                "event": rows.event,
-                "name": rows.name,
-                "colour": rows.colour,
-            }
-        )
-        frame.write_parquet(directory / file, compression="zstd", compression_level=1)
+    for name in _ROWS:
+        rows = getattr(index, name)
+        for column in _COLUMNS:
+            np.save(directory / f"{name}-{column}.npy", getattr(rows, column), allow_pickle=False)
     head = {
         "version": _VERSION,
         "origin_ns": index.origin_ns,
         "end_ns": index.end_ns,
-        "event_offsets": index.events.offsets.tolist(),
-        "extra_offsets": index.extra.offsets.tolist(),
         "lanes": [asdict(lane) for lane in index.lanes],
-        "events": len(index.place),
+        "events": index.event_count,
         "labels": index.names[names:].to_list(),
         "notes": index.notes,
     }
-    (directory / "index.json").write_bytes(orjson.dumps(head))
+    (directory / _HEAD).write_bytes(orjson.dumps(head))
 
 
 def _read(directory: Path, trace: Trace) -> TraceIndex | None:
     """The index in a folder; None if another version wrote it, or somebody changes it."""
     try:
-        head = orjson.loads((directory / "index.json").read_bytes())
+        head = orjson.loads((directory / _HEAD).read_bytes())
         if head.get("version") != _VERSION:
             return None
-        events = _rows(directory / "events.parquet", head["event_offsets"])
-        extra = _rows(directory / "extra.parquet", head["extra_offsets"])
-    except (OSError, ValueError, pl.exceptions.PolarsError):
+        events, extra = (_rows(directory, name) for name in _ROWS)
+    except (OSError, ValueError):
         return None
     return TraceIndex(
         head["origin_ns"],
@@ -81,21 +80,20 @@ def _read(directory: Path, trace: Trace) -> TraceIndex | None:
         events,
         extra,
         tuple(Lane(**lane) for lane in head["lanes"]),
-        places_of(events, head["events"]),
+        head["events"],
         pl.concat([names_of(trace), pl.Series("name", head["labels"], dtype=pl.String)]),
         tuple(head["notes"]),
     )
 
 
-def _rows(file: Path, offsets: list[int]) -> SliceRows:
-    frame = pl.read_parquet(file, glob=False)
-    columns: dict[str, Any] = {name: frame[name].to_numpy() for name in frame.columns}
-    start = columns["start_ns"]
-    return SliceRows.of(
-        np.array(offsets, np.int64),
-        start,
-        start + columns["dur_ns"],
-        columns["event"],
-        columns["name"],
-        columns["colour"],
+def _rows(directory: Path, name: str) -> SliceRows:
+    # Windows does not replace a file that is mapped: a store could not be written again.
+    mode: Literal["r"] | None = None if sys.platform == "win32" else "r"
+    return SliceRows.kept(
+        **{
+            column: np.asarray(
+                np.load(directory / f"{name}-{column}.npy", mmap_mode=mode, allow_pickle=False)
+            )
+            for column in _COLUMNS
+        }
     )

@@ -4,8 +4,11 @@ A memory snapshot is served like a trace, with one view. A trace can have memory
 snapshot of its rank, or the host's memory events in it, which are read when they are looked at.
 
 A trace goes through stages: waiting, reading (its file becomes tables), arranging (tables become
-rows of slices), ready. Idle causes and counters are worked out after that, while the page already
-draws; a question that needs them waits for them.
+rows of slices), ready. The rest is worked out while the page already draws: of a large trace that
+is opened for the first time links and the steps of GPUs, then it is whole; of every trace idle
+causes and counters. A question that needs them waits for them.
+
+What the first picture does not need is imported when it is first asked for.
 
 A trace's arguments and some columns are read from its store when they are asked for. Where another
 process has replaced the store meanwhile, what it holds is another recording: every answer checks,
@@ -23,34 +26,35 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import polars as pl
 
-from stepscope.analysis.counters.of_trace import counters_of
-from stepscope.analysis.counters.series import Series
-from stepscope.analysis.host.idle_segments import idle_segments
-from stepscope.analysis.memory.opening import memory_of_trace, open_memory
-from stepscope.analysis.memory.trace_history import has_host_memory
 from stepscope.errors import StepscopeError, UsageError
 from stepscope.trace.load import load
 from stepscope.trace.model import Trace
-from stepscope.viewer.background import Background
-from stepscope.viewer.events import Links, links_of
-from stepscope.viewer.flame import Forest
-from stepscope.viewer.index import Lane, TraceIndex
-from stepscope.viewer.kept_index import index_of
-from stepscope.viewer.memory.content import MemoryContent, memory_of
-from stepscope.viewer.ranges import RangeBasis, range_basis
-from stepscope.viewer.ranks import JobRanks, ranks_of
-from stepscope.viewer.search import NameIndex
-from stepscope.viewer.tiles import SliceRows, warm_up
-from stepscope.viewer.tracks import idle_rows
+from stepscope.viewer.index import arrange, early_index, whole_index
+from stepscope.viewer.kept_index import keep_index, kept_index
+from stepscope.viewer.tiles import warm_up
+
+if TYPE_CHECKING:
+    from stepscope.analysis.counters.series import Series
+    from stepscope.viewer.background import Background
+    from stepscope.viewer.events import Links
+    from stepscope.viewer.flame import Forest
+    from stepscope.viewer.index import Lane, TraceIndex
+    from stepscope.viewer.memory.content import MemoryContent
+    from stepscope.viewer.ranges import RangeBasis
+    from stepscope.viewer.ranks import JobRanks
+    from stepscope.viewer.search import NameIndex
+    from stepscope.viewer.tiles import SliceRows
 
 _LOG = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 _LONGEST_PICTURE_S = 10.0
 """After that, idle causes and counters are worked out even if no page has asked for them."""
+EARLY_ABOVE_EVENTS = 500_000
+"""Traces with more events are shown before links and the steps of GPUs are worked out."""
 
 
 class TraceChangedError(StepscopeError):
@@ -109,12 +113,14 @@ class Content:
     Attributes:
         trace: The trace.
         index: Its slices.
+        is_whole: Whether nothing is missing in the index: links and steps of GPUs are known.
         metrics: The `metrics.csv` beside it; None: there is none.
         step_record: The `steps.jsonl` of its rank; None for a trace outside a run.
     """
 
     trace: Trace
     index: TraceIndex
+    is_whole: bool
     metrics: Path | None
     step_record: Path | None
     _fingerprint: object
@@ -150,16 +156,22 @@ class Content:
     @cached_property
     def names(self) -> NameIndex:
         """Its names, as they are searched."""
+        from stepscope.viewer.search import NameIndex
+
         return NameIndex.of(self.index)
 
     @cached_property
     def links(self) -> Links:
         """Who launched what."""
+        from stepscope.viewer.events import links_of
+
         return links_of(self.trace)
 
     @cached_property
     def forest(self) -> Forest:
         """Its call trees."""
+        from stepscope.viewer.flame import Forest
+
         return Forest.of(self.trace)
 
     @property
@@ -170,6 +182,10 @@ class Content:
 
     @cached_property
     def _extras(self) -> Extras:
+        from stepscope.analysis.counters.of_trace import counters_of
+        from stepscope.analysis.host.idle_segments import idle_segments
+        from stepscope.viewer.tracks import idle_rows
+
         notes: list[str] = []
 
         def tried(what: str, work: Callable[[], Answer]) -> Answer | None:
@@ -193,6 +209,8 @@ class Content:
     @cached_property
     def basis(self) -> RangeBasis:
         """What ranges are measured on."""
+        from stepscope.viewer.ranges import range_basis
+
         return range_basis(self.trace, self.extras.idle)
 
 
@@ -217,7 +235,8 @@ class Opened:
         origin: Where it comes from.
         stage: "waiting", "reading", "arranging", "ready" or "failed".
         error: Why it failed.
-        content: The trace, once it is ready.
+        content: The trace, once it is ready. It is replaced once when it is whole.
+        is_over: Set once it is whole, or has failed.
         has_extras: Whether idle causes and counters are there.
         extras_wanted: Set when the page asks for these, which it does once its picture is drawn.
         memory: Its memory, read when it is asked for; None: it has none, as far as is known.
@@ -234,9 +253,13 @@ class Opened:
         self._took_s: dict[str, float] = {}
         self.opening = threading.Event()
         self.extras_wanted = threading.Event()
+        self.is_over = threading.Event()
         self.memory: Background[MemoryContent] | None = None
         snapshot = origin.path if origin.is_memory else origin.snapshot
         if snapshot is not None:
+            from stepscope.analysis.memory.opening import open_memory
+            from stepscope.viewer.memory.content import memory_of
+
             self.memory = memory_of(lambda: open_memory(snapshot).view)
 
     def open(self) -> None:
@@ -247,30 +270,59 @@ class Opened:
         try:
             self._enter("reading")
             trace = load(self.origin.path)
-            fingerprint = _fingerprint(trace)
-            trace.derived  # noqa: B018 - steps, nesting and links are part of reading
-            self._enter("arranging")
-            warm_up()
-            content = Content(
-                trace,
-                index_of(trace),
-                self.origin.metrics,
-                self.origin.step_record,
-                fingerprint,
-            )
-            self.content = content
-            self._enter("ready")
+            content = self._show(trace)
             # The first picture must not share the processor with idle causes and counters.
             self.extras_wanted.wait(_LONGEST_PICTURE_S)
-            extras = content.extras
-            if self.memory is None and has_host_memory(trace):
-                self.memory = memory_of(lambda: memory_of_trace(trace, self.origin.path))
-            self.has_extras = extras is not None
+            warm_up()
+            content.names  # noqa: B018 - the first search need not wait for it
+            self._add_extras(content)
         except StepscopeError as error:
             self._fail(str(error))
         except Exception as error:  # noqa: BLE001 - a thread's last resort: the page must learn of it
             _LOG.exception("%s cannot be opened", self.origin.path)
             self._fail(f"unexpected {type(error).__name__}: {error}")
+
+    def _show(self, trace: Trace) -> Content:
+        """Arrange the slices, or read how they were; of many the first picture comes early."""
+        origin, fingerprint = self.origin, _fingerprint(trace)
+
+        def ready(index: TraceIndex, *, is_whole: bool) -> Content:
+            content = Content(
+                trace, index, is_whole, origin.metrics, origin.step_record, fingerprint
+            )
+            self.content = content
+            if is_whole:
+                self.is_over.set()
+            if self.stage != "ready":
+                self._enter("ready")
+            return content
+
+        index = kept_index(trace)
+        if index is not None:
+            trace.derived  # noqa: B018 - read from the store once, not by several questions at a time
+            return ready(index, is_whole=True)
+        is_early = int(trace.events.select(pl.len()).collect().item()) > EARLY_ABOVE_EVENTS
+        if not is_early:
+            trace.derived  # noqa: B018 - steps, nesting and links are part of reading
+        self._enter("arranging")
+        arranged = arrange(trace)
+        if is_early:
+            ready(early_index(trace, arranged), is_whole=False)
+        index = whole_index(trace, arranged)
+        content = ready(index, is_whole=True)
+        keep_index(trace, index)
+        return content
+
+    def _add_extras(self, content: Content) -> None:
+        from stepscope.analysis.memory.trace_history import has_host_memory
+
+        extras = content.extras
+        if self.memory is None and has_host_memory(content.trace):
+            from stepscope.analysis.memory.opening import memory_of_trace
+            from stepscope.viewer.memory.content import memory_of
+
+            self.memory = memory_of(lambda: memory_of_trace(content.trace, self.origin.path))
+        self.has_extras = extras is not None
 
     def _enter(self, stage: str) -> None:
         self._took_s[self.stage] = time.monotonic() - self._began
@@ -278,6 +330,7 @@ class Opened:
 
     def _fail(self, reason: str) -> None:
         self.stage, self.error = "failed", reason
+        self.is_over.set()
 
     def status(self) -> dict[str, Any]:
         """How far it is."""
@@ -345,6 +398,19 @@ class Library:
             raise UsageError(opened.error or "the trace is still being read")
         return opened.content
 
+    def whole(self, identifier: str) -> Content:
+        """A trace that is whole; waits while a picture is there but links are not.
+
+        Raises:
+            UsageError: There is none, it is not ready yet, or it cannot be read.
+        """
+        self.ready(identifier)
+        opened = self.find(identifier)
+        opened.is_over.wait()
+        if opened.content is None or not opened.content.is_whole:
+            raise UsageError(opened.error)
+        return opened.content
+
     def rank_count(self, identifier: str) -> int:
         """How many ranks of its run a trace is one of."""
         run = self.find(identifier).origin.run
@@ -356,6 +422,8 @@ class Library:
         if self.rank_count(identifier) < 2:
             return None
         run = self.find(identifier).origin.run
+        from stepscope.viewer.ranks import ranks_of
+
         with self._lock:
             return self._ranks.setdefault(run, ranks_of(run))
 

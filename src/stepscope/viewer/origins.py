@@ -8,7 +8,6 @@ from pathlib import Path
 
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.exported.reading import is_timeline_file
-from stepscope.memory.opening import find_snapshot
 from stepscope.memory.snapshot_files import is_snapshot_file, snapshots_in
 from stepscope.run.layout import RankLayout
 from stepscope.run.reader import RankRun, Run, Window, open_run
@@ -53,6 +52,8 @@ def _of_directory(path: str) -> list[Origin]:
     try:
         run = open_run(path)
     except UnreadableInputError as error:
+        from stepscope.memory.opening import find_snapshot
+
         try:
             return [_of_snapshot(find_snapshot(path).path, path)]
         except UnreadableInputError:

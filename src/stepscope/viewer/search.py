@@ -38,8 +38,14 @@ class NameIndex:
 
     @classmethod
     def of(cls, index: TraceIndex) -> NameIndex:
-        """The names of a trace's events."""
+        """The names of a trace's events.
+
+        Raises:
+            ValueError: A slice has a name that there is not.
+        """
         rows = index.events
+        if int(rows.name.max(initial=0)) >= len(index.names):
+            raise ValueError("a slice has a name that there is not")
         count, lasting_ns = (np.zeros(len(index.names), np.int64) for _ in range(2))
         _compiled_totals()(rows.start_ns, rows.end_ns, rows.name, count, lasting_ns)
         return cls(index.names.str.to_lowercase(), count, lasting_ns)
@@ -138,21 +144,22 @@ def scan_by_loop(
     earlier = 0
     for row in range(len(offsets) - 1):
         number = 0
-        at, end = offsets[row], offsets[row + 1]
-        # Bucket by bucket: a division for each hit would take longer than all the rest.
-        for bucket in range(len(density)):
-            limit = (bucket + 1) * width
-            hits = 0
-            while at < end and start[at] < limit:
-                if is_chosen[name[at]]:
-                    hits += 1
-                    if start[at] < after:
-                        earlier += 1
-                    elif number < most:
-                        listed[row, number] = at
-                        number += 1
-                at += 1
-            density[bucket] += hits
+        # A division for each hit would take longer than all the rest. The last bucket has whatever
+        # a damaged file places after it.
+        bucket, limit = 0, width
+        for at in range(offsets[row], offsets[row + 1]):
+            if not is_chosen[name[at]]:
+                continue
+            first = start[at]
+            while first >= limit and bucket < len(density) - 1:
+                bucket += 1
+                limit += width
+            density[bucket] += 1
+            if first < after:
+                earlier += 1
+            elif number < most:
+                listed[row, number] = at
+                number += 1
         found[row] = number
     return earlier
 

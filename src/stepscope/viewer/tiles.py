@@ -28,11 +28,14 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.viewer.tile_columns import MOST_SLICES, Items, items_by_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepscope.trace.arrays.placing import Placement
+
+    Make = Callable[["SliceRows", Int64Array, Int64Array, int, int, int], Items]
 
 BLOCK = 16
 """Slices in a block of sums."""
@@ -114,6 +117,33 @@ class SliceRows:
         )
 
     @classmethod
+    def kept(cls, **arrays: npt.NDArray[Any]) -> SliceRows:
+        """Rows as they were kept in a file, by the names of the attributes.
+
+        Only what is cheap is checked, and what loops need to stay within the arrays: that slices
+        are in order is trusted.
+
+        Raises:
+            ValueError: The arrays do not fit together.
+        """
+        kinds = {"event": np.uint32, "name": np.uint32, "colour": np.uint8}
+        found = cls(**arrays)
+        for name, array in arrays.items():
+            if array.ndim != 1 or array.dtype != kinds.get(name, np.int64):
+                raise ValueError(f"'{name}' is of another type")
+        slices, blocks = len(found.start_ns), len(found.block_longest)
+        lengths = {len(arrays[name]) for name in ("start_ns", "end_ns", *kinds)}
+        if lengths != {slices} or {blocks, len(found.block_covered_ns)} != {slices // BLOCK}:
+            raise ValueError("columns differ in length")
+        offsets, longest = found.offsets, found.block_longest
+        is_whole = len(offsets) > 0 and offsets[0] == 0 and offsets[-1] == slices
+        if not is_whole or (np.diff(offsets) < 0).any():
+            raise ValueError("rows are out of order")
+        if blocks and not 0 <= longest.min() <= longest.max() < slices:
+            raise ValueError("a block's longest slice is elsewhere")
+        return found
+
+    @classmethod
     def placed(
         cls,
         placement: Placement,
@@ -176,7 +206,12 @@ class SliceTile:
 
 
 def slice_tile(
-    rows: SliceRows, start_ns: int, level: int, buckets: int, wanted: npt.ArrayLike
+    rows: SliceRows,
+    start_ns: int,
+    level: int,
+    buckets: int,
+    wanted: npt.ArrayLike,
+    make: Make | None = None,
 ) -> SliceTile:
     """Make a tile.
 
@@ -186,6 +221,7 @@ def slice_tile(
         level: Its buckets last 2**level ns, 0 to `MOST_LEVEL`.
         buckets: How many, 1 to `MOST_BUCKETS`; one more where the start was rounded down.
         wanted: Numbers of the rows.
+        make: Makes the items; default: whatever is quicker now.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -199,13 +235,46 @@ def slice_tile(
     number = buckets + (first != start_ns)
     end_ns = first + (number << level)
     low, high = bounds(rows, chosen, first, end_ns)
-    room = np.minimum(2 * (high - low), 2 * number + 1)
+    make = make or _quicker(int((high - low).sum()))
+    starts, ends, covered, count, position, is_wide, found = make(
+        rows, low, high, first, level, end_ns
+    )
+    return SliceTile(
+        start_ns=first,
+        level=level,
+        buckets=number,
+        rows=chosen,
+        offsets=np.concatenate((np.zeros(1, np.int64), np.cumsum(found))),
+        item_start_ns=starts,
+        item_end_ns=ends,
+        covered_ns=covered,
+        count=count,
+        event=rows.event[position],
+        name=rows.name[position],
+        colour=rows.colour[position],
+        is_wide=is_wide,
+    )
+
+
+def _quicker(slices: int) -> Make:
+    """What makes the items of so many slices: compiled code, unless loading it takes longer."""
+    is_loaded = _compiled.cache_info().currsize > 0
+    return items_by_loop if is_loaded or slices > MOST_SLICES else items_by_columns
+
+
+def items_by_loop(
+    rows: SliceRows, low: Int64Array, high: Int64Array, first: int, level: int, end_ns: int
+) -> Items:
+    """The items of each row of a tile; the arguments are those of `items_by_columns`."""
+    # A slice has two items at most, and a bucket two; the loop looks before it writes three more.
+    number = (end_ns - first) >> level
+    room = np.minimum(2 * (high - low), 2 * number + 1) + 3
     at = np.concatenate((np.zeros(1, np.int64), np.cumsum(room)))
     total = int(at[-1])
     starts, ends, covered = (np.empty(total, np.int64) for _ in range(3))
     count, place = np.empty(total, np.uint32), np.empty(total, np.int64)
     is_wide = np.empty(total, np.bool_)
-    found = np.zeros(len(chosen), np.int64)
+    found = np.zeros(len(low), np.int64)
     _compiled()(
         rows.start_ns,
         rows.end_ns,
@@ -213,29 +282,17 @@ def slice_tile(
         rows.block_covered_ns,
         low,
         high,
-        at[:-1],
+        at,
         first,
         level,
         end_ns,
         (starts, ends, covered, count, place, is_wide, found),
     )
     filled = np.repeat(at[:-1], found) + _within(found)
-    position = place[filled]
-    return SliceTile(
-        start_ns=first,
-        level=level,
-        buckets=number,
-        rows=chosen,
-        offsets=np.concatenate((np.zeros(1, np.int64), np.cumsum(found))),
-        item_start_ns=starts[filled],
-        item_end_ns=ends[filled],
-        covered_ns=covered[filled],
-        count=count[filled],
-        event=rows.event[position],
-        name=rows.name[position],
-        colour=rows.colour[position],
-        is_wide=is_wide[filled],
-    )
+    return (
+        starts[filled], ends[filled], covered[filled], count[filled], place[filled],
+        is_wide[filled], found,
+    )  # fmt: skip
 
 
 def _within(counts: Int64Array) -> Int64Array:
@@ -282,7 +339,9 @@ def fill_by_loop(
         block_covered: Sum of the durations of each block.
         low: First slice of each row that overlaps the tile.
         high: One past the last of each row.
-        room: Where the items of each row begin in `out`.
+        room: Where the items of each row begin in `out`, and where the last ones end. Slices out of
+            order, as in a damaged file, could have more than there is room for: the rest is left
+            out.
         tile_start: A multiple of the step.
         level: Of the step.
         tile_end: Where the last bucket ends.
@@ -298,7 +357,7 @@ def fill_by_loop(
         count = np.int64(0)
         longest = np.int64(-1)
         at = low[row]
-        while at < high[row]:
+        while at < high[row] and write + 3 <= room[row + 1]:
             first = max(start[at], tile_start)
             lasting = end[at] - start[at]
             if lasting >= step:

@@ -85,14 +85,14 @@ def test_gpu_time_stands_under_the_modules_that_launched_it(trace):
 
 def test_every_event_is_drawn_once(trace):
     index = build_index(trace)
-    assert sorted(index.events.event.tolist()) == list(range(len(index.place)))
+    assert sorted(index.events.event.tolist()) == list(range(index.event_count))
     for lane in index.lanes:
         if lane.rows_of == "events":
             rows = range(lane.first_row, lane.first_row + lane.rows)
             assert sum(int(np.diff(index.events.offsets)[row]) for row in rows) == lane.slices
             for row in rows:
                 assert index.lane_of_row(row) is lane
-    assert sum(lane.slices for lane in index.lanes if lane.rows_of == "events") == len(index.place)
+    assert sum(lane.slices for lane in index.lanes if lane.rows_of == "events") == index.event_count
     assert index.lanes[0].kind == "steps"
 
 

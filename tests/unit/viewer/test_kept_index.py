@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 from tests.support.viewer import training
 
 from stepscope.trace.load import load
-from stepscope.viewer import kept_index
 from stepscope.viewer.index import build_index
-from stepscope.viewer.kept_index import index_of
+from stepscope.viewer.kept_index import keep_index, kept_index
 
 
 @pytest.fixture
@@ -35,25 +34,48 @@ def same(one, other):
         assert getattr(one, name) == getattr(other, name)
 
 
-def test_the_second_time_nothing_is_arranged(trace, monkeypatch):
-    first = index_of(trace)
-    same(first, build_index(trace))
-    monkeypatch.setattr(kept_index, "build_index", lambda _: pytest.fail("arranged again"))
-    same(index_of(trace), first)
+def test_the_second_time_it_is_read(trace):
+    assert kept_index(trace) is None
+    built = build_index(trace)
+    keep_index(trace, built)
+    same(kept_index(trace), built)
 
 
-@pytest.mark.parametrize("damage", ["index.json", "events.parquet", "manifest.json"])
+@pytest.mark.parametrize("damage", ["index.json", "events-start_ns.npy", "manifest.json"])
 def test_damaged_files_are_made_again(trace, damage):
-    first = index_of(trace)
+    built = build_index(trace)
+    keep_index(trace, built)
     file = trace.derived_files.store / "timeline" / damage
+    whole = file.stat().st_size
     file.write_bytes(file.read_bytes()[:-9])
-    same(index_of(trace), first)
-    kept = file.stat().st_size
-    same(index_of(trace), first)
-    assert file.stat().st_size == kept
+    assert kept_index(trace) is None
+    keep_index(trace, built)
+    same(kept_index(trace), built)
+    assert file.stat().st_size == whole
 
 
-def test_without_a_store_it_is_arranged(tmp_path):
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("offsets", [0, 10**6]),
+        ("offsets", [5, 0]),
+        ("block_longest", [10**6]),
+        ("name", [0]),
+        ("colour", [0.5]),
+    ],
+)
+def test_columns_that_do_not_fit_together_are_not_used(trace, column, values):
+    """Their digests can be right: whoever writes the files also writes those."""
+    built = build_index(trace)
+    wrong = np.array(
+        values, dtype=None if column == "colour" else getattr(built.events, column).dtype
+    )
+    keep_index(trace, replace(built, events=replace(built.events, **{column: wrong})))
+    assert kept_index(trace) is None
+
+
+def test_without_a_store_nothing_is_kept():
     trace = training().load()
     assert trace.derived_files is None
-    same(index_of(trace), build_index(trace))
+    keep_index(trace, build_index(trace))
+    assert kept_index(trace) is None

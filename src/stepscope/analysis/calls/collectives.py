@@ -108,14 +108,14 @@ def _said_of_work(trace: Trace, _scope: Scope | None = None) -> pl.DataFrame:
         event, text (the arguments that name the collective), operator_text and operator_name.
     """
     found = recorded_work(trace).filter(pl.col("kind") == "communication").select("event", "op")
-    own = argument_texts(trace, found["event"])
-    around, operator_text, operator_name = _around(trace, found["op"])
+    said = _around(trace, found["op"], found["event"])
+    own = said["own_text"]
     has_own = own.str.contains('"Collective name"', literal=True).fill_null(value=False)
     return found.select(
         "event",
-        text=pl.select(pl.when(has_own).then(own).otherwise(around)).to_series(),
-        operator_text=operator_text,
-        operator_name=operator_name,
+        text=pl.select(pl.when(has_own).then(own).otherwise(said["text"])).to_series(),
+        operator_text=said["operator_text"],
+        operator_name=said["operator_name"],
     )
 
 
@@ -156,8 +156,13 @@ def read_host_collectives(trace: Trace, scope: Scope | None = None) -> pl.DataFr
     return _interpreted(trace, rows.filter(pl.Series(in_steps(step, scope or Scope()))))
 
 
-def _around(trace: Trace, operators: pl.Series) -> tuple[pl.Series, pl.Series, pl.Series]:
-    """For each operator: arguments that name a collective, its own arguments, its own name."""
+def _around(trace: Trace, operators: pl.Series, work: pl.Series) -> pl.DataFrame:
+    """What the file says about pieces of GPU work and the operators that launched them.
+
+    Returns:
+        own_text (the work's arguments), text (arguments around the operator that name a
+        collective), operator_text and operator_name.
+    """
     events = trace.columns("name_id").to_series()
     names = trace.names.select("name").collect().to_series()
     parent = trace.derived.select("parent").collect().to_series().fill_null(-1).to_numpy()
@@ -168,27 +173,32 @@ def _around(trace: Trace, operators: pl.Series) -> tuple[pl.Series, pl.Series, p
         at = levels[-1]
         levels.append(np.where(at >= 0, parent[at], -1))
     # All levels are read at once, and what several operators lie in but once.
-    above = np.unique(np.concatenate(levels))
-    above = above[above >= 0]
-    texts = argument_texts(trace, pl.Series(above))
+    work_events = work.to_numpy()
+    read = np.unique(np.concatenate([*levels, work_events]))
+    read = read[read >= 0]
+    texts = argument_texts(trace, pl.Series(read))
     names_it = (
         texts.str.contains('"Collective name"', literal=True).fill_null(value=False).to_numpy()
     )
-    own_text = texts.gather(np.searchsorted(above, levels[0]))
+    operator_text = texts.gather(np.searchsorted(read, levels[0]))
     best = np.full(len(distinct), -1, np.int64)
     for at in levels:
-        row = np.searchsorted(above, np.maximum(at, 0))
+        row = np.searchsorted(read, np.maximum(at, 0))
         finds = (best < 0) & (at >= 0)
         finds[finds] = names_it[row[finds]]
         best[finds] = row[finds]
     known = pl.Series(best >= 0)
     text = pl.select(pl.when(known).then(texts.gather(np.maximum(best, 0)))).to_series()
     table = pl.DataFrame(
-        {"op": distinct, "text": text, "operator_text": own_text, "operator_name": own_name},
+        {"op": distinct, "text": text, "operator_text": operator_text, "operator_name": own_name},
         schema_overrides={"op": pl.Int64},
     )
-    joined = operators.to_frame("op").join(table, on="op", how="left", maintain_order="left")
-    return joined["text"], joined["operator_text"], joined["operator_name"]
+    own_text = texts.gather(np.searchsorted(read, work_events)).alias("own_text")
+    return (
+        pl.DataFrame([operators.alias("op"), own_text])
+        .join(table, on="op", how="left", maintain_order="left")
+        .drop("op")
+    )
 
 
 def _interpreted(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:

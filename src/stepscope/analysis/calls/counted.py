@@ -6,7 +6,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.flop_formulas import FORMULAS, work_of
-from stepscope.analysis.calls.operands import operands, parse_call
+from stepscope.analysis.calls.operands import parse_call
+from stepscope.analysis.calls.operands_of_work import operands_of_work
 from stepscope.analysis.calls.operator_forest import OperatorForest
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
@@ -27,7 +28,7 @@ def counted_calls(trace: Trace, forest: OperatorForest) -> tuple[pl.DataFrame, i
         .with_columns(pl.col("row").cast(pl.Int64))
         .join(with_formula, on="name_id", how="inner", maintain_order="left")
     )
-    texts = operands(trace, rows["event"], concrete=True).drop("event", "strides")
+    texts = operands_of_work(trace, rows["event"], concrete=True).drop("event", "strides")
     calls = pl.concat([rows, texts], how="horizontal")
     keys = ["name", "dims", "types", "concrete"]
     distinct = calls.select(keys).unique(maintain_order=True)

@@ -111,8 +111,11 @@ def from_arguments(trace: Trace, events: pl.Series, columns: list[pl.Expr]) -> p
         # In memory the number of an event is its row; a store would have to read all the texts.
         rows: pl.DataFrame = trace.args.select("event", "args").collect()[events]
         return rows.lazy().select("event", *columns).collect()
-    wanted = events.drop_nulls().unique().implode()
-    found = trace.args.filter(pl.col("event").is_in(wanted)).select("event", *columns).collect()
+    wanted = events.drop_nulls().unique()
+    is_wanted = pl.col("event").is_in(wanted.implode())
+    # Where no event is asked for, nothing is read; else all texts of the store are unpacked.
+    args = trace.args.filter(is_wanted) if len(wanted) else trace.args.head(0)
+    found = args.select("event", *columns).collect()
     return events.to_frame("event").join(found, on="event", how="left", maintain_order="left")
 
 

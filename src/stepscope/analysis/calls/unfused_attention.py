@@ -20,7 +20,7 @@ import orjson
 import polars as pl
 
 from stepscope.analysis.calls.kernel_origins import operator_names, runs_under
-from stepscope.analysis.calls.operands import operands
+from stepscope.analysis.calls.operands_of_work import operands_of_work
 from stepscope.trace.arrays.intervals import BoolArray
 from stepscope.trace.model import Trace
 
@@ -111,7 +111,7 @@ def _shapes(trace: Trace, softmax: pl.DataFrame) -> tuple[int, ...] | None:
     """The shape of the scores that take the most time."""
     table = (
         softmax.select("op", "dur_ns")
-        .with_columns(dims=operands(trace, softmax["op"])["dims"])
+        .with_columns(dims=operands_of_work(trace, softmax["op"])["dims"])
         .drop_nulls("dims")
         .group_by("dims")
         .agg(pl.col("dur_ns").sum())
@@ -129,7 +129,7 @@ def _is_large(
 ) -> BoolArray:
     """Whether each kernel works on operands of the size of its block's scores, or of no known."""
     chosen = np.nonzero(enclosed)[0]
-    dims = operands(trace, rows["op"][chosen])["dims"]
+    dims = operands_of_work(trace, rows["op"][chosen])["dims"]
     sizes = np.full(len(rows), -1, np.int64)
     known: dict[str | None, int] = {None: -1}
     for position, text in zip(chosen, dims, strict=True):

@@ -23,9 +23,10 @@ from typing import Any
 
 import polars as pl
 
-from stepscope.analysis.calls.operands import operands
+from stepscope.analysis.calls.operands_of_work import operands_of_work
 from stepscope.analysis.calls.places import names_of_events
 from stepscope.analysis.hardware.vendor import compute_capability, described_devices, is_amd
+from stepscope.analysis.selection.names import told_by_name
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 
@@ -123,16 +124,17 @@ def matrix_products(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
 
     Args:
         trace: The trace.
-        work: GPU work with kind, group, name and op.
+        work: GPU work with kind, group, name_id, name and op.
 
     Returns:
         Their rows, with `type` ("half", "float", "double", "other"; null: not recorded), from the
         operands of the operator that launched each, and `uses` as `evidence` gives it. Kernels
         that only prepare operands are left out.
     """
-    rows = work.filter(pl.col("kind") == "compute", is_matrix_kernel())
+    rows = work.filter(pl.col("kind") == "compute", pl.col("group").is_in(MATRIX_GROUPS))
+    rows = rows.filter(told_by_name(rows, ~pl.col("name").str.contains(_HELPERS)))
     operators = rows["op"].drop_nulls().unique().sort()
-    types = operands(trace, operators).select("event", "types").rename({"event": "op"})
+    types = operands_of_work(trace, operators).select("event", "types").rename({"event": "op"})
     recorded = pl.col("types").str.to_lowercase()
     kind = (
         pl.when(recorded.str.contains("bfloat16|half|float8|int8|signed char"))
@@ -145,7 +147,7 @@ def matrix_products(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("other"))
     )
     return rows.join(types, on="op", how="left", maintain_order="left").select(
-        *rows.columns, type=kind, uses=evidence()
+        *rows.columns, type=kind, uses=told_by_name(rows, evidence())
     )
 
 
@@ -240,7 +242,7 @@ def tensor_core_use(trace: Trace, rows: pl.DataFrame) -> TensorCoreUse:
 
 def _operators(trace: Trace, ops: pl.Series) -> pl.DataFrame:
     """op, operator, and the type and the shapes of its inputs as JSON text."""
-    called = operands(trace, ops)
+    called = operands_of_work(trace, ops)
     return called.select(
         op="event",
         operator=names_of_events(trace, ops),

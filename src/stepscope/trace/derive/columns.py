@@ -36,7 +36,7 @@ from stepscope.trace.derive.links import (
 from stepscope.trace.derive.nesting import Nesting, clock_resolution_ns, nest, outer_first
 from stepscope.trace.derive.steps import device_steps, host_steps, step_at
 from stepscope.trace.derive.unannotated import describe
-from stepscope.trace.schema import DERIVED, PROBLEMS, Category
+from stepscope.trace.schema import DERIVED, KIND, PROBLEMS, Category, Kind
 from stepscope.trace.tables import Tables
 
 NO_STEPS = (
@@ -188,50 +188,42 @@ def _step_index(
 def _kind_and_group(tables: Tables, around: Int64Array, launch: Int64Array) -> pl.DataFrame:
     """Returns kind and group of each event, by its metadata, then its name, then its operator."""
     events = tables.events
-    # `name_id` is the row number, so gathering replaces a join.
-    by_name = pl.concat(
-        [events.select("event"), tables.names.select("kind", "group")[events["name_id"]]],
-        how="horizontal",
-    )
     kernels = events.lazy().filter(pl.col("category") == Category.KERNEL.value).select("event")
     by_metadata = classify_by_metadata(kernels.join(tables.args.lazy(), on="event").collect())
-    found = by_name
-    if len(by_metadata):
-        found = by_name.join(
-            by_metadata, on="event", how="left", suffix="_metadata", maintain_order="left"
-        ).select(
-            "event",
-            pl.coalesce("kind_metadata", "kind").alias("kind"),
-            pl.coalesce("group_metadata", "group").alias("group"),
-        )
-    unnamed = (
-        found.with_row_index("row")
-        .filter(pl.col("kind") == "communication", pl.col("group") == "collective")["row"]
-        .to_numpy()
-        .astype(np.int64)
-    )
-    if not len(unnamed):
-        return found
-    # An outer operator may name what the kernel and inner operators do not (`nccl:all_reduce`).
-    is_known = (
-        by_name["group"]
-        .is_in([g for g in COLLECTIVE_GROUPS if g != "collective"])
-        .fill_null(value=False)
-        .to_numpy()
-    )
-    outer = np.where(launch[unnamed] >= 0, around[launch[unnamed]], -1)
-    while True:
-        searching = (outer >= 0) & ~is_known[outer]
-        if not searching.any():
-            break
-        outer[searching] = around[outer[searching]]
-    known = outer >= 0
-    better = pl.DataFrame(
-        {"event": unnamed[known], "group_operator": by_name["group"].gather(outer[known])}
-    )
-    return found.join(better, on="event", how="left", maintain_order="left").select(
-        "event", "kind", pl.coalesce("group_operator", "group").alias("group")
-    )
+    # Texts as numbers until the end: there are few, for very many events. `name_id` and `event`
+    # are row numbers, so gathering and placing replace joins.
+    groups = pl.concat([tables.names["group"], by_metadata["group"]]).unique(maintain_order=True)
+    kinds = pl.Series([*(kind.value for kind in Kind), None], dtype=KIND)
+    name_id = events["name_id"].to_numpy()
+    named = _places_in(groups, tables.names["group"])[name_id]
+    group = named.copy()
+    kind = _places_in(kinds, tables.names["kind"])[name_id]
+    marked = by_metadata["event"].to_numpy()
+    kind[marked] = _places_in(kinds, by_metadata["kind"])
+    has_group = by_metadata["group"].is_not_null().to_numpy()
+    group[marked[has_group]] = _places_in(groups, by_metadata["group"])[has_group]
+    is_unnamed = (groups == "collective").fill_null(value=False).to_numpy()[group]
+    is_unnamed &= (kinds == Kind.COMMUNICATION.value).fill_null(value=False).to_numpy()[kind]
+    unnamed = np.flatnonzero(is_unnamed)
+    if len(unnamed):
+        # An outer operator may name what the kernel and inner ones do not (`nccl:all_reduce`).
+        telling = [word for word in COLLECTIVE_GROUPS if word != "collective"]
+        is_known = groups.is_in(telling).fill_null(value=False).to_numpy()[named]
+        outer = np.where(launch[unnamed] >= 0, around[launch[unnamed]], -1)
+        while True:
+            searching = (outer >= 0) & ~is_known[outer]
+            if not searching.any():
+                break
+            outer[searching] = around[outer[searching]]
+        known = outer >= 0
+        group[unnamed[known]] = named[outer[known]]
+    return pl.DataFrame([kinds.gather(kind).alias("kind"), groups.gather(group).alias("group")])
+
+
+def _places_in(words: pl.Series, values: pl.Series) -> npt.NDArray[np.int32]:
+    """Returns the place of each value among distinct words, of which null may be one."""
+    place = {word: number for number, word in enumerate(words)}
+    return np.array([place[value] for value in values], np.int32)
 
 
 def _problems(

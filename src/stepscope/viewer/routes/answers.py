@@ -42,6 +42,11 @@ class Asked:
         """Its trace, which must be ready."""
         return self.library.ready(self.identifier)
 
+    @property
+    def whole(self) -> Content:
+        """Its trace with links and steps of GPUs: waits for them."""
+        return self.library.whole(self.identifier)
+
     def text(self, name: str, default: str = "", most: int = 1000) -> str:
         """A text."""
         value = self._query.get(name, default)

@@ -6,7 +6,6 @@ from typing import Any
 
 from starlette.routing import BaseRoute
 
-from stepscope.viewer.judging import comparison_of, findings_of
 from stepscope.viewer.opened import Library
 from stepscope.viewer.routes.answers import Asked, route
 
@@ -20,12 +19,16 @@ def routes(library: Library) -> list[BaseRoute]:
 
 
 def _findings(asked: Asked) -> dict[str, Any]:
+    from stepscope.viewer.judging import findings_of
+
     opened = asked.library.find(asked.identifier)
-    content = asked.content
+    content = asked.whole
     return content.alone(lambda: findings_of(opened.origin.run, content, opened.origin.rank))
 
 
 def _compare(asked: Asked) -> dict[str, Any]:
-    before, after = asked.content, asked.library.ready(asked.text("with"))
+    from stepscope.viewer.judging import comparison_of
+
+    before, after = asked.whole, asked.library.whole(asked.text("with"))
     with before.unchanged(), after.unchanged():
         return comparison_of(before, after)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 from starlette.routing import BaseRoute
 
 from stepscope.errors import UsageError
-from stepscope.memory.questions.moments import moment_of
-from stepscope.viewer.background import Background
-from stepscope.viewer.memory.content import MemoryContent
-from stepscope.viewer.memory.history import CATEGORIES, MOST_COLUMNS, DeviceHistory, encode_columns
-from stepscope.viewer.memory.moments import allocation_in_full, state_of
 from stepscope.viewer.opened import Library
 from stepscope.viewer.routes.answers import Asked, route
+
+if TYPE_CHECKING:
+    from stepscope.viewer.background import Background
+    from stepscope.viewer.memory.content import MemoryContent
+    from stepscope.viewer.memory.history import DeviceHistory
 
 _MOST_STEPS = 2000
 _DEVICES = (-1, 1 << 20)
@@ -55,6 +55,8 @@ def _open(asked: Asked) -> dict[str, Any]:
 
 def _about(asked: Asked) -> dict[str, Any]:
     """What the page draws around the columns: devices, axis, steps, the peak, failed requests."""
+    from stepscope.viewer.memory.history import CATEGORIES
+
     opening = _opening(asked)
     if opening.stage != "ready":
         return {"ready": False, **opening.status()}
@@ -105,6 +107,8 @@ def _about(asked: Asked) -> dict[str, Any]:
 
 
 def _columns(asked: Asked) -> bytes:
+    from stepscope.viewer.memory.history import MOST_COLUMNS, encode_columns
+
     history = _history(asked)
     by_event = asked.text("axis", "time") == "events"
     start, end = (asked.number(name, -(2**53), 2**53) for name in ("start", "end"))
@@ -122,6 +126,9 @@ def _columns(asked: Asked) -> bytes:
 
 def _state(asked: Asked) -> dict[str, Any]:
     """What was held after an event, or at a moment in words such as "peak" or "step 3"."""
+    from stepscope.memory.questions.moments import moment_of
+    from stepscope.viewer.memory.moments import state_of
+
     history = _history(asked)
     view, device = history.view, history.device
     with _content(asked).asking:
@@ -131,6 +138,8 @@ def _state(asked: Asked) -> dict[str, Any]:
 
 
 def _allocation(asked: Asked) -> dict[str, Any]:
+    from stepscope.viewer.memory.moments import allocation_in_full
+
     content = _content(asked)
     number = asked.number("number", 0, 2**53)
     with content.asking:

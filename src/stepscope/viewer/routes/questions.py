@@ -6,20 +6,9 @@ from typing import Any
 
 from starlette.routing import BaseRoute
 
-from stepscope.analysis.host.idle_gaps import IDLE_CAUSES
-from stepscope.analysis.questions import QUESTIONS, question
-from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UsageError
-from stepscope.report.answer.cells import label, shown
-from stepscope.report.answer.tables import numbers_of, tables_of
-from stepscope.report.scope import describe_scope
-from stepscope.viewer.events import brief, event_in_full
-from stepscope.viewer.flame import FlameBy, flame
 from stepscope.viewer.opened import Library
-from stepscope.viewer.ranges import range_totals
 from stepscope.viewer.routes.answers import Asked, route
-from stepscope.viewer.search import search
-from stepscope.viewer.tables import for_page
 
 
 def routes(library: Library) -> list[BaseRoute]:
@@ -36,14 +25,18 @@ def routes(library: Library) -> list[BaseRoute]:
 
 
 def _event(asked: Asked) -> dict[str, Any]:
-    content = asked.content
+    from stepscope.viewer.events import event_in_full
+
+    content = asked.whole
     event = asked.number("event", 0, 2**53)
     return content.alone(lambda: event_in_full(content.trace, content.index, content.links, event))
 
 
 def _gap(asked: Asked) -> dict[str, Any]:
     """A stretch of idle time: its cause, and the event that explains it."""
-    content = asked.content
+    from stepscope.viewer.events import brief
+
+    content = asked.whole
     segments = content.extras.idle
     if segments is None:
         raise UsageError("idle time could not be worked out")
@@ -62,19 +55,25 @@ def _gap(asked: Asked) -> dict[str, Any]:
 
 
 def _search(asked: Asked) -> dict[str, Any]:
+    from stepscope.viewer.search import search
+
     content = asked.content
     after = asked.number("after", -(2**53), 2**53, default=0)
     return search(content.index, content.names, asked.text("text"), after)
 
 
 def _range(asked: Asked) -> dict[str, Any]:
-    content = asked.content
+    from stepscope.viewer.ranges import range_totals
+
+    content = asked.whole
     start, end = asked.range_ns()
     return content.alone(lambda: range_totals(content.basis, content.forest, start, end))
 
 
 def _flame(asked: Asked) -> dict[str, Any]:
-    content = asked.content
+    from stepscope.viewer.flame import FlameBy, flame
+
+    content = asked.whole
     start, end = asked.range_ns()
     kind = asked.text("by", FlameBy.HOST.value)
     if kind not in {one.value for one in FlameBy}:
@@ -87,6 +86,9 @@ def _flame(asked: Asked) -> dict[str, Any]:
 
 
 def _questions(asked: Asked) -> dict[str, Any]:  # noqa: ARG001 - the same for every trace
+    from stepscope.analysis.host.idle_gaps import IDLE_CAUSES
+    from stepscope.analysis.questions import QUESTIONS
+
     return {
         "questions": [
             {"name": one.name, "about": one.about} for one in QUESTIONS if not one.over_ranks
@@ -96,7 +98,14 @@ def _questions(asked: Asked) -> dict[str, Any]:  # noqa: ARG001 - the same for e
 
 
 def _table(asked: Asked) -> dict[str, Any]:
-    content = asked.content
+    from stepscope.analysis.questions import question
+    from stepscope.analysis.selection.scope import Scope
+    from stepscope.report.answer.cells import label, shown
+    from stepscope.report.answer.tables import numbers_of, tables_of
+    from stepscope.report.scope import describe_scope
+    from stepscope.viewer.tables import for_page
+
+    content = asked.whole
     chosen = question(asked.text("question"))
     if chosen.over_ranks:
         raise UsageError(f"'{chosen.name}' is asked of several ranks at once")

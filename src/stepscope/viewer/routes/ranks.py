@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.routing import BaseRoute
 
 from stepscope.errors import UsageError
-from stepscope.viewer.background import Background
 from stepscope.viewer.encoding import encode
 from stepscope.viewer.opened import Library
-from stepscope.viewer.ranks import JobRanks
 from stepscope.viewer.routes.answers import Asked, route
+
+if TYPE_CHECKING:
+    from stepscope.viewer.background import Background
+    from stepscope.viewer.ranks import JobRanks
 
 
 def routes(library: Library) -> list[BaseRoute]:

@@ -7,7 +7,6 @@ from typing import Any
 from starlette.routing import BaseRoute
 
 from stepscope.errors import UsageError
-from stepscope.trace.sql.query import run_query, view_columns
 from stepscope.viewer.opened import Library
 from stepscope.viewer.routes.answers import Asked, route
 
@@ -24,7 +23,9 @@ def routes(library: Library) -> list[BaseRoute]:
 
 
 def _sql(asked: Asked) -> dict[str, Any]:
-    content = asked.content
+    from stepscope.trace.sql.query import run_query
+
+    content = asked.whole
     query = asked.body.get("query")
     if not isinstance(query, str):
         raise UsageError("the request has no query")
@@ -42,4 +43,6 @@ def _sql(asked: Asked) -> dict[str, Any]:
 
 
 def _views(asked: Asked) -> dict[str, Any]:  # noqa: ARG001 - the same for every trace
+    from stepscope.trace.sql.query import view_columns
+
     return {"columns": view_columns().to_dicts()}

@@ -5,9 +5,8 @@ from __future__ import annotations
 from starlette.routing import BaseRoute
 
 from stepscope.errors import UsageError
-from stepscope.viewer.counters import counter_tile
 from stepscope.viewer.encoding import encode_counter, encode_slices
-from stepscope.viewer.opened import Content, Library
+from stepscope.viewer.opened import Library
 from stepscope.viewer.routes.answers import Asked, route
 from stepscope.viewer.tiles import SliceRows, slice_tile
 
@@ -21,27 +20,29 @@ def routes(library: Library) -> list[BaseRoute]:
 
 
 def _slices(asked: Asked) -> bytes:
-    rows = _rows(asked.content, asked.text("of", "events"))
+    rows = _rows(asked, asked.text("of", "events"))
     wanted = asked.numbers("rows") or ()
     if wanted and max(wanted) >= len(rows):
         raise UsageError(f"there are rows 0 to {len(rows) - 1}")
     return encode_slices(slice_tile(rows, *asked.tile(), wanted))
 
 
-def _rows(content: Content, of: str) -> SliceRows:
+def _rows(asked: Asked, of: str) -> SliceRows:
     if of == "events":
-        return content.index.events
+        return asked.content.index.events
     if of == "extra":
-        return content.index.extra
-    idle = content.extras.idle_rows if of == "idle" else None
+        return asked.content.index.extra
+    idle = asked.whole.extras.idle_rows if of == "idle" else None
     if idle is None:
         raise UsageError(f"there are no rows of '{of}'")
     return idle
 
 
 def _counter(asked: Asked) -> bytes:
-    series = asked.content.extras.counters
+    series = asked.whole.extras.counters
     if not series:
         raise UsageError("there are no counters")
+    from stepscope.viewer.counters import counter_tile
+
     number = asked.number("number", 0, len(series) - 1)
     return encode_counter(counter_tile(series[number], *asked.tile()))

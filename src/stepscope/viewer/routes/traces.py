@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 from starlette.routing import BaseRoute
 
-from stepscope.analysis.host.idle_gaps import IDLE_CAUSES
-from stepscope.analysis.selection.partition import IDLE_WORDS
+from stepscope.errors import UsageError
+from stepscope.trace.schema import DEVICE_STEPS
 from stepscope.viewer.opened import Library
 from stepscope.viewer.routes.answers import Asked, route
 
@@ -46,19 +46,25 @@ def _overview(asked: Asked) -> dict[str, Any]:
     index, trace = content.index, content.trace
     origin = index.origin_ns
     steps = trace.steps.select("step", "start_ns", "end_ns", "is_empty", "is_complete")
-    device_steps = trace.device_steps.select("device", "step", "start_ns", "end_ns")
+    # Before the trace is whole, asking for more would work it out here.
+    is_whole = content.is_whole
+    device_steps = trace.device_steps if is_whole else pl.DataFrame(schema=DEVICE_STEPS)
+    problems = trace.all_problems if is_whole else trace.problems
     return {
         "id": asked.identifier,
         "title": opened.origin.title,
+        "is_whole": is_whole,
         "has_memory": opened.memory is not None,
         "ranks": asked.library.rank_count(asked.identifier),
         "origin_ns": str(origin),
         "end_ns": index.end_ns,
-        "events": len(index.place),
+        "events": index.event_count,
         "lanes": [asdict(lane) for lane in index.lanes],
         "steps": _relative(steps, origin),
-        "device_steps": _relative(device_steps, origin),
-        "notes": [*index.notes, *_problems(trace.all_problems)],
+        "device_steps": _relative(
+            device_steps.select("device", "step", "start_ns", "end_ns"), origin
+        ),
+        "notes": [*index.notes, *_problems(problems)],
     }
 
 
@@ -75,11 +81,14 @@ def _extras(asked: Asked) -> dict[str, Any]:
     opened = asked.library.find(asked.identifier)
     content = asked.content
     opened.extras_wanted.set()
+    if opened.stage == "failed":
+        raise UsageError(opened.error)
     if not opened.has_extras:
-        return {"ready": False}
-    extras = content.extras
+        return {"ready": False, "is_whole": content.is_whole}
+    extras = asked.whole.extras
     return {
         "ready": True,
+        "is_whole": True,
         "has_memory": opened.memory is not None,
         "lanes": [asdict(lane) for lane in extras.idle_lanes],
         "counters": [
@@ -106,5 +115,8 @@ def _names(asked: Asked) -> dict[str, Any]:
 def _name(names: pl.Series, number: int) -> str:
     if number < len(names):
         return str(names[number])
+    from stepscope.analysis.host.idle_gaps import IDLE_CAUSES
+    from stepscope.analysis.selection.partition import IDLE_WORDS
+
     cause = number - len(names)
     return IDLE_WORDS[IDLE_CAUSES[cause]] if cause < len(IDLE_CAUSES) else ""

@@ -3,16 +3,10 @@
 
 import { getJson, postJson } from "./api.js";
 import { h, replace } from "./dom.js";
-import { MemoryView } from "./views/memory.js";
-import { ranksView } from "./views/ranks.js";
 import { isTyping } from "./timeline/input.js";
 import { TimelineView } from "./views/timeline.js";
-import { compareView } from "./views/compare.js";
-import { flameView } from "./views/flame.js";
 import { Selection } from "./selection.js";
-import { sqlView } from "./views/sql.js";
 import { startTheme, toggleTheme } from "./theme.js";
-import { tablesView } from "./views/tables.js";
 import { showHelp } from "./help.js";
 import { loading } from "./loading.js";
 
@@ -30,9 +24,20 @@ const VIEWS = /** @type {[string, string][]} */ ([
 /** What belongs to one trace, and goes when another is chosen. */
 const OF_TRACE = { from: null, to: null, range: null, event: null, device: null, axis: null, m_from: null, m_to: null, at: null, allocation: null, step: null };
 const POLL_MS = 250;
+const FIRST_POLL_MS = 20;
 
-/** @type {Record<string, (context: Context) => View>} */
-const MAKE = { flame: flameView, memory: (context) => new MemoryView(context), ranks: ranksView, tables: tablesView, sql: sqlView, compare: compareView };
+/** What is missing in the first picture of a large trace. */
+const REST = "The first picture: links between slices, steps on the GPU, idle time, counters and findings are still being worked out.";
+
+/** Makes a view; its modules are fetched when it is first shown. @type {Record<string, (context: Context) => Promise<View>>} */
+const MAKE = {
+  flame: async (context) => (await import("./views/flame.js")).flameView(context),
+  memory: async (context) => new (await import("./views/memory.js")).MemoryView(context),
+  ranks: async (context) => (await import("./views/ranks.js")).ranksView(context),
+  tables: async (context) => (await import("./views/tables.js")).tablesView(context),
+  sql: async (context) => (await import("./views/sql.js")).sqlView(context),
+  compare: async (context) => (await import("./views/compare.js")).compareView(context),
+};
 
 /** Whether a view has anything to show. @param {Context} context @param {string} view */
 function canShow({ overview }, view) {
@@ -57,6 +62,7 @@ class Page {
     this._picker = h("select", { class: "trace-picker", "aria-label": "Trace" });
     this._search = h("input", { type: "search", class: "search", placeholder: "Search names  /", "aria-label": "Search the trace" });
     this._banner = h("div", { class: "banner", role: "alert" });
+    this._rest = h("div", { class: "rest", role: "status" });
     this._main = h("main", { class: "main" });
     this._build();
     this.selection.onChange((changed) => {
@@ -84,7 +90,7 @@ class Page {
     const brand = h("span", { class: "brand" }, h("img", { src: "/static/icon.svg", alt: "", width: "18", height: "18" }), "Stepscope");
     const theme = h("button", { type: "button", class: "icon", title: "Dark or light", "aria-label": "Dark or light", onclick: toggleTheme }, "◐");
     const help = h("button", { type: "button", class: "icon", title: "Keys and mouse (?)", "aria-label": "Help", onclick: showHelp }, "?");
-    replace(/** @type {HTMLElement} */ (document.getElementById("app")), h("header", { class: "bar-top" }, brand, this._picker, this._tabs, this._search, theme, help), this._banner, this._main);
+    replace(/** @type {HTMLElement} */ (document.getElementById("app")), h("header", { class: "bar-top" }, brand, this._picker, this._tabs, this._search, theme, help), this._banner, this._rest, this._main);
   }
 
   /** Opens the trace of the address, showing how far it is. */
@@ -104,17 +110,17 @@ class Page {
       let status = await postJson(`/api/traces/${chosen.id}/open`);
       const progress = loading(chosen.title);
       replace(this._main, progress.element);
-      while (status.stage !== "ready") {
+      for (let wait = FIRST_POLL_MS; status.stage !== "ready"; wait = Math.min(2 * wait, POLL_MS)) {
         progress.show(status);
         if (status.stage === "failed") return;
-        await new Promise((go) => setTimeout(go, POLL_MS));
+        await new Promise((go) => setTimeout(go, wait));
         status = (await getJson("/api/traces")).traces.find((/** @type {TraceStatus} */ one) => one.id === chosen.id);
       }
       const overview = await getJson(`/api/traces/${chosen.id}/overview`);
       this.context = { selection: this.selection, trace: chosen.id, overview, traces: this.traces };
       this._goToStep(overview);
       this.show();
-      this._waitForExtras(chosen.id);
+      this._waitForExtras(chosen.id).catch((error) => replace(this._rest, h("span", { class: "error" }, String(error.message))));
     } catch (error) {
       replace(this._main, h("div", { class: "loading" }, h("p", { class: "error" }, String(/** @type {Error} */ (error).message))));
     }
@@ -123,7 +129,8 @@ class Page {
   /** A link can name a step: it becomes the range, with some room around it. @param {any} overview */
   _goToStep(overview) {
     const step = this.selection.number("step");
-    if (step === null) return;
+    // The step of a link is that of the GPU, which comes after the first picture of a large trace.
+    if (step === null || !overview.is_whole) return;
     const all = overview.device_steps.length ? overview.device_steps : overview.steps;
     const found = all.find((/** @type {any} */ one) => one.step === step);
     if (!found) return;
@@ -131,13 +138,20 @@ class Page {
     this.selection.set({ step: null, range: `${found.start_ns}-${found.end_ns}`, from: Math.floor(found.start_ns - room), to: Math.ceil(found.end_ns + room) });
   }
 
-  /** Idle causes and counters come a little after the picture. @param {string} trace */
+  /**
+   * Idle causes and counters come a little after the picture; before them, of a large trace that is
+   * opened for the first time, links and the steps of GPUs.
+   * @param {string} trace
+   */
   async _waitForExtras(trace) {
     // The server works them out when it is asked; the picture must not wait for that.
     for (let tries = 0; tries < 100 && this.timeline && !this.timeline.timeline.isSettled; tries++) await new Promise((go) => setTimeout(go, 50));
     for (;;) {
       if (this.context?.trace !== trace) return;
+      if (!this.context.overview.is_whole) replace(this._rest, REST);
       const extras = await getJson(`/api/traces/${trace}/extras`);
+      if (this.context?.trace !== trace) return;
+      if (extras.is_whole && !this.context.overview.is_whole) await this._complete(this.context);
       if (extras.ready) {
         this.context.overview.extras = extras;
         this.context.overview.has_memory = extras.has_memory;
@@ -149,7 +163,18 @@ class Page {
     }
   }
 
+  /** Takes what was missing in the first picture. @param {Context} context */
+  async _complete(context) {
+    const overview = await getJson(`/api/traces/${context.trace}/overview`);
+    if (this.context !== context) return;
+    Object.assign(context.overview, overview);
+    this.timeline?.timeline.refresh();
+    this._goToStep(context.overview);
+    replace(this._rest);
+  }
+
   _close() {
+    replace(this._rest);
     this.view?.close();
     if (this.timeline && this.timeline !== this.view) this.timeline.close();
     this.view = this.timeline = this.context = null;
@@ -166,12 +191,28 @@ class Page {
     if (name === this._shown) return;
     this._shown = name;
     if (this.view && this.view !== this.timeline) this.view.close();
+    this.view = null;
     if (name === "timeline") {
       this.timeline ??= new TimelineView(context);
       this.view = this.timeline;
-    } else this.view = MAKE[name](context);
-    replace(this._main, this.view.element);
-    if (this.view === this.timeline) this.timeline?.shown();
+      replace(this._main, this.timeline.element);
+      this.timeline.shown();
+    } else this._make(name, context);
+  }
+
+  /** @param {string} name @param {Context} context */
+  async _make(name, context) {
+    try {
+      const view = await MAKE[name](context);
+      if (this._shown !== name || this.context !== context) {
+        view.close(); // another was chosen meanwhile
+        return;
+      }
+      this.view = view;
+      replace(this._main, view.element);
+    } catch (error) {
+      replace(this._main, h("p", { class: "error" }, String(/** @type {Error} */ (error).message)));
+    }
   }
 
   /** @param {string} message */

@@ -27,15 +27,21 @@ export class Names {
     return found;
   }
 
+  /** Asks for every name again. */
+  forget() {
+    this._known = new Map();
+  }
+
   /** Asks for what was missed. */
   async fetch() {
     if (this._asking || !this._wanted.size) return;
     this._asking = true;
+    const known = this._known;
     const numbers = [...this._wanted].slice(0, MOST_AT_ONCE);
     try {
       const { names } = await getJson(`/api/traces/${this._trace}/names`, { ids: numbers.join(",") });
       for (const number of numbers) {
-        this._known.set(number, names[number] ?? "");
+        known.set(number, names[number] ?? "");
         this._wanted.delete(number);
       }
       this._arrived();

@@ -21,6 +21,12 @@ export class CanvasRenderer {
     this._context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
     this._image = new ImageData(1, 1);
     this._pixels = new Uint32Array(this._image.data.buffer);
+    /** @type {number[]} */
+    this._paper = [];
+    /** @type {number[][]} */
+    this._palette = [];
+    /** @type {WeakMap<import("./scenes.js").Scene, Uint32Array>} colours of the items of each scene */
+    this._colours = new WeakMap();
     this.setColours();
   }
 
@@ -28,7 +34,6 @@ export class CanvasRenderer {
   setColours() {
     this._paper = channels(token("paper")).map((part) => part * 255);
     this._palette = COLOURS.map((_, number) => channels(colour(number)).map((part) => part * 255));
-    /** @type {WeakMap<import("./scenes.js").Scene, Uint32Array>} colours of the items of each scene */
     this._colours = new WeakMap();
   }
 

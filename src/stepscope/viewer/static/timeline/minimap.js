@@ -45,6 +45,8 @@ export class Minimap {
     const busy = lanes.filter((lane) => lane.kind === "busy");
     const chosen = busy.length ? busy.slice(0, 8) : lanes.filter((lane) => lane.kind === "thread").slice(0, 1);
     const level = Math.max(0, Math.ceil(Math.log2(this._camera.endNs / 1200)));
+    /** @type {{share: Float32Array, colour: number}[]} */
+    const rows = [];
     for (const lane of chosen) {
       const buckets = Math.ceil(this._camera.endNs / 2 ** level) + 1;
       const params = { of: lane.rows_of, rows: String(lane.first_row), start: 0, level, buckets };
@@ -59,8 +61,9 @@ export class Minimap {
           share[bucket] = Math.min(1, share[bucket] + part * columns.share[at]);
         }
       }
-      this._rows.push({ share, colour: lane.kind === "busy" ? 1 : 5 });
+      rows.push({ share, colour: lane.kind === "busy" ? 1 : 5 });
     }
+    this._rows = rows;
     this.repaint();
   }
 

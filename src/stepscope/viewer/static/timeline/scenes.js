@@ -134,6 +134,17 @@ export class Scenes {
     return this._pending.size === 0;
   }
 
+  /** Asks for everything again; slices of events stay on the screen until then, which are in the same rows. */
+  forget() {
+    for (const { control } of this._pending.values()) control.abort();
+    this._pending.clear();
+    this._kept.clear();
+    for (const [of, scene] of this.shown) {
+      if (of === "events") this.shown.set(of, { ...scene, level: -1 });
+      else this.shown.delete(of);
+    }
+  }
+
   /**
    * Makes sure that some rows can be drawn.
    * @param {string} of

@@ -137,6 +137,16 @@ export class Timeline {
     this.redraw();
   }
 
+  /** Takes what the overview says now: lanes and colours of what was worked out after the first picture. */
+  refresh() {
+    this.layout.lanes = this.overview.lanes;
+    this.layout.arrange();
+    this.names.forget();
+    this.scenes.forget();
+    this.minimap.load(this.overview.lanes).catch(() => {});
+    this.redraw();
+  }
+
   /** Starts drawing. */
   start() {
     this._resize();
