@@ -3,6 +3,8 @@
 Each copy has its own times, correlations, identifiers of events and flows, and step numbers; names,
 shapes, arguments and Python frames are those of the source. `write_scaled` writes minified JSON,
 `write_as_written` keeps the layout of the source. One copy at a time is in memory.
+
+    python benchmarks/scaled_trace.py SOURCE TARGET LEAST_BYTES     # as written
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -142,3 +145,7 @@ def _shifted(
 
 def _is_number(link: object) -> bool:
     return isinstance(link, int) and link > 0  # 0 stands for none
+
+
+if __name__ == "__main__":
+    write_as_written(Path(sys.argv[2]), Path(sys.argv[1]), int(sys.argv[3]))

@@ -127,7 +127,9 @@ def nearest_by_loop(parent: Int64Array, chosen: BoolArray) -> Int64Array:
     """`nearest` in linear time: what one row has found, those on its way know too."""
     number = len(parent)
     found = np.empty(number, np.int64)
-    is_known = np.zeros(number, np.bool_)
+    is_known = np.empty(number, np.bool_)
+    for row in range(number):
+        is_known[row] = False
     for row in range(number):
         at = row
         while at >= 0 and not chosen[at] and not is_known[at]:
@@ -152,17 +154,25 @@ def outermost_by_loop(parent: Int64Array, keys: Int64Array) -> BoolArray:
         parent: The parent of each row.
         keys: The key of each row, from 0, in a range not much larger than the number of rows.
     """
+    # Fills and a maximum as loops: numba takes a second to compile numpy's.
     number = len(parent)
-    first = np.ones(number, np.bool_)
+    first = np.empty(number, np.bool_)
     if number == 0:
         return first
-    first_child = np.full(number + 1, -1, np.int64)  # the last entry: the first root
+    first_child = np.empty(number + 1, np.int64)  # the last entry: the first root
     next_sibling = np.empty(number, np.int64)
+    first_child[number] = -1
+    largest_key = 0
+    for row in range(number):
+        first_child[row] = -1
+        largest_key = max(largest_key, keys[row])
+    around = np.empty(largest_key + 1, np.int64)
+    for key in range(largest_key + 1):
+        around[key] = 0
     for row in range(number - 1, -1, -1):
         above = parent[row] if parent[row] >= 0 else number
         next_sibling[row] = first_child[above]
         first_child[above] = row
-    around = np.zeros(keys.max() + 1, np.int64)
     at = first_child[number]
     while at >= 0:
         first[at] = around[keys[at]] == 0
@@ -179,7 +189,9 @@ def outermost_by_loop(parent: Int64Array, keys: Int64Array) -> BoolArray:
 def depths_by_loop(parent: Int64Array) -> Int64Array:
     """`depths` in linear time: each row is walked past once."""
     number = len(parent)
-    depth = np.full(number, -1, np.int64)
+    depth = np.empty(number, np.int64)
+    for row in range(number):
+        depth[row] = -1
     for row in range(number):
         at = row
         steps = 0
@@ -204,6 +216,15 @@ _LOOPS: dict[str, Callable[..., Any]] = {
 
 @functools.cache
 def _compiled(name: str) -> Any:
-    from stepscope.trace.arrays.compiled import compiled
+    from numba import boolean, int64
 
-    return compiled(_LOOPS[name])
+    from stepscope.trace.arrays.compiled import array_of, compiled
+
+    # One signature each: read-only arrays and others would be compiled apart.
+    numbers, truths = array_of(int64), array_of(boolean)
+    takes = {
+        "nearest": (numbers, truths),
+        "outermost": (numbers, numbers),
+        "depths": (numbers,),
+    }
+    return compiled(_LOOPS[name], takes[name])

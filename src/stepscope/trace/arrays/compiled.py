@@ -6,10 +6,14 @@ only when they are needed.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numba
+from numba.core import event
+
+from stepscope.run.working import WorkingLine, current_line
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -25,6 +29,7 @@ def compiled(function: Function, arguments: tuple[Any, ...] | None = None) -> Fu
         arguments: Argument types to compile for. Default: compile for each combination that
             occurs, where read-only and writable arrays are different types.
     """
+    _tell_when_compiling()
     compile_it: Any = numba.njit  # its annotations are too specific
     options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
     signature = () if arguments is None else (arguments,)
@@ -53,14 +58,28 @@ def array_of(element: Any, *, written: bool = False) -> Any:
     return numba.types.Array(element, 1, "C", readonly=not written)
 
 
-def part(function: Function) -> Function:
-    """Inlines a small function into the compiled functions that call it.
+class _Teller(event.Listener):
+    """Names compiling as a stage of what a terminal shows; numba uses one thread at a time."""
 
-    It cannot be called from Python, which saves compile time.
-    """
-    compile_it: Any = numba.njit
-    options = {"nogil": True, "error_model": "numpy", "forceinline": True}
-    inlined: Function = compile_it(no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)(
-        function
-    )
-    return inlined
+    def __init__(self) -> None:
+        self._lines: list[WorkingLine | None] = []
+
+    def on_start(self, event: object) -> None:  # noqa: ARG002 - of any function
+        """Begin the stage, if anything is shown."""
+        line = current_line()
+        self._lines.append(line)
+        if line is not None:
+            line.enter("Compiling, once per installation")
+
+    def on_end(self, event: object) -> None:  # noqa: ARG002
+        """End the stage."""
+        line = self._lines.pop()
+        if line is not None:
+            line.leave()
+
+
+@functools.cache
+def _tell_when_compiling() -> None:
+    """From now on, whoever watches is told when numba compiles: not when it finds kept code."""
+    register: Any = event.register  # it has no annotations
+    register("numba:compile", _Teller())

@@ -255,10 +255,12 @@ def nest_by_loop(
         tolerance: As in `nest`.
     """
     number = len(starts)
-    parent = np.full(number, -1, np.int64)
-    depth = np.zeros(number, np.int32)
-    self_time = durations.copy()
-    crossing = np.zeros(number, np.bool_)
+    # Row by row: numba takes longer to compile numpy's operations on whole arrays.
+    parent, depth = np.empty(number, np.int64), np.empty(number, np.int32)
+    self_time, crossing = np.empty(number, np.int64), np.empty(number, np.bool_)
+    for row in range(number):
+        parent[row], depth[row] = -1, 0
+        self_time[row], crossing[row] = durations[row], False
     stack = np.empty(64, np.int64)
     covered_to = np.empty(64, np.int64)  # for each row of the stack, by its children so far
     top = -1

@@ -51,7 +51,7 @@ def machine_code_of(function: Marked) -> MachineCode:
     llvm.initialize_native_asmprinter()
     processor, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
     target = f"{llvm.get_process_triple()} {processor} {features}"
-    machine = llvm.Target.from_default_triple().create_target_machine(
+    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
         cpu=processor, features=features, opt=2, codemodel="jitdefault", jit=True
     )
     key = _key_of(function, target)
