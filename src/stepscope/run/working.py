@@ -13,8 +13,6 @@ from typing import TextIO
 
 _PATIENCE_SECONDS = 1.0
 _INTERVAL_SECONDS = 0.5
-_WIDTH = 80
-"""Columns of a terminal that does not say how many it has."""
 
 
 @contextmanager
@@ -113,12 +111,22 @@ def is_watched(stream: TextIO | None) -> bool:
 
 
 def write_line(stream: TextIO, text: str) -> None:
-    """Replace the line on a terminal by a text that fits it, without control characters."""
-    try:
-        width = os.get_terminal_size(stream.fileno()).columns or _WIDTH
-    except (OSError, ValueError):  # not every terminal has a file number
-        width = _WIDTH
+    """Replace the line on a terminal by a text that fits it, without control characters.
+
+    Of a text that is too long, a part in the middle is left out: file names and numbers end it.
+    """
     clean = "".join(letter if letter.isprintable() else "�" for letter in text)
-    cut = clean if len(clean) < width else f"{clean[: width - 2]}…"
-    stream.write(f"\r\x1b[K{cut}")
+    width = _width_of(stream)
+    if width and len(clean) >= width:
+        beginning = clean[: width // 3]
+        clean = f"{beginning}…{clean[len(beginning) + len(clean) - width + 2 :]}"
+    stream.write(f"\r\x1b[K{clean}")
     stream.flush()
+
+
+def _width_of(stream: TextIO) -> int:
+    """Columns of a terminal; 0 if it does not say how many it has."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):  # not every terminal has a file number
+        return 0
