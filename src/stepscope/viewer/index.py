@@ -22,7 +22,7 @@ from stepscope.trace.derive.nesting import clock_resolution_ns, outer_first
 from stepscope.trace.model import Trace
 from stepscope.trace.schema import Category
 from stepscope.viewer.colours import Colour, colours_of
-from stepscope.viewer.tiles import SliceRows
+from stepscope.viewer.slice_rows import SliceRows
 
 NOT_DRAWN = np.uint32(2**32 - 1)
 MOST_EVENTS = 2**32 - 2

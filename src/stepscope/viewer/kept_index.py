@@ -20,7 +20,7 @@ import polars as pl
 from stepscope.trace.model import Trace
 from stepscope.trace.store.folder import StoreFolder
 from stepscope.viewer.index import Lane, TraceIndex, names_of
-from stepscope.viewer.tiles import SliceRows
+from stepscope.viewer.slice_rows import SliceRows
 
 _FOLDER = "timeline"
 _VERSION = 2

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from stepscope.viewer.ranges import RangeBasis
     from stepscope.viewer.ranks import JobRanks
     from stepscope.viewer.search import NameIndex
-    from stepscope.viewer.tiles import SliceRows
+    from stepscope.viewer.slice_rows import SliceRows
 
 _LOG = logging.getLogger(__name__)
 Answer = TypeVar("Answer")

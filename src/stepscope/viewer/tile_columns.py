@@ -6,15 +6,13 @@ takes on columns. The items are the same.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from stepscope.trace.arrays.intervals import Int64Array
-
-if TYPE_CHECKING:
-    from stepscope.viewer.tiles import SliceRows
+from stepscope.viewer.slice_rows import SliceRows
 
 MOST_SLICES = 500_000
 """Above this the loop is faster, even if it must be loaded first."""

@@ -10,7 +10,7 @@ from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.model import Trace
 from stepscope.viewer.colours import idle_colour
 from stepscope.viewer.index import Lane, TraceIndex, gpu_title
-from stepscope.viewer.tiles import SliceRows
+from stepscope.viewer.slice_rows import SliceRows
 
 
 def idle_rows(

@@ -10,15 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.trace.arrays.placing import MOST_ROWS, place
+from stepscope.viewer.slice_rows import BLOCK, SliceRows
 from stepscope.viewer.tile_columns import items_by_columns
-from stepscope.viewer.tiles import (
-    BLOCK,
-    MOST_BUCKETS,
-    SliceRows,
-    SliceTile,
-    items_by_loop,
-    slice_tile,
-)
+from stepscope.viewer.tiles import MOST_BUCKETS, SliceTile, items_by_loop, slice_tile
 
 both_ways = pytest.mark.parametrize("make", [items_by_loop, items_by_columns])
 

@@ -8,7 +8,8 @@ from stepscope.errors import UsageError
 from stepscope.viewer.encoding import encode_counter, encode_slices
 from stepscope.viewer.opened import Library
 from stepscope.viewer.routes.answers import Asked, route
-from stepscope.viewer.tiles import SliceRows, slice_tile
+from stepscope.viewer.slice_rows import SliceRows
+from stepscope.viewer.tiles import slice_tile
 
 
 def routes(library: Library) -> list[BaseRoute]:
