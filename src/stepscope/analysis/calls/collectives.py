@@ -27,6 +27,7 @@ from stepscope.analysis.calls.operands import (
     operand_columns,
     parse_call,
 )
+from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.selection.gpu_work import in_steps, recorded_work
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
@@ -165,7 +166,7 @@ def _around(trace: Trace, operators: pl.Series, work: pl.Series) -> pl.DataFrame
     """
     events = trace.columns("name_id").to_series()
     names = trace.names.select("name").collect().to_series()
-    parent = trace.derived.select("parent").collect().to_series().fill_null(-1).to_numpy()
+    parent = parents_of_events(trace)
     distinct = operators.drop_nulls().unique().sort()
     own_name = names.gather(events.gather(distinct).cast(pl.Int64))
     levels = [distinct.to_numpy().astype(np.int64)]

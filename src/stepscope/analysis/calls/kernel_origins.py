@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analysis.calls.ancestors import nearest
+from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.calls.places import call_places, names_of_events
 from stepscope.analysis.calls.recomputation import names_matching
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
@@ -54,12 +55,11 @@ def places_of_work(trace: Trace, work: pl.DataFrame) -> pl.Series:
         )
     )
     name_id = trace.columns("name_id")["name_id"].to_numpy()
-    derived = trace.derived.select("parent", "forward").collect()
-    parent = derived["parent"].fill_null(-1).to_numpy()
+    parent = parents_of_events(trace)
     place = nearest(parent, is_place.to_numpy()[name_id])
     begin = work.select(pl.coalesce("launch", "op").fill_null(-1)).to_series().to_numpy()
     found = _at(place, begin)
-    forward = derived["forward"].fill_null(-1).to_numpy()
+    forward = trace.derived.select("forward").collect()["forward"].fill_null(-1).to_numpy()
     of_backward = _at(forward, _at(nearest(parent, forward >= 0), begin))
     found = np.where(found >= 0, found, _at(place, of_backward))
     labels = {name: _label(name) for name in text.filter(is_place).unique().to_list()}
@@ -91,7 +91,7 @@ def runs_under(trace: Trace, work: pl.DataFrame, pattern: str) -> BoolArray:
     """Whether the operator of each kernel, or one around it, has a name that matches."""
     matching = names_matching(trace, pattern, Category.CPU_OP)
     name_id = trace.columns("name_id")["name_id"].to_numpy()
-    parent = trace.derived.select("parent").collect()["parent"].fill_null(-1).to_numpy()
+    parent = parents_of_events(trace)
     around = nearest(parent, matching[name_id])
     return _at(around, work["op"].fill_null(-1).to_numpy()) >= 0
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from stepscope.analysis.calls.ancestors import SHALLOW_LEVELS, highest, nearest
+from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.selection.names import events_named
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.model import Trace
@@ -34,7 +35,7 @@ def call_places(trace: Trace, events: pl.Series) -> pl.DataFrame:
     is_line = (category == Category.PYTHON_FUNCTION.value) & names["name"].str.contains(_LINE)
     is_user = is_line & ~names["name"].str.contains(_LIBRARIES)
     name_id = trace.columns("name_id")["name_id"].to_numpy()
-    parent = trace.derived.select("parent").collect()["parent"].fill_null(-1).to_numpy()
+    parent = parents_of_events(trace)
     start = events.to_numpy()
     operator = outermost(start, parent, name_id, is_operator)
     user = _innermost(start, parent, name_id, is_user.to_numpy())
@@ -64,7 +65,7 @@ def outermost_operators(trace: Trace, events: pl.Series) -> pl.Series:
     """The outermost operator around each event, itself where nothing is around it."""
     names = trace.names.select("name", "category").collect()
     name_id = trace.columns("name_id")["name_id"].to_numpy()
-    parent = trace.derived.select("parent").collect()["parent"].fill_null(-1).to_numpy()
+    parent = parents_of_events(trace)
     start = events.to_numpy()
     found = outermost(start, parent, name_id, _are_operators(names))
     return pl.Series(np.where(found >= 0, found, start))

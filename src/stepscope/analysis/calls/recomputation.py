@@ -24,6 +24,7 @@ import polars as pl
 from stepscope.analysis.calls.ancestors import nearest_above
 from stepscope.analysis.calls.operands import from_arguments
 from stepscope.analysis.calls.operator_forest import operator_forest
+from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.analysis.selection.remember import remembered
 from stepscope.analysis.selection.scope import Scope
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
@@ -78,7 +79,7 @@ def find_recomputed(trace: Trace, _scope: Scope | None = None) -> Recomputed:
     is_evaluation = names_matching(trace, EVALUATION, Category.CPU_OP)
     is_node &= ~is_evaluation
     name_id = trace.columns("name_id").to_series().to_numpy()
-    parent = trace.derived.select("parent").collect().to_series().fill_null(-1).to_numpy()
+    parent = parents_of_events(trace)
     events = forest.rows["event"].to_numpy()
 
     again = is_frame | is_node

@@ -21,6 +21,7 @@ import polars as pl
 
 from stepscope.analysis.calls.allocations import memory_events
 from stepscope.analysis.calls.ancestors import nearest
+from stepscope.analysis.calls.parents import parents_of_events
 from stepscope.errors import UnreadableInputError
 from stepscope.memory.categories.census import Census
 from stepscope.memory.categories.kinds import MemoryCategory
@@ -212,7 +213,7 @@ def _stacks(trace: Trace, changes: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataF
         "name"
     ].str.contains(_FRAME.pattern)
     name_id = trace.columns("name_id")["name_id"].to_numpy()
-    parent = trace.derived.select("parent").collect()["parent"].fill_null(-1).to_numpy()
+    parent = parents_of_events(trace)
     distinct, which = np.unique(around, return_inverse=True)
     chains = _chains(distinct, parent, name_id, is_frame.to_numpy())
     rows, stack_of_distinct = _distinct_rows(chains)
