@@ -15,6 +15,7 @@ CORE: dict[str, tuple[int, ...]] = {
     "duckdb": (1, 4),
     "fsspec": (2024, 6),
     "isal": (1, 7, 1),
+    "llvmlite": (0, 44),
     "numba": (0, 61, 2),
     "numpy": (1, 26),
     "nvidia-ml-py": (12, 560, 30),
