@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.kept_answers import kept_in, loads_of, storing_everything
 from tests.support.planted import SCENARIOS, dump
 from tests.support.rank_jobs import rank_of_job
 from tests.support.step_records import step_records, write_run
@@ -25,31 +26,19 @@ from stepscope.advice.window_details import TABLES, WindowDetails
 from stepscope.analysis.selection.rows import Beginning, Rows
 from stepscope.commands.main import cli
 from stepscope.run.reader import open_run
-from stepscope.trace import load as loading
-from stepscope.trace.load import load
-from stepscope.trace.store.kept import ANSWERS, KeptAnswers
+from stepscope.trace.store.kept import KeptAnswers
 
 
 @pytest.fixture(scope="module", autouse=True)
 def stored(tmp_path_factory):
-    """Every trace gets a store, as only large ones do otherwise."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loading, "STORE_ABOVE_BYTES", 0)
-        patch.setenv("STEPSCOPE_CACHE", str(tmp_path_factory.mktemp("cache")))
+    with storing_everything(tmp_path_factory.mktemp("cache")):
         yield
 
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Grows by a name whenever a trace is loaded for details."""
-    names: list[str] = []
-
-    def loaded(path):
-        names.append(Path(path).name)
-        return load(path)
-
-    monkeypatch.setattr(window_answers, "load", loaded)
-    return names
+    return loads_of(window_answers, monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +49,6 @@ def trace(tmp_path_factory) -> Path:
     details_of(diagnose(open_run(path)).shown)
     assert len(kept_in(path.parent)) == 2
     return path
-
-
-def kept_in(folder: Path) -> list[Path]:
-    return sorted(folder.rglob(f"*.stepscope/{ANSWERS}/*"))
 
 
 def page_of(path: Path, folder: Path, *words: str) -> bytes:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.support.kept_answers import kept_in, loads_of, storing_everything
 from tests.support.planted import SCENARIOS, dump
 from tests.support.rank_jobs import rank_of_job
 from tests.support.step_records import step_records, write_run
@@ -38,7 +39,7 @@ from stepscope.run.reader import RankRun, open_run
 from stepscope.trace import load as loading
 from stepscope.trace.load import load
 from stepscope.trace.store import kept, kept_values
-from stepscope.trace.store.kept import ANSWERS, KeptAnswers
+from stepscope.trace.store.kept import KeptAnswers
 
 FORMATS = (
     ("table", Layout()),
@@ -56,24 +57,14 @@ PLANTED = ("slow loader", "whole file")
 
 @pytest.fixture(scope="module", autouse=True)
 def stored(tmp_path_factory):
-    """Every trace gets a store, as only large ones do otherwise."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loading, "STORE_ABOVE_BYTES", 0)
-        patch.setenv("STEPSCOPE_CACHE", str(tmp_path_factory.mktemp("cache")))
+    with storing_everything(tmp_path_factory.mktemp("cache")):
         yield
 
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Grows by a name whenever a rank's trace is loaded to be compared or judged."""
-    names: list[str] = []
-
-    def loaded(path):
-        names.append(Path(path).name)
-        return load(path)
-
-    monkeypatch.setattr(rank_judging, "load", loaded)
-    return names
+    return loads_of(rank_judging, monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -129,10 +120,6 @@ def recorded_job(root: Path) -> Path:
 
 def rank_at(path: Path, number: int = 0) -> RankRun:
     return open_run(path).ranks[number]
-
-
-def kept_in(path: Path) -> list[Path]:
-    return sorted(path.rglob(f"*.stepscope/{ANSWERS}/*"))
 
 
 def pages(judged: Diagnosis, folder: Path) -> list[bytes]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.support.kept_answers import kept_in, storing_everything
 from tests.support.planted import SCENARIOS, dump
 from tests.support.rank_jobs import rank_of_job
 from tests.support.step_records import step_records, write_run
@@ -22,7 +23,7 @@ from stepscope.kept import outputs
 from stepscope.run.layout import RunLayout
 from stepscope.trace import load as loading
 from stepscope.trace.store import kept, kept_values
-from stepscope.trace.store.kept import ANSWERS, KeptAnswers
+from stepscope.trace.store.kept import KeptAnswers
 
 FORMATS = ("table", "json", "csv", "md")
 NAMES = [one.name for one in QUESTIONS if not one.over_ranks]
@@ -32,10 +33,7 @@ PRINTED = ("show", "kernels")
 
 @pytest.fixture(scope="module", autouse=True)
 def stored(tmp_path_factory):
-    """Every trace gets a store, as only large ones do otherwise."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loading, "STORE_ABOVE_BYTES", 0)
-        patch.setenv("STEPSCOPE_CACHE", str(tmp_path_factory.mktemp("cache")))
+    with storing_everything(tmp_path_factory.mktemp("cache")):
         yield
 
 
@@ -68,10 +66,6 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(loading, "load", loaded)
     return names
-
-
-def kept_in(folder: Path) -> list[Path]:
-    return sorted(folder.rglob(f"*.stepscope/{ANSWERS}/*"))
 
 
 def printed(*words: object) -> tuple[str, str]:

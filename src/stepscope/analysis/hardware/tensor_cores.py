@@ -103,7 +103,12 @@ _TABLE: dict[str, pl.DataType | type[pl.DataType]] = {
 
 def is_matrix_kernel() -> pl.Expr:
     """Of rows with `group` and `name`: matrix products, convolutions, attention; no helpers."""
-    return pl.col("group").is_in(MATRIX_GROUPS) & ~pl.col("name").str.contains(_HELPERS)
+    return pl.col("group").is_in(MATRIX_GROUPS) & ~_prepares_operands()
+
+
+def _prepares_operands() -> pl.Expr:
+    """Of rows with `name`: whether the kernel is a helper of a matrix product."""
+    return pl.col("name").str.contains(_HELPERS)
 
 
 def evidence() -> pl.Expr:
@@ -132,7 +137,7 @@ def matrix_products(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
         that only prepare operands are left out.
     """
     rows = work.filter(pl.col("kind") == "compute", pl.col("group").is_in(MATRIX_GROUPS))
-    rows = rows.filter(told_by_name(rows, ~pl.col("name").str.contains(_HELPERS)))
+    rows = rows.filter(~told_by_name(rows, _prepares_operands()))
     operators = rows["op"].drop_nulls().unique().sort()
     types = operands_of_work(trace, operators).select("event", "types").rename({"event": "op"})
     recorded = pl.col("types").str.to_lowercase()
