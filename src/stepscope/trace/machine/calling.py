@@ -63,9 +63,7 @@ class Translated(Marked):
                 ]
                 prototype = ctypes.CFUNCTYPE(CALLED_WITH[self.gives], *takes)
                 called = prototype(self._code.address)
-                if takes_arrays:
-                    called = _taking_arrays(called, kinds)
-                self._called = called
+                self._called = _taking_arrays(called, kinds) if takes_arrays else called
             return self._called
 
 
