@@ -83,7 +83,11 @@ def _compiled(function: Marked, machine: Any) -> bytes:
     """Returns the object file of a function and all that it calls."""
     module = llvm.parse_assembly(str(translate(function)))
     module.verify()
-    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=3))
+    tuning = llvm.create_pipeline_tuning_options(speed_level=3)
+    if any(kind.elements for kind in function.takes.values()):
+        # Loops over arrays decide at each element how to go on: neither can take several at once.
+        tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_unrolling = False
+    builder = llvm.create_pass_builder(machine, tuning)
     builder.getModulePassManager().run(module, builder)
     content: bytes = machine.emit_object(module)
     return content

@@ -6,6 +6,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable
+from functools import cached_property
 from typing import Annotated, Any
 
 import numpy as np
@@ -39,13 +40,13 @@ class Marked:
         self.is_inlined = is_inlined
         self.name = f"{function.__module__}.{function.__qualname__}"
 
-    @property
+    @cached_property
     def takes(self) -> dict[str, Kind]:
         """Types of the parameters, by name."""
         hints = typing.get_type_hints(self.function, include_extras=True)
         return {name: kind_of(hints[name]) for name in inspect.signature(self.function).parameters}
 
-    @property
+    @cached_property
     def gives(self) -> Kind:
         """Type of the result."""
         return kind_of(typing.get_type_hints(self.function)["return"])
