@@ -9,7 +9,7 @@ so hooks on that import work; directory, variables, arguments, open files and si
 caller's; functions that were registered for the end run. What differs is its process id, its parent
 and its session, and that no module is taken down at its end: tests of these use `sys.executable`,
 and so does whatever this program does not know (options of Python, variables that libraries read
-while they are imported, and `python -m stepscope`).
+while they are imported, and our own processes, which import no torch).
 """
 
 from __future__ import annotations
@@ -63,21 +63,24 @@ READ_EARLY = (
     "TORCH",
 )
 """Beginnings of the names of variables that libraries read while they are loaded."""
-READ_LATE = ("TORCHELASTIC_", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
-OF_PYTHON = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
+READ_LATE = ("TORCHELASTIC_", "TORCHINDUCTOR_CACHE_DIR", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
+OF_PYTHON = ("PYTHON", "PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 """Variables of Python itself that a fork obeys."""
+NEW_PROCESSES = ("stepscope.__main__", "stepscope.artifacts", "stepscope.monitor")
+"""Modules that import no torch."""
 
 CLIENT = r"""#!{python} -IS
 import json, os, signal, socket, sys
 REAL, ADDRESS, SET = {real!r}, {address!r}, {variables!r}
 EARLY, LATE, OBEYED = {early!r}, {late!r}, {obeyed!r}
+NEW = {new!r}
 words = sys.argv[1:]
 
 
 def is_known():
     if not words or words[0] == "-" or (words[0][0] == "-" and words[0] not in ("-m", "-c", "-u")):
         return False
-    if words[0] == "-m" and words[1].partition(".")[0] == "stepscope":
+    if words[0] == "-m" and f"{{words[1]}}.__main__".startswith(NEW):
         return False
     early = {{k for k in os.environ if k.startswith(EARLY) and not k.startswith(LATE)}}
     if {{k: os.environ[k] for k in early}} != SET:
@@ -153,6 +156,7 @@ def warm_python() -> str:
             early=READ_EARLY,
             late=READ_LATE,
             obeyed=OF_PYTHON,
+            new=NEW_PROCESSES,
         )
     )
     Path(client).chmod(0o700)
