@@ -40,10 +40,15 @@ _GPU_FINDINGS = {
 """Findings whose fix leaves the host as it is."""
 
 
-def check_trace(path: Path) -> Diagnosis:
-    """Check all answers about one trace file; gives its diagnosis for further checks."""
+def check_trace(path: Path, diagnosis: Diagnosis | None = None) -> Diagnosis:
+    """Check all answers about one trace file; gives its diagnosis for further checks.
+
+    Args:
+        path: The file.
+        diagnosis: Its diagnosis, where a test has made it before.
+    """
     trace = load(path)
-    diagnosis = diagnose(open_run(str(path)))
+    diagnosis = diagnosis or diagnose(open_run(str(path)))
     shown = diagnosis.shown
     what_if, critical = what_if_table(trace), critical_path(trace)
     step_ns = shown.step_ns

@@ -16,10 +16,8 @@ from stepscope.trace.paths import resolve_traces
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_every_answer_states_one_step(tmp_path, scenario: Scenario):
-    path = tmp_path / "trace.pt.trace.json"
-    path.write_bytes(dump(scenario.build()))
-    check_trace(path)
+def test_every_answer_states_one_step(judge, scenario: Scenario):
+    check_trace(*judge(scenario.name))
 
 
 @pytest.mark.slow
