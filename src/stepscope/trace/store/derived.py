@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.trace.store.folder import StoreFolder
+from stepscope.trace.store.part import write_table
 
 if TYPE_CHECKING:
     from stepscope.trace.derive.columns import DerivedTables
@@ -81,8 +82,7 @@ class DerivedFiles:
 
         def write(directory: Path) -> None:
             for name, frame in frames.items():
-                file = directory / f"{name}.parquet"
-                frame.write_parquet(file, compression="zstd", compression_level=1)
+                write_table(frame, directory / f"{name}.parquet")
 
         folder = self._folder
         return (
