@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -80,3 +81,25 @@ def test_arrays_of_columns_that_are_gone_can_be_dropped():
     del array, column
     drop_released_arrays()
     assert gone() is None
+
+
+ENVIRONMENT = """
+import os
+from stepscope.trace.arrays.memory_reuse import keep_freed_memory
+
+keep_freed_memory()
+print(os.environ["NUMPY_MADVISE_HUGEPAGE"], os.environ["_RJEM_MALLOC_CONF"])
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_what_the_user_set_stays():
+    chosen = {"NUMPY_MADVISE_HUGEPAGE": "1", "_RJEM_MALLOC_CONF": "narenas:7"}
+    answer = subprocess.run(
+        [sys.executable, "-c", ENVIRONMENT],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **chosen},
+    )
+    assert answer.stdout.split() == list(chosen.values())
