@@ -5,12 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.planted import SCENARIOS, dump
+from tests.support.rank_jobs import rank_of_job
 
+from stepscope.advice import second_thread
 from stepscope.advice.second_thread import SecondThread
+from stepscope.commands.main import cli
+from stepscope.trace import model
 
 
 @given(st.lists(st.booleans(), max_size=30), st.booleans())
@@ -65,3 +72,24 @@ def test_errors_of_prepared_questions_are_left_to_who_asks() -> None:
         SecondThread(pool).prepare(question, question)
     SecondThread(None).prepare(question)
     assert asked == [1, 1]
+
+
+def reported(path: Path, page: Path) -> tuple[str, bytes]:
+    texts = []
+    for words in (["--format", "json"], ["-o", str(page)]):
+        done = CliRunner().invoke(cli, ["report", str(path), *words])
+        assert done.exit_code == 0, done.output
+        texts.append(done.output)
+    return texts[0], page.read_bytes()
+
+
+@pytest.mark.parametrize("events", [SCENARIOS[3].build(), rank_of_job(0, (0,))], ids=["one", "job"])
+def test_a_report_in_two_threads_is_that_of_one(
+    events: list[dict[str, object]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, page = tmp_path / "trace.pt.trace.json", tmp_path / "report.html"
+    path.write_bytes(dump(events))
+    alone = reported(path, page)
+    monkeypatch.setattr(second_thread, "PAYS_FROM_EVENTS", 0)
+    monkeypatch.setattr(model, "BESIDE_FROM_EVENTS", 0)
+    assert reported(path, page) == alone
