@@ -145,9 +145,10 @@ def _sorted_rows(
 
     Also returns for each of them whether it is the first of its lane.
     """
-    is_large = rows is not None and len(rows) >= COMPILED_PAYS_FROM
-    if is_large and lanes.dtype == np.uint32 and rank is not None and rank.dtype == np.int8:
-        found = order_with_few_copies(rows, lanes, starts, durations, rank)
+    is_narrow = rank is not None and rank.dtype == np.int8 and lanes.dtype == np.uint32
+    if rows is not None and rank is not None and is_narrow and len(rows) >= COMPILED_PAYS_FROM:
+        numbers, ranks = lanes.astype(np.uint32, copy=False), rank.astype(np.int8, copy=False)
+        found = order_with_few_copies(rows, numbers, starts, durations, ranks)
         if found is not None:
             return found
     some = slice(None) if rows is None else rows
