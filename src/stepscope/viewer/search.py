@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +11,13 @@ import polars as pl
 
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.loops import in_machine_code
 from stepscope.viewer.events import brief
 from stepscope.viewer.index import TraceIndex
 from stepscope.viewer.slice_rows import UInt32Array
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 MOST_NAMES = 100
 MOST_HITS = 500
@@ -50,7 +50,7 @@ class NameIndex:
         if int(rows.name.max(initial=0)) >= len(index.names):
             raise ValueError("a slice has a name that there is not")
         count, lasting_ns = (np.zeros(len(index.names), np.int64) for _ in range(2))
-        _compiled(total_by_loop)(rows.start_ns, rows.end_ns, rows.name, count, lasting_ns)
+        in_machine_code(total_by_loop)(rows.start_ns, rows.end_ns, rows.name, count, lasting_ns)
         return cls(index.names.str.to_lowercase(), count, lasting_ns)
 
 
@@ -84,7 +84,7 @@ def search(
     density = np.zeros(DENSITY_BUCKETS, np.int64)
     listed = np.empty((len(rows), most), np.int64)
     found = np.zeros(len(rows), np.int64)
-    earlier = _compiled(scan_by_loop)(
+    earlier = in_machine_code(scan_by_loop)(
         rows.offsets,
         rows.start_ns,
         rows.name,
@@ -191,10 +191,3 @@ def scan_by_loop(
                 number += 1
         found[row] = number
     return earlier
-
-
-@functools.cache
-def _compiled(loop: Callable[..., Any]) -> Callable[..., Any]:
-    from stepscope.trace.machine.calling import translated
-
-    return translated(loop)

@@ -14,7 +14,6 @@ row, and the first is drawn up to the start of the second.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +23,10 @@ import numpy.typing as npt
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.loops import in_machine_code
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 MOST_ROWS = 1024
 """Rows of one band. Slices that would need more are counted, not drawn."""
@@ -75,7 +75,7 @@ def place(
     drawn = end.copy()
     row = np.empty(len(order), np.int32)
     row_end, last = np.empty(MOST_ROWS, np.int64), np.empty(MOST_ROWS, np.int64)
-    _compiled()(sorted_band, start, end, tolerance_ns, row_end, last, row, drawn)
+    in_machine_code(place_by_loop)(sorted_band, start, end, tolerance_ns, row_end, last, row, drawn)
     kept = row >= 0
     left_out = int(len(row) - np.count_nonzero(kept))
     if left_out:
@@ -153,10 +153,3 @@ def place_by_loop(
         last[chosen] = at
         used = max(used, chosen + 1)
         top = max(top, chosen)
-
-
-@functools.cache
-def _compiled() -> Callable[..., None]:
-    from stepscope.trace.machine.calling import translated
-
-    return translated(place_by_loop)

@@ -6,15 +6,12 @@ for them takes several times longer than sorting, since recorders write events n
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.loops import in_machine_code
 
 _WIDEST = 2**62
 _MOST_MOVES_PER_ROW = 4
@@ -46,12 +43,12 @@ def order_with_few_copies(
     if (int(lanes.max()) + 1) * span >= _WIDEST:
         return None
     keys = np.empty(len(rows), np.int64)
-    _compiled(keys_by_loop)(rows, lanes, starts, earliest, span, keys)
+    in_machine_code(keys_by_loop)(rows, lanes, starts, earliest, span, keys)
     order = np.argsort(keys, kind="stable")
     is_first = np.empty(len(rows), np.bool_)
     most_moves = _MOST_MOVES_PER_ROW * len(rows)
     columns = (rows, lanes, durations, rank, keys)
-    if not _compiled(settle_by_loop)(*columns, most_moves, order, is_first):
+    if not in_machine_code(settle_by_loop)(*columns, most_moves, order, is_first):
         return None
     return order, is_first
 
@@ -109,10 +106,3 @@ def settle_by_loop(
         order[at] = rows[order[at]]
         is_first[at] = at == 0 or lanes[order[at]] != lanes[order[at - 1]]
     return True
-
-
-@functools.cache
-def _compiled(loop: Callable[..., Any]) -> Callable[..., Any]:
-    from stepscope.trace.machine.calling import translated
-
-    return translated(loop)

@@ -19,8 +19,6 @@ Forward
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,6 +29,7 @@ import polars as pl
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.categories import GPU_WORK, HOST_CALLS, is_one_of, mask_of
 from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.loops import in_machine_code
 from stepscope.trace.schema import Category
 from stepscope.trace.tables import Tables
 
@@ -131,7 +130,7 @@ def enclosing_operator(
     is_operator &= ~step_names[events["name_id"].to_numpy()]
     if len(parent) >= COMPILED_PAYS_FROM:
         around = np.full(len(parent), _UNKNOWN, np.int64)
-        _compiled()(parent, is_operator, around)
+        in_machine_code(enclosing_by_loop)(parent, is_operator, around)
         return around
     return enclosing_vectorised(parent, is_operator)
 
@@ -174,13 +173,6 @@ def enclosing_by_loop(
         while on_the_way != at:
             around[on_the_way] = operator
             on_the_way = parent[on_the_way]
-
-
-@functools.cache
-def _compiled() -> Callable[..., None]:
-    from stepscope.trace.machine.calling import translated
-
-    return translated(enclosing_by_loop)
 
 
 def link_operators(tables: Tables, launch: Int64Array, around: Int64Array) -> Int64Array:

@@ -23,7 +23,6 @@ of the clock (`clock_resolution_ns`). Only the part inside the parent counts for
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -35,12 +34,13 @@ from stepscope.trace.arrays.intervals import Int64Array, merge_by_group
 from stepscope.trace.arrays.ordering import by_group_and_time
 from stepscope.trace.derive.lane_order import order_with_few_copies
 from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.loops import in_machine_code
 from stepscope.trace.schema import Category
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-COMPILED_PAYS_FROM = 500_000
+COMPILED_PAYS_FROM = 200_000
 """Number of rows from which the compiled loop is used. Below, loading it takes longer."""
 
 _MOST_ROUNDS = 256
@@ -131,7 +131,11 @@ def nest(
         nested = nest_vectorised(new_lane, start, start + durations[order], tolerance_ns)
         if nested is not None:
             return _placed(nested, order, durations)
-    return Nesting(*nest_by_stack(_compiled(), order, new_lane, starts, durations, tolerance_ns))
+    return Nesting(
+        *nest_by_stack(
+            in_machine_code(nest_by_loop), order, new_lane, starts, durations, tolerance_ns
+        )
+    )
 
 
 def _sorted_rows(
@@ -327,10 +331,3 @@ def nest_by_loop(
         top += 1
         stack[top] = row
         covered_to[top] = start
-
-
-@functools.cache
-def _compiled() -> Callable[..., None]:
-    from stepscope.trace.machine.calling import translated
-
-    return translated(nest_by_loop)

@@ -6,6 +6,6 @@ arrays and calls of each other, so they can be translated directly, which takes 
 
 `kinds.py` has the types of values, `arrays.py` how parameters that are arrays are declared,
 `instructions.py` and `elements.py` the access to memory, and `functions.py` what is known of a
-function. `translate.py` translates it, `build.py` makes machine code of the result
-and keeps it, and `calling.py` has the decorators and calls the code.
+function. `translate.py` translates it, `build.py` makes machine code of the result and keeps it,
+`calling.py` has the decorators and calls the code, and `loops.py` does so on first use.
 """

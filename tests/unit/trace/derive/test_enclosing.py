@@ -10,6 +10,7 @@ from tests.support.counted import counted
 
 from stepscope.trace.derive import links
 from stepscope.trace.derive.links import enclosing_by_loop, enclosing_vectorised
+from stepscope.trace.machine.loops import in_machine_code
 
 
 @st.composite
@@ -42,7 +43,7 @@ def by_loop(loop, parent, is_operator):
 def test_loop_and_vectors_find_what_walking_finds(forest):
     expected = [by_walking(*forest, row) for row in range(len(forest[0]))]
     assert by_loop(enclosing_by_loop, *forest) == expected
-    assert by_loop(links._compiled(), *forest) == expected
+    assert by_loop(in_machine_code(enclosing_by_loop), *forest) == expected
     assert enclosing_vectorised(*forest).tolist() == expected
 
 
