@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,6 +18,11 @@ settings.register_profile(
     "untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 settings.load_profile("untimed")
+
+# Workers and the processes of the tests read each other's compiled modules: without them, each
+# worker takes ten seconds to rewrite what it collects. Nothing else of a test depends on it.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Where this is exported, as workers of xdist have it, nothing is as wide as in a pipe.
 os.environ.pop("COLUMNS", None)
