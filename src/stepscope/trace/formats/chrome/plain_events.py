@@ -21,7 +21,9 @@ from stepscope.trace.formats.chrome.rows import INT64_MAX
 from stepscope.trace.formats.chrome.scan_bytes import PADDING
 from stepscope.trace.formats.chrome.scanned import Scanned, Survey
 
-_TEXT_ROOM = 1 << 20  # sizes of pooled buffers are multiples of this
+_TEXT_ROOM = (
+    8 << 20
+)  # sizes of pooled buffers are multiples of this; what is not used costs nothing
 
 
 @dataclass(frozen=True)
