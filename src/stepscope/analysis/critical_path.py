@@ -14,7 +14,7 @@ Causes
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
@@ -186,7 +186,8 @@ def _walk(graph: StepGraph) -> tuple[Int64Array, Int64Array]:
         return path[:count], edge[:count]
     # Lists of Python integers are several times faster to walk than arrays.
     first_edge, source, delay, start, end = (column.tolist() for column in columns)
-    nodes, edges = path.tolist(), edge.tolist()
+    nodes: Any = path.tolist()
+    edges: Any = edge.tolist()
     count = walk_back(first_edge, source, delay, start, end, *ends, nodes, edges)
     return np.array(nodes[:count], np.int64), np.array(edges[:count], np.int64)
 

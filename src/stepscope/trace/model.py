@@ -22,7 +22,11 @@ from stepscope.trace.derive.main_thread import find_main_lane
 from stepscope.trace.derive.steps import host_steps
 from stepscope.trace.derive.unannotated import describe
 from stepscope.trace.schema import TABLES
-from stepscope.trace.store.derived import DerivedFiles
+from stepscope.trace.store.derived import (
+    BESIDE_FROM_EVENTS,
+    DerivedFiles,
+    TablesBeingCached,
+)
 from stepscope.trace.store.files import StoredTables, parts_of
 from stepscope.trace.tables import Tables
 
@@ -160,7 +164,7 @@ class Trace:
         )
 
     @cached_property
-    def _derived_tables(self) -> DerivedTables:
+    def _derivation(self) -> DerivedTables | TablesBeingCached:
         if self._kept is not None:
             return self._kept
         with working("Finding steps, nesting and links"):
@@ -168,7 +172,16 @@ class Trace:
             # Arguments are most of a stored trace, and derivation needs only a few of them.
             args = self.args if self.store is None else self.args.filter(looks_into_args())
             derived = derive(replace(tables, args=args.collect()), self.__dict__.get("steps"))
-            return derived if self.derived_files is None else self.derived_files.keep(derived)
+            if self.derived_files is None:
+                return derived
+            if len(tables.events) < BESIDE_FROM_EVENTS:
+                return self.derived_files.keep(derived)
+            return TablesBeingCached(self.derived_files, derived)
+
+    @property
+    def _derived_tables(self) -> DerivedTables:
+        found = self._derivation
+        return found.now if isinstance(found, TablesBeingCached) else found
 
     @property
     def derived(self) -> pl.LazyFrame:
@@ -206,7 +219,9 @@ class Trace:
     def parquet_files(self, name: str) -> list[Path]:
         """Returns the Parquet files that hold exactly what `table` returns, if there are any."""
         if name not in TABLES:
-            kept = self._derived_tables.files.get(name)
+            found = self._derivation
+            tables = found.cached if isinstance(found, TablesBeingCached) else found
+            kept = tables.files.get(name)
             return [] if kept is None else [kept.absolute()]
         if self.store is None or name == "problems":
             return []
@@ -237,9 +252,10 @@ class Trace:
         the full definition. Without annotations, steps are found by what the main thread repeats
         (`trace/derive/unannotated.py`); `step_source` says by what. There may be none.
         """
-        derived = self.__dict__.get("_derived_tables") or self._kept
-        if derived is not None:
-            return derived.host_steps
+        if "_derivation" in self.__dict__:
+            return self._derived_tables.host_steps
+        if self._kept is not None:
+            return self._kept.host_steps
         return host_steps(self._tables_to_derive())
 
     @cached_property

@@ -9,6 +9,7 @@ without a change gives the measured times to the nanosecond.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -129,6 +130,7 @@ def _starts(graph: StepGraph, delay: Int64Array, changes: Changes) -> Int64Array
         return start
     # Lists of Python integers are several times faster to walk than arrays, without a compiler.
     first_edge, source, delays, is_kept, dur = (column.tolist() for column in columns)
-    starts, ends = start.tolist(), end.tolist()
+    starts: Any = start.tolist()
+    ends: Any = end.tolist()
     sweep(first_edge, source, delays, is_kept, dur, graph.origin_ns, starts, ends)
     return np.array(starts, np.int64)

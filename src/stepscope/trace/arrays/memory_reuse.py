@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # option numbers from glibc's malloc.h
 _NEVER = 2**31 - 1
@@ -24,14 +25,32 @@ def keep_freed_memory() -> None:
     it before numpy is imported, or numpy still asks for huge pages. A value that the user set for
     `NUMPY_MADVISE_HUGEPAGE` stays. Has no effect without glibc.
     """
-    if not sys.platform.startswith("linux"):
-        return
-    import ctypes
-
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):  # another C library
+    mallopt = _function_of_glibc("mallopt")
+    if mallopt is None:
         return
     mallopt(_MMAP_MAX, 0)
     mallopt(_TRIM_THRESHOLD, _NEVER)
     os.environ.setdefault(_HUGE_PAGES, "0")
+
+
+def return_freed_memory() -> None:
+    """Returns the memory of freed arrays to the system.
+
+    For the end of a phase whose arrays were made by threads that have ended: memory that was
+    retained for these threads serves no other. Has no effect without glibc.
+    """
+    malloc_trim = _function_of_glibc("malloc_trim")
+    if malloc_trim is not None:
+        malloc_trim(0)
+
+
+def _function_of_glibc(name: str) -> Callable[..., int] | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    import ctypes
+
+    try:
+        function: Callable[..., int] = getattr(ctypes.CDLL(None), name)
+    except (OSError, AttributeError):  # another C library
+        return None
+    return function

@@ -12,8 +12,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.trace.machine.arrays import Written
+
 COMPILED_PAYS_FROM = 500_000
-"""Number of values from which the compiled loop is used. Below, importing numba takes longer."""
+"""Number of values from which the compiled loop is used. Below, loading it takes longer."""
 
 _Int64Array = npt.NDArray[np.int64]
 
@@ -36,8 +38,15 @@ def places(
     return found
 
 
-def places_by_loop(ordered: Any, values: Any, after: bool, found: Any) -> None:
-    """Fills in the index of each value, searching from the index of the previous one."""
+def places_by_loop(
+    ordered: _Int64Array, values: _Int64Array, after: bool, found: Written[np.int64]
+) -> None:
+    """Fills in the index of each value, searching from the index of the previous one.
+
+    `found` is as long as `values`. Each value is compared only at `high` and `middle`, which are
+    checked to be less than the length just before, and never decrease below `low`, which is at
+    least 0.
+    """
     number = len(ordered)
     at = 0
     for row in range(len(values)):
@@ -53,7 +62,7 @@ def places_by_loop(ordered: Any, values: Any, after: bool, found: Any) -> None:
                 step *= 2
             high = min(high, number)
         while low < high:
-            middle = (low + high) // 2
+            middle = (low + high) >> 1
             if ordered[middle] < value or (after and ordered[middle] == value):
                 low = middle + 1
             else:
@@ -64,9 +73,6 @@ def places_by_loop(ordered: Any, values: Any, after: bool, found: Any) -> None:
 
 @functools.cache
 def _compiled() -> Any:
-    from numba import boolean, int64
+    from stepscope.trace.machine.calling import translated
 
-    from stepscope.trace.arrays.compiled import array_of, compiled
-
-    read, written = array_of(int64), array_of(int64, written=True)
-    return compiled(places_by_loop, (read, read, boolean, written))
+    return translated(places_by_loop)

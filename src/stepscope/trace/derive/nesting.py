@@ -33,13 +33,14 @@ import numpy.typing as npt
 
 from stepscope.trace.arrays.intervals import Int64Array, merge_by_group
 from stepscope.trace.arrays.ordering import by_group_and_time
+from stepscope.trace.machine.arrays import Written
 from stepscope.trace.schema import Category
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NUMBA_PAYS_FROM = 500_000
-"""Number of rows from which the compiled loop is used. Below, importing numba takes longer."""
+COMPILED_PAYS_FROM = 500_000
+"""Number of rows from which the compiled loop is used. Below, loading it takes longer."""
 
 _MOST_ROUNDS = 256
 """Rounds of the vectorised search, each over all rows that still search. Recorded calls need fewer
@@ -126,12 +127,12 @@ def nest(
     order = _sorted_rows(lanes, starts, durations, rank, rows)
     lane = lanes[order]
     new_lane = np.concatenate(([True], lane[1:] != lane[:-1]))[: len(lane)]
-    if len(order) < NUMBA_PAYS_FROM:
+    if len(order) < COMPILED_PAYS_FROM:
         start = starts[order]
         nested = nest_vectorised(new_lane, start, start + durations[order], tolerance_ns)
         if nested is not None:
             return _placed(nested, order, durations)
-    return Nesting(*_nest_compiled()(order, new_lane, starts, durations, tolerance_ns))
+    return Nesting(*nest_by_stack(_compiled(), order, new_lane, starts, durations, tolerance_ns))
 
 
 def _sorted_rows(
@@ -235,19 +236,18 @@ def nest_vectorised(
     return parent, depth, self_time, crossing
 
 
-def nest_by_loop(
+def nest_by_stack(
+    loop: Callable[..., None],
     order: Int64Array,
     new_lane: npt.NDArray[np.bool_],
     starts: Int64Array,
     durations: Int64Array,
     tolerance: int,
 ) -> _Columns:
-    """Nests rows with a stack, in one pass. Compiled with numba for many rows.
-
-    A row that ends too early for the current row is never a better parent for a later row than the
-    current row is, so it leaves the stack for good, and the pass is linear for any input.
+    """Nests rows with a stack, in one pass.
 
     Args:
+        loop: `nest_by_loop`, as Python or compiled.
         order: The rows to nest, sorted as `nest` says.
         new_lane: For each of them whether it is the first of its lane.
         starts: Start of each row of the table, in ns.
@@ -255,14 +255,41 @@ def nest_by_loop(
         tolerance: As in `nest`.
     """
     number = len(starts)
-    # Row by row: numba takes longer to compile numpy's operations on whole arrays.
-    parent, depth = np.empty(number, np.int64), np.empty(number, np.int32)
-    self_time, crossing = np.empty(number, np.int64), np.empty(number, np.bool_)
-    for row in range(number):
-        parent[row], depth[row] = -1, 0
-        self_time[row], crossing[row] = durations[row], False
-    stack = np.empty(64, np.int64)
-    covered_to = np.empty(64, np.int64)  # for each row of the stack, by its children so far
+    columns = (
+        np.full(number, -1, np.int64),
+        np.zeros(number, np.int32),
+        durations.copy(),
+        np.zeros(number, np.bool_),
+    )
+    # All rows of a lane may lie in one another. What the stack does not reach takes no memory.
+    deepest = int(np.diff(np.flatnonzero(np.append(new_lane, True))).max(initial=0))
+    stack, covered_to = np.empty(deepest, np.int64), np.empty(deepest, np.int64)
+    loop(order, new_lane, starts, durations, tolerance, stack, covered_to, *columns)
+    return columns
+
+
+def nest_by_loop(
+    order: Int64Array,
+    new_lane: npt.NDArray[np.bool_],
+    starts: Int64Array,
+    durations: Int64Array,
+    tolerance: int,
+    stack: Written[np.int64],
+    covered_to: Written[np.int64],
+    parent: Written[np.int64],
+    depth: Written[np.int32],
+    self_time: Written[np.int64],
+    crossing: Written[np.bool_],
+) -> None:
+    """Fills in the columns of `Nesting` for the rows to nest; see `nest_by_stack`.
+
+    A row that ends too early for the current row is never a better parent for a later row than the
+    current row is, so it leaves the stack for good, and the pass is linear for any input.
+
+    `top` rises by at most 1 with each row and is -1 at the first of a lane, so it stays below the
+    number of rows of the lane, for which there is room in `stack` and `covered_to`: for each row of
+    the stack, how far its children cover it so far. `order` and `stack` hold rows of the table.
+    """
     top = -1
     for place in range(len(order)):
         if new_lane[place]:
@@ -289,22 +316,12 @@ def nest_by_loop(
                 self_time[outer] -= fresh
             covered_to[top] = max(covered_to[top], last)
         top += 1
-        if top == len(stack):
-            deeper, covered_deeper = np.empty(2 * top, np.int64), np.empty(2 * top, np.int64)
-            for level in range(top):
-                deeper[level] = stack[level]
-                covered_deeper[level] = covered_to[level]
-            stack, covered_to = deeper, covered_deeper
         stack[top] = row
         covered_to[top] = start
-    return parent, depth, self_time, crossing
 
 
 @functools.cache
-def _nest_compiled() -> Callable[..., _Columns]:
-    from numba import boolean, int64
+def _compiled() -> Callable[..., None]:
+    from stepscope.trace.machine.calling import translated
 
-    from stepscope.trace.arrays.compiled import array_of, compiled
-
-    numbers = array_of(int64)
-    return compiled(nest_by_loop, (numbers, array_of(boolean), numbers, numbers, int64))
+    return translated(nest_by_loop)

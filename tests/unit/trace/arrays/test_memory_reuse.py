@@ -6,8 +6,12 @@ import json
 import platform
 import subprocess
 import sys
+import weakref
 
+import numpy as np
 import pytest
+
+from stepscope.trace.arrays.arrow_columns import drop_released_arrays, numbers_of
 
 PROGRAMME = """
 import json, resource
@@ -34,3 +38,44 @@ def test_large_arrays_reuse_memory():
     )
     fetched, kept = json.loads(answer.stdout)
     assert kept < fetched / 4
+
+
+AFTER_THREADS = """
+import json, threading
+from pathlib import Path
+import numpy as np
+from stepscope.trace.arrays.memory_reuse import keep_freed_memory, return_freed_memory
+
+def resident_mb():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
+
+def work():
+    small = [np.ones(10_000) for _ in range(2_000)]
+    del small
+
+keep_freed_memory()
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+retained = resident_mb()
+return_freed_memory()
+print(json.dumps([retained, resident_mb()]))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_memory_of_ended_threads_can_be_returned():
+    answer = subprocess.run(
+        [sys.executable, "-c", AFTER_THREADS], capture_output=True, text=True, check=True
+    )
+    retained, left = json.loads(answer.stdout)
+    assert left < retained - 50
+
+
+def test_arrays_of_columns_that_are_gone_can_be_dropped():
+    array = np.arange(1000)
+    gone = weakref.ref(array)
+    column = numbers_of("number", array)
+    del array, column
+    drop_released_arrays()
+    assert gone() is None
