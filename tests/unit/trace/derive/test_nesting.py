@@ -67,7 +67,7 @@ def columns(events):
     return (np.array([e[k] for e in events], np.int64) for k in range(3))
 
 
-@settings(max_examples=400)
+@settings(max_examples=4 * settings.default.max_examples)
 @given(EVENTS, st.integers(0, 2))
 @example([(0, 0, 10), (0, 5, 10), (0, 6, 2), (0, 11, 2)], 0)
 @example([(0, 3, 0), (0, 3, 0), (0, 3, 2)], 0)
