@@ -75,7 +75,7 @@ class _Task(Generic[Result]):
     def do(self) -> None:
         try:
             self._done.set_result(self._task())
-        except Exception as error:  # noqa: BLE001 - raised where the result is asked for
+        except BaseException as error:  # noqa: BLE001 - a panic of polars, too: result() raises it
             self._done.set_exception(error)
 
     def result(self) -> Result:

@@ -50,6 +50,20 @@ def test_results_come_in_order_up_to_the_first_error(fails: list[bool], is_alone
             assert len(begun) == len(set(begun))
 
 
+def test_a_panic_in_the_second_thread_is_raised_and_not_waited_for() -> None:
+    begun = threading.Event()
+
+    def wait() -> None:
+        begun.wait(60)
+
+    def panic() -> None:
+        begun.set()
+        raise KeyboardInterrupt  # as panics of polars, it is no Exception
+
+    with ThreadPoolExecutor(1) as pool, pytest.raises(KeyboardInterrupt):
+        list(SecondThread(pool).share([wait, panic]))
+
+
 def test_both_threads_work() -> None:
     met = threading.Barrier(2)
 
