@@ -281,7 +281,7 @@ def test_cells_are_written_in_the_unit_of_their_column() -> None:
     assert shown("dur_ns", 1_500_000) == "1.50 ms"
     assert shown("bytes", 2048) == "2.00 KiB"
     assert shown("size_bytes", 2048) == "2.00 KiB"
-    assert shown("idle_share", 0.25) == "25 %"
+    assert shown("idle_share", 0.25) == "25%"
     assert shown("recomputed_flops", 344_701_016_064) == "345 GFLOP"
     assert shown("peak_flops_per_s", 156e12) == "156 TFLOP/s"
     assert shown("teraflops_per_s", 8.125) == "8.1"

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from stepscope.trace.parquet.encodings import as_differences, as_packed, as_present
+from stepscope.trace.parquet.encodings import (
+    as_differences,
+    as_packed,
+    as_present,
+    most_bytes,
+)
 from stepscope.trace.parquet.thrift import Long, Struct, Value, encoded
 
 INT32, INT64, BYTE_ARRAY = 1, 2, 6  # physical types
@@ -54,12 +60,32 @@ class ColumnChunk:
     description: Struct
 
 
-def chunk_of(column: pl.Series, offset: int) -> ColumnChunk | None:
+class Scratch:
+    """Memory for the columns of a table, one after another: fresh memory costs more than the work.
+
+    Args:
+        rows: Number of rows of its longest row group.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._numbers = np.empty(rows, np.int64)
+        self.encoded = np.empty(most_bytes(rows), np.uint8)
+
+    def joined(self, arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """Joins arrays of the same integers. The result is valid until the next call."""
+        if len(arrays) == 1:
+            return arrays[0]
+        count = sum(map(len, arrays))
+        return np.concatenate(arrays, out=self._numbers.view(arrays[0].dtype)[:count])
+
+
+def chunk_of(column: pl.Series, offset: int, scratch: Scratch) -> ColumnChunk | None:
     """Returns a column as a chunk; None if it has too many distinct words.
 
     Args:
-        column: A suitable one, as one array.
+        column: A suitable one.
         offset: Position of the chunk in the file.
+        scratch: Memory to use.
     """
     count, nulls = len(column), column.null_count()
     present = column.is_not_null().to_numpy() if 0 < nulls < count else np.full(count, not nulls)
@@ -76,10 +102,10 @@ def chunk_of(column: pl.Series, offset: int) -> ColumnChunk | None:
         width = max(len(distinct) - 1, 1).bit_length()
         body, encoding = bytes([width]) + as_packed(numbers, width), _OF_DICTIONARY
     else:
-        numbers_here = values.to_numpy()
-        body, encoding = as_differences(numbers_here), _DIFFERENCES
-        if len(values):
-            statistics |= {5: numbers_here.max().tobytes(), 6: numbers_here.min().tobytes()}
+        integers = scratch.joined([part.to_numpy() for part in values.get_chunks()])
+        body, encoding = as_differences(integers, scratch.encoded), _DIFFERENCES
+        if len(integers):
+            statistics |= {5: integers.max().tobytes(), 6: integers.min().tobytes()}
     pages.append(_data_page(as_present(present, count) + body, count, encoding))
     content = b"".join(pages)
     data_offset = offset + len(content) - len(pages[-1])

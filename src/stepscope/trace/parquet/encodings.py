@@ -165,14 +165,22 @@ def _pack(numbers: Data, count: int, width: int, target: Data) -> int:
     return at
 
 
-def as_differences(numbers: npt.NDArray[Any]) -> bytes:
-    """Returns integers of 32 or 64 bits as `DELTA_BINARY_PACKED`."""
-    numbers = np.ascontiguousarray(numbers)
-    count, width = len(numbers), numbers.dtype.itemsize
+def most_bytes(count: int) -> int:
+    """Returns how many bytes `as_differences` needs to write so many numbers."""
     blocks = count // _BLOCK + 1
-    most = _HEADER_BYTES + blocks * (_VARINT_BYTES + _MINIBLOCKS + _BLOCK * width)
-    target = np.empty(most + _WORD_BYTES, np.uint8)
-    used = _put_differences(numbers.ctypes.data, count, width == 4, target.ctypes.data)
+    return _HEADER_BYTES + blocks * (_VARINT_BYTES + _MINIBLOCKS + 8 * _BLOCK) + _WORD_BYTES
+
+
+def as_differences(numbers: npt.NDArray[Any], target: npt.NDArray[np.uint8]) -> bytes:
+    """Returns integers of 32 or 64 bits as `DELTA_BINARY_PACKED`.
+
+    Args:
+        numbers: The integers.
+        target: Memory to write to, of `most_bytes`.
+    """
+    numbers = np.ascontiguousarray(numbers)
+    is_narrow = numbers.dtype.itemsize == 4
+    used = _put_differences(numbers.ctypes.data, len(numbers), is_narrow, target.ctypes.data)
     return target[:used].tobytes()
 
 

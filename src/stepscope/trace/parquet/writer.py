@@ -14,8 +14,14 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from stepscope.trace.parquet.columns import BYTE_ARRAY, chunk_of, is_suitable, physical_type
-from stepscope.trace.parquet.encodings import as_differences, as_packed
+from stepscope.trace.parquet.columns import (
+    BYTE_ARRAY,
+    Scratch,
+    chunk_of,
+    is_suitable,
+    physical_type,
+)
+from stepscope.trace.parquet.encodings import as_differences, as_packed, most_bytes
 from stepscope.trace.parquet.thrift import Long, Struct, Value, encoded
 
 _MAGIC = b"PAR1"
@@ -36,7 +42,7 @@ def prepare() -> None:
     Raises:
         OSError: The source code of Stepscope is not available.
     """
-    as_differences(np.zeros(1, np.int64))
+    as_differences(np.zeros(1, np.int64), np.empty(most_bytes(1), np.uint8))
     as_packed(np.zeros(1, np.uint8), 1)
 
 
@@ -60,12 +66,13 @@ def write(frame: pl.DataFrame, target: Path) -> bool:
     contents = [_MAGIC]
     at = len(_MAGIC)
     rows_each = -(-len(frame) // max(round(len(frame) / _ROWS_PER_GROUP), 1))
+    scratch = Scratch(rows_each)
     for start in range(0, len(frame), max(rows_each, 1)):
-        rows = frame[start : start + rows_each].rechunk()
+        rows = frame[start : start + rows_each]
         chunks: list[Value] = []
         began = at
         for column in rows.iter_columns():
-            chunk = chunk_of(column, at)
+            chunk = chunk_of(column, at, scratch)
             if chunk is None:
                 return False
             contents.append(chunk.content)
