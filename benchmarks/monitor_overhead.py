@@ -71,7 +71,7 @@ def main():
     samples = passed / options.interval
     print(f"GPUs {len(summary.gpus)}, watched processes {options.children + 2}", end=", ")
     print(f"one sample in {options.interval:g} s, over {passed:.0f} s")
-    print(f"CPU of one core      {percent:6.2f} %   (goal at 1 s: under {GOAL_PERCENT} %)")
+    print(f"CPU of one core      {percent:6.2f}%   (goal at 1 s: under {GOAL_PERCENT}%)")
     print(f"CPU per sample       {spent / samples * 1e3:6.2f} ms  (the clock counts in 10 ms)")
     print(f"its start took       {start:6.2f} s of CPU, including its first samples")
     print(f"resident memory      {resident:6.1f} MiB")

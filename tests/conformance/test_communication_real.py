@@ -67,7 +67,7 @@ def overlap_with_kernels(trace, scope=None) -> float:
 
 
 def test_overlap_that_is_quoted():
-    """47.03 % with the last step left out, as the tool that is quoted does; 46.24 % with it.
+    """47.03% with the last step left out, as the tool that is quoted does; 46.24% with it.
 
     That tool counts kernels alone. Here fills hide communication too, so the share is larger.
     """

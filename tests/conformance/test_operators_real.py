@@ -14,7 +14,7 @@ TOLERANCE = 1e-4
 FILLS_NS = {"aten::convolution_backward": 124_127, "aten::miopen_convolution": 203_710}
 """Time of the 81 fills (`hipMemsetAsync`) on the AMD trace that the published table leaves out.
 
-On NVIDIA it counts `cudaMemsetAsync`. We count both: 2.3 % and 4.3 % of these operators' time.
+On NVIDIA it counts `cudaMemsetAsync`. We count both: 2.3% and 4.3% of these operators' time.
 """
 
 
@@ -91,7 +91,7 @@ def test_published_recomputation():
 
 
 def test_what_differs_on_purpose():
-    """Fills on AMD are counted, and so is work without a launch: 32 % of the time on this trace."""
+    """Fills on AMD are counted, and so is work without a launch: 32% of the time on this trace."""
     trace = real_trace("mi300x_resnet_train/trace.json.gz")
     events = pl.concat(
         [

@@ -1,4 +1,4 @@
-"""The published what-if answers of two real jobs, within 1 %."""
+"""The published what-if answers of two real jobs, within 1%."""
 
 from __future__ import annotations
 

@@ -126,9 +126,9 @@ def test_hta_temporal_breakdown() -> None:
 
 
 def test_hta_overlap() -> None:
-    """HTA's 47.03 % is without the last step and without fills; with the fills it is 47.44 %.
+    """HTA's 47.03% is without the last step and without fills; with the fills it is 47.44%.
 
-    Over all six steps, fills and all, ours is 46.64 %.
+    Over all six steps, fills and all, ours is 46.64%.
     """
     trace = real_trace("hta_trace_diff/control.json.gz")
     work = gpu_work(trace).table.filter(pl.col("step") < 1014)

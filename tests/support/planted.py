@@ -17,7 +17,7 @@ GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsiz
 PLAIN = "ampere_sgemm_128x64_tn"
 SMALL = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
 HALF = ["c10::BFloat16", "c10::BFloat16"]
-# 550 GFLOP: in 900 µs an H100 attains 62 % of its peak, as large products do.
+# 550 GFLOP: in 900 µs an H100 attains 62% of its peak, as large products do.
 MM = {"shapes": [[8192, 4096], [4096, 8192]], "types": HALF}
 MM_FLOAT = {"shapes": [[8192, 4096], [4096, 4096]], "types": ["float", "float"]}
 

@@ -111,7 +111,7 @@ class Part:
         module: Its module; empty: the layer itself.
         operator: Its name.
         kernel: Its kernel.
-        dur_ns: How long that runs. Matrix products run at 60 % of an H100's peak.
+        dur_ns: How long that runs. Matrix products run at 60% of an H100's peak.
         node: Autograd's name of its gradient; empty: it costs nothing.
         columns: Of a matrix product: its columns.
         backward_ns: How long each of the gradient's kernels runs; by default as long.

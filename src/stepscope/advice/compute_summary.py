@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stepscope.advice.figures import percent
+from stepscope.run.figures import percent
 
 if TYPE_CHECKING:
     from stepscope.advice.window_view import WindowView

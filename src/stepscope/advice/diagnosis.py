@@ -44,6 +44,7 @@ from stepscope.advice.thresholds import Thresholds
 from stepscope.analysis.record.gpu_clocks import clock_of, slow_clocks
 from stepscope.analysis.selection.scope import Scope
 from stepscope.errors import UnreadableInputError
+from stepscope.run.discover import TRACE_SUFFIXES
 from stepscope.run.rank_skew import RankSkew
 from stepscope.run.reader import RankRun, Run, one_job, open_run
 
@@ -271,7 +272,14 @@ def _why_nothing(run: Run, ranks: Sequence[RankSummary]) -> str:
     # A run that ends in its first step leaves a snapshot at most, which may say why.
     for finding in (one for rank in ranks for one in rank.findings):
         reasons.append(f"{finding.id}: {finding.title}. {finding.advice}")
-    return "; ".join(reasons) or "no step record and no trace"
+    why = "; ".join(reasons) or "no step record and no trace"
+    if not run.unrelated:
+        return why
+    endings = ", ".join(f"*{ending}" for ending in TRACE_SUFFIXES)
+    return (
+        f"{run.unrelated} files have names that a trace can have ({endings}); of files that are not"
+        f" ranks of one run, only the newest is judged: {why}"
+    )
 
 
 def _verdict(

@@ -20,12 +20,3 @@ def binary_size(count_bytes: float) -> str:
     """Bytes in binary units: 1.67 GiB, not 1,710 MiB."""
     number, unit = in_binary_unit(count_bytes)
     return f"{significant(number)} {unit}"
-
-
-def percent(share: float) -> str:
-    """A share as a whole percentage; what is more than nothing never reads 0%, nor a part 100%."""
-    if 0 < share < 0.005:
-        return "<1%"
-    if 0.995 <= share < 1:
-        return ">99%"
-    return f"{share:.0%}"

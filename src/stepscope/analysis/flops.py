@@ -32,6 +32,7 @@ from stepscope.analysis.calls.operator_forest import (
 )
 from stepscope.analysis.calls.recomputation import find_recomputed
 from stepscope.analysis.hardware.devices import DevicePeaks, peaks_of
+from stepscope.analysis.hardware.tensor_cores import MATRIX_GROUPS
 from stepscope.analysis.hardware.utilisation import COUNTED, utilisation
 from stepscope.analysis.selection.gpu_work import GpuWork, gpu_work, in_steps
 from stepscope.analysis.selection.remember import remembered
@@ -77,7 +78,6 @@ _TYPES = {
     "unsigned char": "int8",
 }
 _TF32 = r"(?i)tf32|tensorop_s1688gemm"
-_MATRIX_GROUPS = ("gemm", "convolution", "attention")
 
 MOST_UNCOUNTED = 0.1
 """Share of the matrix kernels' time that may be uncounted for MFU to be given."""
@@ -151,7 +151,7 @@ def analyse_flops(trace: Trace, scope: Scope | None = None) -> FlopsReport:
     has_gpu = not work.table.is_empty()
     table = _table(calls, peaks)
 
-    is_matrix = members["group"].is_in(_MATRIX_GROUPS).to_numpy()
+    is_matrix = members["group"].is_in(MATRIX_GROUPS).to_numpy()
     duration = members["dur_ns"].to_numpy()
     uncounted_ns = int(duration[is_matrix & (owner < 0)].sum())
     matrix_ns = int(duration[is_matrix].sum())

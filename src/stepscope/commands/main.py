@@ -16,6 +16,8 @@ import click
 
 from stepscope._version import __version__
 from stepscope.errors import StepscopeError
+from stepscope.run.plain_text import escaped
+from stepscope.run.working import command_begins
 
 VERBS: dict[str, str] = {
     "demo": "Plant a bottleneck in a small training, find it, fix it, measure.",
@@ -48,6 +50,7 @@ _OUT_OF_MEMORY = (
     "out of memory: free some, use a machine with more, or give a smaller input, such as one window"
     " or rank; a trace opened with load(PATH, store=True) is read from disk"
 )
+_SPACES = str.maketrans("\r\n\t", "   ")
 _INTERRUPTED = 130
 _PIPE_CLOSED = 141  # what a shell reports for a program that SIGPIPE ended
 
@@ -172,6 +175,7 @@ def main(arguments: Sequence[str] | None = None, command: click.Command = cli) -
         wrong usage; 3 for input that cannot be read; 130 if interrupted; 141 if the reader of the
         output went away.
     """
+    command_begins()
     _tolerate_narrow_encodings()
     words = list(sys.argv[1:] if arguments is None else arguments)
     debugging = _Debugging(_wants_debug(words))
@@ -234,14 +238,8 @@ def _say(message: str, is_debug: bool) -> None:
     if is_debug:
         traceback.print_exc()
     # A name from a file may contain line breaks or control codes.
-    line = "".join(
-        character if character.isprintable() else _visible(character) for character in message
-    )
+    line = escaped(message.translate(_SPACES))
     click.echo(f"stepscope: {line}", err=True)
-
-
-def _visible(character: str) -> str:
-    return " " if character in "\r\n\t" else character.encode("unicode_escape").decode("ascii")
 
 
 def _tolerate_narrow_encodings() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,8 @@ from stepscope.capture.options.words import of_run
 from stepscope.commands.options import grouped
 from stepscope.commands.sinks import StandardSink
 from stepscope.errors import StepscopeError
+from stepscope.run.terminal_line import is_watched
+from stepscope.run.working import working
 
 if TYPE_CHECKING:
     from stepscope.adapters.external.session import Outcome, Tool
@@ -155,6 +159,8 @@ def command(
         return 0
     if result_file is not None:
         write_beginning(result_file)
+    elif is_watched(sys.stderr):  # importing torch is silent for seconds
+        _say(f"recording {shlex.join(command_line)}")
     if tool is None:
         outcome = Outcome(launch(command_line, settings, step_on))
     else:
@@ -203,12 +209,13 @@ def _tell(outcome: Outcome, settings: Settings, step_on: str, *, shows_report: b
 
 
 def _report(run: Path) -> None:
-    from stepscope.advice.diagnosis import diagnose
-    from stepscope.report.outputs import output
-    from stepscope.run.reader import open_run
-
     try:
-        diagnosis = diagnose(open_run(run))
+        with working(f"Judging {run}"):  # the imports take a second, too
+            from stepscope.advice.diagnosis import diagnose
+            from stepscope.report.outputs import output
+            from stepscope.run.reader import open_run
+
+            diagnosis = diagnose(open_run(run))
         click.echo(err=True)
         output("diagnosis", "table").write(diagnosis, StandardSink(is_error=True))
     except StepscopeError as error:

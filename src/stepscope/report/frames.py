@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stepscope.report.plain import json_cell
-from stepscope.report.text import printable
+from stepscope.run.plain_text import printable
 
 
 def print_frame(

@@ -1,21 +1,13 @@
-"""Makes text from untrusted files safe for terminals, Markdown and single lines."""
+"""Text from untrusted files for Markdown, and cut to a width."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
 
+from stepscope.run.plain_text import printable
+
 _MARKDOWN = "\\`*_{}[]<>|#"
-
-
-def printable(text: str) -> str:
-    """Replace control characters, which could steer a terminal."""
-    return "".join(c if c.isprintable() else "�" for c in text)
-
-
-def escaped(text: str) -> str:
-    """Escape control characters, so that the text stays on one line."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def markdown_text(text: str) -> str:

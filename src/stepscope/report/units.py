@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from stepscope.advice.figures import in_binary_unit
-from stepscope.run.figures import duration, three_digits
+from stepscope.run.figures import duration, percent, three_digits
 
 __all__ = (
     "count",
     "decimal_size",
     "duration",
     "flops",
+    "percent",
     "plural",
-    "share",
     "size",
     "value",
 )
@@ -40,14 +40,6 @@ def flops(number: float) -> str:
     return f"{number:,.0f} FLOP"
 
 
-def share(fraction: float) -> str:
-    """A share as a percentage; small ones with a decimal, so that nothing real reads as 0 %."""
-    percent = fraction * 100
-    if percent and abs(percent) < 0.1:
-        return "<0.1 %"
-    return f"{percent:.1f} %" if abs(percent) < 9.95 else f"{percent:.0f} %"
-
-
 def count(number: float) -> str:
     """A count with thousands separators."""
     if float(number).is_integer() or abs(number) >= 100:
@@ -70,7 +62,7 @@ def value(number: float | str, unit: str) -> str:
     if unit == "bytes":
         return size(number)
     if unit == "share":
-        return share(number)
+        return percent(number)
     if unit == "factor":
         return f"{three_digits(number)}×"
     return count(number)

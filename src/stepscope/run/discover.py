@@ -23,7 +23,8 @@ _JOB_IN_HEADER = re.compile(
     rb'"distributedInfo"\s*:\s*\{[^{}\[\]]{0,500}?"rank"\s*:\s*(\d{1,9})[^{}\[\]]{0,500}?'
     rb'"world_size"\s*:\s*(\d{1,9})'
 )
-_SUFFIXES = (".json", ".json.gz", ".json.zst", ".sqlite", ".nsys-rep")
+TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst", ".sqlite", ".nsys-rep")
+"""How the names of files end that can be traces."""
 # Files with these suffixes that are not traces but often next to them.
 _NOT_TRACES = re.compile(
     r"^(run|manifest|metrics|config|package|tsconfig|trainer_state|training_args|tokenizer.*|"
@@ -132,7 +133,7 @@ def newest(files: Sequence[TraceFile]) -> TraceFile:
 
 def is_trace_name(name: str) -> bool:
     """Whether a file of this name can be a trace."""
-    return name.endswith(_SUFFIXES) and not _NOT_TRACES.match(name)
+    return name.endswith(TRACE_SUFFIXES) and not _NOT_TRACES.match(name)
 
 
 def rank_of(path: Path) -> int | None:

@@ -14,6 +14,21 @@ def duration(nanoseconds: float) -> str:
     return f"{nanoseconds:.0f} ns"
 
 
+def percent(share: float) -> str:
+    """A share as a percentage: 38%, and 3.2%, with a decimal below ten.
+
+    What is more than nothing never reads 0%, nor a part of something 100%.
+    """
+    number = share * 100
+    size = abs(number)
+    if 0 < size < 0.1:
+        return "<0.1%"
+    if 99.95 <= size < 100:
+        return ">99.9%"
+    has_decimal = 0 < size < 9.95 or 99.5 <= size < 100
+    return f"{number:.1f}%" if has_decimal else f"{number:.0f}%"
+
+
 def three_digits(number: float) -> str:
     """A number of 1 or more with three significant digits, for columns: 1,710 and 10.0."""
     magnitude = abs(number)

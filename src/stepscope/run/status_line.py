@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from stepscope.run.working import current_line, is_watched, write_line
+from stepscope.run.terminal_line import TerminalLine, is_watched
+from stepscope.run.working import current_line
 
 _INTERVAL_SECONDS = 0.2
 _PATIENCE_SECONDS = 1.0
@@ -21,12 +22,13 @@ class StatusLine:
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = sys.stderr if stream is None else stream
+        shown_on = sys.stderr if stream is None else stream
         self._line = current_line() if stream is None else None
+        self._own = TerminalLine(shown_on)
         self._began = time.monotonic()
         self._shown = self._began + _PATIENCE_SECONDS
         self._visible = False
-        self._enabled = is_watched(self._stream)
+        self._enabled = is_watched(shown_on)
 
     def update(self, line: Callable[[float], str] | str) -> None:
         """Shows a line, unless another was shown just now.
@@ -41,7 +43,7 @@ class StatusLine:
             if self._line is not None:
                 self._line.tell(text)
             else:
-                write_line(self._stream, text)
+                self._own.show(text)
 
     def close(self) -> None:
         """Clears the line."""
@@ -50,4 +52,4 @@ class StatusLine:
         if self._line is not None:
             self._line.tell(None)
         else:
-            write_line(self._stream, "")
+            self._own.clear()

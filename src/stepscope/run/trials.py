@@ -59,7 +59,7 @@ class TrialRecord:
             no finding makes a promise for it.
         promise_basis: What the promise rests on, or why there is none.
         ratio: Measured step over the step as it is, of the same rounds; None if not measured.
-        ratio_low: Lower end of its 95 % interval.
+        ratio_low: Lower end of its 95% interval.
         ratio_high: Upper end.
         step_ns: Mean steady step.
         processes: Number of processes that it rests on.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -10,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TextIO
+
+from stepscope.run.terminal_line import TerminalLine, is_watched
 
 COMPILING = "Compiling, once per installation"
 """What a terminal shows while functions are compiled."""
@@ -22,9 +23,10 @@ _INTERVAL_SECONDS = 0.5
 def working(what: str, stream: TextIO | None = None) -> Iterator[None]:
     """Shows what is being done and for how long, in one line that is gone afterwards.
 
-    Nothing is shown for what ends within a second, or if the stream is no terminal. Within another
-    `working`, this is a stage of it: the line names the innermost. Nothing else may be written to
-    the terminal meanwhile.
+    Nothing is shown for what ends within a second, or if the stream is no terminal. The second of
+    a command's first work began with the command: starting and importing belong to the wait. Within
+    another `working`, this is a stage of it: the line names the innermost. Nothing else may be
+    written to the terminal meanwhile.
 
     Args:
         what: What is being done, as "Answering settings".
@@ -39,7 +41,8 @@ def working(what: str, stream: TextIO | None = None) -> Iterator[None]:
     if not is_watched(shown_on) or not _TERMINAL.acquire(blocking=False):
         yield
         return
-    line = WorkingLine(shown_on)
+    line = WorkingLine(shown_on, _COMMAND_BEGAN.get())
+    _COMMAND_BEGAN.set(None)
     line.enter(what)
     token = _CURRENT.set(line)
     shower = threading.Thread(target=line.show, daemon=True)
@@ -72,10 +75,12 @@ class WorkingLine:
 
     Args:
         stream: The terminal.
+        waiting_since: When the person began to wait, as of `time.monotonic`; None: now.
     """
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO, waiting_since: float | None = None) -> None:
+        self._line = TerminalLine(stream)
+        self._since = time.monotonic() if waiting_since is None else waiting_since
         self._stages: list[tuple[str, float]] = []
         self._told: str | None = None
         self._done = threading.Event()
@@ -98,48 +103,25 @@ class WorkingLine:
 
     def show(self) -> None:
         """Show the line again and again, until it ends. This is for a thread of its own."""
-        wait = _PATIENCE_SECONDS
-        is_visible = False
+        wait = max(0.0, self._since + _PATIENCE_SECONDS - time.monotonic())
         while not self._done.wait(wait):
             told = self._told
             what, began = self._stages[-1]
-            write_line(self._stream, told or f"{what} · {time.monotonic() - began:.0f} s")
-            is_visible, wait = True, _INTERVAL_SECONDS
-        if is_visible:
-            write_line(self._stream, "")
+            self._line.show(told or f"{what} · {time.monotonic() - began:.0f} s")
+            wait = _INTERVAL_SECONDS
+        self._line.clear()
 
 
 _CURRENT: ContextVar[WorkingLine | None] = ContextVar("working", default=None)
+_COMMAND_BEGAN: ContextVar[float | None] = ContextVar("command_began", default=None)
 _TERMINAL = threading.Lock()
+
+
+def command_begins() -> None:
+    """Remember when a command began: a person waits from then on, not from its first work."""
+    _COMMAND_BEGAN.set(time.monotonic())
 
 
 def current_line() -> WorkingLine | None:
     """The line that shows what the caller is part of; None without one."""
     return _CURRENT.get()
-
-
-def is_watched(stream: TextIO | None) -> bool:
-    """Whether a stream is a terminal."""
-    return stream is not None and stream.isatty()
-
-
-def write_line(stream: TextIO, text: str) -> None:
-    """Replace the line on a terminal by a text that fits it, without control characters.
-
-    Of a text that is too long, a part in the middle is left out: file names and numbers end it.
-    """
-    clean = "".join(letter if letter.isprintable() else "�" for letter in text)
-    width = _width_of(stream)
-    if width and len(clean) >= width:
-        beginning = clean[: width // 3]
-        clean = f"{beginning}…{clean[len(beginning) + len(clean) - width + 2 :]}"
-    stream.write(f"\r\x1b[K{clean}")
-    stream.flush()
-
-
-def _width_of(stream: TextIO) -> int:
-    """Columns of a terminal; 0 if it does not say how many it has."""
-    try:
-        return os.get_terminal_size(stream.fileno()).columns
-    except (OSError, ValueError):  # not every terminal has a file number
-        return 0

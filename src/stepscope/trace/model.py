@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from stepscope.trace.derive.columns import (
 from stepscope.trace.derive.main_thread import find_main_lane
 from stepscope.trace.derive.steps import host_steps
 from stepscope.trace.derive.unannotated import describe
+from stepscope.trace.once import Turns, once_property
 from stepscope.trace.schema import TABLES
 from stepscope.trace.store.derived import (
     BESIDE_FROM_EVENTS,
@@ -130,13 +130,15 @@ class Trace:
         the few columns that are indexed by row number, and `events` for everything else.
         """
         known: dict[str, pl.Series] = self.__dict__.setdefault("_columns", {})
-        missing = [name for name in names if name not in known]
-        if missing:
-            read = self.events.select(missing).collect()
-            known.update({name: read[name].rechunk() for name in missing})
+        turns: Turns = self.__dict__.setdefault("_turns", Turns())
+        with turns.of("_columns"):
+            missing = [name for name in names if name not in known]
+            if missing:
+                read = self.events.select(missing).collect()
+                known.update({name: read[name].rechunk() for name in missing})
         return pl.DataFrame([known[name] for name in names])
 
-    @cached_property
+    @once_property
     def _kept(self) -> DerivedTables | None:
         return None if self.derived_files is None else self.derived_files.read()
 
@@ -163,7 +165,7 @@ class Trace:
             **empty,
         )
 
-    @cached_property
+    @once_property
     def _derivation(self) -> DerivedTables | TablesBeingCached:
         if self._kept is not None:
             return self._kept
@@ -227,7 +229,7 @@ class Trace:
             return []
         return parts_of(self.store.absolute(), name)
 
-    @cached_property
+    @once_property
     def header(self) -> dict[str, Any]:
         """`metadata` with parsed values. If a key occurs twice, the last value wins."""
         rows = self.metadata.collect().iter_rows()
@@ -243,7 +245,7 @@ class Trace:
         base = self.header.get("baseTimeNanoseconds", 0)
         return base if isinstance(base, int) else 0
 
-    @cached_property
+    @once_property
     def steps(self) -> pl.DataFrame:
         """Host steps in chronological order, with the columns of `schema.HOST_STEPS`.
 
@@ -258,7 +260,7 @@ class Trace:
             return self._kept.host_steps
         return host_steps(self._tables_to_derive())
 
-    @cached_property
+    @once_property
     def step_source(self) -> str:
         """What was taken as steps, such as "40 optimizer steps taken as steps".
 
@@ -266,7 +268,7 @@ class Trace:
         """
         return describe(self.steps, self.names.collect(), self.columns("name_id"))
 
-    @cached_property
+    @once_property
     def main_lane(self) -> int | None:
         """The lane of the main thread, which runs the training loop.
 
@@ -278,7 +280,7 @@ class Trace:
         events = self.columns("name_id", "lane_id", "start_ns", "dur_ns")
         return find_main_lane(events, self.names.collect())
 
-    @cached_property
+    @once_property
     def devices(self) -> pl.DataFrame:
         """GPUs, with the columns of `DEVICES`."""
         described = self.header.get("deviceProperties")

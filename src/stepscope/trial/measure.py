@@ -44,7 +44,7 @@ class ProcessSteps:
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of two mean steps with its 95 % interval.
+    """A ratio of two mean steps with its 95% interval.
 
     Attributes:
         value: The ratio.

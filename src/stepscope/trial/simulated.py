@@ -30,7 +30,7 @@ def choose_settings(path: str) -> AllocatorChoice | str:
     now = answer.recorded
     if not len(better):
         return (
-            "of the simulated settings, none saves 5 % of the "
+            "of the simulated settings, none saves 5% of the "
             f"{units.size(now['peak_reserved_bytes'])} that the allocator reserves, or a retry"
         )
     best = better.row(0, named=True)

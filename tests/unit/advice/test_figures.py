@@ -1,4 +1,4 @@
-"""Figures in sentences: never in scientific notation, never 0 % of something."""
+"""Figures in sentences: never in scientific notation, never 0% of something."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.advice.figures import binary_size, percent, significant
+from stepscope.advice.figures import binary_size, significant
 from stepscope.report import units
+from stepscope.run.figures import percent
 
 
 @pytest.mark.parametrize(
@@ -28,8 +29,11 @@ def test_sizes_take_the_next_unit(count, text):
 
 @pytest.mark.parametrize(
     ("share", "text"),
-    [(0.0, "0%"), (0.0004, "<1%"), (0.03, "3%"), (0.998, ">99%"), (1.0, "100%")],
-)
+    [
+        (0.0, "0%"), (0.0004, "<0.1%"), (0.03, "3.0%"), (0.0996, "10%"), (0.38, "38%"),
+        (0.998, "99.8%"), (0.9998, ">99.9%"), (1.0, "100%"), (1.5, "150%"), (-0.05, "-5.0%"),
+    ],
+)  # fmt: skip
 def test_a_share_never_reads_nothing_or_all_where_it_is_neither(share, text):
     assert percent(share) == text
 

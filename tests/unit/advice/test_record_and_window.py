@@ -126,7 +126,7 @@ def test_a_gpus_parts_take_the_difference_to_the_record_from_idle_time(judge):
 
 
 def test_bursts_of_waiting_are_judged_by_totals(judge):
-    """Five steps of 5.21 s in all, 3.91 s of it waiting: 75 %, whatever the median says."""
+    """Five steps of 5.21 s in all, 3.91 s of it waiting: 75%, whatever the median says."""
     t = GpuTrace()
     for wait_ns in (ms(1_955), us(50), us(50), us(50), ms(1_955)):
         with t.step():

@@ -333,7 +333,7 @@ def test_without_shapes():
 def test_formulas_of_the_papers():
     # PaLM 540B: 540.35e9 parameters, 118 layers, 48 heads of 256, sequences of 2048 tokens.
     per_token = palm_flops_per_token(540_350_000_000, 118, 48, 256, 2048)
-    # 238.3 thousand tokens/s on 6144 chips with a peak of 275e12 give 46.2 % (its section 4.1).
+    # 238.3 thousand tokens/s on 6144 chips with a peak of 275e12 give 46.2% (its section 4.1).
     share = utilisation(int(per_token * 238_300), 10**9, 275e12, formula="PaLM", devices=6144).share
     assert share == pytest.approx(0.462, abs=0.002)
     batch, sequence, layers, hidden, vocabulary = 8, 2048, 24, 1024, 51200

@@ -163,7 +163,7 @@ def test_a_trace_of_torch_has_operators_inside_its_functions():
 def test_the_report_of_a_recording(recording):
     done = CliRunner().invoke(report, [str(recording)])
     assert done.exit_code == 0, done.output
-    assert "MainThread of process 12 spent 50 % of 1.00 ms in fact" in done.output
+    assert "MainThread of process 12 spent 50% of 1.00 ms in fact" in done.output
     assert "recorded with --idle" in " ".join(done.output.split())
     assert "Functions" in done.output
     assert "Threads" in done.output

@@ -130,13 +130,13 @@ def test_a_run_is_seen_as_it_stands(tmp_path):
     first, second, third = (line.split() for line in lines[2:5])
     assert first[:6] == ["0", "running", "19", "10", "100", "ms"]
     # In the order of a step, whatever takes longest.
-    assert first[6:] == ["6.0", "%", "50", "%", "40", "%", "4.0", "%"]
+    assert first[6:] == ["6.0%", "50%", "40%", "4.0%"]
     assert lines[1].split()[-4:] == ["input", "forward", "backward", "other"]
     assert second[1:5] == ["no", "step", "for", "1.50"]
     assert third[1:] == ["no", "step", "yet", *["–"] * 7]
     hardware = " ".join(text_of(layout_of(LiveState(view, tuple(samples), "here"))).split())
-    assert "0 H100 97 % – 60.0 GiB of 80.0 GiB 612 W 66 power, heat" in hardware
-    assert "node-a CPUs 37.0 %" in hardware
+    assert "0 H100 97% – 60.0 GiB of 80.0 GiB 612 W 66 power, heat" in hardware
+    assert "node-a CPUs 37.0%" in hardware
 
 
 def test_old_samples_are_not_shown_as_the_present(tmp_path):
@@ -151,7 +151,7 @@ def test_old_samples_are_not_shown_as_the_present(tmp_path):
 def test_a_gpu_that_two_ranks_report_is_shown_once():
     row = {"index": "0", "name": "A", "uuid": "GPU-1", "utilization.gpu": "5 %"}
     samples = [LiveSample(f"rank {rank}", "h", [row]) for rank in range(2)]
-    assert text_of(layout_of(LiveState(None, tuple(samples), "x"))).count("5 %") == 1
+    assert text_of(layout_of(LiveState(None, tuple(samples), "x"))).count("5%") == 1
 
 
 def test_names_cannot_speak_to_the_terminal(tmp_path):

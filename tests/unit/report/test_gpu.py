@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -108,6 +109,17 @@ def test_a_file_with_nothing_to_judge_is_said_to_be_so(tmp_path, kept):
     )
     with pytest.raises(UnreadableInputError, match="nothing to judge"):
         diagnose(open_run(write(tmp_path, document)))
+
+
+def test_a_folder_without_a_trace_says_what_was_looked_for(tmp_path):
+    for name in ("losses.json", "words.json"):
+        (tmp_path / name).write_text('{"a": 1}')
+    with pytest.raises(UnreadableInputError) as raised:
+        diagnose(open_run(tmp_path))
+    said = str(raised.value)
+    assert said.startswith(f"{tmp_path}: nothing to judge: 2 files have names")
+    assert "*.json, *.json.gz" in said
+    assert re.search(r"only the newest is judged: .*(losses|words)\.json", said)
 
 
 def test_a_file_that_is_cut_off_says_what_it_lacks(tmp_path):

@@ -45,10 +45,10 @@ Step     100 ms  mean of 12 steady steps (excluding 1 slow at the start)
 
 Where the step goes
   step record: the training thread's time, 12 steps
-  input     ██████████████            60.0 ms   60 %
-  forward   █████                     20.0 ms   20 %
-  backward  ████                      15.0 ms   15 %
-  other     █                         5.00 ms  5.0 %
+  input     ██████████████            60.0 ms   60%
+  forward   █████                     20.0 ms   20%
+  backward  ████                      15.0 ms   15%
+  other     █                         5.00 ms  5.0%
 
 Findings
   1. HIGH  input-bound  the step waits for its input
@@ -56,7 +56,7 @@ Findings
      if      3 workers prepare batches beside the step and take no CPU time away from it
      seen    step now                      100 ms
              wait for input per step       60.0 ms
-             share of waiting in the step  60 %
+             share of waiting in the step  60%
              steps measured                12
              loader workers to begin with  3
              measured by                   step record
@@ -71,7 +71,7 @@ Findings
              step
      seen    time lost at the start        800 ms
              the same in steady steps      8.00×
-             share of the observed time    38 %
+             share of the observed time    38%
              slowest of them               900 ms
              steady step                   100 ms
              slow means, times the median  2.00×
@@ -94,10 +94,10 @@ Step     100 ms  mean of 12 steady steps (excluding 1 slow at the start)
          10 steps/s  ·  longest 100 ms
 
 Where the step goes   step record: the training thread's time, 12 steps
-  input     ██████████████            60.0 ms   60 %
-  forward   █████                     20.0 ms   20 %
-  backward  ████                      15.0 ms   15 %
-  other     █                         5.00 ms  5.0 %
+  input     ██████████████            60.0 ms   60%
+  forward   █████                     20.0 ms   20%
+  backward  ████                      15.0 ms   15%
+  other     █                         5.00 ms  5.0%
 
 Findings
   1. HIGH  input-bound  the step waits for its input
@@ -203,6 +203,6 @@ def test_units_are_what_a_person_would_choose():
     assert [units.size(n) for n in (0, 900, 1024, 1.5 * 2**30)] == [
         "0 B", "900 B", "1.00 KiB", "1.50 GiB",
     ]  # fmt: skip
-    assert [units.share(x) for x in (0, 0.0001, 0.05, 0.634)] == [
-        "0.0 %", "<0.1 %", "5.0 %", "63 %",
+    assert [units.percent(x) for x in (0, 0.0001, 0.05, 0.634, 0.996, 0.9999, 1)] == [
+        "0%", "<0.1%", "5.0%", "63%", "99.6%", ">99.9%", "100%",
     ]  # fmt: skip

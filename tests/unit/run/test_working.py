@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -22,7 +24,8 @@ from stepscope.run import status_line, working
 from stepscope.run.status_line import StatusLine
 from stepscope.run.working import WorkingLine, current_line
 
-CLEARED = "\r\x1b[K"
+CLEARED = "\r\x1b[1A\x1b[2K"
+CONTROL = re.compile(r"(?:\r|\n|\x1b\[[0-9;?]*[A-Za-z])+")
 
 
 class Terminal(io.StringIO):
@@ -33,7 +36,15 @@ class Terminal(io.StringIO):
 
     def lines(self) -> list[str]:
         """Each text that the line showed."""
-        return self.getvalue().split(CLEARED)[1:]
+        return [text for text in CONTROL.split(self.getvalue()) if text]
+
+
+@pytest.fixture(autouse=True)
+def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kind of terminal does not depend on who runs the tests, and names of files fit it."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.delenv("TTY_COMPATIBLE", raising=False)
 
 
 @pytest.fixture
@@ -99,7 +110,7 @@ def test_one_thread_at_a_time_draws_the_line():
 
 @pytest.mark.usefixtures("hurried")
 def test_the_line_fits_the_terminal_and_steers_nothing(monkeypatch):
-    monkeypatch.setattr(working, "_width_of", lambda _: 60)
+    monkeypatch.setenv("COLUMNS", "60")
     stream = Terminal()
     with working.working("Reading \x1b[2J" + "x" * 300 + "/trace.json", stream):
         wait_for(lambda: bool(stream.lines()))
@@ -108,6 +119,43 @@ def test_the_line_fits_the_terminal_and_steers_nothing(monkeypatch):
     assert "x…x" in shown
     assert shown.endswith("/trace.json · 0 s")
     assert len(shown) == 59
+    assert "\x1b[?25l" not in stream.getvalue()  # a killed command could not show the cursor again
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_terminal_that_cannot_replace_a_line_shows_none(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    stream = Terminal()
+    with working.working("Judging", stream):
+        time.sleep(0.02)
+    assert not stream.getvalue()
+
+
+def test_a_person_waits_from_the_beginning_of_the_command(monkeypatch):
+    monkeypatch.setattr(working, "_PATIENCE_SECONDS", 30.0)
+    began = time.monotonic() - 31
+    monkeypatch.setattr(working.time, "monotonic", lambda: began)
+    working.command_begins()
+    monkeypatch.undo()
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr(working, "_PATIENCE_SECONDS", 30.0)
+    first, second = Terminal(), Terminal()
+    with working.working("Reading", first):
+        wait_for(lambda: "Reading · 0 s" in first.lines())
+    with working.working("Answering", second):
+        time.sleep(0.02)
+    assert not second.getvalue()
+
+
+def test_what_is_done_at_once_does_not_import_rich():
+    code = (
+        "import sys; from stepscope.run.working import working\n"
+        "sys.stderr.isatty = lambda: True\n"
+        "with working('Answering', sys.stderr): pass\n"
+        "assert 'threading' in sys.modules and 'rich' not in sys.modules, 'rich'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert done.stderr == b""
 
 
 @pytest.fixture(scope="module")
@@ -183,10 +231,10 @@ def test_a_terminal_is_told_what_goes_on_and_a_pipe_is_not(verb, trace):
     at_terminal = [sys.executable, str(ROOT / "tests/support/terminal.py"), "never", "1"]
     done = subprocess.run([*at_terminal, *command], capture_output=True, check=True)
     shown, _, printed = done.stdout.decode().rpartition(CLEARED)
-    assert f"{CLEARED}{doing} {trace}"[:70] in shown
+    assert f"{doing} {trace} · " in shown
     assert result in printed
     assert result not in shown
     alone = subprocess.run(command, capture_output=True, check=True)
+    assert "\x1b" not in os.fsdecode(alone.stdout)
     assert alone.stderr == b""
     assert result.encode() in alone.stdout
-    assert CLEARED.encode() not in alone.stdout

@@ -85,7 +85,7 @@ def test_processes_that_agree_by_chance_are_not_taken_for_certain():
     [(1, 0.0), (2, 0.03), (4, 0.1)],
 )
 def test_the_interval_holds_the_true_ratio_as_often_as_it_says(processes, between):
-    """By simulation: 95 % with a margin for the simulation itself; it may hold it more often."""
+    """By simulation: 95% with a margin for the simulation itself; it may hold it more often."""
     rng = np.random.default_rng(7)
     rounds, hits = 150, 0
     for _ in range(rounds):

@@ -74,7 +74,7 @@ def test_where_no_setting_is_better_none_is_tried(try_on):
     machine = Machine({}, allocator=even)
     (trial,) = try_on(machine, only=(FIX,)).trials
     assert (trial.verdict, trial.runs) == (NOT_APPLIED, ())
-    assert "none saves 5 % of the 40.0 MiB" in trial.reason
+    assert "none saves 5% of the 40.0 MiB" in trial.reason
     assert set(machine.names) == {"diagnosis", "memory", "as-it-is-1", "as-it-is-2"}
 
 

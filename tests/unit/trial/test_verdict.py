@@ -26,7 +26,7 @@ from stepscope.trial.verdict import best_of, is_clear, judge
     [
         ((0.50, 0.48, 0.52), HELPS, True),
         ((0.50, 0.30, 0.80), HELPS, False),  # by how much is not known yet
-        ((0.97, 0.945, 0.995), HELPS, False),  # less than 2 % is possible
+        ((0.97, 0.945, 0.995), HELPS, False),  # less than 2% is possible
         ((0.985, 0.97, 0.999), UNCLEAR, False),  # too little to be worth it, or just enough
         ((1.00, 0.99, 1.01), NO_GAIN, True),
         ((1.01, 0.985, 1.20), NO_GAIN, True),
@@ -63,6 +63,6 @@ def test_conditions(trials_record):
     from stepscope.trial.verdict import GainCheck
 
     assert "gains 48.0%" in GainCheck.parse("gain>5%").reason(trials_record)
-    assert GainCheck.parse("gain > 48.5 %").reason(trials_record) is None
+    assert GainCheck.parse("gain > 48.5%").reason(trials_record) is None
     with pytest.raises(UsageError, match="gain>5%"):
         GainCheck.parse("gain<5%")

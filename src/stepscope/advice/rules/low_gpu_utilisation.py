@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.advice.figures import percent
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving
 from stepscope.advice.subject import Subject
 from stepscope.analysis.critical_path import GPU_CAUSES
 from stepscope.analysis.timeline import Timeline
+from stepscope.run.figures import percent
 from stepscope.trace.arrays import intervals
 
 ID = "low-gpu-utilisation"

@@ -9,12 +9,12 @@ inputs and temporaries grow with it, nothing else does, and a tenth stays free.
 
 from __future__ import annotations
 
-from stepscope.advice.figures import percent
 from stepscope.advice.finding import Evidence, Finding, Severity
 from stepscope.advice.replayed import finding_without_saving
 from stepscope.advice.room import Room, rooms
 from stepscope.advice.subject import Subject
 from stepscope.analysis.selection.names import is_training
+from stepscope.run.figures import percent
 
 ID = "memory-far-below-limit"
 _TRAINING = (

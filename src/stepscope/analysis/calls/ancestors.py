@@ -10,7 +10,6 @@ The loops only look at rows that come from `range`, or from `parent` and at leas
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy.typing as npt
 from stepscope.trace.arrays.intervals import BoolArray, Int64Array
 from stepscope.trace.derive.nesting import COMPILED_PAYS_FROM
 from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.loops import in_machine_code
 
 SHALLOW_LEVELS = 256
 """Rows are walked up this many levels one by one; recorded calls are rarely nested as deeply."""
@@ -28,7 +28,7 @@ SHALLOW_LEVELS = 256
 def nearest(parent: Int64Array, chosen: BoolArray) -> Int64Array:
     """For each row itself if it is chosen, else the nearest chosen row above it; -1: none."""
     if len(parent) >= COMPILED_PAYS_FROM:
-        return nearest_with(_compiled(nearest_by_loop), parent, chosen)
+        return nearest_with(in_machine_code(nearest_by_loop), parent, chosen)
     return nearest_vectorised(parent, chosen)
 
 
@@ -62,13 +62,13 @@ def is_outermost(parent: Int64Array, keys: Int64Array) -> BoolArray:
         if is_complete:
             return first
     dense = np.unique(keys, return_inverse=True)[1].astype(np.int64)
-    return outermost_with(_compiled(outermost_by_loop), parent, dense)
+    return outermost_with(in_machine_code(outermost_by_loop), parent, dense)
 
 
 def depths(parent: Int64Array) -> Int64Array:
     """For each row the number of rows above it."""
     if len(parent) >= COMPILED_PAYS_FROM:
-        return depths_with(_compiled(depths_by_loop), parent)
+        return depths_with(in_machine_code(depths_by_loop), parent)
     return depths_vectorised(parent)
 
 
@@ -226,10 +226,3 @@ def depths_by_loop(parent: Int64Array, depth: Written[np.int64]) -> None:
             depth[on_the_way] = below
             below -= 1
             on_the_way = parent[on_the_way]
-
-
-@functools.cache
-def _compiled(loop: Callable[..., None]) -> Callable[..., None]:
-    from stepscope.trace.machine.calling import translated
-
-    return translated(loop)

@@ -7,8 +7,7 @@ plain strings. Any other text makes it give up, and the caller reads all texts i
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,7 @@ import polars as pl
 from stepscope.trace.arrays.intervals import Int64Array
 from stepscope.trace.arrays.nullable import nullable
 from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.loops import in_machine_code
 
 PAYS_FROM = 100_000
 """Number of texts from which the compiled loop is used. Below, loading it takes longer."""
@@ -43,7 +43,7 @@ def whole_numbers(texts: pl.Series, keys: Sequence[str]) -> pl.DataFrame | None:
     present = np.zeros((len(texts), len(keys)), np.bool_)
     wanted = np.frombuffer("".join(keys).encode("ascii"), np.uint8)
     ends = np.cumsum([len(key) for key in keys], dtype=np.int64)
-    read = _compiled()
+    read = in_machine_code(read_by_loop)
     for first in range(0, len(texts), _TEXTS_AT_ONCE):
         some = texts.slice(first, _TEXTS_AT_ONCE)
         data = np.frombuffer((some.str.join(_SEPARATOR).item() + _SEPARATOR).encode(), np.uint8)
@@ -163,10 +163,3 @@ def read_by_loop(
         at += 1
         row += 1
     return row
-
-
-@functools.cache
-def _compiled() -> Callable[..., int]:
-    from stepscope.trace.machine.calling import translated
-
-    return translated(read_by_loop)

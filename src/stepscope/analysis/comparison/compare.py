@@ -1,7 +1,7 @@
 """What changed between two runs or traces, and whether it is more than noise.
 
 Definitions
-    The step's change is that of the median duration. Its noise is the 95 % interval of a difference
+    The step's change is that of the median duration. Its noise is the 95% interval of a difference
     of medians, with each median's standard error estimated from the median absolute deviation
     (1.253 × 1.483 × MAD / √n): single slow steps neither move it nor widen it.
     Intervals are those of Student's t with as many degrees of freedom as both sides have steps,
@@ -10,7 +10,7 @@ Definitions
     GPUs, records tell the training thread's parts, and the windows those of the GPUs' steps, as
     they were recorded: both are compared, in tables of their own.
     Parts, kernels and operators are compared by their means per step, so that parts add up to the
-    mean step; a step that lacks a kernel counts as 0. Their noise is the 95 % interval of a
+    mean step; a step that lacks a kernel counts as 0. Their noise is the 95% interval of a
     difference of means (standard error s / √n).
     With fewer than three steps on a side the noise is not known.
     Kernels are matched by name; operators by the path of operators that leads to them, and what

@@ -11,9 +11,9 @@ _NORMAL_95 = 1.959964
 
 
 def student_95(freedom: float) -> float:
-    """The 97.5th percentile of Student's t, so that the interval around 0 holds 95 %.
+    """The 97.5th percentile of Student's t, so that the interval around 0 holds 95%.
 
-    Right to 1 % from 4 degrees of freedom on, which are three steps a side. Below, from tables;
+    Right to 1% from 4 degrees of freedom on, which are three steps a side. Below, from tables;
     between whole numbers it is interpolated on logarithmic scales, which errs on the wide side.
 
     Args:

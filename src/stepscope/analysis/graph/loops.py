@@ -10,10 +10,6 @@ from `range` or from these columns is the number of a node or an edge.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -149,11 +145,3 @@ def bind(
             if leaves[edge] + usual > leaves[binding] + typical[kind[binding]]:
                 binding = edge
         delay[binding] = start[node] - leaves[binding]
-
-
-@functools.cache
-def compiled_loop(loop: Callable[..., Any]) -> Callable[..., Any]:
-    """One of these loops, compiled for arrays."""
-    from stepscope.trace.machine.calling import translated
-
-    return translated(loop)

@@ -15,10 +15,11 @@ import numpy as np
 
 from stepscope.analysis.graph.changes import Changes
 from stepscope.analysis.graph.kinds import EdgeKind
-from stepscope.analysis.graph.loops import COMPILED_PAYS_FROM, compiled_loop, sweep
+from stepscope.analysis.graph.loops import COMPILED_PAYS_FROM, sweep
 from stepscope.analysis.graph.step_graph import StepGraph
 from stepscope.analysis.host.causes import HostCause
 from stepscope.trace.arrays.intervals import Int64Array
+from stepscope.trace.machine.loops import in_machine_code
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def _starts(graph: StepGraph, delay: Int64Array, changes: Changes) -> Int64Array
     start, end = np.empty(len(graph), np.int64), np.empty(len(graph), np.int64)
     columns = (graph.first_edge, graph.source, delay, changes.is_kept, changes.dur_ns)
     if len(graph) >= COMPILED_PAYS_FROM:
-        compiled_loop(sweep)(*columns, graph.origin_ns, start, end)
+        in_machine_code(sweep)(*columns, graph.origin_ns, start, end)
         return start
     # Lists of Python integers are several times faster to walk than arrays, without a compiler.
     first_edge, source, delays, is_kept, dur = (column.tolist() for column in columns)

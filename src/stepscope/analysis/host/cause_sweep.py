@@ -17,6 +17,7 @@ import numpy.typing as npt
 from stepscope.trace.arrays import intervals
 from stepscope.trace.arrays.intervals import Int64Array, Intervals
 from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.loops import in_machine_code
 
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
@@ -58,7 +59,7 @@ class Stretches:
             number: How many causes there are.
         """
         divided = np.zeros((number, len(starts)), np.int64)
-        _compiled_divide()(
+        in_machine_code(divide_by_loop)(
             self.starts,
             self.ends,
             self.causes,
@@ -85,7 +86,7 @@ def find_stretches(
     first, last = np.empty(most, np.int64), np.empty(most, np.int64)
     cause = np.empty(most, np.int8)
     reach = np.full(number, _FIRST, np.int64)
-    count = _compiled_sweep()(starts, ends, causes, reach, first, last, cause)
+    count = in_machine_code(sweep_by_loop)(starts, ends, causes, reach, first, last, cause)
     return Stretches(first[:count].copy(), last[:count].copy(), cause[:count].copy())
 
 
@@ -150,13 +151,6 @@ def divide_by_loop(
             if part > 0:
                 divided[int(causes[row]) * windows + window] += part
             row += 1
-
-
-@functools.cache
-def _compiled_sweep() -> Callable[..., int]:
-    from stepscope.trace.machine.calling import translated
-
-    return translated(sweep_by_loop)
 
 
 @functools.cache

@@ -40,7 +40,7 @@ class MetricsSummary:
             memory_utilization_percent (means), memory_peak_bytes, memory_total_bytes, power_watts
             (mean), power_peak_watts, energy_joules (used between first and last sample),
             temperature_peak_celsius, clock_mhz (mean of the multiprocessors' clock), busy_samples
-            (those with a clock in which the GPU was busy: utilization.gpu of 50 % or more),
+            (those with a clock in which the GPU was busy: utilization.gpu of 50% or more),
             busy_clock_mhz (median over these), set_lower_share (of the samples: the application
             clocks were set lower),
             throttled_share (of the samples, 0 to 1: power or heat reduced the clocks; None if no

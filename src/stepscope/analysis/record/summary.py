@@ -52,7 +52,7 @@ class PhaseTimes:
         median_ns: Median over the steps that have it.
         steps: How many steps have it.
         slow_steps: Steps in which it took more than three times its median and caused at least
-            70 % of what the step took beyond the median step. A busy machine slows all phases, so
+            70% of what the step took beyond the median step. A busy machine slows all phases, so
             no single one is the cause.
         excess_ns: What it took in those steps beyond its median, in total.
         worst_ns: Its longest time.

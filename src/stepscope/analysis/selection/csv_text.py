@@ -11,6 +11,8 @@ import re
 
 import polars as pl
 
+from stepscope.run.plain_text import escaped
+
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?")
 _MAY_BE_UNSAFE = r"^[=+\-@]|[\p{C}\p{Zl}\p{Zp}]"  # the second: what Python cannot print
@@ -20,9 +22,7 @@ def csv_text(text: str) -> str:
     """Returns text that is safe in a cell."""
     if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text):
         text = f"'{text}"
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return escaped(text)
 
 
 def with_csv_text(frame: pl.DataFrame) -> pl.DataFrame:

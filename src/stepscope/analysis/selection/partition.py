@@ -26,6 +26,12 @@ IDLE_WORDS: dict[str, str] = {
 """Names of the parts that stand for the causes of idle time."""
 
 
+def cause_words(cause: str) -> str:
+    """A cause as people read it: "queued work waits" for `device_wait`."""
+    known = IDLE_WORDS.get(cause)
+    return cause.replace("_", " ") if known is None else known.removeprefix("idle: ")
+
+
 @dataclass(frozen=True)
 class Part:
     """One part of a whole.

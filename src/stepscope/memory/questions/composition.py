@@ -13,7 +13,7 @@ import polars as pl
 from stepscope.memory.categories.kinds import Confidence, MemoryCategory
 from stepscope.memory.view import MemoryView, Moment, held_at
 
-NO_NAME = "(no name)"
+NO_NAME = "(module not recorded)"
 _NAMED_BY_TENSOR = [
     kind.value
     for kind in (
@@ -50,7 +50,7 @@ class Composition:
         lines: line, allocated_bytes, allocated_share, allocations, category (that of most of its
             bytes), largest_bytes, is_own (of the program and of no package). Largest first.
         modules: module, allocated_bytes, allocated_share, allocations, category. Largest first.
-            "(no name)" is what no census named.
+            `NO_NAME` is what no census named.
         sizes: size class of blocks, allocated_bytes, allocated_share, allocations.
         allocations: The allocations: allocation, allocated_bytes, requested_bytes, category,
             confidence, name, line, step, phase, stream, since_event. Largest first.

@@ -25,7 +25,7 @@ class Reproduction:
         compared_events: Events at which reserved bytes were compared: requests, frees, releases.
         largest_error_bytes: The largest difference of reserved bytes at any of them.
         largest_error: The same as a share of what was observed then.
-        within_tolerance: The share of these events at which the difference is at most 1 %.
+        within_tolerance: The share of these events at which the difference is at most 1%.
         same_address: The share of allocations of the recording that the model puts where they were.
         first_error_event: The first event at which reserved bytes differ at all; None: none.
     """
@@ -40,7 +40,7 @@ class Reproduction:
 
     @property
     def is_right(self) -> bool:
-        """Whether the difference is at most 1 % at every event."""
+        """Whether the difference is at most 1% at every event."""
         return self.within_tolerance == 1.0
 
 

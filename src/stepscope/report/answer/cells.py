@@ -11,14 +11,15 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
+from stepscope.analysis.selection.partition import cause_words
 from stepscope.report import units
-from stepscope.report.text import printable
+from stepscope.run.plain_text import printable
 
 _FLOPS = re.compile(r"(^|_)flops(_per_s)?$")
 _SUFFIXES: tuple[tuple[str, Callable[[Any], str]], ...] = (
     ("_ns", units.duration),
     ("_bytes", units.size),
-    ("_share", units.share),
+    ("_share", units.percent),
 )
 IDENTITIES = frozenset(
     {
@@ -65,7 +66,7 @@ def shown(name: str, value: Any, origin_ns: int = 0) -> str:
             f"{printable(str(key))} {shown(str(key), item)}" for key, item in value.items()
         )
     if not isinstance(value, (int, float)):
-        return printable(str(value))
+        return printable(cause_words(str(value)) if name == "cause" else str(value))
     if isinstance(value, float) and not math.isfinite(value):
         return "–"
     if _is_moment(name):

@@ -20,8 +20,9 @@ from stepscope.report.answer.tables import Titled, chosen_tables, numbers_of
 from stepscope.report.console import UNLIMITED, width_for
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.scope import describe_scope
-from stepscope.report.text import printable, shortened
+from stepscope.report.text import shortened
 from stepscope.report.units import plural
+from stepscope.run.plain_text import printable
 
 MOST_ROWS = 30
 _LONG_NAME = 24

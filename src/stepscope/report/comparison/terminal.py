@@ -22,7 +22,8 @@ from stepscope.report.comparison.words import (
 )
 from stepscope.report.console import width_for
 from stepscope.report.outputs import Layout, Sink
-from stepscope.report.text import printable, shortened
+from stepscope.report.text import shortened
+from stepscope.run.plain_text import printable
 
 _INDENT = 2
 _GAP = 2

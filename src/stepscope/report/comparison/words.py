@@ -11,7 +11,7 @@ from stepscope.analysis.comparison.compare import PART, THREAD_PART, Comparison,
 from stepscope.analysis.comparison.side import SEPARATOR, Side
 from stepscope.report import units
 from stepscope.report.scope import scope_words
-from stepscope.report.text import printable
+from stepscope.run.plain_text import printable
 
 TITLES = {
     PART: "Parts of the step",
@@ -28,7 +28,7 @@ def headline(step: StepChange) -> str:
     """How the step changed, and whether by more than noise."""
     words = "no change"
     if step.delta_ns:
-        words = f"{units.share(abs(step.change_share))} {'more' if step.delta_ns > 0 else 'less'}"
+        words = f"{units.percent(abs(step.change_share))} {'more' if step.delta_ns > 0 else 'less'}"
     noise = "noise unknown" if step.noise_ns is None else f"noise ±{units.duration(step.noise_ns)}"
     verdict = "" if step.is_beyond_noise or not step.delta_ns else ": within the noise"
     return (

@@ -96,7 +96,7 @@ def _partition(rank: RankSummary) -> list[str]:
     ]
     lines += [
         f"| {markdown_text(part.name)} | {units.duration(partition.per_step_ns(part))} "
-        f"| {units.share(partition.share(part))} |"
+        f"| {units.percent(partition.share(part))} |"
         for part in partition.parts
         if part.total_ns
     ]

@@ -37,9 +37,9 @@ from stepscope.report.diagnosis.words import (
 from stepscope.report.metrics.terminal import print_metrics
 from stepscope.report.outputs import Layout, Sink
 from stepscope.report.scope import describe_scope
-from stepscope.report.text import printable
 from stepscope.report.trial.terminal import print_trials
 from stepscope.run.figures import significant
+from stepscope.run.plain_text import printable
 
 _STYLES = {
     Severity.HIGH: "bold red",
@@ -256,7 +256,7 @@ def _bars(partition: Partition, least: float = 0.0) -> Table:
             _plain(name),
             Text(bar.ljust(_BAR_WIDTH), "blue"),
             units.duration(per_step_ns),
-            units.share(share),
+            units.percent(share),
         )
     return table
 

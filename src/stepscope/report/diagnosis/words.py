@@ -254,7 +254,7 @@ def communication(rank: RankSummary) -> str:
     total_ns, hidden_ns = rank.communication
     return (
         f"communication in all: {units.duration(total_ns)}, of which computation hides "
-        f"{units.duration(hidden_ns)} ({units.share(hidden_ns / total_ns)})"
+        f"{units.duration(hidden_ns)} ({units.percent(hidden_ns / total_ns)})"
     )
 
 
@@ -313,12 +313,12 @@ def compute_rows(rank: RankSummary) -> list[tuple[str, str]]:
         ("by module", summary.places),
     )
     rows = [
-        (label, ", ".join(f"{part.name} {units.share(part.share)}" for part in parts))
+        (label, ", ".join(f"{part.name} {units.percent(part.share)}" for part in parts))
         for label, parts in lists
         if parts
     ]
     reached = [
-        words.format(units.share(share))
+        words.format(units.percent(share))
         for words, share in (
             ("MFU {}", summary.mfu_share),
             ("matrix products at {} of the GPU's limit", summary.product_attained_share),

@@ -14,7 +14,7 @@ from rich.text import Text
 from stepscope.analysis.record.live import LiveSample, LiveState
 from stepscope.analysis.record.watching import RankView, RunView
 from stepscope.report.metrics.words import words_for
-from stepscope.report.units import count, duration, share, size
+from stepscope.report.units import count, duration, percent, size
 from stepscope.run.figures import significant
 from stepscope.run.metrics import CLOCK_REASON_BITS, THROTTLE_REASONS
 
@@ -84,7 +84,7 @@ def _ranks(run: RunView) -> RenderableType:
             justify="left" if heading == "state" else "right",
             no_wrap=not is_part and heading != "step time",
             overflow="fold",
-            min_width=len("100 %") if is_part else None,
+            min_width=len("100%") if is_part else None,
         )
     if any(view.progress and view.progress.tokens_per_second for view in run.ranks):
         table.add_column("tokens/s", justify="right")
@@ -105,7 +105,7 @@ def _rank(view: RankView, names: Sequence[str], width: int) -> list[RenderableTy
         count(progress.last_step),
         significant(progress.steps_per_second),
         duration(progress.median_ns),
-        *(share(by_name.get(name, 0.0)) for name in names),
+        *(percent(by_name.get(name, 0.0)) for name in names),
     ]
     if len(cells) < width:
         tokens = progress.tokens_per_second
@@ -214,9 +214,11 @@ def _hosts(samples: Sequence[LiveSample]) -> Iterable[RenderableType]:
 
 
 def _known(row: Mapping[str, str], name: str) -> str:
+    """A value as the file has it, but "97%" for nvidia-smi's "97 %"; empty without one."""
     value = row.get(name, "")
-    # "[N/A]", and what else nvidia-smi prints instead of a value.
-    return "" if value.startswith("[") and value.endswith("]") else value
+    if value.startswith("[") and value.endswith("]"):  # "[N/A]" and the like
+        return ""
+    return f"{value.removesuffix(' %')}%" if value.endswith(" %") else value
 
 
 def _table() -> Table:

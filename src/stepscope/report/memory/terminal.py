@@ -9,7 +9,7 @@ from stepscope.report.answer.terminal import print_notes, print_tables
 from stepscope.report.console import width_for
 from stepscope.report.memory.words import heading, question_of
 from stepscope.report.outputs import Layout, Sink
-from stepscope.report.text import printable
+from stepscope.run.plain_text import printable
 
 
 def write(answer: MemoryAnswer, sink: Sink, layout: Layout) -> None:

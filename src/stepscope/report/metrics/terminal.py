@@ -13,7 +13,7 @@ from stepscope.analysis.record.metrics import MetricsSummary
 from stepscope.report.console import print_line, width_for
 from stepscope.report.metrics.words import words_for
 from stepscope.report.outputs import Layout, Sink
-from stepscope.report.units import count, duration, share, size
+from stepscope.report.units import count, duration, percent, size
 from stepscope.run.figures import significant
 from stepscope.run.metrics import THROTTLE_REASONS
 
@@ -93,7 +93,7 @@ def _throttled(row: dict[str, Any]) -> str:
     else:
         shares = {reason: row[f"throttled_{reason}_share"] or 0.0 for reason in THROTTLE_REASONS}
         worst = sorted((reason for reason in shares if shares[reason]), key=lambda r: -shares[r])
-        text = f"{share(whole)} ({', '.join(words_for(worst)[:2])})"
+        text = f"{percent(whole)} ({', '.join(words_for(worst)[:2])})"
     if row["xid_errors"]:
         text += f"; {count(row['xid_errors'])} Xid error(s)"
     if row["ecc_errors"]:
@@ -125,9 +125,11 @@ def _host(summary: MetricsSummary) -> str:
         parts.append(f"peak resident memory {size(row['process_memory_peak_bytes'])}")
     if row["group_memory_peak_bytes"] is not None and row["group_memory_limit_bytes"]:
         used, limit = row["group_memory_peak_bytes"], row["group_memory_limit_bytes"]
-        parts.append(f"control group memory {size(used)} of {size(limit)} ({share(used / limit)})")
+        parts.append(
+            f"control group memory {size(used)} of {size(limit)} ({percent(used / limit)})"
+        )
     if row["throttled_percent"]:
-        parts.append(f"throttled {row['throttled_percent']:.0f} % of the time (CPU limit)")
+        parts.append(f"throttled {row['throttled_percent']:.0f}% of the time (CPU limit)")
     return f"host: {', '.join(parts)}" if parts else ""
 
 
@@ -148,4 +150,4 @@ def _print_notes(summaries: Sequence[tuple[str, MetricsSummary]], console: Conso
 
 
 def _percent(value: float | None) -> str:
-    return "–" if value is None else share(value / 100)
+    return "–" if value is None else percent(value / 100)

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from stepscope.advice.drawn_step import TypicalStep
+from stepscope.analysis.selection.partition import cause_words
 from stepscope.analysis.selection.rows import Beginning
 from stepscope.report.page.step_groups import StepGroups
 
@@ -141,12 +142,16 @@ def table_beginning(
     columns = [
         {"name": name, "label": named[name], "number": name in beginning.numeric} for name in names
     ]
+    values = [
+        [one if one is None else cause_words(one) for one in column] if name == "cause" else column
+        for name, column in zip(names, beginning.rows.values, strict=True)
+    ]
     return {
         "is": "table",
         "title": title,
         "note": note,
         "shown": shown,
         "columns": columns,
-        "rows": [list(row) for row in zip(*beginning.rows.values, strict=True)][:rows],
+        "rows": [list(row) for row in zip(*values, strict=True)][:rows],
         "total": beginning.total,
     }

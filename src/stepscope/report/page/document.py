@@ -19,7 +19,7 @@ from typing import Any
 from stepscope._version import __version__
 from stepscope.report.page.script import as_one_script
 from stepscope.report.plain import plain
-from stepscope.report.text import printable
+from stepscope.run.plain_text import printable
 
 MOST_BYTES = 3_000_000
 """What a page may weigh: it is sent by mail and attached to issues."""
@@ -85,7 +85,7 @@ def _clean(value: Any) -> Any:
     if isinstance(value, str):
         value = value.encode("utf-8", "replace").decode()  # file names may be no text
         text = value if len(value) <= _LONGEST_TEXT else f"{value[:_LONGEST_TEXT]}…"
-        return text if text.isprintable() else printable(text)
+        return printable(text)
     if isinstance(value, dict):
         return {key: _clean(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

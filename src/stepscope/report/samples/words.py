@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.analysis.python_functions import PythonFunctions
-from stepscope.report.units import duration, share
+from stepscope.report.units import duration, percent
 
 
 def verdict_of(answer: PythonFunctions) -> str:
@@ -15,6 +15,6 @@ def verdict_of(answer: PythonFunctions) -> str:
         return "the Python functions that were recorded took no time"
     return (
         f"{thread['thread']} of process {thread['process']} spent "
-        f"{share(thread['most_in_share'])} of {duration(thread['covered_ns'])} "
+        f"{percent(thread['most_in_share'])} of {duration(thread['covered_ns'])} "
         f"in {thread['most_in']}"
     )

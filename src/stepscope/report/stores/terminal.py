@@ -7,8 +7,8 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from stepscope.report.outputs import Layout, Sink
-from stepscope.report.text import escaped
 from stepscope.report.units import decimal_size
+from stepscope.run.plain_text import escaped
 
 if TYPE_CHECKING:
     from stepscope.trace.store.listing import StoreInfo

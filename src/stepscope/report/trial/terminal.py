@@ -9,7 +9,6 @@ from rich.text import Text
 
 from stepscope.report.console import print_heading, print_line, width_for
 from stepscope.report.outputs import Layout, Sink
-from stepscope.report.text import printable
 from stepscope.report.trial.words import (
     COLUMNS,
     as_it_is,
@@ -20,6 +19,7 @@ from stepscope.report.trial.words import (
     promise_kept,
     rows,
 )
+from stepscope.run.plain_text import printable
 from stepscope.run.trials import TrialsRecord
 
 

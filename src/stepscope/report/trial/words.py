@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepscope.report import units
 from stepscope.run.trials import CHANGED, CLOSE, NOT_APPLIED, TrialRecord, TrialsRecord
 
-COLUMNS = ("Fix", "Promised", "Measured", "95 % interval", "Losses", "Memory", "Verdict")
+COLUMNS = ("Fix", "Promised", "Measured", "95% interval", "Losses", "Memory", "Verdict")
 _STEPS_SHOWN = 3
 
 
@@ -41,20 +41,20 @@ def _row(trial: TrialRecord, baseline: TrialRecord) -> tuple[str, ...]:
 
 
 def step_and_change(ratio: float | None, baseline: TrialRecord) -> str:
-    """A ratio to the script as it is as a step time and a change: "10.6 ms (−48 %)"."""
+    """A ratio to the script as it is as a step time and a change: "10.6 ms (−48%)"."""
     if ratio is None or baseline.step_ns is None:
         return "–"
     return f"{units.duration(ratio * baseline.step_ns)} ({change(ratio)})"
 
 
 def change(ratio: float) -> str:
-    """A ratio as a change with its sign: "−48 %"."""
+    """A ratio as a change with its sign: "−48%"."""
     sign = "−" if ratio < 1 else "+"
-    return f"{sign}{abs(ratio - 1) * 100:.1f} %"
+    return f"{sign}{abs(ratio - 1) * 100:.1f}%"
 
 
 def interval(trial: TrialRecord) -> str:
-    """The 95 % interval of the change."""
+    """The 95% interval of the change."""
     if trial.ratio_low is None or trial.ratio_high is None:
         return "–"
     return f"{change(trial.ratio_low)} to {change(trial.ratio_high)}"
@@ -66,7 +66,7 @@ def losses(trial: TrialRecord) -> str:
     if trial.ratio is None:
         return "–"
     if found.verdict in (CLOSE, CHANGED) and found.difference is not None:
-        return f"{found.verdict} ({units.share(found.difference)})"
+        return f"{found.verdict} ({units.percent(found.difference)})"
     return found.verdict
 
 

@@ -6,13 +6,13 @@ from there is several times faster than a binary search over the whole array.
 
 from __future__ import annotations
 
-import functools
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.loops import in_machine_code
 
 COMPILED_PAYS_FROM = 500_000
 """Number of values from which the compiled loop is used. Below, loading it takes longer."""
@@ -34,7 +34,9 @@ def places(
     if len(values) < COMPILED_PAYS_FROM or not is_int64:
         return np.searchsorted(ordered, values, side=side)
     found = np.empty(len(values), np.int64)
-    _compiled()(np.ascontiguousarray(ordered), np.ascontiguousarray(values), side == "right", found)
+    in_machine_code(places_by_loop)(
+        np.ascontiguousarray(ordered), np.ascontiguousarray(values), side == "right", found
+    )
     return found
 
 
@@ -69,10 +71,3 @@ def places_by_loop(
                 high = middle
         at = low
         found[row] = at
-
-
-@functools.cache
-def _compiled() -> Any:
-    from stepscope.trace.machine.calling import translated
-
-    return translated(places_by_loop)

@@ -23,7 +23,6 @@ of the clock (`clock_resolution_ns`). Only the part inside the parent counts for
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -33,13 +32,15 @@ import numpy.typing as npt
 
 from stepscope.trace.arrays.intervals import Int64Array, merge_by_group
 from stepscope.trace.arrays.ordering import by_group_and_time
+from stepscope.trace.derive.lane_order import order_with_few_copies
 from stepscope.trace.machine.arrays import Written
+from stepscope.trace.machine.loops import in_machine_code
 from stepscope.trace.schema import Category
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-COMPILED_PAYS_FROM = 500_000
+COMPILED_PAYS_FROM = 200_000
 """Number of rows from which the compiled loop is used. Below, loading it takes longer."""
 
 _MOST_ROUNDS = 256
@@ -124,15 +125,17 @@ def nest(
         tolerance_ns: How much later than its parent a child may end.
         rows: The events to nest, in order; the others are roots without children. Default: all.
     """
-    order = _sorted_rows(lanes, starts, durations, rank, rows)
-    lane = lanes[order]
-    new_lane = np.concatenate(([True], lane[1:] != lane[:-1]))[: len(lane)]
+    order, new_lane = _sorted_rows(lanes, starts, durations, rank, rows)
     if len(order) < COMPILED_PAYS_FROM:
         start = starts[order]
         nested = nest_vectorised(new_lane, start, start + durations[order], tolerance_ns)
         if nested is not None:
             return _placed(nested, order, durations)
-    return Nesting(*nest_by_stack(_compiled(), order, new_lane, starts, durations, tolerance_ns))
+    return Nesting(
+        *nest_by_stack(
+            in_machine_code(nest_by_loop), order, new_lane, starts, durations, tolerance_ns
+        )
+    )
 
 
 def _sorted_rows(
@@ -141,15 +144,25 @@ def _sorted_rows(
     durations: Int64Array,
     rank: npt.NDArray[np.generic] | None,
     rows: Int64Array | None,
-) -> Int64Array:
-    """Returns the rows to nest by lane and start; of one start, outer events first."""
-    if rows is not None:
-        lanes, starts, durations = lanes[rows], starts[rows], durations[rows]
-        rank = None if rank is None else rank[rows]
+) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
+    """Returns the rows to nest by lane and start; of one start, outer events first.
+
+    Also returns for each of them whether it is the first of its lane.
+    """
+    is_narrow = rank is not None and rank.dtype == np.int8 and lanes.dtype == np.uint32
+    if rows is not None and rank is not None and is_narrow and len(rows) >= COMPILED_PAYS_FROM:
+        numbers, ranks = lanes.astype(np.uint32, copy=False), rank.astype(np.int8, copy=False)
+        found = order_with_few_copies(rows, numbers, starts, durations, ranks)
+        if found is not None:
+            return found
+    some = slice(None) if rows is None else rows
+    lanes_of, durations_of = lanes[some], durations[some]
     # Outer events first: the longest, and for the same span the outer category.
-    ties = (-durations,) if rank is None else (-durations, rank)
-    order = by_group_and_time(lanes, starts, *ties)
-    return order if rows is None else rows[order]
+    ties = (-durations_of,) if rank is None else (-durations_of, rank[some])
+    order = by_group_and_time(lanes_of, starts[some], *ties)
+    lane = lanes_of[order]
+    new_lane = np.concatenate(([True], lane[1:] != lane[:-1]))[: len(lane)]
+    return order if rows is None else rows[order], new_lane
 
 
 def _placed(nested: _Columns, order: Int64Array, durations: Int64Array) -> Nesting:
@@ -318,10 +331,3 @@ def nest_by_loop(
         top += 1
         stack[top] = row
         covered_to[top] = start
-
-
-@functools.cache
-def _compiled() -> Callable[..., None]:
-    from stepscope.trace.machine.calling import translated
-
-    return translated(nest_by_loop)

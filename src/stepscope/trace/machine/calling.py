@@ -37,6 +37,10 @@ class Translated(Marked):
         """
         return (self._called or self._built())(*arguments)
 
+    def load(self) -> None:
+        """Makes or loads the machine code now, so that no call waits for it."""
+        self._built()
+
     @property
     def address(self) -> int:
         """The address of the machine code, for other libraries to call."""

@@ -54,7 +54,7 @@ FIX = Fix(
         "out-of-memory",
         "memory-near-limit",
     ),
-    applies_to="GPUs, if a simulated setting saves 5 % of the reserved memory, or retries",
+    applies_to="GPUs, if a simulated setting saves 5% of the reserved memory, or retries",
     risks="expandable segments cannot be shared between processes",
     plan=_plan,
     apply=_apply,

@@ -14,7 +14,7 @@ from tests.support.gpu_trace import GpuTrace, ms, us
 from stepscope.analysis.critical_path import critical_path, path_of
 from stepscope.analysis.graph.build import build_step_graph
 from stepscope.analysis.graph.kinds import EdgeKind, NodeKind
-from stepscope.analysis.graph.loops import compiled_loop, sweep
+from stepscope.analysis.graph.loops import sweep
 from stepscope.analysis.graph.replay import replay, unchanged
 from stepscope.analysis.host.causes import HostCause
 from stepscope.analysis.host.steady_steps import steady_steps
@@ -22,6 +22,7 @@ from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.what_if import what_if_table
 from stepscope.errors import UsageError
 from stepscope.trace.arrays import intervals
+from stepscope.trace.machine.loops import in_machine_code
 
 
 @dataclasses.dataclass(frozen=True)
@@ -270,7 +271,7 @@ def test_the_compiled_sweep_and_the_plain_one_agree():
     keep = np.ones(len(graph.source), np.bool_)
     columns = (graph.first_edge, graph.source, graph.delay_ns, keep, graph.dur_ns // 2)
     start, end = np.empty(len(graph), np.int64), np.empty(len(graph), np.int64)
-    compiled_loop(sweep)(*columns, graph.origin_ns, start, end)
+    in_machine_code(sweep)(*columns, graph.origin_ns, start, end)
     plain, plain_end = start.tolist(), end.tolist()
     sweep(*(column.tolist() for column in columns), graph.origin_ns, plain, plain_end)
     assert start.tolist() == plain

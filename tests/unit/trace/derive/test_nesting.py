@@ -67,7 +67,7 @@ def columns(events):
     return (np.array([e[k] for e in events], np.int64) for k in range(3))
 
 
-@settings(max_examples=400)
+@settings(max_examples=4 * settings.default.max_examples)
 @given(EVENTS, st.integers(0, 2))
 @example([(0, 0, 10), (0, 5, 10), (0, 6, 2), (0, 11, 2)], 0)
 @example([(0, 3, 0), (0, 3, 0), (0, 3, 2)], 0)
@@ -207,3 +207,22 @@ def test_the_innermost_event_at_a_moment(events, moments):
     lanes = np.array([where for where, _ in moments], np.int64)
     times = np.array([at for _, at in moments], np.int64)
     assert nesting.innermost_at(lane, start, start + dur, lanes, times).tolist() == expected
+
+
+def test_very_many_rows_are_sorted_alike(monkeypatch):
+    random = np.random.default_rng(7)
+    size = 5_000
+    lane = random.integers(0, 3, size).astype(np.uint32)
+    start, dur = random.integers(0, 3000, size), random.integers(0, 40, size)
+    rank = random.integers(0, 3, size).astype(np.int8)
+    rows = np.nonzero(random.random(size) < 0.8)[0]
+    few = nest(lane, start, dur, rank, rows=rows)
+    monkeypatch.setattr(nesting, "COMPILED_PAYS_FROM", 1)
+    many = nest(lane, start, dur, rank, rows=rows)
+    for field in ("parent", "depth", "self_ns", "crossing"):
+        assert np.array_equal(getattr(few, field), getattr(many, field)), field
+    together = nest(lane, np.zeros(size, np.int64), dur, rank, rows=rows)
+    monkeypatch.undo()
+    assert np.array_equal(
+        together.parent, nest(lane, np.zeros(size, np.int64), dur, rank, rows=rows).parent
+    )

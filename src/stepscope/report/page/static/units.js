@@ -35,11 +35,17 @@ export function size(bytes) {
   return `${Math.round(bytes)} B`;
 }
 
-/** A share: 12 %. @param {number} fraction */
+/**
+ * A share: 38%, and 3.2%, with a decimal below ten. What is more than nothing never reads 0%, nor a
+ * part of something 100%. @param {number} fraction
+ */
 export function share(fraction) {
   const percent = fraction * 100;
-  if (percent !== 0 && Math.abs(percent) < 0.1) return "<0.1 %";
-  return `${percent.toFixed(Math.abs(percent) < 9.95 ? 1 : 0)} %`;
+  const size = Math.abs(percent);
+  if (size > 0 && size < 0.1) return "<0.1%";
+  if (size >= 99.95 && size < 100) return ">99.9%";
+  const hasDecimal = (size > 0 && size < 9.95) || (size >= 99.5 && size < 100);
+  return `${percent.toFixed(hasDecimal ? 1 : 0)}%`;
 }
 
 /** A count with its thousands set apart. @param {number} value */
@@ -65,7 +71,7 @@ export function inUnit(value, unit) {
   if (unit === "mebibytes") return size(value * 2 ** 20);
   if (unit === "bytes_per_second") return `${size(value)}/s`;
   if (unit === "share") return share(value);
-  if (unit === "percent") return `${count(value)} %`;
+  if (unit === "percent") return `${count(value)}%`;
   if (unit === "watts") return `${count(value)} W`;
   if (unit === "celsius") return `${count(value)} °C`;
   if (unit === "megahertz") return `${count(value)} MHz`;
