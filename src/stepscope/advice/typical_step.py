@@ -81,7 +81,7 @@ def _events(trace: Trace, start_ns: int, end_ns: int) -> pl.DataFrame:
             & (pl.col("start_ns") + pl.col("dur_ns") > start_ns)
             & (pl.col("dur_ns") > 0)
         )
-        .join(names, on="name_id", how="left")
+        .join(names, on="name_id", how="left", maintain_order="left")
         .select(
             "lane_id", "device", "stream", "name",
             category=pl.col("category").cast(pl.String),
@@ -89,7 +89,7 @@ def _events(trace: Trace, start_ns: int, end_ns: int) -> pl.DataFrame:
             start_ns=pl.max_horizontal("start_ns", pl.lit(start_ns)),
             end_ns=pl.min_horizontal(pl.col("start_ns") + pl.col("dur_ns"), pl.lit(end_ns)),
         )
-        .sort("start_ns", "end_ns", descending=[False, True])
+        .sort("start_ns", "end_ns", descending=[False, True], maintain_order=True)
         .collect()
     )  # fmt: skip
 
@@ -111,7 +111,11 @@ def _streams(events: pl.DataFrame, device: int) -> list[tuple[str, pl.DataFrame]
     """The streams of the device with the most work, in order of their numbers."""
     work = events.filter((pl.col("device") == device) & (pl.col("kind") != Kind.NONE.value))
     busy = work.group_by("stream").agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("busy"))
-    kept = sorted(busy.sort("busy", descending=True)["stream"].drop_nulls().head(MOST_STREAMS))
+    kept = sorted(
+        busy.sort("busy", "stream", descending=[True, False])["stream"]
+        .drop_nulls()
+        .head(MOST_STREAMS)
+    )
     return [
         (f"stream {stream}", work.filter(pl.col("stream") == stream).with_columns(what="kind"))
         for stream in kept

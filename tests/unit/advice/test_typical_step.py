@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.support.chrome_traces import write
 from tests.support.gpu_trace import GpuTrace, ms, us
 from tests.support.viewer import training
 
@@ -11,6 +12,7 @@ from stepscope.advice.drawn_step import BUCKETS
 from stepscope.advice.typical_step import MOST_SLICES, typical_step
 from stepscope.analysis.selection.scope import Scope
 from stepscope.analysis.timeline import timeline
+from stepscope.trace.load import load
 
 
 def steps_of(*waits_ms, kernels=4, kernel_us=200):
@@ -95,3 +97,20 @@ def test_without_steps_there_is_none():
     t = GpuTrace()
     t.op("aten::mm").launch("sgemm", us(100))
     assert typical_step(t.load(), ()) is None
+
+
+def test_of_operators_that_last_equally_long_the_first_of_the_file_is_drawn(tmp_path):
+    here = {"ph": "X", "pid": 5, "tid": 5}
+    events = [
+        here | {"cat": "user_annotation", "name": f"ProfilerStep#{n}", "ts": 5000 * n, "dur": 5000}
+        for n in range(2)
+    ]
+    for number in range(20):
+        span = {"cat": "cpu_op", "ts": 200 * number, "dur": 199}
+        nested = ("aten::to", *(f"aten::_to_copy_{depth}" for depth in range(200)))
+        events += [here | span | {"name": name} for name in nested]
+    path = tmp_path / "trace.json"
+    path.write_bytes(write(events))
+    lanes = lanes_of(typical_step(load(path), (0, 1)))
+    names = {one.name for one in lanes["main thread: operators"].slices}
+    assert names == {"aten::to"}
