@@ -94,13 +94,12 @@ def timelines(path: Path) -> dict[str, float]:
     trace = load(path)
     whole = timeline(trace)
     in_steps = timeline(trace, Scope(steps=whole.scope.steps[:-1]))
-    kernels = whole.devices["work_ns"].sum() / 1e9
     return {
         "compute": whole.compute_ns / 1e9,
         "communication": whole.total_comm_ns / 1e9,
         "copies": whole.total_memcpy_ns / 1e9,
         "idle": whole.idle_ns / 1e9,
-        "work": kernels,
+        "work": int(whole.devices["work_ns"].sum()) / 1e9,
         "compute, without the last step": in_steps.compute_ns / 1e9,
         "communication, without the last step": in_steps.total_comm_ns / 1e9,
         "copies, without the last step": in_steps.total_memcpy_ns / 1e9,
@@ -110,7 +109,7 @@ def timelines(path: Path) -> dict[str, float]:
 
 def hta(path: Path) -> dict[str, float]:
     """What HTA's guide asks of one rank: times, kernels, idle time, overlap."""
-    from hta.trace_analysis import TraceAnalysis  # type: ignore[import-not-found]
+    from hta.trace_analysis import TraceAnalysis
 
     analysis = TraceAnalysis(trace_files={0: str(path)}, trace_dir="")
     times = analysis.get_temporal_breakdown(visualize=False)
@@ -128,7 +127,7 @@ def hta(path: Path) -> dict[str, float]:
 
 def tracelens(path: Path) -> dict[str, float]:
     """What TraceLens's guide asks of one rank: the GPU's timeline, and kernels by operator."""
-    from TraceLens import TreePerfAnalyzer  # type: ignore[import-not-found]
+    from TraceLens import TreePerfAnalyzer
 
     analyzer = TreePerfAnalyzer.from_file(str(path))
     found = analyzer.get_df_gpu_timeline()
